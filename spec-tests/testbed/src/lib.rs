@@ -1,0 +1,1 @@
+//! What the tests and examples of wharf run against.

@@ -1,0 +1,219 @@
+//! The eleven pool and connection events of the CMAP specification ("Connection Pool Monitoring").
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::oid::ObjectId;
+
+use crate::options::PoolOptions;
+
+/// Something that happened to a pool or to one of its connections.
+///
+/// The names and fields are the specification's. Durations are measured with a monotonic clock. Events of one pool
+/// reach a subscriber one at a time and in the order in which they were emitted.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum PoolEvent {
+    /// `PoolCreatedEvent`: a pool was built. It is paused.
+    PoolCreated {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The options of the pool; [`PoolOptions::non_default`] lists those that were set.
+        options: PoolOptions,
+    },
+    /// `PoolReadyEvent`: the pool was marked ready, and may open connections from now on.
+    PoolReady {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+    },
+    /// `PoolClearedEvent`: all connections (of one service, in load-balanced mode) became stale.
+    PoolCleared {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The service whose connections became stale, in load-balanced mode.
+        service_id: Option<ObjectId>,
+        /// Whether connections in use and pending ones are interrupted.
+        interrupt_in_use_connections: bool,
+    },
+    /// `PoolClosedEvent`: the pool was closed for good.
+    PoolClosed {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+    },
+    /// `ConnectionCreatedEvent`: a connection exists, and is now being established.
+    ConnectionCreated {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The connection's number: 1, 2, 3 and so on within its pool.
+        connection_id: u64,
+    },
+    /// `ConnectionReadyEvent`: a connection is established.
+    ConnectionReady {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The connection's number.
+        connection_id: u64,
+        /// The time since its `ConnectionCreated` event.
+        duration: Duration,
+    },
+    /// `ConnectionClosedEvent`: a connection left the pool.
+    ConnectionClosed {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The connection's number.
+        connection_id: u64,
+        /// Why it was closed.
+        reason: ConnectionClosedReason,
+    },
+    /// `ConnectionCheckOutStartedEvent`: somebody asked for a connection.
+    ConnectionCheckOutStarted {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+    },
+    /// `ConnectionCheckOutFailedEvent`: somebody asked for a connection and got none.
+    ConnectionCheckOutFailed {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// Why there was none.
+        reason: CheckOutFailedReason,
+        /// The time since the `ConnectionCheckOutStarted` event.
+        duration: Duration,
+    },
+    /// `ConnectionCheckedOutEvent`: somebody got a connection.
+    ConnectionCheckedOut {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The connection's number.
+        connection_id: u64,
+        /// The time since the `ConnectionCheckOutStarted` event.
+        duration: Duration,
+    },
+    /// `ConnectionCheckedInEvent`: a connection came back.
+    ConnectionCheckedIn {
+        /// The address that the pool connects to.
+        address: Arc<str>,
+        /// The connection's number.
+        connection_id: u64,
+    },
+}
+
+impl PoolEvent {
+    /// The event's name in the specification, without the trailing "Event".
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::PoolCreated { .. } => "PoolCreated",
+            Self::PoolReady { .. } => "PoolReady",
+            Self::PoolCleared { .. } => "PoolCleared",
+            Self::PoolClosed { .. } => "PoolClosed",
+            Self::ConnectionCreated { .. } => "ConnectionCreated",
+            Self::ConnectionReady { .. } => "ConnectionReady",
+            Self::ConnectionClosed { .. } => "ConnectionClosed",
+            Self::ConnectionCheckOutStarted { .. } => "ConnectionCheckOutStarted",
+            Self::ConnectionCheckOutFailed { .. } => "ConnectionCheckOutFailed",
+            Self::ConnectionCheckedOut { .. } => "ConnectionCheckedOut",
+            Self::ConnectionCheckedIn { .. } => "ConnectionCheckedIn",
+        }
+    }
+
+    /// The address that the pool connects to.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        match self {
+            Self::PoolCreated { address, .. }
+            | Self::PoolReady { address }
+            | Self::PoolCleared { address, .. }
+            | Self::PoolClosed { address }
+            | Self::ConnectionCreated { address, .. }
+            | Self::ConnectionReady { address, .. }
+            | Self::ConnectionClosed { address, .. }
+            | Self::ConnectionCheckOutStarted { address }
+            | Self::ConnectionCheckOutFailed { address, .. }
+            | Self::ConnectionCheckedOut { address, .. }
+            | Self::ConnectionCheckedIn { address, .. } => address,
+        }
+    }
+
+    /// The number of the connection that the event is about, where it is about one.
+    #[must_use]
+    pub fn connection_id(&self) -> Option<u64> {
+        match self {
+            Self::ConnectionCreated { connection_id, .. }
+            | Self::ConnectionReady { connection_id, .. }
+            | Self::ConnectionClosed { connection_id, .. }
+            | Self::ConnectionCheckedOut { connection_id, .. }
+            | Self::ConnectionCheckedIn { connection_id, .. } => Some(*connection_id),
+            _ => None,
+        }
+    }
+
+    /// How long the reported activity took, where the event says so.
+    #[must_use]
+    pub fn duration(&self) -> Option<Duration> {
+        match self {
+            Self::ConnectionReady { duration, .. }
+            | Self::ConnectionCheckOutFailed { duration, .. }
+            | Self::ConnectionCheckedOut { duration, .. } => Some(*duration),
+            _ => None,
+        }
+    }
+
+    /// The specification's word for why a connection was closed or a check-out failed, where the event says so.
+    #[must_use]
+    pub fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::ConnectionClosed { reason, .. } => Some(reason.as_str()),
+            Self::ConnectionCheckOutFailed { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        }
+    }
+}
+
+/// Why a connection was closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ConnectionClosedReason {
+    /// The pool was cleared after the connection was created.
+    Stale,
+    /// The connection was available for longer than `maxIdleTimeMS`.
+    Idle,
+    /// The connection failed, in establishment or in use.
+    Error,
+    /// The pool was closed.
+    PoolClosed,
+}
+
+impl ConnectionClosedReason {
+    /// The specification's word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stale => "stale",
+            Self::Idle => "idle",
+            Self::Error => "error",
+            Self::PoolClosed => "poolClosed",
+        }
+    }
+}
+
+/// Why a check-out failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CheckOutFailedReason {
+    /// The pool is closed.
+    PoolClosed,
+    /// The check-out waited for longer than it was allowed to.
+    Timeout,
+    /// The connection could not be established, or the pool is paused because of such an error.
+    ConnectionError,
+}
+
+impl CheckOutFailedReason {
+    /// The specification's word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PoolClosed => "poolClosed",
+            Self::Timeout => "timeout",
+            Self::ConnectionError => "connectionError",
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! A lock-free, many-core MongoDB connection pool.
+
+pub mod error;
+pub mod event;
+pub mod options;
+#[cfg(not(loom))]
+pub mod runtime;
+
+#[doc(inline)]
+pub use error::{
+    Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, PoolCleared,
+    Stage, WaitQueueTimeout,
+};
+#[doc(inline)]
+pub use event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};
+#[doc(inline)]
+pub use options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
+#[cfg(not(loom))]
+#[doc(inline)]
+pub use runtime::{Establish, Establishing};

@@ -1,0 +1,132 @@
+//! The extension point: how a pool's connections are opened, judged and closed.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use bson::oid::ObjectId;
+
+use crate::error::EstablishError;
+
+/// Opens and closes the connections of a pool. Implement it to pool a connection type of your own.
+///
+/// [`Endpoint`](crate::Endpoint) is the implementation for MongoDB servers.
+///
+/// ```
+/// use wharf::{Establish, EstablishError, Establishing};
+///
+/// /// Connections that are numbers.
+/// struct Numbers;
+///
+/// impl Establish for Numbers {
+///     type Connection = u64;
+///
+///     async fn establish(&self, connecting: Establishing) -> Result<u64, EstablishError> {
+///         Ok(connecting.connection_id())
+///     }
+/// }
+/// ```
+pub trait Establish: Send + Sync + 'static {
+    /// An established connection. The pool gives `&mut` access to one holder at a time.
+    type Connection: Send + 'static;
+
+    /// Opens one connection, completely: transport, handshake and authentication.
+    ///
+    /// The pool bounds how many of these run at a time (`maxConnecting`), but not how long one takes: an
+    /// implementation needs a timeout of its own.
+    ///
+    /// # Errors
+    ///
+    /// An [`EstablishError`] tells the stage and the labels. The pool passes it to the check-out that asked for the
+    /// connection, and to the failure sink.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future is dropped when the pool is cleared with interruption or when the runtime shuts down. Whatever has
+    /// been opened by then must be closed by the drop.
+    fn establish(
+        &self,
+        connecting: Establishing,
+    ) -> impl Future<Output = Result<Self::Connection, EstablishError>> + Send;
+
+    /// Whether a connection that comes back must not be used again. Asked at check-in; must be quick, and not block.
+    fn is_errored(&self, connection: &Self::Connection) -> bool {
+        let _ = connection;
+        false
+    }
+
+    /// Closes a connection that left the pool. Must not block and needs no runtime; by default it is dropped.
+    fn close(&self, connection: Self::Connection) {
+        drop(connection);
+    }
+
+    /// Gives up a connection in a forked child, where the parent still uses it: nothing may be sent on it or changed
+    /// about it. By default its memory is leaked.
+    fn abandon_after_fork(&self, connection: Self::Connection) {
+        std::mem::forget(connection);
+    }
+}
+
+/// What the pool tells [`Establish::establish`] about the connection to open.
+pub struct Establishing {
+    address: Arc<str>,
+    connection_id: u64,
+    generation: u64,
+    load_balanced: bool,
+    identify: Box<dyn Fn(ObjectId) + Send + Sync>,
+}
+
+impl Establishing {
+    pub(crate) fn new(
+        address: Arc<str>,
+        connection_id: u64,
+        generation: u64,
+        load_balanced: bool,
+        identify: Box<dyn Fn(ObjectId) + Send + Sync>,
+    ) -> Self {
+        Self { address, connection_id, generation, load_balanced, identify }
+    }
+
+    /// The pool's address.
+    #[must_use]
+    pub fn address(&self) -> &Arc<str> {
+        &self.address
+    }
+
+    /// The connection's number: 1, 2, 3 and so on within its pool.
+    #[must_use]
+    pub fn connection_id(&self) -> u64 {
+        self.connection_id
+    }
+
+    /// The pool's generation when the connection was created.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether the pool is in load-balanced mode, so that [`Establishing::identify`] must be called.
+    #[must_use]
+    pub fn load_balanced(&self) -> bool {
+        self.load_balanced
+    }
+
+    /// Says which service the connection belongs to, in load-balanced mode, as soon as the handshake has told.
+    ///
+    /// From here on the connection has the generation of that service. Without effect in other modes, and the second
+    /// time.
+    pub fn identify(&self, service_id: ObjectId) {
+        (self.identify)(service_id);
+    }
+}
+
+impl fmt::Debug for Establishing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Establishing")
+            .field("address", &self.address)
+            .field("connection_id", &self.connection_id)
+            .field("generation", &self.generation)
+            .field("load_balanced", &self.load_balanced)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,5 @@
+//! The pool on tokio.
+
+mod establish;
+
+pub use establish::{Establish, Establishing};
