@@ -3,8 +3,10 @@
 pub mod error;
 pub mod event;
 pub mod options;
+pub mod pool;
 #[cfg(not(loom))]
 pub mod runtime;
+mod sync;
 
 #[doc(inline)]
 pub use error::{

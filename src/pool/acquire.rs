@@ -1,0 +1,300 @@
+//! Getting a connection: the quick way, the search, and the wait.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::core::Core;
+use super::host::Host;
+use super::shard::Popped;
+use super::state::Phase;
+use super::tokens::{Held, Idle, Place};
+use super::waitlist::Node;
+use crate::error::Cause;
+use crate::event::ConnectionClosedReason;
+use crate::sync::atomic::Ordering;
+
+/// What a check-out comes to.
+pub enum Grant<C: Send + 'static, H: Host<C>> {
+    /// An available connection.
+    Connection(Idle<C, H>),
+    /// The right to open one.
+    Place(Place<C, H>),
+    /// Neither: the pool is not ready.
+    Refused(Refusal),
+}
+
+impl<C: Send + 'static, H: Host<C>> fmt::Debug for Grant<C, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection(idle) => f.debug_tuple("Connection").field(&idle.id()).finish(),
+            Self::Place(_) => f.write_str("Place"),
+            Self::Refused(refusal) => f.debug_tuple("Refused").field(refusal).finish(),
+        }
+    }
+}
+
+/// Why a pool does not serve.
+#[derive(Debug, Clone)]
+pub enum Refusal {
+    /// It is paused, or was cleared while the check-out waited.
+    Paused {
+        /// The error that cleared it, where whoever cleared it said so.
+        cause: Option<Cause>,
+    },
+    /// It is closed.
+    Closed,
+}
+
+/// What came of the attempt to queue up.
+enum Queued<C: Send + 'static, H: Host<C>> {
+    Waits,
+    Granted(Grant<C, H>),
+    NotReady,
+    /// Something changed meanwhile: search again.
+    Again,
+}
+
+impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+    /// How many stale connections a check-out closes on its way. The background run closes the rest.
+    const CLOSED_ON_THE_WAY: usize = 4;
+
+    /// Takes an available connection from the calling thread's shard, if there is one and nobody waits.
+    ///
+    /// Lock-free: one compare-and-swap, and no other write to shared memory.
+    ///
+    /// # Race window
+    ///
+    /// Concurrently with [`Core::clear`], before the clear has come to this shard, the connection may be of the
+    /// generation that is being cleared. The check-out then counts as before the clear, as it would have an instant
+    /// earlier. After `clear` has returned this cannot happen.
+    #[inline]
+    pub fn try_take(self: &Arc<Self>) -> Option<Idle<C, H>> {
+        if self.vetting {
+            return self.try_take_vetted();
+        }
+        match self.shard(self.host.shard_hint()).pop(&self.slab) {
+            Popped::Slot(index) => Some(Held::new(self, self.slab.slot(index)).into_idle()),
+            Popped::Empty | Popped::Waiting => None,
+        }
+    }
+
+    fn try_take_vetted(self: &Arc<Self>) -> Option<Idle<C, H>> {
+        loop {
+            match self.shard(self.host.shard_hint()).pop(&self.slab) {
+                Popped::Slot(index) => {
+                    if let Ok(idle) = self.vet(Held::new(self, self.slab.slot(index))) {
+                        return Some(idle);
+                    }
+                }
+                Popped::Empty | Popped::Waiting => return None,
+            }
+        }
+    }
+
+    /// Gets a connection or the right to open one, in the order of arrival.
+    ///
+    /// The first poll searches all shards, then asks for a place under `maxPoolSize` and `maxConnecting`, and else
+    /// queues up. Lock-free until it queues up.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up its place in the queue. What it was granted and has not returned goes to the next
+    /// in the queue, or back.
+    pub fn acquire(self: &Arc<Self>) -> Acquire<'_, C, H> {
+        Acquire { core: self, node: Node::new(), queued: false }
+    }
+
+    /// Searches the shards and asks for a place. `None`: queue up.
+    fn seek(self: &Arc<Self>) -> Option<Grant<C, H>> {
+        loop {
+            if self.state.load().phase != Phase::Ready {
+                return Some(Grant::Refused(self.refusal()));
+            }
+            self.close_stale(Self::CLOSED_ON_THE_WAY);
+            // The word is read before the shards are searched, and it is this reading that the admission swaps. A
+            // connection that stops being pending after the reading makes the swap fail; one that did so before was
+            // pushed before, and the search finds it (ordering 2).
+            let counts = self.capacity.load();
+            match self.take_any() {
+                Popped::Slot(index) => match self.vet(Held::new(self, self.slab.slot(index))) {
+                    Ok(idle) => return Some(Grant::Connection(idle)),
+                    Err(Perished) => continue,
+                },
+                Popped::Waiting => return None,
+                Popped::Empty => {}
+            }
+            if counts.waiting {
+                return None;
+            }
+            if counts.admits(self.limits) {
+                match self.capacity.try_admit(counts) {
+                    Ok(()) => return Some(Grant::Place(Place::new(self.clone()))),
+                    Err(()) => continue,
+                }
+            }
+            // Relaxed: a hint to try again; the ledger's lock orders the rest.
+            if self.stale.load(Ordering::Relaxed) == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// Pops from the thread's own shard or from the next one that has something.
+    fn take_any(&self) -> Popped {
+        let first = self.host.shard_hint();
+        for offset in 0..self.shards.len() {
+            match self.shard(first.wrapping_add(offset)).pop(&self.slab) {
+                Popped::Empty => {}
+                found => return found,
+            }
+        }
+        Popped::Empty
+    }
+
+    /// Queues up, unless there turns out to be something to have.
+    ///
+    /// INV-5 (while somebody waits): under the list's lock, if the queue is not empty, then all shards are flagged and
+    /// empty, and the capacity word is flagged and admits nobody. Establishing it for the first in the queue is the
+    /// work of this function: it raises the flags, so that every push and every release from here on comes to the
+    /// list's lock, and then looks once more.
+    fn queue_up(self: &Arc<Self>, node: Pin<&Node<Grant<C, H>>>, waker: std::task::Waker) -> Queued<C, H> {
+        let mut queue = self.waiters.lock();
+        // A clear changes the word before it takes the list's lock to fail all who wait: either we see the change, or
+        // it finds us in the queue.
+        if self.state.load().phase != Phase::Ready {
+            return Queued::NotReady;
+        }
+        if queue.is_empty() {
+            self.shards.iter().for_each(|shard| shard.set_waiting(true));
+            let found = self.shards.iter().find_map(|shard| shard.pop_for_waiter(&self.slab));
+            // Relaxed: a hint, as in `seek`.
+            let stale = self.stale.load(Ordering::Relaxed) > 0;
+            let admitted = found.is_none() && !stale && self.capacity.admit_or_wait(self.limits);
+            if found.is_some() || stale || admitted {
+                self.shards.iter().for_each(|shard| shard.set_waiting(false));
+                drop(queue);
+                return match found {
+                    Some(index) => match self.vet(Held::new(self, self.slab.slot(index))) {
+                        Ok(idle) => Queued::Granted(Grant::Connection(idle)),
+                        Err(Perished) => Queued::Again,
+                    },
+                    None if admitted => Queued::Granted(Grant::Place(Place::new(self.clone()))),
+                    None => Queued::Again,
+                };
+            }
+        }
+        queue.enqueue(node, waker);
+        Queued::Waits
+    }
+
+    /// Closes an available connection that has perished.
+    fn vet(&self, held: Held<C, H>) -> Result<Idle<C, H>, Perished> {
+        match self.vetting.then(|| self.perished(&held)).flatten() {
+            None => Ok(held.into_idle()),
+            Some(reason) => {
+                held.retire(reason, false);
+                Err(Perished)
+            }
+        }
+    }
+
+    /// Why an available connection cannot be used any more, if so.
+    pub(super) fn perished(&self, held: &Held<C, H>) -> Option<ConnectionClosedReason> {
+        if held.is_stale_member() {
+            return Some(ConnectionClosedReason::Stale);
+        }
+        self.idle_for_too_long(held.slot().since()).then_some(ConnectionClosedReason::Idle)
+    }
+
+    pub(super) fn idle_for_too_long(&self, since: std::time::Duration) -> bool {
+        let most = self.options.max_idle_time;
+        !most.is_zero() && self.host.now().duration_since(self.epoch).saturating_sub(since) > most
+    }
+
+    #[inline]
+    pub(super) fn shard(&self, hint: usize) -> &super::shard::Shard {
+        // A power of two of them, so the mask is in bounds.
+        &self.shards[hint & (self.shards.len() - 1)]
+    }
+}
+
+struct Perished;
+
+/// The future of [`Core::acquire`].
+pub struct Acquire<'p, C: Send + 'static, H: Host<C>> {
+    core: &'p Arc<Core<C, H>>,
+    node: Node<Grant<C, H>>,
+    /// Whether the node was enqueued and its grant not yet returned.
+    queued: bool,
+}
+
+impl<C: Send + 'static, H: Host<C>> Acquire<'_, C, H> {
+    /// Whether this check-out has entered the queue.
+    pub fn is_queued(&self) -> bool {
+        self.queued
+    }
+}
+
+#[allow(unsafe_code)]
+impl<C: Send + 'static, H: Host<C>> Future for Acquire<'_, C, H> {
+    type Output = Grant<C, H>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // SAFETY: `node` stays where it is, and is not moved out of; the other fields are not pinned.
+        let this = unsafe { self.get_unchecked_mut() };
+        if this.queued {
+            if let Some(grant) = this.node.take_grant() {
+                this.queued = false;
+                return Poll::Ready(grant);
+            }
+            let waker = context.waker().clone();
+            let replaced = this.core.waiters.lock().set_waker(&this.node, waker);
+            drop(replaced);
+            // The grant may have come before the lock, and then nobody wakes the new waker.
+            return match this.node.take_grant() {
+                Some(grant) => {
+                    this.queued = false;
+                    Poll::Ready(grant)
+                }
+                None => Poll::Pending,
+            };
+        }
+        loop {
+            if let Some(grant) = this.core.seek() {
+                return Poll::Ready(grant);
+            }
+            // SAFETY: `this` is pinned, so its node is; its `Drop` takes the node out of the queue (INV-3).
+            let node = unsafe { Pin::new_unchecked(&this.node) };
+            match this.core.queue_up(node, context.waker().clone()) {
+                Queued::Waits => {
+                    this.queued = true;
+                    return Poll::Pending;
+                }
+                Queued::Granted(grant) => return Poll::Ready(grant),
+                Queued::NotReady => return Poll::Ready(Grant::Refused(this.core.refusal())),
+                Queued::Again => {}
+            }
+        }
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Drop for Acquire<'_, C, H> {
+    fn drop(&mut self) {
+        if !self.queued {
+            return;
+        }
+        let left = {
+            let mut queue = self.core.waiters.lock();
+            let left = queue.leave(&self.node);
+            if left.0.is_none() {
+                self.core.settle(&queue);
+            }
+            left
+        };
+        // A grant goes on to the next in the queue by being dropped here, outside of the lock.
+        drop(left);
+    }
+}

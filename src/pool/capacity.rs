@@ -1,0 +1,205 @@
+//! The capacity word: how many connections exist and how many of them are pending, in one `AtomicU64`.
+//!
+//! Every creation of a connection, by a check-out or in the background, is one compare-and-swap of this word, so the
+//! two limits hold together at every instant. A version makes the word tell whether anything happened in between:
+//! whoever wants to open a connection reads the word, searches the stacks, and swaps the word it has read
+//! (see [`Capacity::try_admit`]).
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// A reading of the capacity word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Connections that exist: pending, available and in use.
+    pub(super) total: u32,
+    /// Connections in establishment.
+    pub(super) pending: u32,
+    /// Somebody waits, so that a place that comes free belongs to the first in the queue. Changes only under the wait
+    /// list's lock.
+    pub(super) waiting: bool,
+    /// Counts the changes, modulo 2^23.
+    version: u32,
+}
+
+/// What `total` and `pending` must stay at or below.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) total: u32,
+    pub(super) pending: u32,
+}
+
+impl Counts {
+    const COUNT_BITS: u32 = 20;
+    const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
+    const WAITING_SHIFT: u32 = 2 * Self::COUNT_BITS;
+    const VERSION_SHIFT: u32 = Self::WAITING_SHIFT + 1;
+    const VERSION_MASK: u32 = (1 << (u64::BITS - Self::VERSION_SHIFT)) - 1;
+
+    fn pack(self) -> u64 {
+        u64::from(self.total)
+            | u64::from(self.pending) << Self::COUNT_BITS
+            | u64::from(self.waiting) << Self::WAITING_SHIFT
+            | u64::from(self.version) << Self::VERSION_SHIFT
+    }
+
+    fn unpack(word: u64) -> Self {
+        Self {
+            total: (word & Self::COUNT_MASK) as u32,
+            pending: (word >> Self::COUNT_BITS & Self::COUNT_MASK) as u32,
+            waiting: word >> Self::WAITING_SHIFT & 1 == 1,
+            version: (word >> Self::VERSION_SHIFT) as u32,
+        }
+    }
+
+    pub(super) fn admits(self, limits: Limits) -> bool {
+        self.total < limits.total && self.pending < limits.pending
+    }
+
+    fn next(self) -> Self {
+        Self { version: self.version.wrapping_add(1) & Self::VERSION_MASK, ..self }
+    }
+
+    fn with_one_more(self) -> Self {
+        Self { total: self.total + 1, pending: self.pending + 1, ..self.next() }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Capacity(AtomicU64);
+
+impl Capacity {
+    pub(super) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    pub(super) fn load(&self) -> Counts {
+        // ORD: Acquire; pairs with the Release in `update`. Whoever sees that a connection is no longer pending also
+        // finds it in the stacks, if it was put there (ordering 2 in the module documentation of `pool`).
+        Counts::unpack(self.0.load(Ordering::Acquire))
+    }
+
+    /// Counts one more pending connection, if nothing has changed since `seen` was read.
+    pub(super) fn try_admit(&self, seen: Counts) -> Result<(), ()> {
+        let one_more = seen.with_one_more();
+        self.0
+            // ORD: AcqRel on success; continues the release sequence that `load` acquires. Relaxed on failure: the
+            // caller starts again with `load`.
+            .compare_exchange(seen.pack(), one_more.pack(), Ordering::AcqRel, Ordering::Relaxed)
+            .map(|_| ())
+            .map_err(|_| ())
+    }
+
+    /// Counts one more pending connection within the limits, also where somebody waits.
+    ///
+    /// The caller holds the wait list's lock, and acts for the first in the queue.
+    pub(super) fn admit_first(&self, limits: Limits) -> bool {
+        self.update(|counts| counts.admits(limits).then(|| counts.with_one_more())).is_some()
+    }
+
+    /// Counts one more pending connection within the limits; or else notes, in the same step, that somebody waits.
+    ///
+    /// The caller holds the wait list's lock, and the list is empty.
+    pub(super) fn admit_or_wait(&self, limits: Limits) -> bool {
+        let before = self.update(|counts| {
+            Some(if counts.admits(limits) { counts.with_one_more() } else { Counts { waiting: true, ..counts.next() } })
+        });
+        before.is_some_and(|counts| counts.admits(limits))
+    }
+
+    /// Nobody waits any more. The caller holds the wait list's lock.
+    pub(super) fn nobody_waits(&self) {
+        self.update(|counts| counts.waiting.then(|| Counts { waiting: false, ..counts.next() }));
+    }
+
+    /// Gives back a place under one limit or both. Returns whether somebody waits for it.
+    #[must_use]
+    pub(super) fn release(&self, total: u32, pending: u32) -> bool {
+        let before = self.update(|counts| {
+            assert!(
+                counts.total >= total && counts.pending >= pending,
+                "BUG: {total} connections and {pending} pending ones given back of {counts:?}"
+            );
+            Some(Counts { total: counts.total - total, pending: counts.pending - pending, ..counts.next() })
+        });
+        before.is_some_and(|counts| counts.waiting)
+    }
+
+    /// Applies `change` until it sticks or declines. Returns the counts that were changed.
+    fn update(&self, change: impl Fn(Counts) -> Option<Counts>) -> Option<Counts> {
+        // ORD: Acquire on every reading, because `change` decides by it; Release on the change, which pairs with the
+        // Acquire in `load` and publishes what the caller has pushed.
+        self.0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| change(Counts::unpack(word)).map(Counts::pack))
+            .ok()
+            .map(Counts::unpack)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_word_keeps_its_fields(
+            total in 0..1_u32 << 20,
+            pending in 0..1_u32 << 20,
+            waiting: bool,
+            version in 0..1_u32 << 23,
+        ) {
+            let counts = Counts { total, pending, waiting, version };
+            prop_assert_eq!(Counts::unpack(counts.pack()), counts);
+        }
+
+        #[test]
+        fn the_version_wraps_without_touching_its_neighbours(total in 0..1_u32 << 20, waiting: bool) {
+            let last = Counts { total, pending: 0, waiting, version: Counts::VERSION_MASK };
+            prop_assert_eq!(Counts::unpack(last.next().pack()), Counts { version: 0, ..last });
+        }
+    }
+
+    const LIMITS: Limits = Limits { total: 3, pending: 2 };
+
+    #[test]
+    fn both_limits_hold() {
+        let capacity = Capacity::new();
+        assert!(capacity.admit_first(LIMITS));
+        assert!(capacity.admit_first(LIMITS));
+        assert!(!capacity.admit_first(LIMITS), "two are pending");
+        assert!(!capacity.release(0, 1));
+        assert!(capacity.admit_first(LIMITS));
+        assert!(!capacity.release(0, 1));
+        assert!(!capacity.admit_first(LIMITS), "three exist");
+        assert!(!capacity.release(1, 0));
+        assert!(capacity.admit_first(LIMITS));
+    }
+
+    #[test]
+    fn an_admission_fails_when_anything_happened_since_the_reading() {
+        let capacity = Capacity::new();
+        let seen = capacity.load();
+        assert!(capacity.admit_first(LIMITS));
+        assert!(!capacity.release(1, 1));
+        assert_eq!((capacity.load().total, capacity.load().pending), (seen.total, seen.pending));
+        assert_eq!(capacity.try_admit(seen), Err(()), "the same counts, but not the same instant");
+        assert_eq!(capacity.try_admit(capacity.load()), Ok(()));
+    }
+
+    #[test]
+    fn a_release_tells_whether_somebody_waits() {
+        let capacity = Capacity::new();
+        assert!(capacity.admit_or_wait(LIMITS));
+        assert!(capacity.admit_or_wait(LIMITS));
+        assert!(!capacity.admit_or_wait(LIMITS));
+        assert!(capacity.release(0, 1));
+        capacity.nobody_waits();
+        assert!(!capacity.release(0, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "BUG: 1 connections and 0 pending ones given back")]
+    fn a_count_that_goes_wrong_is_never_papered_over() {
+        let _ = Capacity::new().release(1, 0);
+    }
+}

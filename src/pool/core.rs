@@ -1,0 +1,390 @@
+//! The core itself: its parts, and the three operations that change its phase.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32 as StatisticU32;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use bson::oid::ObjectId;
+use crossbeam::utils::CachePadded;
+
+use super::acquire::{Grant, Refusal};
+use super::capacity::{Capacity, Limits};
+use super::host::Host;
+use super::ledger::Ledger;
+use super::shard::Shard;
+use super::slab::Slab;
+use super::state::{Phase, PoolState, PoolWord};
+use super::tokens::Held;
+use super::waitlist::{WaitList, WaitQueue};
+use crate::error::{Cause, ClearError};
+use crate::event::{ConnectionClosedReason, PoolEvent};
+use crate::options::{InvalidOption, PoolOptions};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, Ordering};
+
+/// A pool of connections `C` in the world `H`. Lives in an `Arc`, which its connections keep alive.
+///
+/// A core that is to go away must be closed: each available connection holds on to it.
+pub struct Core<C: Send + 'static, H: Host<C>> {
+    pub(super) address: Arc<str>,
+    pub(super) options: PoolOptions,
+    pub(super) host: H,
+    pub(super) limits: Limits,
+    /// Whether an available connection can perish where it lies, so that each must be looked at before use.
+    pub(super) vetting: bool,
+    /// Where `Slot::since` counts from.
+    pub(super) epoch: Instant,
+    pub(super) state: CachePadded<PoolWord>,
+    pub(super) capacity: CachePadded<Capacity>,
+    /// A power of two of them.
+    pub(super) shards: Box<[CachePadded<Shard>]>,
+    pub(super) slab: Slab<C>,
+    pub(super) waiters: CachePadded<WaitList<Grant<C, H>>>,
+    pub(super) ledger: Mutex<Ledger>,
+    /// How many detached connections are still to be closed.
+    pub(super) stale: AtomicU32,
+    /// Whether a service was cleared since the shards were last searched for connections to it.
+    pub(super) service_cleared: AtomicU32,
+    /// Connections in use that are pinned to a cursor or to a transaction: statistics for an error message.
+    pub(super) pinned: [StatisticU32; 2],
+}
+
+/// How to clear a pool.
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub struct Clear {
+    pub(super) cause: Option<Cause>,
+    pub(super) interrupt_in_use_connections: bool,
+    pub(super) generation: Option<u64>,
+}
+
+impl Clear {
+    /// Clears without a cause and lets connections in use finish what they are doing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The error that makes clearing necessary. It becomes part of the errors that the clear brings about.
+    pub fn because(mut self, cause: Cause) -> Self {
+        self.cause = Some(cause);
+        self
+    }
+
+    /// Whether to cancel what connections in use and in establishment are doing (`interruptInUseConnections`).
+    pub fn interrupt_in_use_connections(mut self, interrupt: bool) -> Self {
+        self.interrupt_in_use_connections = interrupt;
+        self
+    }
+
+    /// Clears only if the pool (or the service) still is at this generation: the one of the connection that failed.
+    /// An older error says nothing about the connections of today.
+    pub fn only_at_generation(mut self, generation: u64) -> Self {
+        self.generation = Some(generation);
+        self
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+    /// Builds a pool, paused, and emits `PoolCreated`.
+    ///
+    /// `shards` is the number of threads that use the pool at a time; small pools get fewer stacks than that, so that
+    /// searching them all stays cheap.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] when the options cannot work.
+    pub fn new(address: &str, options: PoolOptions, shards: usize, host: H) -> Result<Arc<Self>, InvalidOption> {
+        let core = Self::paused(address, options, shards, host, 0)?;
+        core.emit(|| PoolEvent::PoolCreated { address: core.address.clone(), options: core.options.clone() });
+        Ok(core)
+    }
+
+    /// Builds the successor of a pool that was carried into a forked child: paused, one generation later, as after a
+    /// clear; `PoolCleared` says so. The child must not touch the old pool in any other way than
+    /// [`Core::abandon`].
+    pub fn after_fork(&self, host: H) -> Arc<Self> {
+        let generation = self.state.load().generation + 1;
+        let core = Self::paused(&self.address, self.options.clone(), self.shards.len(), host, generation)
+            .expect("BUG: options that were valid before the fork");
+        core.emit(|| PoolEvent::PoolCleared {
+            address: core.address.clone(),
+            service_id: None,
+            interrupt_in_use_connections: false,
+        });
+        core
+    }
+
+    /// Takes all available connections out, for a forked child to give them up. Takes no lock, because whoever held it
+    /// may not exist in the child.
+    #[allow(unsafe_code)]
+    pub fn abandon(&self) -> Vec<C> {
+        let mut connections = Vec::new();
+        for (top, _) in self.detach_all() {
+            let mut next = Some(top);
+            while let Some(index) = next {
+                let slot = self.slab.slot(index);
+                next = slot.link().next;
+                // SAFETY: INV-1: detached, so ours; and nothing borrows an available connection.
+                connections.extend(unsafe { slot.replace(None) });
+            }
+        }
+        connections
+    }
+
+    fn paused(
+        address: &str,
+        options: PoolOptions,
+        shards: usize,
+        host: H,
+        generation: u64,
+    ) -> Result<Arc<Self>, InvalidOption> {
+        options.validate()?;
+        let capacity = options.capacity();
+        Ok(Arc::new(Self {
+            address: address.into(),
+            limits: Limits { total: capacity, pending: options.max_connecting },
+            vetting: options.load_balanced || options.max_idle_time > Duration::ZERO,
+            epoch: host.now(),
+            state: CachePadded::new(PoolWord::new(PoolState { phase: Phase::Paused, generation })),
+            capacity: CachePadded::new(Capacity::new()),
+            shards: (0..shard_count(shards, capacity)).map(|_| CachePadded::new(Shard::new())).collect(),
+            slab: Slab::new(capacity),
+            waiters: CachePadded::new(WaitList::new()),
+            ledger: Mutex::new(Ledger::default()),
+            stale: AtomicU32::new(0),
+            service_cleared: AtomicU32::new(0),
+            pinned: Default::default(),
+            options,
+            host,
+        }))
+    }
+
+    /// The pool's address.
+    pub fn address(&self) -> &Arc<str> {
+        &self.address
+    }
+
+    /// The pool's options.
+    pub fn options(&self) -> &PoolOptions {
+        &self.options
+    }
+
+    /// The world around the pool.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// The pool's phase and generation.
+    pub fn state(&self) -> PoolState {
+        self.state.load()
+    }
+
+    /// Marks a paused pool as ready and emits `PoolReady`. Returns whether it was paused.
+    ///
+    /// The event is emitted before the word changes, and nobody opens a connection before having seen the word: no
+    /// observer can see a connection created before it sees the pool ready (ordering 1).
+    pub fn ready(&self) -> bool {
+        let mut ledger = self.ledger.lock();
+        let state = self.state.load();
+        if state.phase != Phase::Paused {
+            return false;
+        }
+        ledger.cause = None;
+        self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
+        self.state.store(PoolState { phase: Phase::Ready, ..state });
+        drop(ledger);
+        self.host.deliver();
+        self.host.schedule_run();
+        true
+    }
+
+    /// Pauses the pool and makes all its connections stale. Returns whether anything was done: a closed pool, and one
+    /// whose generation is not the one asked for, stay as they are.
+    ///
+    /// Available connections leave the stacks at once and are closed by the next check-outs and background runs; those
+    /// in use are closed when they come back. Whoever waits fails with [`Refusal::Paused`]. A pool that is paused
+    /// already counts one generation more and emits nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ClearError::ServiceIdRequired`] in load-balanced mode.
+    pub fn clear(&self, clear: Clear) -> Result<bool, ClearError> {
+        if self.options.load_balanced {
+            return Err(ClearError::ServiceIdRequired);
+        }
+        let wakers = {
+            let mut ledger = self.ledger.lock();
+            let state = self.state.load();
+            if state.phase == Phase::Closed || clear.generation.is_some_and(|asked| asked != state.generation) {
+                return Ok(false);
+            }
+            self.state.store(PoolState { phase: Phase::Paused, generation: state.generation + 1 });
+            let stale = self.detach_all();
+            // Relaxed: whoever reads a count above zero takes the ledger's lock next.
+            self.stale.fetch_add(stale.iter().map(|(_, len)| len).sum(), Ordering::Relaxed);
+            ledger.stale.extend(stale.into_iter().map(|(top, _)| top));
+            if clear.interrupt_in_use_connections {
+                ledger.interrupt = Some(state.generation);
+            }
+            ledger.cause.clone_from(&clear.cause);
+            if state.phase == Phase::Ready {
+                self.emit_locked(|| PoolEvent::PoolCleared {
+                    address: self.address.clone(),
+                    service_id: None,
+                    interrupt_in_use_connections: clear.interrupt_in_use_connections,
+                });
+            }
+            self.refuse_all(|| Refusal::Paused { cause: clear.cause.clone() })
+        };
+        self.host.deliver();
+        self.host.schedule_run();
+        wakers.into_iter().for_each(Waker::wake);
+        Ok(true)
+    }
+
+    /// Makes all connections to one service stale, in load-balanced mode. The pool stays ready, and whoever waits goes
+    /// on waiting. Returns whether there were any connections to that service (at the generation asked for).
+    ///
+    /// # Errors
+    ///
+    /// [`ClearError::NotLoadBalanced`] in any other mode.
+    pub fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError> {
+        if !self.options.load_balanced {
+            return Err(ClearError::NotLoadBalanced);
+        }
+        let mut ledger = self.ledger.lock();
+        let generation = ledger.service(service_id).map(|(generation, _)| generation);
+        if self.state.load().phase == Phase::Closed
+            || generation.is_none()
+            || clear.generation.is_some_and(|asked| Some(asked) != generation)
+        {
+            return Ok(false);
+        }
+        let before = ledger.clear_service(service_id).expect("BUG: a service gone under the ledger's lock");
+        // ORD: Release; pairs with the Acquire in `reap`, which then sees the new generation.
+        self.service_cleared.store(1, Ordering::Release);
+        if clear.interrupt_in_use_connections {
+            ledger.interrupt_services.push((service_id, before));
+        }
+        self.emit_locked(|| PoolEvent::PoolCleared {
+            address: self.address.clone(),
+            service_id: Some(service_id),
+            interrupt_in_use_connections: clear.interrupt_in_use_connections,
+        });
+        drop(ledger);
+        self.host.deliver();
+        self.host.schedule_run();
+        Ok(true)
+    }
+
+    /// Closes the pool and all available connections, for good, then emits `PoolClosed`.
+    ///
+    /// Connections in use are closed when they come back, those in establishment as soon as they notice. Whoever waits
+    /// fails with [`Refusal::Closed`]. Closing a closed pool does nothing, and may return before the first closing is
+    /// done.
+    pub fn close(self: &Arc<Self>) {
+        let (available, wakers) = {
+            let ledger = self.ledger.lock();
+            let state = self.state.load();
+            if state.phase == Phase::Closed {
+                return;
+            }
+            self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
+            drop(ledger);
+            (self.detach_all(), self.refuse_all(|| Refusal::Closed))
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        self.close_stale(usize::MAX);
+        for (top, _) in available {
+            let mut next = Some(top);
+            while let Some(index) = next {
+                let slot = self.slab.slot(index);
+                next = slot.link().next;
+                Held::new(self, slot).retire(ConnectionClosedReason::PoolClosed, false);
+            }
+        }
+        self.interrupt_pending();
+        self.emit(|| PoolEvent::PoolClosed { address: self.address.clone() });
+        self.host.schedule_run();
+    }
+
+    /// A service's generation and the number of connections to it, in load-balanced mode.
+    pub fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
+        self.ledger.lock().service(service_id)
+    }
+
+    /// Emits an event, which is only built if somebody listens. For callers that hold no lock.
+    #[inline]
+    pub(super) fn emit(&self, event: impl FnOnce() -> PoolEvent) {
+        if self.host.listens() {
+            self.host.emit(event());
+            self.host.deliver();
+        }
+    }
+
+    /// Emits an event under the ledger's lock. The caller asks for delivery once it has released the lock.
+    pub(super) fn emit_locked(&self, event: impl FnOnce() -> PoolEvent) {
+        if self.host.listens() {
+            self.host.emit(event());
+        }
+    }
+
+    /// The error for a check-out of a pool that is not ready.
+    pub(super) fn refusal(&self) -> Refusal {
+        let ledger = self.ledger.lock();
+        match self.state.load().phase {
+            Phase::Closed => Refusal::Closed,
+            Phase::Paused | Phase::Ready => Refusal::Paused { cause: ledger.cause.clone() },
+        }
+    }
+
+    /// Empties all shards: the tops of their stacks, with their lengths.
+    fn detach_all(&self) -> Vec<(u32, u32)> {
+        let tops = self.shards.iter().filter_map(|shard| shard.detach());
+        tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()
+    }
+
+    /// Fails all who wait. Returns whom to wake.
+    fn refuse_all(&self, refusal: impl Fn() -> Refusal) -> Vec<Waker> {
+        let mut queue = self.waiters.lock();
+        let mut wakers = Vec::with_capacity(queue.len() as usize);
+        while let Ok(waker) = queue.grant_first(Grant::Refused(refusal())) {
+            wakers.push(waker);
+        }
+        if !wakers.is_empty() {
+            self.settle(&queue);
+        }
+        wakers
+    }
+
+    /// Lowers the flags if nobody waits any more. To be called after the queue became shorter, under its lock.
+    pub(super) fn settle(&self, queue: &WaitQueue<Grant<C, H>>) {
+        if queue.is_empty() {
+            self.capacity.nobody_waits();
+            self.shards.iter().for_each(|shard| shard.set_waiting(false));
+        }
+    }
+}
+
+/// As many shards as threads, but at least four connections to each.
+fn shard_count(threads: usize, capacity: u32) -> usize {
+    const MOST: usize = 64;
+    let affordable = (capacity as usize / 4).max(1);
+    let wanted = threads.clamp(1, MOST).next_power_of_two();
+    // The largest power of two that is affordable.
+    wanted.min(1 << affordable.ilog2())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pools_have_few_shards() {
+        let counts = [(1, 100, 1), (2, 100, 2), (3, 100, 4), (16, 10, 2), (16, 3, 1), (16, 1, 1), (500, 100_000, 64)];
+        for (threads, capacity, shards) in counts {
+            assert_eq!(shard_count(threads, capacity), shards, "{threads} threads, {capacity} connections");
+        }
+    }
+}

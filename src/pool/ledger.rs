@@ -1,0 +1,120 @@
+//! The ledger: what changes rarely, under one mutex.
+//!
+//! Creating and freeing a slot, marking the pool ready, clearing and closing it go through here. Connection ids are
+//! given out, and `ConnectionCreated` events emitted, under this lock, which makes their orders the same.
+//!
+//! Lock order: the ledger, then the wait list. Nobody takes the ledger's lock while holding the other.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bson::oid::ObjectId;
+
+use super::slab::Slab;
+use crate::error::Cause;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Default)]
+pub(super) struct Ledger {
+    /// The last connection id given out.
+    pub(super) last_id: u64,
+    /// Slots that are nobody's.
+    pub(super) free: Vec<u32>,
+    /// The tops of detached stacks, all of whose connections are stale and still to be closed.
+    pub(super) stale: Vec<u32>,
+    /// Why the pool was cleared last.
+    pub(super) cause: Option<Cause>,
+    /// Connections up to this generation are still to be interrupted.
+    pub(super) interrupt: Option<u64>,
+    /// Connections of these services up to these generations are still to be interrupted.
+    pub(super) interrupt_services: Vec<(ObjectId, u64)>,
+    services: HashMap<ObjectId, Service>,
+}
+
+/// A service behind a load balancer, as long as there are connections to it.
+struct Service {
+    generation: Arc<AtomicU64>,
+    /// The slots of its connections, and the service's generation when each was identified.
+    members: HashMap<u32, u64>,
+}
+
+/// That a connection belongs to a service.
+pub(super) struct Membership {
+    pub(super) service_id: ObjectId,
+    /// The service's generation when the connection was identified.
+    pub(super) generation: u64,
+    /// The service's generation now.
+    current: Arc<AtomicU64>,
+}
+
+impl Membership {
+    pub(super) fn is_stale(&self) -> bool {
+        // ORD: Acquire; pairs with the Release in `Ledger::clear_service`: whoever closes the connection as stale does
+        // so after `PoolCleared` may have been emitted.
+        self.current.load(Ordering::Acquire) != self.generation
+    }
+}
+
+impl Ledger {
+    /// A slot for a new connection.
+    pub(super) fn allocate<C>(&mut self, slab: &Slab<C>) -> u32 {
+        self.free.pop().unwrap_or_else(|| slab.grow())
+    }
+
+    /// Up to `most` of the stale connections, which from now on are the caller's to close.
+    pub(super) fn take_stale<C>(&mut self, slab: &Slab<C>, most: usize) -> Vec<u32> {
+        let mut taken = Vec::new();
+        while taken.len() < most {
+            let Some(top) = self.stale.pop() else { break };
+            taken.push(top);
+            self.stale.extend(slab.slot(top).link().next);
+        }
+        taken
+    }
+
+    /// Counts a connection in with its service.
+    pub(super) fn join(&mut self, service_id: ObjectId, index: u32) -> Membership {
+        let service = self
+            .services
+            .entry(service_id)
+            .or_insert_with(|| Service { generation: Arc::new(AtomicU64::new(0)), members: HashMap::new() });
+        // Relaxed: changes are under the ledger's lock.
+        let generation = service.generation.load(Ordering::Relaxed);
+        service.members.insert(index, generation);
+        Membership { service_id, generation, current: service.generation.clone() }
+    }
+
+    /// Counts a connection out. The last one takes the service's entry with it.
+    pub(super) fn quit(&mut self, membership: &Membership, index: u32) {
+        let service = self.services.get_mut(&membership.service_id).expect("BUG: a member of an unknown service");
+        service.members.remove(&index);
+        if service.members.is_empty() {
+            self.services.remove(&membership.service_id);
+        }
+    }
+
+    /// Makes all connections to a service stale. Returns the generation before, or nothing where there are no
+    /// connections to it.
+    pub(super) fn clear_service(&mut self, service_id: ObjectId) -> Option<u64> {
+        let service = self.services.get(&service_id)?;
+        // ORD: Release; pairs with the Acquire in `Membership::is_stale`.
+        Some(service.generation.fetch_add(1, Ordering::Release))
+    }
+
+    /// The slots of a service's connections up to a generation.
+    pub(super) fn members(&self, service_id: ObjectId, generation: u64) -> impl Iterator<Item = u32> {
+        let service = self.services.get(&service_id);
+        service
+            .into_iter()
+            .flat_map(|service| &service.members)
+            .filter(move |(_, joined)| **joined <= generation)
+            .map(|(index, _)| *index)
+    }
+
+    /// A service's generation and the number of its connections.
+    pub(super) fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
+        let service = self.services.get(&service_id)?;
+        // Relaxed: changes are under the ledger's lock.
+        Some((service.generation.load(Ordering::Relaxed), service.members.len() as u32))
+    }
+}

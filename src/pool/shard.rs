@@ -1,0 +1,289 @@
+//! A shard: a lock-free stack (last in, first out) of available connections, as one `AtomicU64` over the slab.
+
+use super::slab::{Link, Slab};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// A reading of a shard's head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head {
+    /// The slot on top.
+    top: Option<u32>,
+    /// Somebody waits: whoever wants to push hands over instead, and whoever wants to pop queues up. Changes only
+    /// under the wait list's lock.
+    waiting: bool,
+    /// Counts the changes, modulo 2^43, so that a head is never mistaken for an older one with the same top. A pool
+    /// that changes one shard 100 million times a second needs a day to come around.
+    tag: u64,
+}
+
+impl Head {
+    pub(super) const INDEX_BITS: u32 = 20;
+    const NONE: u64 = (1 << Self::INDEX_BITS) - 1;
+    const WAITING_SHIFT: u32 = Self::INDEX_BITS;
+    const TAG_SHIFT: u32 = Self::WAITING_SHIFT + 1;
+    const TAG_MASK: u64 = (1 << (u64::BITS - Self::TAG_SHIFT)) - 1;
+
+    #[inline]
+    fn pack(self) -> u64 {
+        self.top.map_or(Self::NONE, u64::from)
+            | u64::from(self.waiting) << Self::WAITING_SHIFT
+            | self.tag << Self::TAG_SHIFT
+    }
+
+    #[inline]
+    fn unpack(word: u64) -> Self {
+        let top = word & Self::NONE;
+        Self {
+            top: (top != Self::NONE).then_some(top as u32),
+            waiting: word >> Self::WAITING_SHIFT & 1 == 1,
+            tag: word >> Self::TAG_SHIFT,
+        }
+    }
+
+    #[inline]
+    fn next(self) -> Self {
+        Self { tag: self.tag.wrapping_add(1) & Self::TAG_MASK, ..self }
+    }
+}
+
+/// What a pop found.
+pub(super) enum Popped {
+    /// A connection, which now is the caller's.
+    Slot(u32),
+    /// None.
+    Empty,
+    /// A reason to queue up.
+    Waiting,
+}
+
+/// Why a connection was not pushed. It still is the caller's.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum PushError {
+    /// It belongs to whoever waits.
+    Waiting,
+    /// It is not current any more.
+    Stale,
+}
+
+#[derive(Debug)]
+pub(super) struct Shard(AtomicU64);
+
+impl Shard {
+    pub(super) fn new() -> Self {
+        Self(AtomicU64::new(Head { top: None, waiting: false, tag: 0 }.pack()))
+    }
+
+    #[inline]
+    fn load(&self) -> Head {
+        // ORD: Acquire; pairs with the Release of every change. What the caller reads after this (the top's link, the
+        // pool word) is at least as new as the head.
+        Head::unpack(self.0.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn swap(&self, seen: Head, new: Head) -> Result<(), Head> {
+        self.0
+            // ORD: AcqRel; the Release publishes the slot that a push links, the Acquire gives a pop the slot as the
+            // pusher left it. The Acquire on failure is that of `load`.
+            .compare_exchange_weak(seen.pack(), new.pack(), Ordering::AcqRel, Ordering::Acquire)
+            .map(|_| ())
+            .map_err(Head::unpack)
+    }
+
+    /// Takes the top.
+    #[inline]
+    pub(super) fn pop<C>(&self, slab: &Slab<C>) -> Popped {
+        let mut head = self.load();
+        loop {
+            if head.waiting {
+                return Popped::Waiting;
+            }
+            let Some(top) = head.top else { return Popped::Empty };
+            // The slot may have been taken and its link rewritten since `load`: then the tag has changed too, and the
+            // swap fails. Slots are never freed, so the reading itself is always allowed.
+            let next = slab.slot(top).link().next;
+            match self.swap(head, Head { top: next, ..head.next() }) {
+                Ok(()) => return Popped::Slot(top),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes the top although somebody waits. The caller holds the wait list's lock.
+    pub(super) fn pop_for_waiter<C>(&self, slab: &Slab<C>) -> Option<u32> {
+        let mut head = self.load();
+        loop {
+            let top = head.top?;
+            match self.swap(head, Head { top: slab.slot(top).link().next, ..head.next() }) {
+                Ok(()) => return Some(top),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Puts a slot that the caller owns on top, if nobody waits and `is_current` says so.
+    ///
+    /// `is_current` is asked after the head was read and before it is swapped. A clear changes the pool word first and
+    /// every head after it, so one of the two is noticed:
+    ///
+    /// | push | clear |
+    /// | --- | --- |
+    /// | 1. reads the head | a. changes the pool word |
+    /// | 2. reads the pool word (`is_current`) | b. detaches, and so changes the head |
+    /// | 3. swaps the head | |
+    ///
+    /// If b comes before 1, the Acquire of 1 makes a visible to 2: stale. If b comes between 1 and 3, the swap fails
+    /// and everything is done again. If b comes after 3, the slot is detached with the others.
+    #[inline]
+    pub(super) fn push<C>(&self, slab: &Slab<C>, index: u32, is_current: impl Fn() -> bool) -> Result<(), PushError> {
+        let mut head = self.load();
+        loop {
+            if head.waiting {
+                return Err(PushError::Waiting);
+            }
+            if !is_current() {
+                return Err(PushError::Stale);
+            }
+            slab.slot(index).set_link(Link { next: head.top, depth: 1 + depth(slab, head) });
+            match self.swap(head, Head { top: Some(index), ..head.next() }) {
+                Ok(()) => return Ok(()),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes all slots at once; they stay linked. Changes the head even when there are none, so that a push that has
+    /// read the old head fails.
+    pub(super) fn detach(&self) -> Option<u32> {
+        let mut head = self.load();
+        loop {
+            match self.swap(head, Head { top: None, ..head.next() }) {
+                Ok(()) => return head.top,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Says whether somebody waits. The caller holds the wait list's lock.
+    pub(super) fn set_waiting(&self, waiting: bool) {
+        let mut head = self.load();
+        while let Err(now) = self.swap(head, Head { waiting, ..head.next() }) {
+            head = now;
+        }
+    }
+
+    /// How many slots there are, with a value that changes whenever they do.
+    pub(super) fn len<C>(&self, slab: &Slab<C>) -> (u32, u64) {
+        loop {
+            let head = self.load();
+            let depth = depth(slab, head);
+            if self.load() == head {
+                return (depth, head.pack());
+            }
+        }
+    }
+
+    /// The slots from the top down, as they were at some time: others may take them meanwhile, and the walk may go
+    /// astray with them. Good for a guess.
+    pub(super) fn glance<'s, C>(&self, slab: &'s Slab<C>, most: u32) -> impl Iterator<Item = u32> + use<'s, C> {
+        let mut next = self.load().top;
+        std::iter::from_fn(move || {
+            let index = next?;
+            next = slab.slot(index).link().next;
+            Some(index)
+        })
+        .take(most as usize)
+    }
+}
+
+#[inline]
+fn depth<C>(slab: &Slab<C>, head: Head) -> u32 {
+    head.top.map_or(0, |top| slab.slot(top).link().depth)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_head_keeps_its_fields(
+            top in prop::option::of(0..(1_u32 << 20) - 1),
+            waiting: bool,
+            tag in 0..1_u64 << 43,
+        ) {
+            let head = Head { top, waiting, tag };
+            prop_assert_eq!(Head::unpack(head.pack()), head);
+        }
+
+        #[test]
+        fn the_tag_wraps_without_touching_its_neighbours(top in prop::option::of(0..(1_u32 << 20) - 1), waiting: bool) {
+            let last = Head { top, waiting, tag: Head::TAG_MASK };
+            prop_assert_eq!(Head::unpack(last.next().pack()), Head { tag: 0, ..last });
+        }
+    }
+
+    fn slab_of(slots: u32) -> Slab<()> {
+        let slab = Slab::new(slots);
+        for _ in 0..slots {
+            slab.grow();
+        }
+        slab
+    }
+
+    fn drain(shard: &Shard, slab: &Slab<()>) -> Vec<u32> {
+        std::iter::from_fn(|| match shard.pop(slab) {
+            Popped::Slot(index) => Some(index),
+            Popped::Empty | Popped::Waiting => None,
+        })
+        .collect()
+    }
+
+    #[test]
+    fn last_in_first_out_with_its_length() {
+        let (shard, slab) = (Shard::new(), slab_of(3));
+        for index in 0..3 {
+            assert_eq!(shard.len(&slab).0, index);
+            shard.push(&slab, index, || true).unwrap();
+        }
+        assert_eq!(shard.len(&slab).0, 3);
+        assert_eq!(drain(&shard, &slab), [2, 1, 0]);
+        assert_eq!(shard.len(&slab).0, 0);
+    }
+
+    #[test]
+    fn who_waits_bars_push_and_pop_but_not_the_lock_holder() {
+        let (shard, slab) = (Shard::new(), slab_of(2));
+        shard.push(&slab, 0, || true).unwrap();
+        shard.set_waiting(true);
+        assert_eq!(shard.push(&slab, 1, || true), Err(PushError::Waiting));
+        assert!(matches!(shard.pop(&slab), Popped::Waiting));
+        assert_eq!(shard.pop_for_waiter(&slab), Some(0));
+        assert_eq!(shard.pop_for_waiter(&slab), None);
+        shard.set_waiting(false);
+        assert!(matches!(shard.pop(&slab), Popped::Empty));
+    }
+
+    #[test]
+    fn a_stale_slot_is_not_pushed() {
+        let (shard, slab) = (Shard::new(), slab_of(1));
+        assert_eq!(shard.push(&slab, 0, || false), Err(PushError::Stale));
+        assert!(matches!(shard.pop(&slab), Popped::Empty));
+    }
+
+    #[test]
+    fn detaching_takes_all_and_outdates_every_reading() {
+        let (shard, slab) = (Shard::new(), slab_of(2));
+        shard.push(&slab, 0, || true).unwrap();
+        shard.push(&slab, 1, || true).unwrap();
+        let seen = shard.load();
+        let first = shard.detach();
+        assert_eq!(first, Some(1));
+        assert_eq!(slab.slot(1).link().next, Some(0));
+        let empty = shard.load();
+        assert!(shard.swap(seen, seen.next()).is_err());
+        assert_eq!(shard.detach(), None);
+        assert_ne!(shard.load(), empty, "an empty shard changes too");
+    }
+}

@@ -1,0 +1,377 @@
+//! The slab: one slot for each connection that exists, in segments that are never freed while the pool lives.
+//!
+//! Because slots stay, a stale index can always be read; whether what was read still holds is settled by the tag of
+//! the head it came from.
+
+use std::any::Any;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use super::ledger::Membership;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, UnsafeCell};
+
+/// What a connection in use is held for (load balancer specification, "Connection Tracking").
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// One operation.
+    #[default]
+    Operation,
+    /// A cursor that is pinned to the connection.
+    Cursor,
+    /// A transaction that is pinned to the connection.
+    Transaction,
+}
+
+/// The place of one connection.
+///
+/// INV-1 (one owner): between its allocation and its being freed, a slot has one owner at a time: a token, or the stack
+/// that it is pushed on. Only the owner touches `record` and `value`. Ownership passes by the swaps of a shard's head,
+/// by a hand-over through the wait list, or by moving a token; each of them is a release and an acquire.
+#[repr(align(64))]
+pub(super) struct Slot<C> {
+    /// The owner writes it before a push; anybody may read it at any time.
+    link: AtomicU64,
+    /// Written by the owner; anybody may add the mark of interruption.
+    stamp: AtomicU64,
+    /// When the connection last became available, in nanoseconds since the pool's epoch. Written by the owner.
+    since: AtomicU64,
+    index: u32,
+    record: UnsafeCell<Record>,
+    value: UnsafeCell<Option<C>>,
+    interrupt: Mutex<Option<Waker>>,
+}
+
+/// What the pool knows about a connection.
+#[derive(Default)]
+pub(super) struct Record {
+    pub(super) id: u64,
+    pub(super) created: Option<Instant>,
+    /// The service that the connection belongs to, in load-balanced mode.
+    pub(super) membership: Option<Membership>,
+    pub(super) purpose: Purpose,
+    /// INV-2 (a connection keeps its pool): an `Arc` of the core, from creation until the slot is freed. Tokens hold
+    /// plain pointers to the core and rely on it.
+    pub(super) home: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+// SAFETY: INV-1: `record` and `value` are touched by one owner at a time, whichever thread it is on, hence `C: Send`.
+#[allow(unsafe_code)]
+unsafe impl<C: Send> Sync for Slot<C> {}
+
+/// The slot below, and the height of the stack up to here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) next: Option<u32>,
+    pub(super) depth: u32,
+}
+
+impl Link {
+    const NONE: u32 = u32::MAX;
+
+    #[inline]
+    fn pack(self) -> u64 {
+        u64::from(self.next.unwrap_or(Self::NONE)) | u64::from(self.depth) << 32
+    }
+
+    #[inline]
+    fn unpack(word: u64) -> Self {
+        let next = word as u32;
+        Self { next: (next != Self::NONE).then_some(next), depth: (word >> 32) as u32 }
+    }
+}
+
+/// The life of a slot's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    /// The pool's generation when the connection was created.
+    pub(super) generation: u64,
+    /// Whether there is a connection.
+    pub(super) live: bool,
+    /// Whether it still is in establishment.
+    pub(super) pending: bool,
+    /// Whether its holder is to stop what it is doing.
+    pub(super) interrupted: bool,
+}
+
+impl Stamp {
+    #[inline]
+    fn pack(self) -> u64 {
+        u64::from(self.live) | u64::from(self.pending) << 1 | u64::from(self.interrupted) << 2 | self.generation << 3
+    }
+
+    #[inline]
+    fn unpack(word: u64) -> Self {
+        Self {
+            live: word & 1 == 1,
+            pending: word >> 1 & 1 == 1,
+            interrupted: word >> 2 & 1 == 1,
+            generation: word >> 3,
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+impl<C> Slot<C> {
+    fn new(index: u32) -> Self {
+        Self {
+            link: AtomicU64::new(Link { next: None, depth: 0 }.pack()),
+            stamp: AtomicU64::new(Stamp { generation: 0, live: false, pending: false, interrupted: false }.pack()),
+            since: AtomicU64::new(0),
+            index,
+            record: UnsafeCell::new(Record::default()),
+            value: UnsafeCell::new(None),
+            interrupt: Mutex::new(None),
+        }
+    }
+
+    #[inline]
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    #[inline]
+    pub(super) fn link(&self) -> Link {
+        // Relaxed: published by the swap of the head that leads here; a reader without that (`Shard::glance`) only
+        // guesses.
+        Link::unpack(self.link.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(super) fn set_link(&self, link: Link) {
+        // Relaxed: published by the swap of the head.
+        self.link.store(link.pack(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn stamp(&self) -> Stamp {
+        // ORD: Acquire; pairs with the AcqRel of `interrupt`: whoever sees the mark sees why it was set. The owner
+        // reads its own generation.
+        Stamp::unpack(self.stamp.load(Ordering::Acquire))
+    }
+
+    /// By the owner.
+    pub(super) fn set_stamp(&self, stamp: Stamp) {
+        // ORD: Release; pairs with the Acquire in `interrupt`. Nothing but the stamp itself is read by others.
+        self.stamp.store(stamp.pack(), Ordering::Release);
+    }
+
+    /// The connection is established. Returns the stamp as it was, with the mark of interruption if there is one.
+    pub(super) fn set_established(&self) -> Stamp {
+        self.stamp
+            // ORD: as in `interrupt`.
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+                Some(Stamp { pending: false, ..Stamp::unpack(word) }.pack())
+            })
+            .map_or_else(Stamp::unpack, Stamp::unpack)
+    }
+
+    /// Marks the connection as interrupted, if there is one and the interruption `applies` to it. Returns whom to wake.
+    pub(super) fn interrupt(&self, applies: impl Fn(Stamp) -> bool) -> Option<Waker> {
+        self.stamp
+            // ORD: AcqRel; pairs with the Acquire in `stamp`.
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+                let stamp = Stamp::unpack(word);
+                let concerned = stamp.live && !stamp.interrupted && applies(stamp);
+                concerned.then(|| Stamp { interrupted: true, ..stamp }.pack())
+            })
+            .ok()?;
+        self.interrupt.lock().take()
+    }
+
+    /// Completes when the connection is interrupted. By the owner.
+    ///
+    /// Marking comes before taking the waker, and leaving the waker comes before looking at the mark, both around the
+    /// same lock: one of the two sides sees the other.
+    pub(super) fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.stamp().interrupted {
+            return Poll::Ready(());
+        }
+        let replaced = {
+            let mut waker = self.interrupt.lock();
+            match &mut *waker {
+                Some(present) if present.will_wake(context.waker()) => None,
+                other => other.replace(context.waker().clone()),
+            }
+        };
+        drop(replaced);
+        if self.stamp().interrupted { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Forgets whom an interruption would wake. By the owner.
+    pub(super) fn forget_waker(&self) {
+        let waker = self.interrupt.lock().take();
+        drop(waker);
+    }
+
+    #[inline]
+    pub(super) fn since(&self) -> Duration {
+        // Relaxed: the owner reads what the last owner wrote, by the ordering that passed the slot on. Others guess.
+        Duration::from_nanos(self.since.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(super) fn set_since(&self, since: Duration) {
+        // Relaxed: see `since`. 584 years fit.
+        self.since.store(since.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Access to the record.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot (INV-1), and does not use the slot's record otherwise inside of `f`.
+    #[inline]
+    pub(super) unsafe fn with_record<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
+        // SAFETY: INV-1, by the caller's promise.
+        self.record.with_mut(|record| f(unsafe { &mut *record }))
+    }
+
+    /// Puts a connection in, or takes it out.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot (INV-1), and nothing borrows the connection.
+    pub(super) unsafe fn replace(&self, value: Option<C>) -> Option<C> {
+        // SAFETY: INV-1, by the caller's promise.
+        self.value.with_mut(|present| std::mem::replace(unsafe { &mut *present }, value))
+    }
+
+    /// The connection, for its owner to borrow for as long as it owns the slot.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot (INV-1).
+    #[inline]
+    pub(super) unsafe fn value_ref(&self) -> Option<&C> {
+        // SAFETY: INV-1: nobody else touches the value while the owner borrows it.
+        self.value.with(|value| unsafe { (*value).as_ref() })
+    }
+
+    /// The connection, for its owner to change.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot (INV-1) and holds no other borrow of the connection.
+    #[allow(clippy::mut_from_ref, reason = "exclusive by INV-1, not by the borrow of the slot")]
+    #[inline]
+    pub(super) unsafe fn value_mut(&self) -> Option<&mut C> {
+        // SAFETY: INV-1: nobody else touches the value while the owner borrows it.
+        self.value.with_mut(|value| unsafe { (*value).as_mut() })
+    }
+}
+
+/// All slots of a pool.
+pub(super) struct Slab<C> {
+    /// Segment `k` has `2^(k + first)` slots.
+    segments: [OnceLock<Box<[Slot<C>]>>; Slab::<()>::SEGMENTS],
+    /// The logarithm of the first segment's size.
+    first: u32,
+    /// How many slots were ever handed out.
+    len: AtomicU32,
+}
+
+impl<C> Slab<C> {
+    /// Enough for 2^20 slots, from the smallest first segment on.
+    const SEGMENTS: usize = 20;
+    /// A pool of the default size needs two segments.
+    const FIRST_SLOTS: u32 = 64;
+
+    /// A slab for up to `capacity` slots, with none.
+    pub(super) fn new(capacity: u32) -> Self {
+        let first = capacity.clamp(2, Self::FIRST_SLOTS).next_power_of_two().trailing_zeros();
+        Self { segments: std::array::from_fn(|_| OnceLock::new()), first, len: AtomicU32::new(0) }
+    }
+
+    /// Which segment an index lies in, and where.
+    #[inline]
+    fn locate(&self, index: u32) -> (usize, usize) {
+        let shifted = index + (1 << self.first);
+        let size = u32::BITS - 1 - shifted.leading_zeros();
+        ((size - self.first) as usize, (shifted - (1 << size)) as usize)
+    }
+
+    #[inline]
+    pub(super) fn slot(&self, index: u32) -> &Slot<C> {
+        let (segment, offset) = self.locate(index);
+        // An index is only ever read from a word that was written after `grow` returned it.
+        let slots = self.segments[segment].get().expect("BUG: an index without a slot");
+        &slots[offset]
+    }
+
+    /// Hands out a slot that never was. The caller holds the ledger's lock, and stays within the capacity.
+    pub(super) fn grow(&self) -> u32 {
+        // Relaxed, as changes are under the ledger's lock.
+        let index = self.len.load(Ordering::Relaxed);
+        let (segment, offset) = self.locate(index);
+        if offset == 0 {
+            let slots = 1_u32 << (self.first + segment as u32);
+            let made = self.segments[segment].set((index..index + slots).map(Slot::new).collect());
+            assert!(made.is_ok(), "BUG: segment {segment} made twice");
+        }
+        // ORD: Release; pairs with the Acquire in `iter`; publishes the segment.
+        self.len.store(index + 1, Ordering::Release);
+        index
+    }
+
+    /// All slots that were ever handed out.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<C>> {
+        // ORD: Acquire; pairs with the Release in `grow`.
+        (0..self.len.load(Ordering::Acquire)).map(|index| self.slot(index))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_link_keeps_its_fields(next in prop::option::of(0..1_u32 << 20), depth in 0..1_u32 << 20) {
+            let link = Link { next, depth };
+            prop_assert_eq!(Link::unpack(link.pack()), link);
+        }
+
+        #[test]
+        fn the_stamp_keeps_its_fields(generation in 0..1_u64 << 61, live: bool, pending: bool, interrupted: bool) {
+            let stamp = Stamp { generation, live, pending, interrupted };
+            prop_assert_eq!(Stamp::unpack(stamp.pack()), stamp);
+        }
+
+        #[test]
+        fn every_index_has_a_slot_of_its_own(capacity in 1_u32..1_500) {
+            let slab = Slab::<()>::new(capacity);
+            for index in 0..capacity {
+                prop_assert_eq!(slab.grow(), index);
+            }
+            for index in 0..capacity {
+                prop_assert_eq!(slab.slot(index).index(), index);
+            }
+            prop_assert_eq!(slab.iter().count(), capacity as usize);
+        }
+    }
+
+    #[test]
+    fn the_last_index_of_all_lies_in_a_segment() {
+        for capacity in [1, 2, 64, 1 << 20] {
+            let (segment, _) = Slab::<()>::new(capacity).locate((1 << 20) - 2);
+            assert!(segment < Slab::<()>::SEGMENTS, "first segment for {capacity}: segment {segment}");
+        }
+    }
+
+    #[test]
+    fn an_interruption_reaches_the_generations_it_is_meant_for() {
+        let slot = Slot::<()>::new(0);
+        let mut context = Context::from_waker(Waker::noop());
+        slot.set_stamp(Stamp { generation: 5, live: true, pending: true, interrupted: false });
+        assert!(slot.poll_interrupted(&mut context).is_pending());
+        assert!(slot.interrupt(|stamp| stamp.generation <= 4).is_none());
+        assert!(slot.poll_interrupted(&mut context).is_pending());
+        assert!(slot.interrupt(|stamp| stamp.generation <= 5).is_some());
+        assert!(slot.poll_interrupted(&mut context).is_ready());
+        slot.set_stamp(Stamp { generation: 0, live: false, pending: false, interrupted: false });
+        assert!(slot.interrupt(|_| true).is_none(), "nothing lives here");
+    }
+}

@@ -1,0 +1,84 @@
+//! The pool word: phase and generation in one `AtomicU64`.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Whether a pool serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// The server is not known to be reachable: check-outs fail at once with a retryable error. Every pool starts so,
+    /// and every clear leads here.
+    Paused,
+    /// Check-outs are served and connections are opened.
+    Ready,
+    /// Closed for good.
+    Closed,
+}
+
+/// A reading of the pool word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolState {
+    /// The phase.
+    pub phase: Phase,
+    /// How often the pool was cleared. Closing counts as a clear.
+    pub generation: u64,
+}
+
+impl PoolState {
+    const PHASE_BITS: u32 = 2;
+
+    fn pack(self) -> u64 {
+        let phase = match self.phase {
+            Phase::Paused => 0,
+            Phase::Ready => 1,
+            Phase::Closed => 2,
+        };
+        self.generation << Self::PHASE_BITS | phase
+    }
+
+    fn unpack(word: u64) -> Self {
+        let phase = match word & 0b11 {
+            0 => Phase::Paused,
+            1 => Phase::Ready,
+            _ => Phase::Closed,
+        };
+        Self { phase, generation: word >> Self::PHASE_BITS }
+    }
+}
+
+/// Written by ready, clear and close only, each under the ledger's lock; read by everybody.
+#[derive(Debug)]
+pub(super) struct PoolWord(AtomicU64);
+
+impl PoolWord {
+    pub(super) fn new(state: PoolState) -> Self {
+        Self(AtomicU64::new(state.pack()))
+    }
+
+    #[inline]
+    pub(super) fn load(&self) -> PoolState {
+        // ORD: Acquire; pairs with the Release in `store`. Whoever sees the pool ready also sees that `PoolReady` was
+        // emitted, and whoever sees a new generation sees that of the ledger.
+        PoolState::unpack(self.0.load(Ordering::Acquire))
+    }
+
+    /// The caller holds the ledger's lock.
+    pub(super) fn store(&self, state: PoolState) {
+        // ORD: Release; pairs with the Acquire in `load`; publishes the events emitted so far.
+        self.0.store(state.pack(), Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_word_keeps_phase_and_generation(phase in 0..3_u8, generation in 0..1_u64 << 62) {
+            let phase = [Phase::Paused, Phase::Ready, Phase::Closed][usize::from(phase)];
+            let state = PoolState { phase, generation };
+            prop_assert_eq!(PoolState::unpack(state.pack()), state);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What goes on in a pool, at a glance.
+
+use std::sync::atomic::Ordering as StatisticOrdering;
+
+use super::core::Core;
+use super::host::Host;
+use super::state::{Phase, PoolState};
+use super::tokens::Started;
+use crate::error::{CheckOutError, Holders, PoolCleared, WaitQueueTimeout};
+use crate::event::PoolEvent;
+use crate::pool::Refusal;
+use crate::sync::atomic::Ordering;
+
+/// A snapshot of a pool.
+///
+/// `total` is always the sum of `pending`, `available`, `in_use` and `stale`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStatus {
+    /// The pool's phase.
+    pub phase: Phase,
+    /// How often the pool was cleared. Closing counts as a clear.
+    pub generation: u64,
+    /// Connections that exist (totalConnectionCount).
+    pub total: u32,
+    /// Connections in establishment (pendingConnectionCount).
+    pub pending: u32,
+    /// Connections that can be checked out (availableConnectionCount).
+    pub available: u32,
+    /// Connections that are checked out, or on the way from one place to another.
+    pub in_use: u32,
+    /// Connections that a clear has made stale while they were available, and that are still to be closed.
+    pub stale: u32,
+    /// Check-outs in the queue.
+    pub waiting: u32,
+    /// Whether all numbers are of one and the same instant. In a pool that changes all the time a reader may not find
+    /// such an instant within its attempts; then the numbers are each right, but of different instants.
+    pub consistent: bool,
+}
+
+impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+    /// How often a snapshot is tried before it settles for less.
+    const ATTEMPTS: u32 = 64;
+
+    /// A snapshot. Takes the wait list's lock for an instant at each attempt.
+    ///
+    /// All words are read twice; each has a version, so equal readings mean that nothing happened in between.
+    pub fn status(&self) -> PoolStatus {
+        let mut last = self.collect();
+        for _ in 0..Self::ATTEMPTS {
+            let now = self.collect();
+            if now.versions == last.versions {
+                return PoolStatus { consistent: true, ..now.status };
+            }
+            last = now;
+        }
+        last.status
+    }
+
+    fn collect(&self) -> Collected {
+        let PoolState { phase, generation } = self.state.load();
+        let counts = self.capacity.load();
+        let (mut available, mut heads) = (0, Vec::with_capacity(self.shards.len()));
+        for shard in &self.shards {
+            let (len, head) = shard.len(&self.slab);
+            available += len;
+            heads.push(head);
+        }
+        // ORD: Relaxed; the comparison of two collections tells whether it fits the rest.
+        let stale = self.stale.load(Ordering::Relaxed);
+        let waiting = self.waiters.lock().len();
+        // Of different instants, the parts may exceed the whole.
+        let stale = stale.min(counts.total - counts.pending);
+        let available = available.min(counts.total - counts.pending - stale);
+        let in_use = counts.total - counts.pending - stale - available;
+        let (total, pending) = (counts.total, counts.pending);
+        Collected {
+            versions: (PoolState { phase, generation }, counts, heads, stale, waiting),
+            status: PoolStatus {
+                phase,
+                generation,
+                total,
+                pending,
+                available,
+                in_use,
+                stale,
+                waiting,
+                consistent: false,
+            },
+        }
+    }
+
+    /// Emits `ConnectionCheckOutStarted`.
+    #[inline]
+    pub fn check_out_started(&self) -> Started {
+        if !self.host.listens() {
+            return Started(None);
+        }
+        let started = Started(Some(self.host.now()));
+        self.host.emit(PoolEvent::ConnectionCheckOutStarted { address: self.address.clone() });
+        started
+    }
+
+    /// Emits `ConnectionCheckOutFailed` for an error, and gives the error back.
+    pub fn check_out_failed(&self, started: Started, error: CheckOutError) -> CheckOutError {
+        self.emit(|| PoolEvent::ConnectionCheckOutFailed {
+            address: self.address.clone(),
+            reason: error.reason(),
+            duration: started.elapsed(self),
+        });
+        error
+    }
+
+    /// The error for a refusal.
+    pub fn refused(&self, refusal: Refusal) -> CheckOutError {
+        let address = self.address.clone();
+        match refusal {
+            Refusal::Paused { cause } => PoolCleared { address, cause, interrupted: false }.into(),
+            Refusal::Closed => CheckOutError::PoolClosed { address },
+        }
+    }
+
+    /// The error for a check-out that has waited for too long.
+    pub fn timed_out(&self) -> CheckOutError {
+        let holders = self.options.load_balanced.then(|| {
+            // Relaxed: statistics.
+            let [cursors, transactions] = [0, 1].map(|of| self.pinned[of].load(StatisticOrdering::Relaxed));
+            let other_operations = self.collect().status.in_use.saturating_sub(cursors + transactions);
+            Holders { cursors, transactions, other_operations }
+        });
+        let (address, max_pool_size) = (self.address.clone(), self.options.max_pool_size);
+        WaitQueueTimeout { address, max_pool_size, holders }.into()
+    }
+}
+
+struct Collected {
+    versions: (PoolState, super::capacity::Counts, Vec<u64>, u32, u32),
+    status: PoolStatus,
+}

@@ -1,0 +1,581 @@
+//! Rights as tokens: to open a connection, to hold an available one, to use one.
+//!
+//! Each is `#[must_use]` and undoes itself when it is dropped; no count is corrected by hand anywhere else.
+//!
+//! ```text
+//!           create             established                check_out
+//! Place ──────────────► Pending ─────────────► Idle + Opening ──────────► Lease
+//!   │ drop                 │ drop                │ drop                     │ drop
+//!   ▼                      ▼                     ▼                          ▼
+//! capacity − 1         closed (error)        available, or            checked in: available,
+//!                                            handed to a waiter       handed over, or closed
+//! ```
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering as StatisticOrdering;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bson::oid::ObjectId;
+
+use super::acquire::{Grant, Refusal};
+use super::core::Core;
+use super::host::Host;
+use super::shard::PushError;
+use super::slab::{Purpose, Record, Slot, Stamp};
+use super::state::Phase;
+use crate::event::{ConnectionClosedReason, PoolEvent};
+
+/// A slot that is owned (INV-1), and its pool, which the connection keeps alive (INV-2). The raw form of all tokens.
+pub(super) struct Held<C: Send + 'static, H: Host<C>> {
+    core: NonNull<Core<C, H>>,
+    slot: NonNull<Slot<C>>,
+}
+
+impl<C: Send + 'static, H: Host<C>> Clone for Held<C, H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Copy for Held<C, H> {}
+
+// SAFETY: what the pointers lead to is `Sync` (`Core`, `Slot`), and owning a slot means owning its connection, which
+// is `Send`. Shared access to a token gives shared access to the connection only where `Lease: Sync` says so.
+#[allow(unsafe_code)]
+unsafe impl<C: Send + 'static, H: Host<C>> Send for Held<C, H> {}
+
+#[allow(unsafe_code)]
+impl<C: Send + 'static, H: Host<C>> Held<C, H> {
+    /// For a caller that owns the slot.
+    #[inline]
+    pub(super) fn new(core: &Core<C, H>, slot: &Slot<C>) -> Self {
+        Self { core: NonNull::from(core), slot: NonNull::from(slot) }
+    }
+
+    #[inline]
+    pub(super) fn into_idle(self) -> Idle<C, H> {
+        Idle(self)
+    }
+
+    #[inline]
+    fn core(&self) -> &Core<C, H> {
+        // SAFETY: INV-2: the connection holds an `Arc` of the core until its slot is freed, which ends this ownership.
+        unsafe { self.core.as_ref() }
+    }
+
+    #[inline]
+    pub(super) fn slot(&self) -> &Slot<C> {
+        // SAFETY: slots live as long as the core, and INV-2 as above.
+        unsafe { self.slot.as_ref() }
+    }
+
+    #[inline]
+    fn record<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
+        // SAFETY: INV-1: we own the slot; no closure of this file touches the record in another way.
+        unsafe { self.slot().with_record(f) }
+    }
+
+    fn id(&self) -> u64 {
+        self.record(|record| record.id)
+    }
+
+    fn generation(&self) -> u64 {
+        self.slot().stamp().generation
+    }
+
+    /// Whether the connection belongs to a service that was cleared since.
+    #[inline]
+    pub(super) fn is_stale_member(&self) -> bool {
+        self.core().options.load_balanced
+            && self.record(|record| record.membership.as_ref().is_some_and(|membership| membership.is_stale()))
+    }
+
+    /// The service and the service's generation, in load-balanced mode.
+    fn service(&self) -> Option<(ObjectId, u64)> {
+        self.record(|record| record.membership.as_ref().map(|of| (of.service_id, of.generation)))
+    }
+
+    /// Makes the connection available: pushes it, or hands it to the first who waits, or closes it as stale.
+    ///
+    /// The push is the last thing done: from then on the connection belongs to others, who may close it and the pool,
+    /// and free the core. The hand-over happens under the wait list's lock while the pool is not closed; closing takes
+    /// that lock before it closes anything, so the core is there until the lock is released.
+    #[inline]
+    pub(super) fn make_available(self) {
+        let core = self.core();
+        if core.options.load_balanced && self.is_stale_member() {
+            return self.retire(ConnectionClosedReason::Stale, false);
+        }
+        let stamp = self.slot().stamp();
+        loop {
+            let is_current = || core.state.load().generation == stamp.generation;
+            match core.shard(core.host.shard_hint()).push(&core.slab, self.slot().index(), is_current) {
+                Ok(()) => return,
+                Err(PushError::Stale) => return self.retire(self.stale_reason(), false),
+                Err(PushError::Waiting) => {
+                    if self.hand_over(stamp) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands the connection to the first who waits. `false`: nobody does, any more.
+    #[inline(never)]
+    fn hand_over(self, stamp: Stamp) -> bool {
+        let core = self.core();
+        let mut queue = core.waiters.lock();
+        if core.state.load().generation != stamp.generation {
+            drop(queue);
+            self.retire(self.stale_reason(), false);
+            return true;
+        }
+        match queue.grant_first(Grant::Connection(self.into_idle())) {
+            Ok(waker) => {
+                core.settle(&queue);
+                drop(queue);
+                waker.wake();
+                true
+            }
+            Err(grant) => {
+                // Not dropped, which would come back here under the lock.
+                std::mem::forget(grant);
+                false
+            }
+        }
+    }
+
+    /// Why a connection of an older generation is closed.
+    fn stale_reason(&self) -> ConnectionClosedReason {
+        match self.core().state.load().phase {
+            Phase::Closed => ConnectionClosedReason::PoolClosed,
+            Phase::Paused | Phase::Ready => ConnectionClosedReason::Stale,
+        }
+    }
+
+    /// Closes the connection: emits `ConnectionClosed`, frees the slot, gives back its place, disposes of the
+    /// connection. `pending`: it still counts as pending.
+    #[inline(never)]
+    pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
+        let core = self.core();
+        let connection_id = self.id();
+        core.emit(|| PoolEvent::ConnectionClosed { address: core.address.clone(), connection_id, reason });
+        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
+        let connection = unsafe { self.slot().replace(None) };
+        let home = {
+            let mut ledger = core.ledger.lock();
+            let record = self.record(std::mem::take);
+            if let Some(membership) = &record.membership {
+                ledger.quit(membership, self.slot().index());
+            }
+            self.slot().set_stamp(Stamp { generation: 0, live: false, pending: false, interrupted: false });
+            self.slot().forget_waker();
+            ledger.free.push(self.slot().index());
+            record.home
+        };
+        // Freed before the place is given back, so that there are never more slots than places.
+        if core.capacity.release(1, u32::from(pending)) {
+            core.serve_places();
+        }
+        if let Some(connection) = connection {
+            core.host.dispose(connection);
+        }
+        core.schedule_population();
+        // Last: this may free the core.
+        drop(home);
+    }
+}
+
+/// The right to open one connection: it counts as pending already.
+#[must_use = "dropping it gives the right to the next in the queue"]
+pub struct Place<C: Send + 'static, H: Host<C>> {
+    core: Arc<Core<C, H>>,
+}
+
+impl<C: Send + 'static, H: Host<C>> Place<C, H> {
+    /// For a caller that has counted it in the capacity word.
+    pub(super) fn new(core: Arc<Core<C, H>>) -> Self {
+        Self { core }
+    }
+
+    /// Creates the connection, in the state "pending", and emits `ConnectionCreated`.
+    ///
+    /// Under the ledger's lock, where the pool is marked ready, cleared and closed as well: the event lies between a
+    /// `PoolReady` and the next `PoolCleared`, and the ids are in the order of the events (orderings 1 and 7).
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`] when the pool was cleared or closed since the right was given.
+    #[allow(unsafe_code)]
+    pub fn create(self) -> Result<Pending<C, H>, Refusal> {
+        let core = &self.core;
+        let mut ledger = core.ledger.lock();
+        let state = core.state.load();
+        if state.phase != Phase::Ready {
+            drop(ledger);
+            return Err(self.core.refusal());
+        }
+        let created = core.host.now();
+        let slot = core.slab.slot(ledger.allocate(&core.slab));
+        ledger.last_id += 1;
+        let connection_id = ledger.last_id;
+        let home: Arc<Core<C, H>> = core.clone();
+        let record = Record { id: connection_id, created: Some(created), home: Some(home), ..Record::default() };
+        // SAFETY: INV-1: the slot was nobody's, and so is ours.
+        unsafe { slot.with_record(|present| *present = record) };
+        slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, interrupted: false });
+        core.emit_locked(|| PoolEvent::ConnectionCreated { address: core.address.clone(), connection_id });
+        drop(ledger);
+        core.host.deliver();
+        let held = Held::new(core, slot);
+        // The count goes on to the pending connection; the reference to the core, which the record has, does not.
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not used again, and its `Drop` does not run.
+        drop(unsafe { std::ptr::read(&raw const this.core) });
+        Ok(Pending(held))
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Drop for Place<C, H> {
+    fn drop(&mut self) {
+        if self.core.capacity.release(1, 1) {
+            self.core.serve_places();
+        }
+    }
+}
+
+/// A connection in establishment. Dropping it closes it as failed.
+#[must_use = "dropping it closes the connection"]
+pub struct Pending<C: Send + 'static, H: Host<C>>(Held<C, H>);
+
+impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
+    /// The connection's number.
+    pub fn id(&self) -> u64 {
+        self.0.id()
+    }
+
+    /// The pool's generation when the connection was created.
+    pub fn generation(&self) -> u64 {
+        self.0.generation()
+    }
+
+    /// Counts the connection in with its service, in load-balanced mode; from then on it has that service's
+    /// generation. Without effect in other modes, and the second time.
+    pub fn identify(&self, service_id: ObjectId) {
+        let core = self.0.core();
+        if core.options.load_balanced && self.0.service().is_none() {
+            let membership = core.ledger.lock().join(service_id, self.0.slot().index());
+            self.0.record(|record| record.membership = Some(membership));
+        }
+    }
+
+    /// The service and the service's generation at the time, once identified.
+    pub fn service(&self) -> Option<(ObjectId, u64)> {
+        self.0.service()
+    }
+
+    /// Completes when the establishment is to be given up: the pool was cleared with interruption, or closed.
+    pub fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.0.slot().poll_interrupted(context)
+    }
+
+    /// The connection is established: emits `ConnectionReady`. It still counts as pending until the second token is
+    /// dropped, which must happen after the first has been handed on (ordering 2).
+    ///
+    /// # Errors
+    ///
+    /// When the establishment was to be given up, the connection is closed instead.
+    #[allow(unsafe_code)]
+    pub fn established(self, connection: C) -> Result<(Idle<C, H>, Opening<C, H>), Interrupted> {
+        let held = self.0;
+        let core = held.core();
+        // SAFETY: INV-1: we own the slot, and nothing borrows what is not there yet.
+        unsafe { held.slot().replace(Some(connection)) };
+        if held.slot().set_established().interrupted {
+            // The drop of `self` closes it.
+            return Err(Interrupted);
+        }
+        let created = held.record(|record| record.created);
+        core.emit(|| PoolEvent::ConnectionReady {
+            address: core.address.clone(),
+            connection_id: held.id(),
+            duration: core.host.now().duration_since(created.unwrap_or(core.epoch)),
+        });
+        held.touch();
+        // SAFETY: INV-2: there is an `Arc` of the core, so one more can be made of the pointer.
+        let core = unsafe {
+            Arc::increment_strong_count(held.core.as_ptr());
+            Arc::from_raw(held.core.as_ptr().cast_const())
+        };
+        std::mem::forget(self);
+        Ok((Idle(held), Opening { core }))
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Drop for Pending<C, H> {
+    fn drop(&mut self) {
+        let reason = match self.0.slot().stamp().interrupted {
+            true => self.0.stale_reason(),
+            false => ConnectionClosedReason::Error,
+        };
+        self.0.retire(reason, true);
+    }
+}
+
+/// An establishment was given up because the pool was cleared or closed meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interrupted;
+
+/// A connection's share in the pending count. Dropping it lets the next one be opened.
+#[must_use = "dropping it before the connection has been handed on lets others open needless ones"]
+pub struct Opening<C: Send + 'static, H: Host<C>> {
+    core: Arc<Core<C, H>>,
+}
+
+impl<C: Send + 'static, H: Host<C>> Drop for Opening<C, H> {
+    fn drop(&mut self) {
+        if self.core.capacity.release(0, 1) {
+            self.core.serve_places();
+        }
+        self.core.schedule_population();
+    }
+}
+
+/// An established connection that nobody uses, taken out of the stacks. Dropping it makes it available.
+#[must_use = "dropping it makes the connection available again"]
+pub struct Idle<C: Send + 'static, H: Host<C>>(Held<C, H>);
+
+impl<C: Send + 'static, H: Host<C>> Idle<C, H> {
+    /// The connection's number.
+    pub fn id(&self) -> u64 {
+        self.0.id()
+    }
+
+    /// Checks the connection out, and emits `ConnectionCheckedOut` with the time since `started`.
+    #[inline]
+    pub fn check_out(self, started: Started) -> Lease<C, H> {
+        let held = ManuallyDrop::new(self).0;
+        let core = held.core();
+        core.emit(|| PoolEvent::ConnectionCheckedOut {
+            address: core.address.clone(),
+            connection_id: held.id(),
+            duration: started.elapsed(core),
+        });
+        Lease(held)
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Drop for Idle<C, H> {
+    fn drop(&mut self) {
+        self.0.make_available();
+    }
+}
+
+/// When a check-out started. The clock is read only if somebody listens.
+#[derive(Debug, Clone, Copy)]
+pub struct Started(pub(super) Option<Instant>);
+
+impl Started {
+    pub(super) fn elapsed<C: Send + 'static, H: Host<C>>(self, core: &Core<C, H>) -> std::time::Duration {
+        // Without an instant there was no listener at the start; the duration then counts from now.
+        self.0.map(|started| core.host.now().duration_since(started)).unwrap_or_default()
+    }
+}
+
+/// A connection that is checked out. Dropping it checks it in.
+#[must_use = "dropping it checks the connection in"]
+pub struct Lease<C: Send + 'static, H: Host<C>>(Held<C, H>);
+
+// SAFETY: a shared lease gives shared access to the connection, and else reads only.
+#[allow(unsafe_code)]
+unsafe impl<C: Send + Sync + 'static, H: Host<C>> Sync for Lease<C, H> {}
+
+impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
+    /// The connection's number.
+    pub fn id(&self) -> u64 {
+        self.0.id()
+    }
+
+    /// The pool's generation when the connection was created.
+    pub fn generation(&self) -> u64 {
+        self.0.generation()
+    }
+
+    /// The service that the connection belongs to and the service's generation at the time, in load-balanced mode.
+    pub fn service(&self) -> Option<(ObjectId, u64)> {
+        self.0.service()
+    }
+
+    /// The pool's address.
+    pub fn address(&self) -> &Arc<str> {
+        &self.0.core().address
+    }
+
+    /// The world around the pool that the connection belongs to.
+    pub fn host(&self) -> &H {
+        &self.0.core().host
+    }
+
+    /// Whether this pool created the connection.
+    pub fn belongs_to(&self, core: &Arc<Core<C, H>>) -> bool {
+        std::ptr::eq(self.0.core.as_ptr().cast_const(), Arc::as_ptr(core))
+    }
+
+    /// Whether the pool has been cleared or closed since the connection was created.
+    pub fn is_stale(&self) -> bool {
+        self.0.generation() != self.0.core().state.load().generation || self.0.is_stale_member()
+    }
+
+    /// Whether what the connection does is to be cancelled.
+    pub fn is_interrupted(&self) -> bool {
+        self.0.slot().stamp().interrupted
+    }
+
+    /// Completes when what the connection does is to be cancelled.
+    pub fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.0.slot().poll_interrupted(context)
+    }
+
+    /// Forgets whom an interruption would wake.
+    pub fn forget_waker(&self) {
+        self.0.slot().forget_waker();
+    }
+
+    /// Says what the connection is held for: counted in the time-out errors of load-balanced mode.
+    pub fn pin_to(&mut self, purpose: Purpose) {
+        let core = self.0.core();
+        let before = self.0.record(|record| std::mem::replace(&mut record.purpose, purpose));
+        core.count_pinned(purpose, 1);
+        core.count_pinned(before, -1);
+    }
+
+    /// Takes the connection out of the pool for good, without closing it: for a forked child, where nothing of the
+    /// pool may be touched any more.
+    #[allow(unsafe_code)]
+    pub(crate) fn leak(self) -> Option<C> {
+        let held = ManuallyDrop::new(self).0;
+        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
+        unsafe { held.slot().replace(None) }
+    }
+}
+
+#[allow(unsafe_code)]
+impl<C: Send + 'static, H: Host<C>> Deref for Lease<C, H> {
+    type Target = C;
+
+    #[inline]
+    fn deref(&self) -> &C {
+        // SAFETY: INV-1: we own the slot; the borrow is the token's.
+        unsafe { self.0.slot().value_ref() }.expect("BUG: a lease without a connection")
+    }
+}
+
+#[allow(unsafe_code)]
+impl<C: Send + 'static, H: Host<C>> DerefMut for Lease<C, H> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut C {
+        // SAFETY: INV-1: we own the slot; the borrow is the token's, and exclusive.
+        unsafe { self.0.slot().value_mut() }.expect("BUG: a lease without a connection")
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
+    /// Checks the connection in.
+    #[inline]
+    fn drop(&mut self) {
+        let held = self.0;
+        let core = held.core();
+        core.emit(|| PoolEvent::ConnectionCheckedIn { address: core.address.clone(), connection_id: held.id() });
+        if core.options.load_balanced {
+            self.pin_to(Purpose::Operation);
+        }
+        if core.host.is_errored(self) {
+            return held.retire(ConnectionClosedReason::Error, false);
+        }
+        if held.slot().stamp().interrupted {
+            return held.retire(held.stale_reason(), false);
+        }
+        held.touch();
+        held.make_available();
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Held<C, H> {
+    /// Notes since when the connection is available, where that matters.
+    #[inline]
+    fn touch(&self) {
+        let core = self.core();
+        if !core.options.max_idle_time.is_zero() {
+            self.slot().set_since(core.host.now().duration_since(core.epoch));
+        }
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+    /// Hands free places to those who wait, in their order.
+    pub(super) fn serve_places(&self) {
+        loop {
+            let waker = {
+                let mut queue = self.waiters.lock();
+                if queue.is_empty() || !self.capacity.admit_first(self.limits) {
+                    return;
+                }
+                let grant = Grant::Place(Place::new(self.shared()));
+                let waker = queue.grant_first(grant).unwrap_or_else(|grant| {
+                    // Its drop would want the lock that we hold.
+                    std::mem::forget(grant);
+                    unreachable!("BUG: a queue that is neither empty nor has a first")
+                });
+                self.settle(&queue);
+                waker
+            };
+            waker.wake();
+        }
+    }
+
+    /// A connection or its establishment is gone: there may be another to open towards `minPoolSize`, or, in a closed
+    /// pool, none left at all.
+    fn schedule_population(&self) {
+        if self.options.min_pool_size > 0 || self.state.load().phase == Phase::Closed {
+            self.host.schedule_run();
+        }
+    }
+
+    /// One more reference to this core.
+    #[allow(unsafe_code)]
+    fn shared(&self) -> Arc<Self> {
+        // SAFETY: `Core::new` gives out cores in an `Arc` only, and this one is borrowed, so the `Arc` is there.
+        unsafe {
+            Arc::increment_strong_count(self);
+            Arc::from_raw(self)
+        }
+    }
+
+    fn count_pinned(&self, purpose: Purpose, change: i32) {
+        let count = match purpose {
+            Purpose::Operation => return,
+            Purpose::Cursor => &self.pinned[0],
+            Purpose::Transaction => &self.pinned[1],
+        };
+        // Relaxed: a statistic.
+        count.fetch_add(change as u32, StatisticOrdering::Relaxed);
+    }
+}
+
+macro_rules! debug_as_id {
+    ($($token:ident)*) => {$(
+        impl<C: Send + 'static, H: Host<C>> fmt::Debug for $token<C, H> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($token)).field("id", &self.id()).finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+
+debug_as_id!(Pending Idle Lease);

@@ -1,0 +1,116 @@
+//! The background run, in the parts that need no I/O.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::core::Core;
+use super::host::Host;
+use super::slab::Stamp;
+use super::state::Phase;
+use super::tokens::{Held, Pending, Place};
+use crate::event::ConnectionClosedReason;
+use crate::sync::atomic::Ordering;
+
+impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+    /// One background run, without its last part (see [`Core::populate`]): interrupts what is to be interrupted,
+    /// closes what is stale, and removes available connections that have perished. Does what is there to do, and ends.
+    pub fn run(self: &Arc<Self>) {
+        self.interrupt_cleared();
+        self.close_stale(usize::MAX);
+        if self.vetting {
+            self.reap();
+        }
+    }
+
+    /// The right to open a connection towards `minPoolSize`, made use of: `None` when there are enough connections,
+    /// when the pool is not ready, when `maxConnecting` are pending, or when somebody waits, who will open one anyway.
+    pub fn populate(self: &Arc<Self>) -> Option<Pending<C, H>> {
+        loop {
+            if self.state.load().phase != Phase::Ready {
+                return None;
+            }
+            let counts = self.capacity.load();
+            if counts.waiting || counts.total >= self.options.min_pool_size || !counts.admits(self.limits) {
+                return None;
+            }
+            if self.capacity.try_admit(counts).is_ok() {
+                return Place::new(self.clone()).create().ok();
+            }
+        }
+    }
+
+    /// Closes up to `most` connections that a clear has detached.
+    pub(super) fn close_stale(&self, most: usize) {
+        // Relaxed: a hint; the ledger's lock orders the rest. Whoever misses it leaves the work to the next.
+        if self.stale.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let stale = self.ledger.lock().take_stale(&self.slab, most);
+        for index in stale {
+            Held::new(self, self.slab.slot(index)).retire(ConnectionClosedReason::Stale, false);
+            // Relaxed: as above. After the closing, so that whoever reads zero finds the place given back.
+            self.stale.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Interrupts the connections that the last clears have marked, in use or pending.
+    fn interrupt_cleared(&self) {
+        let (generation, services) = {
+            let mut ledger = self.ledger.lock();
+            (ledger.interrupt.take(), std::mem::take(&mut ledger.interrupt_services))
+        };
+        if let Some(cleared) = generation {
+            self.interrupt_where(|stamp| stamp.generation <= cleared);
+        }
+        for (service_id, cleared) in services {
+            // Under the ledger's lock no slot changes hands between services.
+            let wakers: Vec<Waker> = {
+                let ledger = self.ledger.lock();
+                let members = ledger.members(service_id, cleared);
+                members.filter_map(|index| self.slab.slot(index).interrupt(|_| true)).collect()
+            };
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Interrupts all establishments.
+    pub(super) fn interrupt_pending(&self) {
+        self.interrupt_where(|stamp| stamp.pending);
+    }
+
+    fn interrupt_where(&self, applies: impl Fn(Stamp) -> bool) {
+        self.slab.iter().filter_map(|slot| slot.interrupt(&applies)).for_each(Waker::wake);
+    }
+
+    /// Removes perished connections from the shards.
+    ///
+    /// A shard is left alone unless a glance finds something; it is then detached, sorted and put back, oldest first.
+    ///
+    /// # Race window
+    ///
+    /// While a shard is detached, a check-out does not find its connections, and may open one or queue up; if it
+    /// queues up it is handed the first one that is put back.
+    fn reap(&self) {
+        // ORD: AcqRel; pairs with the Release in `clear_service`.
+        let service_cleared = self.service_cleared.swap(0, Ordering::AcqRel) == 1;
+        for shard in &self.shards {
+            let mut glance = shard.glance(&self.slab, self.limits.total);
+            if !service_cleared && !glance.any(|index| self.idle_for_too_long(self.slab.slot(index).since())) {
+                continue;
+            }
+            let mut detached = Vec::new();
+            let mut next = shard.detach();
+            while let Some(index) = next {
+                let slot = self.slab.slot(index);
+                next = slot.link().next;
+                detached.push(Held::new(self, slot));
+            }
+            for held in detached.into_iter().rev() {
+                match self.perished(&held) {
+                    Some(reason) => held.retire(reason, false),
+                    None => held.make_available(),
+                }
+            }
+        }
+    }
+}
