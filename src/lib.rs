@@ -17,6 +17,8 @@ pub use error::{
 pub use event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};
 #[doc(inline)]
 pub use options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
+#[doc(inline)]
+pub use pool::{Clear, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use runtime::{Establish, Establishing};
+pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool, PoolBuilder, Subscriber};

@@ -146,6 +146,16 @@ impl PoolOptions {
         Ok(())
     }
 
+    /// Whether the pool is in load-balanced mode.
+    #[must_use]
+    pub fn is_load_balanced(&self) -> bool {
+        self.load_balanced
+    }
+
+    pub(crate) fn interval(&self) -> BackgroundInterval {
+        self.background_interval
+    }
+
     /// The number of connections that may exist: `maxPoolSize`, or [`MAX_CONNECTIONS`] where there is no limit.
     #[must_use]
     pub fn capacity(&self) -> u32 {

@@ -19,6 +19,10 @@ use std::{cell, sync};
 
 use std::sync::PoisonError;
 
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now;
+#[cfg(not(loom))]
+pub(crate) use std::thread::yield_now;
 pub(crate) use sync::MutexGuard;
 
 /// A mutex that shrugs at poison: no code of a user runs under any lock of the pool, and the pool's own code panics
@@ -55,9 +59,9 @@ impl<T> Mutex<T> {
     }
 
     #[cfg(not(loom))]
-    const LOOKS: u32 = 4;
+    const LOOKS: u32 = 8;
     #[cfg(not(loom))]
-    const PAUSES: u32 = 1024;
+    const PAUSES: u32 = 16;
 
     /// loom's threads take turns: there is nothing to wait for by looking.
     #[cfg(loom)]

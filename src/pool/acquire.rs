@@ -250,11 +250,7 @@ impl<C: Send + 'static, H: Host<C>> Future for Acquire<'_, C, H> {
                 this.queued = false;
                 return Poll::Ready(grant);
             }
-            let waker = context.waker().clone();
-            let replaced = this.core.waiters.lock().set_waker(&this.node, waker);
-            drop(replaced);
-            // The grant may have come before the lock, and then nobody wakes the new waker.
-            return match this.node.take_grant() {
+            return match this.core.waiters.renew(&this.node, context.waker()) {
                 Some(grant) => {
                     this.queued = false;
                     Poll::Ready(grant)
@@ -286,15 +282,8 @@ impl<C: Send + 'static, H: Host<C>> Drop for Acquire<'_, C, H> {
         if !self.queued {
             return;
         }
-        let left = {
-            let mut queue = self.core.waiters.lock();
-            let left = queue.leave(&self.node);
-            if left.0.is_none() {
-                self.core.settle(&queue);
-            }
-            left
-        };
+        let grant = self.core.waiters.leave(&self.node, |queue| self.core.settle(queue));
         // A grant goes on to the next in the queue by being dropped here, outside of the lock.
-        drop(left);
+        drop(grant);
     }
 }

@@ -16,7 +16,7 @@ use super::shard::Shard;
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
 use super::tokens::Held;
-use super::waitlist::{WaitList, WaitQueue};
+use super::waitlist::{Claimed, WaitList, WaitQueue};
 use crate::error::{Cause, ClearError};
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::options::{InvalidOption, PoolOptions};
@@ -213,7 +213,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         if self.options.load_balanced {
             return Err(ClearError::ServiceIdRequired);
         }
-        let wakers = {
+        let claimed = {
             let mut ledger = self.ledger.lock();
             let state = self.state.load();
             if state.phase == Phase::Closed || clear.generation.is_some_and(|asked| asked != state.generation) {
@@ -235,11 +235,11 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                     interrupt_in_use_connections: clear.interrupt_in_use_connections,
                 });
             }
-            self.refuse_all(|| Refusal::Paused { cause: clear.cause.clone() })
+            self.claim_all()
         };
+        refuse(claimed, || Refusal::Paused { cause: clear.cause.clone() });
         self.host.deliver();
         self.host.schedule_run();
-        wakers.into_iter().for_each(Waker::wake);
         Ok(true)
     }
 
@@ -284,17 +284,16 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// fails with [`Refusal::Closed`]. Closing a closed pool does nothing, and may return before the first closing is
     /// done.
     pub fn close(self: &Arc<Self>) {
-        let (available, wakers) = {
-            let ledger = self.ledger.lock();
+        {
+            let _ledger = self.ledger.lock();
             let state = self.state.load();
             if state.phase == Phase::Closed {
                 return;
             }
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
-            drop(ledger);
-            (self.detach_all(), self.refuse_all(|| Refusal::Closed))
-        };
-        wakers.into_iter().for_each(Waker::wake);
+        }
+        let available = self.detach_all();
+        refuse(self.claim_all(), || Refusal::Closed);
         self.close_stale(usize::MAX);
         for (top, _) in available {
             let mut next = Some(top);
@@ -345,17 +344,14 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()
     }
 
-    /// Fails all who wait. Returns whom to wake.
-    fn refuse_all(&self, refusal: impl Fn() -> Refusal) -> Vec<Waker> {
+    /// Takes all who wait out of the queue, to be refused by [`refuse`] outside of the locks.
+    fn claim_all(&self) -> Vec<Claimed<Grant<C, H>>> {
         let mut queue = self.waiters.lock();
-        let mut wakers = Vec::with_capacity(queue.len() as usize);
-        while let Ok(waker) = queue.grant_first(Grant::Refused(refusal())) {
-            wakers.push(waker);
-        }
-        if !wakers.is_empty() {
+        let claimed = queue.claim_all();
+        if !claimed.is_empty() {
             self.settle(&queue);
         }
-        wakers
+        claimed
     }
 
     /// Lowers the flags if nobody waits any more. To be called after the queue became shorter, under its lock.
@@ -365,6 +361,12 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             self.shards.iter().for_each(|shard| shard.set_waiting(false));
         }
     }
+}
+
+/// Fails claimed waiters: first all are told, then all are woken, so that a waker's code finds nobody half told.
+fn refuse<C: Send + 'static, H: Host<C>>(claimed: Vec<Claimed<Grant<C, H>>>, refusal: impl Fn() -> Refusal) {
+    let wakers: Vec<Waker> = claimed.into_iter().map(|claimed| claimed.grant(Grant::Refused(refusal()))).collect();
+    wakers.into_iter().for_each(Waker::wake);
 }
 
 /// As many shards as threads, but at least four connections to each.

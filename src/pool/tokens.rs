@@ -136,19 +136,11 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
             self.retire(self.stale_reason(), false);
             return true;
         }
-        match queue.grant_first(Grant::Connection(self.into_idle())) {
-            Ok(waker) => {
-                core.settle(&queue);
-                drop(queue);
-                waker.wake();
-                true
-            }
-            Err(grant) => {
-                // Not dropped, which would come back here under the lock.
-                std::mem::forget(grant);
-                false
-            }
-        }
+        let Some(claimed) = queue.claim_first() else { return false };
+        core.settle(&queue);
+        drop(queue);
+        claimed.grant(Grant::Connection(self.into_idle())).wake();
+        true
     }
 
     /// Why a connection of an older generation is closed.
@@ -437,14 +429,15 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
         self.0.slot().stamp().interrupted
     }
 
-    /// Completes when what the connection does is to be cancelled.
-    pub fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.0.slot().poll_interrupted(context)
-    }
-
-    /// Forgets whom an interruption would wake.
-    pub fn forget_waker(&self) {
-        self.0.slot().forget_waker();
+    /// The connection, for use, and what tells meanwhile that the use is to be cancelled.
+    #[allow(unsafe_code)]
+    pub fn interruptible(&mut self) -> (&mut C, Interruption<'_, C>) {
+        // SAFETY: slots live as long as the core, which the connection keeps alive (INV-2).
+        let slot = unsafe { self.0.slot.as_ref() };
+        // SAFETY: INV-1: we own the slot; the borrow is the token's, and exclusive. An `Interruption` does not lead to
+        // the connection.
+        let connection = unsafe { slot.value_mut() }.expect("BUG: a lease without a connection");
+        (connection, Interruption(slot))
     }
 
     /// Says what the connection is held for: counted in the time-out errors of load-balanced mode.
@@ -506,6 +499,29 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
     }
 }
 
+/// Tells that the use of a connection is to be cancelled.
+pub struct Interruption<'l, C>(&'l Slot<C>);
+
+impl<C> Interruption<'_, C> {
+    /// Completes when the use is to be cancelled.
+    pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_interrupted(context)
+    }
+}
+
+impl<C> Drop for Interruption<'_, C> {
+    /// Forgets whom to wake.
+    fn drop(&mut self) {
+        self.0.forget_waker();
+    }
+}
+
+impl<C> fmt::Debug for Interruption<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interruption").finish_non_exhaustive()
+    }
+}
+
 impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     /// Notes since when the connection is available, where that matters.
     #[inline]
@@ -521,21 +537,16 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Hands free places to those who wait, in their order.
     pub(super) fn serve_places(&self) {
         loop {
-            let waker = {
+            let claimed = {
                 let mut queue = self.waiters.lock();
                 if queue.is_empty() || !self.capacity.admit_first(self.limits) {
                     return;
                 }
-                let grant = Grant::Place(Place::new(self.shared()));
-                let waker = queue.grant_first(grant).unwrap_or_else(|grant| {
-                    // Its drop would want the lock that we hold.
-                    std::mem::forget(grant);
-                    unreachable!("BUG: a queue that is neither empty nor has a first")
-                });
+                let claimed = queue.claim_first().expect("BUG: a queue that is neither empty nor has a first");
                 self.settle(&queue);
-                waker
+                claimed
             };
-            waker.wake();
+            claimed.grant(Grant::Place(Place::new(self.shared()))).wake();
         }
     }
 

@@ -1,10 +1,12 @@
 //! The wait list: who waits for a connection, first come, first served.
 //!
-//! A waiter is a node inside of the future that waits; the list is a ring of pointers to nodes under a short lock. A
-//! grant is put straight into the node of the first waiter, so nobody can come in between. Two locked sections of some
-//! ten nanoseconds serve one waiter: one to enqueue it, one to grant. Looking whether the grant has come takes no lock.
+//! A waiter is a node inside of the future that waits; the list is a ring of pointers to nodes under a short lock. Who
+//! has something to grant claims the first node by taking its pointer out of the ring, and puts the grant straight
+//! into the node, so nobody can come in between. Two locked sections of some ten nanoseconds serve one waiter, and
+//! neither touches a node's memory, which usually is in another core's cache. Looking whether the grant has come takes
+//! no lock.
 //!
-//! Wakers run outside of the lock.
+//! Grants are written and wakers run outside of the lock.
 
 use std::collections::VecDeque;
 use std::marker::PhantomPinned;
@@ -12,16 +14,18 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::Waker;
 
-use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Mutex, MutexGuard, UnsafeCell};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard, UnsafeCell, yield_now};
 
 /// A place in the queue.
 ///
-/// INV-3 (nodes in the ring are alive): a pointer is in the ring only while its node's state is `QUEUED`, which changes
-/// under the list's lock only; and a queued node is not dropped before its owner has left the queue under that lock.
-/// INV-4 (who touches a node's cells): while `QUEUED`, the holder of the list's lock; otherwise the node's owner.
+/// INV-3 (nodes stay): from its being enqueued until it is granted or has left the queue, a node stays where it is. Its
+/// owner therefore leaves under the list's lock; and one that finds itself claimed (no longer in the ring, not yet
+/// granted) waits for the grant, which its granter is just writing.
+/// INV-4 (who touches a node's cells): the owner before the enqueuing; whoever holds the list's lock while the node is
+/// in the ring; the granter while it is claimed; the owner again once it is granted or has left.
 pub(super) struct Node<G> {
-    state: AtomicU32,
+    granted: AtomicBool,
     /// The position of this node's pointer in the ring, counted from the ring's beginning of time.
     position: UnsafeCell<u64>,
     waker: UnsafeCell<Option<Waker>>,
@@ -29,10 +33,6 @@ pub(super) struct Node<G> {
     /// The ring points here.
     _pinned: PhantomPinned,
 }
-
-const NEW: u32 = 0;
-const QUEUED: u32 = 1;
-const GRANTED: u32 = 2;
 
 // SAFETY: INV-4: a node's cells are touched by one thread at a time. A grant travels from the granter's thread to the
 // waiter's, hence `G: Send`.
@@ -43,7 +43,7 @@ unsafe impl<G: Send> Sync for Node<G> {}
 impl<G> Node<G> {
     pub(super) fn new() -> Self {
         Self {
-            state: AtomicU32::new(NEW),
+            granted: AtomicBool::new(false),
             position: UnsafeCell::new(0),
             waker: UnsafeCell::new(None),
             grant: UnsafeCell::new(None),
@@ -53,24 +53,54 @@ impl<G> Node<G> {
 
     /// Takes the grant, if it has come. By the owner.
     pub(super) fn take_grant(&self) -> Option<G> {
-        // ORD: Acquire; pairs with the Release in `WaitQueue::grant_first`; makes the grant visible.
-        if self.state.load(Ordering::Acquire) != GRANTED {
+        // ORD: Acquire; pairs with the Release in `Claimed::grant`; makes the grant visible.
+        if !self.granted.load(Ordering::Acquire) {
             return None;
         }
+        // Relaxed: only the owner reads it until the node is enqueued again.
+        self.granted.store(false, Ordering::Relaxed);
         // SAFETY: INV-4: granted, so the owner's.
-        let grant = self.grant.with_mut(|grant| unsafe { (*grant).take() });
-        // Relaxed: only the owner reads it from here on.
-        self.state.store(NEW, Ordering::Relaxed);
-        grant
+        self.grant.with_mut(|grant| unsafe { (*grant).take() })
+    }
+
+    /// Waits for the grant of a claimed node: a few stores of another thread, unless that was preempted just there.
+    fn await_grant(&self) -> G {
+        loop {
+            if let Some(grant) = self.take_grant() {
+                return grant;
+            }
+            yield_now();
+        }
     }
 }
 
-/// The ring points to nodes on other threads.
-struct NodePointer<G>(NonNull<Node<G>>);
+/// A node that was taken out of the ring and is to be granted something.
+#[must_use = "its owner waits for the grant"]
+pub(super) struct Claimed<G>(NonNull<Node<G>>);
 
-// SAFETY: INV-4: the pointer is followed only as the node's rules allow.
+// SAFETY: INV-4: the node is touched only as its rules allow.
 #[allow(unsafe_code)]
-unsafe impl<G: Send> Send for NodePointer<G> {}
+unsafe impl<G: Send> Send for Claimed<G> {}
+
+#[allow(unsafe_code)]
+impl<G> Claimed<G> {
+    /// Grants. Returns whom to wake.
+    ///
+    /// Not to be called under a lock that a waiter takes: the first write usually has to fetch the node's cache line.
+    pub(super) fn grant(self, grant: G) -> Waker {
+        // SAFETY: INV-3: claimed, so it stays.
+        let node = unsafe { self.0.as_ref() };
+        // SAFETY: INV-4: claimed, so the granter's.
+        let waker = unsafe {
+            node.grant.with_mut(|present| *present = Some(grant));
+            node.waker.with_mut(|waker| (*waker).take())
+        };
+        // ORD: Release; pairs with the Acquire in `Node::take_grant`; publishes the grant. From here on the node may be
+        // gone.
+        node.granted.store(true, Ordering::Release);
+        waker.expect("BUG: a queued node without a waker")
+    }
+}
 
 pub(super) struct WaitList<G> {
     queue: Mutex<WaitQueue<G>>,
@@ -79,7 +109,7 @@ pub(super) struct WaitList<G> {
 /// The list, locked.
 pub(super) struct WaitQueue<G> {
     /// Who left the queue has `None` here until the ring gets around to it.
-    ring: VecDeque<Option<NodePointer<G>>>,
+    ring: VecDeque<Option<Claimed<G>>>,
     /// The position of the ring's front.
     front: u64,
     len: u32,
@@ -92,6 +122,39 @@ impl<G> WaitList<G> {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, WaitQueue<G>> {
         self.queue.lock_patiently()
+    }
+
+    /// Leaves the queue, and tells `settle` while the lock is held. By the node's owner, who has enqueued it and not
+    /// taken a grant since. Returns the grant if one came before.
+    pub(super) fn leave(&self, node: &Node<G>, settle: impl FnOnce(&WaitQueue<G>)) -> Option<G> {
+        let mut queue = self.lock();
+        let Some(place) = queue.place_of(node) else {
+            drop(queue);
+            return Some(node.await_grant());
+        };
+        queue.ring[place] = None;
+        queue.len -= 1;
+        queue.tidy();
+        settle(&queue);
+        None
+    }
+
+    /// Renews whom to wake. By the node's owner, who has enqueued it and not taken a grant since. Returns the grant if
+    /// one came before.
+    #[allow(unsafe_code)]
+    pub(super) fn renew(&self, node: &Node<G>, waker: &Waker) -> Option<G> {
+        let new = waker.clone();
+        let queue = self.lock();
+        if queue.place_of(node).is_none() {
+            drop(queue);
+            return Some(node.await_grant());
+        }
+        // SAFETY: INV-4: in the ring, and we hold the lock.
+        let old = node.waker.with_mut(|present| unsafe { (*present).replace(new) });
+        drop(queue);
+        // Outside of the lock, as it is somebody else's code.
+        drop(old);
+        None
     }
 }
 
@@ -111,64 +174,40 @@ impl<G> WaitQueue<G> {
     /// Queues up at the end.
     pub(super) fn enqueue(&mut self, node: Pin<&Node<G>>, waker: Waker) {
         let position = self.front + self.ring.len() as u64;
-        // SAFETY: INV-4: not queued yet, so the caller's, who owns the node.
+        // SAFETY: INV-4: not enqueued yet, so the caller's, who owns the node.
         unsafe {
             node.position.with_mut(|present| *present = position);
             node.waker.with_mut(|present| *present = Some(waker));
         }
-        // Relaxed: the granter sees the node by the list's lock.
-        node.state.store(QUEUED, Ordering::Relaxed);
-        self.ring.push_back(Some(NodePointer(NonNull::from(node.get_ref()))));
+        self.ring.push_back(Some(Claimed(NonNull::from(node.get_ref()))));
         self.len += 1;
     }
 
-    /// Hands something to the first in the queue. Returns whom to wake, outside of the lock; or the grant, if nobody
-    /// waits.
-    pub(super) fn grant_first(&mut self, grant: G) -> Result<Waker, G> {
+    /// Claims the first in the queue, if anybody waits.
+    pub(super) fn claim_first(&mut self) -> Option<Claimed<G>> {
         while let Some(entry) = self.ring.pop_front() {
             self.front += 1;
-            let Some(NodePointer(node)) = entry else { continue };
-            self.len -= 1;
-            // SAFETY: INV-3: in the ring, so alive.
-            let node = unsafe { node.as_ref() };
-            // SAFETY: INV-4: queued, and we hold the lock.
-            let waker = unsafe {
-                node.grant.with_mut(|present| *present = Some(grant));
-                node.waker.with_mut(|waker| (*waker).take())
-            };
-            // ORD: Release; pairs with the Acquire in `Node::take_grant`; publishes the grant. From here on the node
-            // may be gone.
-            node.state.store(GRANTED, Ordering::Release);
-            return Ok(waker.expect("BUG: a queued node without a waker"));
+            if entry.is_some() {
+                self.len -= 1;
+                return entry;
+            }
         }
-        Err(grant)
+        None
     }
 
-    /// Leaves the queue. Returns the grant if one came before. By the node's owner.
-    pub(super) fn leave(&mut self, node: &Node<G>) -> (Option<G>, Option<Waker>) {
-        // Relaxed: changes are under the lock, which we hold.
-        if node.state.load(Ordering::Relaxed) != QUEUED {
-            return (node.take_grant(), None);
-        }
-        // SAFETY: INV-4: queued, and we hold the lock.
-        let (position, waker) =
-            unsafe { (node.position.with(|position| *position), node.waker.with_mut(|waker| (*waker).take())) };
-        self.ring[(position - self.front) as usize] = None;
-        self.len -= 1;
-        // Relaxed: only the owner reads it from here on.
-        node.state.store(NEW, Ordering::Relaxed);
-        self.tidy();
-        (None, waker)
+    /// Claims all who wait.
+    pub(super) fn claim_all(&mut self) -> Vec<Claimed<G>> {
+        self.front += self.ring.len() as u64;
+        self.len = 0;
+        self.ring.drain(..).flatten().collect()
     }
 
-    /// Renews whom to wake. Returns the old waker, to be dropped outside of the lock. By the node's owner.
-    pub(super) fn set_waker(&mut self, node: &Node<G>, waker: Waker) -> Option<Waker> {
-        // Relaxed: changes are under the lock, which we hold.
-        if node.state.load(Ordering::Relaxed) != QUEUED {
-            return Some(waker);
-        }
-        // SAFETY: INV-4: queued, and we hold the lock.
-        node.waker.with_mut(|present| unsafe { (*present).replace(waker) })
+    /// The node's place in the ring, unless it has been claimed.
+    fn place_of(&self, node: &Node<G>) -> Option<usize> {
+        // SAFETY: INV-4: changes are by the owner, who is calling, and under the lock, which we hold. A granter does
+        // not touch the position.
+        let position = node.position.with(|position| unsafe { *position });
+        position.checked_sub(self.front).map(|place| place as usize)
     }
 
     /// Drops what is left of those who left: all of it where nobody waits, and most of it where they are the majority,
@@ -180,9 +219,9 @@ impl<G> WaitQueue<G> {
         } else if self.ring.len() >= Self::TIDY_FROM && self.ring.len() > 2 * self.len as usize {
             self.ring.retain(Option::is_some);
             for (offset, entry) in self.ring.iter().flatten().enumerate() {
-                // SAFETY: INV-3: in the ring, so alive.
+                // SAFETY: INV-3: in the ring, so it stays.
                 let node = unsafe { entry.0.as_ref() };
-                // SAFETY: INV-4: queued, and we hold the lock.
+                // SAFETY: INV-4: in the ring, and we hold the lock.
                 node.position.with_mut(|position| unsafe { *position = self.front + offset as u64 });
             }
         }
@@ -204,7 +243,8 @@ mod tests {
     }
 
     fn grant(list: &WaitList<u32>, value: u32) -> bool {
-        list.lock().grant_first(value).is_ok()
+        let claimed = list.lock().claim_first();
+        claimed.map(|claimed| claimed.grant(value)).is_some()
     }
 
     #[test]
@@ -216,16 +256,16 @@ mod tests {
             assert!(grant(&list, value as u32));
             assert_eq!(node.take_grant(), Some(value as u32));
         }
-        assert_eq!(list.lock().grant_first(9).unwrap_err(), 9, "nobody waits");
+        assert!(!grant(&list, 9), "nobody waits");
     }
 
     #[test]
     fn who_leaves_is_passed_over_and_who_was_granted_gets_it_back() {
         let (list, nodes) = (WaitList::new(), nodes(3));
         queue_up(&list, &nodes);
-        assert_eq!(list.lock().leave(&nodes[1]).0, None);
+        assert_eq!(list.leave(&nodes[1], |_| {}), None);
         assert!(grant(&list, 1));
-        assert_eq!(list.lock().leave(&nodes[0]).0, Some(1), "granted before it left");
+        assert_eq!(list.leave(&nodes[0], |_| {}), Some(1), "granted before it left");
         assert!(grant(&list, 2));
         assert_eq!(nodes[2].take_grant(), Some(2));
         assert!(list.lock().is_empty());
@@ -237,7 +277,7 @@ mod tests {
         queue_up(&list, &nodes);
         let stays = |index: &usize| index.is_multiple_of(100);
         for index in (0..1_000).filter(|index| !stays(index)) {
-            assert_eq!(list.lock().leave(&nodes[index]).0, None);
+            assert_eq!(list.leave(&nodes[index], |_| {}), None);
         }
         assert_eq!(list.lock().len(), 10);
         assert!(list.lock().ring.len() < WaitQueue::<u32>::TIDY_FROM);

@@ -1,5 +1,16 @@
-//! The pool on tokio.
+//! The pool on tokio: the clock, the tasks and the subscribers that the core does without.
 
+mod background;
+mod connection;
 mod establish;
+mod fork;
+mod host;
+mod opening;
+mod pool;
+mod publisher;
 
+pub use connection::Connection;
 pub use establish::{Establish, Establishing};
+pub use host::{Failure, TokioHost};
+pub use pool::{BuildError, Pool, PoolBuilder};
+pub use publisher::Subscriber;

@@ -1,0 +1,142 @@
+//! A connection that is checked out.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+
+use bson::oid::ObjectId;
+
+use super::establish::Establish;
+use super::fork;
+use super::host::TokioHost;
+use crate::error::PoolCleared;
+use crate::pool::{Core, Lease, Purpose};
+
+/// A connection that is checked out of a [`Pool`](crate::Pool). Dropping it checks it in.
+///
+/// It may be sent to and dropped on any thread, inside or outside of a runtime: checking in is a function call, which
+/// takes no lock unless somebody waits for a connection, and never blocks. It keeps its pool's memory alive, but not
+/// the pool open.
+pub struct Connection<E: Establish> {
+    /// Taken by `drop` only.
+    lease: ManuallyDrop<Lease<E::Connection, TokioHost<E>>>,
+}
+
+impl<E: Establish> Connection<E> {
+    #[inline]
+    pub(super) fn new(lease: Lease<E::Connection, TokioHost<E>>) -> Self {
+        Self { lease: ManuallyDrop::new(lease) }
+    }
+
+    /// The connection's number: 1, 2, 3 and so on within its pool.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.lease.id()
+    }
+
+    /// The address of the pool.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        self.lease.address()
+    }
+
+    /// The generation in which the connection was created: in load-balanced mode that of its service, else the pool's.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.lease.service().map_or_else(|| self.lease.generation(), |(_, generation)| generation)
+    }
+
+    /// The service that the connection belongs to, in load-balanced mode.
+    #[must_use]
+    pub fn service_id(&self) -> Option<ObjectId> {
+        self.lease.service().map(|(service_id, _)| service_id)
+    }
+
+    /// Whether the pool has been cleared or closed since the connection was created. It is then closed at check-in.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.lease.is_stale()
+    }
+
+    /// Says what the connection is held for. Time-out errors in load-balanced mode tell how many connections are held
+    /// by cursors, by transactions, and for anything else.
+    pub fn pin_to(&mut self, purpose: Purpose) {
+        self.lease.pin_to(purpose);
+    }
+
+    /// Runs an operation on the connection until it completes or the pool is cleared with
+    /// `interruptInUseConnections`.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolCleared`], which is retryable, when the connection was interrupted. The operation's future was dropped
+    /// then, and the connection will be closed at check-in.
+    ///
+    /// # Cancel safety
+    ///
+    /// As cancel safe as the operation.
+    pub async fn interruptible<T>(
+        &mut self,
+        operation: impl AsyncFnOnce(&mut E::Connection) -> T,
+    ) -> Result<T, PoolCleared> {
+        {
+            let (connection, interruption) = self.lease.interruptible();
+            tokio::select! {
+                biased;
+                done = operation(connection) => return Ok(done),
+                () = poll_fn(|context| interruption.poll(context)) => {}
+            }
+        }
+        Err(PoolCleared { address: self.lease.address().clone(), cause: None, interrupted: true })
+    }
+
+    pub(super) fn belongs_to(&self, core: &std::sync::Arc<Core<E::Connection, TokioHost<E>>>) -> bool {
+        self.lease.belongs_to(core)
+    }
+}
+
+impl<E: Establish> Deref for Connection<E> {
+    type Target = E::Connection;
+
+    #[inline]
+    fn deref(&self) -> &E::Connection {
+        &self.lease
+    }
+}
+
+impl<E: Establish> DerefMut for Connection<E> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut E::Connection {
+        &mut self.lease
+    }
+}
+
+#[allow(unsafe_code)]
+impl<E: Establish> Drop for Connection<E> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the only place that takes the lease, and nothing uses it afterwards.
+        let lease = unsafe { ManuallyDrop::take(&mut self.lease) };
+        if lease.host().forks == fork::forks() {
+            drop(lease);
+        } else {
+            abandon::<E>(lease);
+        }
+    }
+}
+
+/// In a forked child, the connection is still the parent's.
+#[cold]
+fn abandon<E: Establish>(lease: Lease<E::Connection, TokioHost<E>>) {
+    let establish = lease.host().establish.clone();
+    if let Some(connection) = lease.leak() {
+        establish.abandon_after_fork(connection);
+    }
+}
+
+impl<E: Establish> fmt::Debug for Connection<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("id", &self.id()).field("address", &self.address()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,141 @@
+//! The world around a core on tokio.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use bson::oid::ObjectId;
+use event_listener::Event;
+
+use super::establish::Establish;
+use super::publisher::Publisher;
+use crate::error::{ClearError, ConnectionError, Labels};
+use crate::event::PoolEvent;
+use crate::pool::{Clear, Core, Host};
+
+/// Connects a core to its establisher, its subscribers, its background task and the clock.
+pub struct TokioHost<E: Establish> {
+    pub(super) establish: Arc<E>,
+    pub(super) publisher: Publisher,
+    pub(super) on_failure: Option<Arc<FailureSink>>,
+    /// Wakes the background task.
+    pub(super) run: tokio::sync::Notify,
+    /// Notified when a closed pool has lost a connection.
+    pub(super) emptier: Event,
+    /// `fork::forks()` when the pool was built.
+    pub(super) forks: u32,
+}
+
+pub(super) type FailureSink = dyn Fn(&Failure<'_>) + Send + Sync;
+
+impl<E: Establish> Host<E::Connection> for TokioHost<E> {
+    fn now(&self) -> Instant {
+        // tokio's clock, which tests can stop.
+        tokio::time::Instant::now().into_std()
+    }
+
+    /// Numbers the threads as they come.
+    #[inline]
+    fn shard_hint(&self) -> usize {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            // Relaxed: all that matters is that the numbers differ.
+            static HINT: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+        }
+        // A thread that is ending has no locals any more; any shard will do.
+        HINT.try_with(|hint| *hint).unwrap_or(0)
+    }
+
+    #[inline]
+    fn listens(&self) -> bool {
+        self.publisher.is_listened_to()
+    }
+
+    fn emit(&self, event: PoolEvent) {
+        self.publisher.emit(event);
+    }
+
+    fn deliver(&self) {
+        self.publisher.deliver();
+    }
+
+    #[inline]
+    fn is_errored(&self, connection: &E::Connection) -> bool {
+        self.establish.is_errored(connection)
+    }
+
+    fn dispose(&self, connection: E::Connection) {
+        self.establish.close(connection);
+    }
+
+    fn schedule_run(&self) {
+        self.run.notify_one();
+        self.emptier.notify(usize::MAX);
+    }
+}
+
+/// A connection could not be established: what a pool tells whoever watches its server.
+///
+/// The errors of check-outs come here as well as those of connections that are opened in the background, each before
+/// its `ConnectionClosed` event.
+pub struct Failure<'f> {
+    pub(super) error: &'f ConnectionError,
+    pub(super) service: Option<(ObjectId, u64)>,
+    pub(super) pool: &'f dyn Clearable,
+}
+
+impl Failure<'_> {
+    /// The error, with the connection's number and generation.
+    #[must_use]
+    pub fn error(&self) -> &ConnectionError {
+        self.error
+    }
+
+    /// The service that the connection belongs to, in load-balanced mode, if the handshake had come so far.
+    #[must_use]
+    pub fn service_id(&self) -> Option<ObjectId> {
+        self.service.map(|(service_id, _)| service_id)
+    }
+
+    /// Whether the specifications want the pool cleared because of this error: not if the server may be overloaded
+    /// (`SystemOverloadedError`), nor in load-balanced mode before the end of the handshake.
+    #[must_use]
+    pub fn clears_pool(&self) -> bool {
+        !self.error.labels().contains(Labels::SYSTEM_OVERLOADED)
+            && (self.service.is_some() || !self.pool.is_load_balanced())
+    }
+
+    /// Clears the pool, or in load-balanced mode the connection's service, because of this error; unless that has
+    /// happened since the connection was created. Returns whether it was done.
+    pub fn clear_pool(&self) -> bool {
+        let cause = self.error.cause().clone();
+        let cleared = match self.service {
+            Some((service_id, generation)) => {
+                self.pool.clear_service(service_id, Clear::new().because(cause).only_at_generation(generation))
+            }
+            None => self.pool.clear(Clear::new().because(cause).only_at_generation(self.error.generation())),
+        };
+        cleared.unwrap_or(false)
+    }
+}
+
+/// What a [`Failure`] can do to its pool, whatever the pool's type.
+pub(super) trait Clearable {
+    fn is_load_balanced(&self) -> bool;
+    fn clear(&self, clear: Clear) -> Result<bool, ClearError>;
+    fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError>;
+}
+
+impl<E: Establish> Clearable for Core<E::Connection, TokioHost<E>> {
+    fn is_load_balanced(&self) -> bool {
+        self.options().is_load_balanced()
+    }
+
+    fn clear(&self, clear: Clear) -> Result<bool, ClearError> {
+        Core::clear(self, clear)
+    }
+
+    fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError> {
+        Core::clear_service(self, service_id, clear)
+    }
+}

@@ -1,0 +1,118 @@
+//! Opening a connection, as a task that outlives whoever asked for it.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use thiserror::Error;
+use tokio::sync::oneshot;
+
+use super::establish::{Establish, Establishing};
+use super::host::{Failure, TokioHost};
+use crate::error::{CheckOutError, ConnectionError, EstablishError, PoolCleared, Stage};
+use crate::pool::{Core, Idle, Pending, Phase, Refusal};
+
+type SharedCore<E> = Arc<Core<<E as Establish>::Connection, TokioHost<E>>>;
+pub(super) type Delivery<E> = Result<Idle<<E as Establish>::Connection, TokioHost<E>>, CheckOutError>;
+
+/// The task that was to open the connection went away: its runtime shut down, or the establisher panicked.
+#[derive(Debug, Error)]
+#[error("the task that was opening the connection has ended early")]
+pub(super) struct TaskEnded;
+
+/// Opens the connection and hands it to whoever asked for it, if that one is still there; or else to the next who
+/// waits, or to the pool.
+///
+/// If this future is dropped, the connection is closed.
+pub(super) async fn open<E: Establish>(
+    core: SharedCore<E>,
+    pending: Pending<E::Connection, TokioHost<E>>,
+    asked_by: Option<oneshot::Sender<Delivery<E>>>,
+) {
+    let delivery = establish(&core, pending).await;
+    match (asked_by, delivery) {
+        (Some(asked_by), Ok((idle, opening))) => {
+            // Unclaimed, the connection becomes available by being dropped: before the pending count drops (ordering 2).
+            drop(asked_by.send(Ok(idle)));
+            drop(opening);
+        }
+        (None, Ok((idle, opening))) => {
+            drop(idle);
+            drop(opening);
+        }
+        // The receiver may be gone; the failure sink has been told.
+        (Some(asked_by), Err(error)) => drop(asked_by.send(Err(error))),
+        (None, Err(_)) => {}
+    }
+}
+
+type Established<E> = (
+    Idle<<E as Establish>::Connection, TokioHost<E>>,
+    crate::pool::Opening<<E as Establish>::Connection, TokioHost<E>>,
+);
+
+async fn establish<E: Establish>(
+    core: &SharedCore<E>,
+    pending: Pending<E::Connection, TokioHost<E>>,
+) -> Result<Established<E>, CheckOutError> {
+    let (connection_id, generation) = (pending.id(), pending.generation());
+    // The establisher may keep its `Establishing` for longer than we want to keep the token, so both share it.
+    let shared = Arc::new(Mutex::new(Some(pending)));
+    let locked = |shared: &Mutex<Option<_>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let connecting = Establishing::new(
+        core.address().clone(),
+        connection_id,
+        generation,
+        core.options().is_load_balanced(),
+        Box::new({
+            let shared = shared.clone();
+            move |service_id| {
+                if let Some(pending) = &*shared.lock().unwrap_or_else(PoisonError::into_inner) {
+                    pending.identify(service_id);
+                }
+            }
+        }),
+    );
+    let interrupted = poll_fn(|context| {
+        let pending = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        // Taken below only, after this future has ended.
+        pending.as_ref().expect("BUG: a pending connection is gone").poll_interrupted(context)
+    });
+    let outcome = tokio::select! {
+        biased;
+        () = interrupted => None,
+        outcome = core.host().establish.establish(connecting) => Some(outcome),
+    };
+    let pending = locked(&shared).expect("BUG: a pending connection is gone");
+    match outcome {
+        Some(Ok(connection)) => pending.established(connection).map_err(|_interrupted| given_up(core)),
+        Some(Err(failure)) => {
+            let error = ConnectionError::new(core.address().clone(), connection_id, generation, failure);
+            if let Some(on_failure) = &core.host().on_failure {
+                on_failure(&Failure { error: &error, service: pending.service(), pool: &**core });
+            }
+            // Closed after whoever watches the server was told, as the specification's tests want it.
+            drop(pending);
+            Err(error.into())
+        }
+        None => {
+            drop(pending);
+            Err(given_up(core))
+        }
+    }
+}
+
+/// The error for an establishment that was given up: the pool was closed, or cleared with interruption.
+fn given_up<E: Establish>(core: &SharedCore<E>) -> CheckOutError {
+    match core.state().phase {
+        Phase::Closed => core.refused(Refusal::Closed),
+        Phase::Paused | Phase::Ready => {
+            PoolCleared { address: core.address().clone(), cause: None, interrupted: true }.into()
+        }
+    }
+}
+
+/// The error for a check-out whose task went away without a word.
+pub(super) fn task_ended<E: Establish>(core: &SharedCore<E>, connection_id: u64, generation: u64) -> CheckOutError {
+    let failure = EstablishError::unlabelled(Stage::Connect, TaskEnded);
+    ConnectionError::new(core.address().clone(), connection_id, generation, failure).into()
+}

@@ -1,0 +1,445 @@
+//! The pool that services embed.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::Duration;
+
+use bson::oid::ObjectId;
+use event_listener::Event;
+use thiserror::Error;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::background;
+use super::connection::Connection;
+use super::establish::Establish;
+use super::fork;
+use super::host::{Failure, FailureSink, TokioHost};
+use super::opening;
+use super::publisher::{Publisher, Subscriber};
+use crate::error::{CheckOutError, ClearError, ForeignConnection};
+use crate::options::{BackgroundInterval, InvalidOption, PoolOptions};
+use crate::pool::{Clear, Core, Grant, PoolStatus, Started};
+
+/// A pool of connections to one address.
+///
+/// A pool starts paused: [`Pool::ready`] lets it serve, [`Pool::clear`] pauses it again. Usually a monitor of the
+/// server does both. Clones are handles of the same pool; dropping the last one closes it.
+///
+/// # Cost
+///
+/// A check-out that finds an available connection in the calling thread's stack is one compare-and-swap, and so is its
+/// check-in; neither takes a lock, allocates, reads the clock (unless `maxIdleTimeMS` is set or somebody subscribes to
+/// events) or wakes a task. Check-outs that must wait, and check-ins while somebody waits, take a lock for some tens of
+/// nanoseconds. Opening and closing connections, `ready`, `clear`, `close` and `status` take short locks too.
+///
+/// # Forking
+///
+/// A pool that is used in a forked child notices: it gives up the connections that it has from the parent without
+/// sending anything on them, counts one generation more, and starts again, paused, on the runtime that the child uses
+/// it on. Connections that were checked out at the time of the fork stay the parent's, and must not be used in the
+/// child.
+pub struct Pool<E: Establish> {
+    shared: Arc<Shared<E>>,
+}
+
+struct Shared<E: Establish> {
+    core: Arc<Core<E::Connection, TokioHost<E>>>,
+    /// Where the pool's tasks run. In a forked child, the runtime of whoever calls.
+    runtime: Option<Handle>,
+    /// What this pool is after a fork.
+    after_fork: OnceLock<Pool<E>>,
+}
+
+impl<E: Establish> Clone for Pool<E> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<E: Establish> Pool<E> {
+    /// Prepares a pool of connections that `establish` opens to `address`.
+    pub fn builder(address: &str, establish: E) -> PoolBuilder<E> {
+        PoolBuilder {
+            address: address.to_owned(),
+            establish,
+            options: PoolOptions::default(),
+            subscribers: Vec::new(),
+            on_failure: None,
+            runtime: None,
+        }
+    }
+
+    /// Checks out a connection: an available one, or a new one within `maxPoolSize` and `maxConnecting`, or the first
+    /// that comes free, in the order of arrival.
+    ///
+    /// Waiting in the queue is bounded by `waitQueueTimeoutMS`.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckOutError`] tells why there is none, and whether to try again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: a place in the queue is given up, a connection that was about to be handed over goes to the
+    /// next in the queue, and one that is being opened goes on being opened. `ConnectionCheckOutFailed` is emitted with
+    /// the reason "timeout".
+    pub async fn check_out(&self) -> Result<Connection<E>, CheckOutError> {
+        let this = self.here();
+        let core = &this.shared.core;
+        let started = core.check_out_started();
+        match core.try_take() {
+            Some(idle) => Ok(Connection::new(idle.check_out(started))),
+            None => this.check_out_slowly(started, None).await,
+        }
+    }
+
+    /// As [`Pool::check_out`], but also gives up at `deadline`, whatever it is waiting for then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::check_out`]; at the deadline, [`CheckOutError::WaitQueueTimeout`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Pool::check_out`]; reaching the deadline is no different.
+    pub async fn check_out_until(&self, deadline: Instant) -> Result<Connection<E>, CheckOutError> {
+        let this = self.here();
+        let core = &this.shared.core;
+        let started = core.check_out_started();
+        match core.try_take() {
+            Some(idle) => Ok(Connection::new(idle.check_out(started))),
+            None => this.check_out_slowly(started, Some(deadline)).await,
+        }
+    }
+
+    /// Checks a connection in, as dropping it does, but refuses one of another pool.
+    ///
+    /// # Errors
+    ///
+    /// [`ForeignConnection`] gives back a connection that this pool did not create.
+    pub fn check_in(&self, connection: Connection<E>) -> Result<(), ForeignConnection<Connection<E>>> {
+        let core = &self.here().shared.core;
+        if connection.belongs_to(core) {
+            drop(connection);
+            Ok(())
+        } else {
+            Err(ForeignConnection { connection, address: core.address().clone() })
+        }
+    }
+
+    /// Marks a paused pool as ready: check-outs are served and connections opened from now on. Returns whether it was
+    /// paused.
+    pub fn ready(&self) -> bool {
+        self.here().shared.core.ready()
+    }
+
+    /// Pauses the pool and makes all its connections stale. Returns whether anything was done: not if the pool is
+    /// closed, or of another generation than asked for.
+    ///
+    /// Whoever waits fails at once with [`PoolCleared`](crate::PoolCleared). Connections in use are closed when they
+    /// come back, or with [`Clear::interrupt_in_use_connections`] are told to stop.
+    ///
+    /// # Errors
+    ///
+    /// [`ClearError::ServiceIdRequired`] in load-balanced mode.
+    pub fn clear(&self, clear: Clear) -> Result<bool, ClearError> {
+        self.here().shared.core.clear(clear)
+    }
+
+    /// Makes all connections to one service stale, in load-balanced mode; the pool stays ready. Returns whether there
+    /// were any.
+    ///
+    /// # Errors
+    ///
+    /// [`ClearError::NotLoadBalanced`] in any other mode.
+    pub fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError> {
+        self.here().shared.core.clear_service(service_id, clear)
+    }
+
+    /// Closes the pool for good: available connections now, those being opened as soon as they notice, those in use
+    /// when they come back.
+    pub fn close(&self) {
+        self.here().shared.core.close();
+    }
+
+    /// Completes when the pool is closed and its last connection is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn closed(&self) {
+        let core = &self.here().shared.core;
+        loop {
+            let emptier = core.host().emptier.listen();
+            let status = core.status();
+            if status.phase == crate::pool::Phase::Closed && status.total == 0 {
+                return;
+            }
+            emptier.await;
+        }
+    }
+
+    /// What goes on in the pool. Takes short locks: for monitoring, not for every operation.
+    #[must_use]
+    pub fn status(&self) -> PoolStatus {
+        self.here().shared.core.status()
+    }
+
+    /// The generation of a service and the number of connections to it, in load-balanced mode.
+    #[must_use]
+    pub fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
+        self.here().shared.core.service(service_id)
+    }
+
+    /// The address that the pool connects to.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        self.shared.core.address()
+    }
+
+    /// The pool's options.
+    #[must_use]
+    pub fn options(&self) -> &PoolOptions {
+        self.shared.core.options()
+    }
+
+    /// What opens the pool's connections.
+    #[must_use]
+    pub fn establisher(&self) -> &E {
+        &self.shared.core.host().establish
+    }
+
+    /// Lets a subscriber have all events from now on. Events before (`PoolCreated`!) go to those of
+    /// [`PoolBuilder::subscriber`] only.
+    pub fn subscribe(&self, subscriber: impl Subscriber) {
+        self.here().shared.core.host().publisher.subscribe(Arc::new(subscriber));
+    }
+
+    /// The way of a check-out that found nothing in its own stack.
+    async fn check_out_slowly(
+        &self,
+        started: Started,
+        deadline: Option<Instant>,
+    ) -> Result<Connection<E>, CheckOutError> {
+        let core = &self.shared.core;
+        let mut attempt = Attempt { core, started, is_over: false };
+        let grant = {
+            let mut acquire = pin!(core.acquire());
+            // No timer is made for what comes at once.
+            match poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
+                Poll::Ready(grant) => grant,
+                Poll::Pending => match earlier(core.options().wait_queue_deadline(), deadline) {
+                    None => acquire.await,
+                    Some(until) => match tokio::time::timeout_at(until, acquire).await {
+                        Ok(grant) => grant,
+                        Err(_elapsed) => return Err(attempt.failed(core.timed_out())),
+                    },
+                },
+            }
+        };
+        let idle = match grant {
+            Grant::Connection(idle) => idle,
+            Grant::Refused(refusal) => return Err(attempt.failed(core.refused(refusal))),
+            Grant::Place(place) => {
+                let pending = match place.create() {
+                    Ok(pending) => pending,
+                    Err(refusal) => return Err(attempt.failed(core.refused(refusal))),
+                };
+                let (connection_id, generation) = (pending.id(), pending.generation());
+                let (asked_by, delivery) = oneshot::channel();
+                self.runtime().spawn(opening::open(core.clone(), pending, Some(asked_by)));
+                let delivered = match deadline {
+                    None => delivery.await,
+                    Some(until) => match tokio::time::timeout_at(until, delivery).await {
+                        Ok(delivered) => delivered,
+                        Err(_elapsed) => return Err(attempt.failed(core.timed_out())),
+                    },
+                };
+                match delivered {
+                    Ok(Ok(idle)) => idle,
+                    Ok(Err(error)) => return Err(attempt.failed(error)),
+                    Err(_gone) => {
+                        return Err(attempt.failed(opening::task_ended::<E>(core, connection_id, generation)));
+                    }
+                }
+            }
+        };
+        attempt.is_over = true;
+        Ok(Connection::new(idle.check_out(started)))
+    }
+
+    /// This pool, or what it is after a fork.
+    #[inline]
+    fn here(&self) -> &Self {
+        if self.shared.core.host().forks == fork::forks() { self } else { self.after_fork() }
+    }
+
+    #[cold]
+    fn after_fork(&self) -> &Self {
+        let successor = self.shared.after_fork.get_or_init(|| {
+            let core = &self.shared.core;
+            let before = core.host();
+            for connection in core.abandon() {
+                before.establish.abandon_after_fork(connection);
+            }
+            let host = TokioHost {
+                establish: before.establish.clone(),
+                publisher: Publisher::new(before.publisher.subscribers()),
+                on_failure: before.on_failure.clone(),
+                run: tokio::sync::Notify::new(),
+                emptier: Event::new(),
+                forks: fork::forks(),
+            };
+            Self::start(core.after_fork(host), Handle::try_current().ok())
+        });
+        successor.here()
+    }
+
+    fn start(core: Arc<Core<E::Connection, TokioHost<E>>>, runtime: Option<Handle>) -> Self {
+        if let Some(runtime) = &runtime
+            && core.options().interval() != BackgroundInterval::Never
+        {
+            runtime.spawn(background::keep::<E>(core.clone(), runtime.clone()));
+        }
+        Self { shared: Arc::new(Shared { core, runtime, after_fork: OnceLock::new() }) }
+    }
+
+    fn runtime(&self) -> Handle {
+        // Without one of its own, the pool is a forked child's, and this is called from a check-out's future, which
+        // runs on a runtime.
+        self.shared.runtime.clone().unwrap_or_else(Handle::current)
+    }
+}
+
+impl<E: Establish> Drop for Shared<E> {
+    fn drop(&mut self) {
+        // What a forked child has of its parent's pool is not touched: its locks may be held by threads that the child
+        // does not have.
+        if self.core.host().forks == fork::forks() {
+            self.core.close();
+        }
+    }
+}
+
+impl<E: Establish> fmt::Debug for Pool<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("address", &self.address()).field("status", &self.status()).finish_non_exhaustive()
+    }
+}
+
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// A check-out that has started and must end with an event.
+struct Attempt<'p, E: Establish> {
+    core: &'p Arc<Core<E::Connection, TokioHost<E>>>,
+    started: Started,
+    is_over: bool,
+}
+
+impl<E: Establish> Attempt<'_, E> {
+    fn failed(&mut self, error: CheckOutError) -> CheckOutError {
+        self.is_over = true;
+        self.core.check_out_failed(self.started, error)
+    }
+}
+
+impl<E: Establish> Drop for Attempt<'_, E> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // Cancelled. Usually by a timeout of the caller's, and the specification knows no closer reason.
+            self.core.check_out_failed(self.started, self.core.timed_out());
+        }
+    }
+}
+
+/// Builds a [`Pool`].
+#[must_use]
+pub struct PoolBuilder<E: Establish> {
+    address: String,
+    establish: E,
+    options: PoolOptions,
+    subscribers: Vec<Arc<dyn Subscriber>>,
+    on_failure: Option<Arc<FailureSink>>,
+    runtime: Option<Handle>,
+}
+
+impl<E: Establish> PoolBuilder<E> {
+    /// The pool's options, instead of the default ones.
+    pub fn options(mut self, options: PoolOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Adds a subscriber, who gets all events from `PoolCreated` on.
+    pub fn subscriber(mut self, subscriber: impl Subscriber) -> Self {
+        self.subscribers.push(Arc::new(subscriber));
+        self
+    }
+
+    /// Whom to tell when a connection could not be established; usually the monitor of the server. Called outside of
+    /// all locks, by the task that tried. Without one, failures only reach the check-outs that asked for the
+    /// connections.
+    pub fn on_failure(mut self, sink: impl Fn(&Failure<'_>) + Send + Sync + 'static) -> Self {
+        self.on_failure = Some(Arc::new(sink));
+        self
+    }
+
+    /// The runtime for the pool's tasks, instead of the one that [`PoolBuilder::build`] is called on.
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Builds the pool, paused.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] when an option cannot work, or when there is no runtime.
+    pub fn build(self) -> Result<Pool<E>, BuildError> {
+        let runtime = match self.runtime {
+            Some(runtime) => runtime,
+            None => Handle::try_current().map_err(|_| BuildError::NoRuntime)?,
+        };
+        fork::watch();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let host = TokioHost {
+            establish: Arc::new(self.establish),
+            publisher: Publisher::new(self.subscribers),
+            on_failure: self.on_failure,
+            run: tokio::sync::Notify::new(),
+            emptier: Event::new(),
+            forks: fork::forks(),
+        };
+        Ok(Pool::start(Core::new(&self.address, self.options, threads, host)?, Some(runtime)))
+    }
+}
+
+/// A pool could not be built.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// An option cannot work.
+    #[error(transparent)]
+    InvalidOption(#[from] InvalidOption),
+    /// There is no tokio runtime for the pool's tasks.
+    #[error("a pool needs a tokio runtime: build it on one, or name one with PoolBuilder::runtime")]
+    NoRuntime,
+}
+
+impl PoolOptions {
+    fn wait_queue_deadline(&self) -> Option<Instant> {
+        let timeout = self.wait_queue_timeout;
+        // A timeout beyond the clock's reach is none.
+        (timeout > Duration::ZERO).then(|| Instant::now().checked_add(timeout)).flatten()
+    }
+}
