@@ -1,1 +1,3 @@
 //! What the tests and examples of wharf run against.
+
+pub mod provision;
