@@ -1,0 +1,297 @@
+//! A real `mongod`, started for a test and gone after it.
+//!
+//! [`Mongod::start`] starts the executable of [`provision::mongod`] on 127.0.0.1 with a port
+//! and a data folder of its own, with test commands enabled so that the `failCommand` fail point works. [`shared`] lends
+//! one to all tests of a test binary. All of it blocks the calling thread; a start takes some tenths of a second.
+//!
+//! # No process is left
+//!
+//! [`Mongod::stop`] and `Drop` end the process and remove its folder. If this process dies without either, on Linux the
+//! kernel kills `mongod` (`PR_SET_PDEATHSIG`). That signal is tied to the *thread* that forked, and the test harness
+//! runs each test on a thread that ends with it, so all servers are started by one thread that lives as long as this
+//! process. The folder of a killed process is removed by the next start on the same machine, by any process of the same
+//! user: each folder has a lock file which the owner keeps locked, so a lock that can be taken means a dead owner.
+
+mod launcher;
+mod scratch;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::provision::{self, ProvisionError};
+use scratch::Scratch;
+
+/// How long a server may take until it accepts connections.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+/// How long a server may take to end after `SIGTERM`, before `SIGKILL`.
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// The pause between two looks at a server that starts or stops.
+const POLL: Duration = Duration::from_millis(10);
+/// How many ports are tried. Each failure means that somebody took a port within milliseconds after it was found free.
+const PORTS_TRIED: usize = 5;
+/// What the log of a server says that lost its port.
+const ADDRESS_IN_USE: &str = "Address already in use";
+/// How much of the log an error carries, in bytes.
+const LOG_TAIL: usize = 4_000;
+/// The contents of every key file: equal, so that several servers can form one replica set.
+const KEY: &str = "d2hhcmYgdGVzdGJlZCBrZXk=";
+
+/// How a server is started. The default is a standalone server without authentication.
+#[derive(Clone, Debug, Default)]
+pub struct MongodOptions {
+    /// Whether clients must authenticate (`--auth`). The server has no user yet: create the first one through the
+    /// localhost exception. Default: false.
+    pub auth: bool,
+    /// The name of the replica set that the server is to be a member of (`--replSet`). The set is not initiated: send
+    /// `replSetInitiate`. With `auth`, all servers of this module share a key file. Default: none.
+    pub repl_set: Option<String>,
+    /// Further arguments, after those that this module sets. An option that it sets already cannot be repeated, except
+    /// `--setParameter`. Default: none.
+    pub extra_args: Vec<OsString>,
+}
+
+/// A running server. Dropping it ends the process and removes its folder, which blocks for up to ten seconds.
+#[derive(Debug)]
+pub struct Mongod {
+    port: u16,
+    process: Process,
+    // After `process`: fields are dropped in this order, and the folder must outlive the process that writes to it.
+    scratch: Scratch,
+}
+
+impl Mongod {
+    /// Starts a server and waits until it accepts connections.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]. A process that was started and did not become ready is ended before this returns.
+    pub fn start(options: MongodOptions) -> Result<Mongod, StartError> {
+        let binary = provision::mongod()?;
+        let mut tried = 1;
+        loop {
+            match Mongod::start_once(&binary, &options, free_port()?) {
+                Err(StartError::Ended { log, .. }) if tried < PORTS_TRIED && log.contains(ADDRESS_IN_USE) => {
+                    tried += 1;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn start_once(binary: &provision::MongodBinary, options: &MongodOptions, port: u16) -> Result<Mongod, StartError> {
+        let scratch = Scratch::create().map_err(StartError::Folder)?;
+        let mut command = binary.command();
+        arguments(&mut command, options, port, &scratch).map_err(StartError::Folder)?;
+        let log = File::create(scratch.log()).map_err(StartError::Folder)?;
+        command.stdin(Stdio::null()).stderr(log.try_clone().map_err(StartError::Folder)?).stdout(log);
+        let child = launcher::spawn(command)
+            .map_err(|source| StartError::Spawn { path: binary.path().to_path_buf(), source })?;
+        let mut mongod = Mongod { port, process: Process(child), scratch };
+        mongod.wait_until_ready()?;
+        Ok(mongod)
+    }
+
+    /// Watches the log, which the server writes the line to after it listens. Connecting instead would not tell this
+    /// server from another one on a port that was lost to it.
+    fn wait_until_ready(&mut self) -> Result<(), StartError> {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            // Looked at before the log, so that what a dead server wrote last has been read.
+            let ended = self.process.0.try_wait().map_err(StartError::Wait)?;
+            let log = self.scratch.read_log().map_err(StartError::Folder)?;
+            match ended {
+                Some(status) => return Err(StartError::Ended { status, log: tail(&log).to_owned() }),
+                None if log.contains("\"Waiting for connections\"") => return Ok(()),
+                None if Instant::now() >= deadline => {
+                    return Err(StartError::Deadline { waited: START_DEADLINE, log: tail(&log).to_owned() });
+                }
+                None => thread::sleep(POLL),
+            }
+        }
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The identifier of its process.
+    pub fn pid(&self) -> u32 {
+        self.process.0.id()
+    }
+
+    /// Its log: one JSON document a line. The file goes when the server is stopped.
+    pub fn log_path(&self) -> PathBuf {
+        self.scratch.log()
+    }
+
+    /// Ends the server with `SIGTERM`, after ten seconds with `SIGKILL`, waits for it and removes its folder. Returns how
+    /// it ended: with success unless it had to be killed or had ended before.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system reports when signalling, waiting or removing.
+    pub fn stop(mut self) -> io::Result<ExitStatus> {
+        let status = self.process.end()?;
+        self.scratch.remove()?;
+        Ok(status)
+    }
+}
+
+/// Returns the server that the tests of this process share, starting it if nobody holds one.
+///
+/// It is stopped when the last clone is dropped, because statics are not dropped when a process exits. The next call
+/// starts another one, so tests that do not overlap get different servers; a test that changes global state, such as a
+/// fail point, shares it with the tests that run beside it. Concurrent callers wait for one start.
+///
+/// # Errors
+///
+/// Those of [`Mongod::start`]; the next call tries again.
+pub fn shared() -> Result<Arc<Mongod>, StartError> {
+    static SHARED: Mutex<Weak<Mongod>> = Mutex::new(Weak::new());
+    // Poisoned is as good: what it holds is replaced only after a successful start.
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(running) = shared.upgrade() {
+        return Ok(running);
+    }
+    let started = Arc::new(Mongod::start(MongodOptions::default())?);
+    *shared = Arc::downgrade(&started);
+    Ok(started)
+}
+
+/// Why a server could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// There is no executable.
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
+    /// No port on 127.0.0.1 could be bound.
+    #[error("no free port on 127.0.0.1: {0}")]
+    Port(#[source] io::Error),
+    /// The temporary folder or a file in it could not be made or read.
+    #[error("the server's temporary folder: {0}")]
+    Folder(#[source] io::Error),
+    /// The executable could not be started.
+    #[error("could not start {}: {source}", path.display())]
+    Spawn {
+        /// The executable.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The state of the process could not be asked for.
+    #[error("could not wait for mongod: {0}")]
+    Wait(#[source] io::Error),
+    /// The server ended before it accepted connections: arguments it refuses, missing libraries, five lost ports.
+    #[error("mongod ended with {status} before it accepted connections; the end of its log:\n{log}")]
+    Ended {
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of its log.
+        log: String,
+    },
+    /// The server did not accept connections in time and was ended.
+    #[error("mongod did not accept connections within {waited:?}; the end of its log:\n{log}")]
+    Deadline {
+        /// How long it was waited for.
+        waited: Duration,
+        /// The end of its log.
+        log: String,
+    },
+}
+
+fn arguments(command: &mut Command, options: &MongodOptions, port: u16, scratch: &Scratch) -> io::Result<()> {
+    command.arg("--dbpath").arg(scratch.data());
+    command.args(["--bind_ip", "127.0.0.1", "--port"]).arg(port.to_string());
+    command.args(["--nounixsocket", "--quiet", "--setParameter", "enableTestCommands=1"]);
+    // The journal otherwise takes 300 MB of disk from the start.
+    command.args(["--wiredTigerCacheSizeGB", "0.25"]);
+    command.args(["--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=8MB)"]);
+    if let Some(name) = &options.repl_set {
+        command.arg("--replSet").arg(name);
+        // A member told to end otherwise goes on answering for 15 s, so that clients notice in time.
+        command.args(["--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100"]);
+    }
+    if options.auth {
+        command.arg("--auth");
+        if options.repl_set.is_some() {
+            command.arg("--keyFile").arg(scratch.write_key(KEY)?);
+        }
+    }
+    command.args(&options.extra_args);
+    Ok(())
+}
+
+/// A port that was free a moment ago. Binding is the only way to ask; `mongod` cannot take the socket over.
+fn free_port() -> Result<u16, StartError> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(StartError::Port)?;
+    Ok(listener.local_addr().map_err(StartError::Port)?.port())
+}
+
+/// The last lines of a log, up to [`LOG_TAIL`] bytes.
+fn tail(log: &str) -> &str {
+    let mut start = log.len().saturating_sub(LOG_TAIL);
+    while !log.is_char_boundary(start) {
+        start += 1;
+    }
+    &log[start..]
+}
+
+/// A child process that ends with this value.
+#[derive(Debug)]
+struct Process(Child);
+
+impl Process {
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        if let Some(status) = self.0.try_wait()? {
+            return Ok(status);
+        }
+        terminate(&mut self.0)?;
+        let deadline = Instant::now() + STOP_DEADLINE;
+        while Instant::now() < deadline {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(status);
+            }
+            thread::sleep(POLL);
+        }
+        self.0.kill()?;
+        self.0.wait()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A test that unwinds has something better to report. What is not removed now falls to the next start.
+        let _ = self.end();
+    }
+}
+
+/// Asks a child to end that has not been waited for: until then its identifier belongs to nobody else.
+#[cfg(unix)]
+fn terminate(child: &mut Child) -> io::Result<()> {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    let pid = i32::try_from(child.id()).expect("a process identifier is a positive i32");
+    Ok(kill(Pid::from_raw(pid), Signal::SIGTERM)?)
+}
+
+#[cfg(not(unix))]
+fn terminate(child: &mut Child) -> io::Result<()> {
+    child.kill()
+}
+
+#[cfg(test)]
+mod tests;

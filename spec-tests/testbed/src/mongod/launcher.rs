@@ -1,0 +1,73 @@
+//! The thread that starts all servers of this process.
+
+use std::io;
+use std::process::{Child, Command};
+use std::sync::{OnceLock, mpsc};
+use std::thread;
+
+struct Order {
+    command: Command,
+    reply: mpsc::SyncSender<io::Result<Child>>,
+}
+
+/// Starts a process that, on Linux, the kernel kills when this process dies.
+///
+/// # Errors
+///
+/// What the operating system reports when starting a process or a thread.
+pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
+    // The sender is never dropped, so the thread waits for orders until the process exits.
+    static ORDERS: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
+    die_with_this_process(&mut command);
+    let orders = match ORDERS.get() {
+        Some(orders) => orders,
+        None => {
+            // Two first callers may start a thread each; the sender that is not kept ends its thread, which has started
+            // nothing.
+            let orders = start_thread()?;
+            ORDERS.get_or_init(|| orders)
+        }
+    };
+    let (reply, answer) = mpsc::sync_channel(1);
+    orders.send(Order { command, reply }).expect("BUG: the launcher thread has ended");
+    answer.recv().expect("BUG: the launcher thread has ended")
+}
+
+fn start_thread() -> io::Result<mpsc::Sender<Order>> {
+    let (orders, inbox) = mpsc::channel::<Order>();
+    thread::Builder::new().name("testbed-launcher".to_owned()).spawn(move || {
+        for Order { mut command, reply } in inbox {
+            // The caller waits for the answer without a limit, so it is there to take it.
+            let _ = reply.send(command.spawn());
+        }
+    })?;
+    Ok(orders)
+}
+
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "the standard library has no safe way to run code between fork and exec")]
+fn die_with_this_process(command: &mut Command) {
+    use nix::sys::prctl::set_pdeathsig;
+    use nix::sys::signal::Signal;
+    use nix::unistd::{getpid, getppid};
+    use std::os::unix::process::CommandExt;
+
+    let parent = getpid();
+    let prepare = move || {
+        // `SIGKILL`, because nobody is left to insist when `SIGTERM` does not do.
+        set_pdeathsig(Signal::SIGKILL)?;
+        // A parent that died before the line above sends no signal any more.
+        if getppid() != parent {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe));
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed and no allocation. `prctl` and `getppid` are
+    // system calls without state of their own, and errors made of an `Errno` or an `ErrorKind` allocate nothing.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn die_with_this_process(_command: &mut Command) {}

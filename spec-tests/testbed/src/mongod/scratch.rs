@@ -1,0 +1,133 @@
+//! The temporary folder of one server.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Every folder's name starts with it.
+const PREFIX: &str = "wharf-testbed-mongod-";
+/// Locked by the process that owns the folder, for as long as it does.
+const OWNER: &str = "owner";
+const DATA: &str = "data";
+
+/// A folder with room for data and a log, removed on drop.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    path: PathBuf,
+    /// Kept for its lock.
+    _owner: File,
+}
+
+impl Scratch {
+    /// Makes a folder, and removes those of dead processes.
+    pub(super) fn create() -> io::Result<Scratch> {
+        remove_abandoned(&std::env::temp_dir());
+        loop {
+            let path = std::env::temp_dir().join(unique_name());
+            match private_folder(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                created => created?,
+            }
+            if let Some(owner) = own(&path)? {
+                let scratch = Scratch { path, _owner: owner };
+                fs::create_dir(scratch.data())?;
+                return Ok(scratch);
+            }
+        }
+    }
+
+    /// The folder for the server's data.
+    pub(super) fn data(&self) -> PathBuf {
+        self.path.join(DATA)
+    }
+
+    /// The file for whatever the server prints.
+    pub(super) fn log(&self) -> PathBuf {
+        self.path.join("mongod.log")
+    }
+
+    /// The log so far. A character that is not complete yet is replaced.
+    pub(super) fn read_log(&self) -> io::Result<String> {
+        Ok(String::from_utf8_lossy(&fs::read(self.log())?).into_owned())
+    }
+
+    /// Writes a key file, which the server wants nobody else to be able to read.
+    pub(super) fn write_key(&self, key: &str) -> io::Result<PathBuf> {
+        let path = self.path.join("key");
+        fs::write(&path, key)?;
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        }
+        Ok(path)
+    }
+
+    /// Removes the folder. Dropping it afterwards finds nothing to do.
+    pub(super) fn remove(&mut self) -> io::Result<()> {
+        fs::remove_dir_all(&self.path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What remains is removed by the next start.
+        let _ = self.remove();
+    }
+}
+
+/// Locks a new folder's lock file. `None` if another process took the folder for abandoned in between and removed it.
+fn own(path: &Path) -> io::Result<Option<File>> {
+    let lock = path.join(OWNER);
+    let owner = match File::create_new(&lock) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        created => created?,
+    };
+    owner.lock()?;
+    Ok(lock.exists().then_some(owner))
+}
+
+/// Removes the folders whose owner is dead: those whose lock can be taken.
+///
+/// A folder without a lock file is left alone, since its owner may be about to make one. Errors are ignored: folders of
+/// other users cannot be opened, and folders that several processes find at once are removed by one of them.
+fn remove_abandoned(temporary: &Path) {
+    // Elsewhere a server outlives its owner and still uses the folder.
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    let Ok(entries) = fs::read_dir(temporary) else { return };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        // Opened for writing and not created; the folder's owner has the same file open.
+        let Ok(owner) = File::options().write(true).open(entry.path().join(OWNER)) else { continue };
+        match owner.try_lock() {
+            // The lock file last: if a server that is just being killed still writes, the next start tries again.
+            Ok(()) => {
+                let data = entry.path().join(DATA);
+                if !data.exists() || fs::remove_dir_all(data).is_ok() {
+                    let _ = fs::remove_dir_all(entry.path());
+                }
+            }
+            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => {}
+        }
+    }
+}
+
+fn unique_name() -> String {
+    // ORD: Relaxed; a number nobody else has is all that is asked for.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("{PREFIX}{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn private_folder(path: &Path) -> io::Result<()> {
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "only unix has a mode to set"))]
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}

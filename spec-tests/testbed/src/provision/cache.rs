@@ -1,0 +1,174 @@
+//! The cache folder: downloaded archives, unpacked folders, and the lock that makes them once.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::ProvisionError;
+use super::artifact::Artifact;
+use super::unpack::unpack;
+
+/// Downloads the file of an artifact into a folder. A parameter so that tests count and falsify downloads.
+pub(super) type Download<'a> = &'a dyn Fn(&Artifact, &Path) -> Result<(), ProvisionError>;
+
+const LOCK: &str = "lock";
+const DOWNLOADS: &str = "downloads";
+/// Whatever is being made, moved to its place when complete. What is left of a killed process is deleted by the next.
+const STAGING: &str = "staging";
+/// Every file of an unpacked folder with its size, one `size path` a line.
+const MANIFEST: &str = ".manifest";
+
+pub(super) struct Cache<'a> {
+    root: PathBuf,
+    download: Download<'a>,
+}
+
+impl<'a> Cache<'a> {
+    pub(super) fn new(root: PathBuf, download: Download<'a>) -> Cache<'a> {
+        Cache { root, download }
+    }
+
+    /// Returns the folder with the artifact's files, making it if it is absent or damaged.
+    pub(super) fn provide(&self, artifact: &Artifact) -> Result<PathBuf, ProvisionError> {
+        let folder = self.root.join(artifact.folder_name());
+        // A folder appears complete, so a sound one needs no lock.
+        if is_sound(&folder) {
+            return Ok(folder);
+        }
+        fs::create_dir_all(&self.root).map_err(ProvisionError::io("create", &self.root))?;
+        let lock = Lock::acquire(&self.root.join(LOCK))?;
+        // Whoever held the lock before may have made it.
+        if !is_sound(&folder) {
+            self.install(artifact, &folder, &lock)?;
+        }
+        Ok(folder)
+    }
+
+    fn install(&self, artifact: &Artifact, folder: &Path, lock: &Lock) -> Result<(), ProvisionError> {
+        let archive = self.archive(artifact, lock)?;
+        let staging = self.empty_staging(lock)?;
+        unpack(artifact, &archive, &staging)?;
+        write_manifest(&staging)?;
+        remove(folder)?;
+        rename(&staging, folder)
+    }
+
+    /// Returns the artifact's archive with the pinned sha256, downloading it if the kept one is absent or differs.
+    fn archive(&self, artifact: &Artifact, lock: &Lock) -> Result<PathBuf, ProvisionError> {
+        let downloads = self.root.join(DOWNLOADS);
+        let archive = downloads.join(artifact.file);
+        if archive.is_file() && sha256(&archive)? == artifact.sha256 {
+            return Ok(archive);
+        }
+        let staging = self.empty_staging(lock)?;
+        (self.download)(artifact, &staging)?;
+        let fresh = staging.join(artifact.file);
+        if !fresh.is_file() {
+            let found = fs::read_dir(&staging).map_err(ProvisionError::io("list", &staging))?;
+            let found = found.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+            return Err(ProvisionError::OtherFile { file: artifact.file, found });
+        }
+        let actual = sha256(&fresh)?;
+        if actual != artifact.sha256 {
+            remove(&staging)?;
+            return Err(ProvisionError::Checksum { file: artifact.file, expected: artifact.sha256, actual });
+        }
+        fs::create_dir_all(&downloads).map_err(ProvisionError::io("create", &downloads))?;
+        remove(&archive)?;
+        rename(&fresh, &archive)?;
+        Ok(archive)
+    }
+
+    /// The staging folder, empty. There is one, because only the holder of the lock uses it.
+    fn empty_staging(&self, _held: &Lock) -> Result<PathBuf, ProvisionError> {
+        let staging = self.root.join(STAGING);
+        remove(&staging)?;
+        fs::create_dir_all(&staging).map_err(ProvisionError::io("create", &staging))?;
+        Ok(staging)
+    }
+}
+
+/// The right to change the cache folder, exclusive among threads and processes.
+#[must_use]
+struct Lock(File);
+
+impl Lock {
+    fn acquire(path: &Path) -> Result<Lock, ProvisionError> {
+        // A handle of its own for every call, so that threads of one process exclude each other too.
+        let file = File::create(path).map_err(ProvisionError::io("create", path))?;
+        file.lock().map_err(ProvisionError::io("lock", path))?;
+        Ok(Lock(file))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Explicitly, because a child that another thread is just starting holds a copy of the handle for a moment. If it
+        // fails, closing the handle unlocks.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Whether every file that the folder's manifest lists is there in full length.
+fn is_sound(folder: &Path) -> bool {
+    let Ok(manifest) = fs::read_to_string(folder.join(MANIFEST)) else { return false };
+    !manifest.is_empty()
+        && manifest.lines().all(|line| {
+            let Some((size, path)) = line.split_once(' ') else { return false };
+            fs::metadata(folder.join(path)).is_ok_and(|metadata| size.parse() == Ok(metadata.len()))
+        })
+}
+
+fn write_manifest(folder: &Path) -> Result<(), ProvisionError> {
+    let mut manifest = String::new();
+    let mut pending = vec![folder.to_path_buf()];
+    while let Some(current) = pending.pop() {
+        let list = || ProvisionError::io("list", &current);
+        for entry in fs::read_dir(&current).map_err(list())? {
+            let entry = entry.map_err(list())?;
+            let metadata = entry.metadata().map_err(list())?;
+            if metadata.is_dir() {
+                pending.push(entry.path());
+                continue;
+            }
+            let path = entry.path();
+            let relative = path.strip_prefix(folder).expect("BUG: listed below a folder that it is not below");
+            writeln!(manifest, "{} {}", metadata.len(), relative.display()).expect("a string takes everything");
+        }
+    }
+    let path = folder.join(MANIFEST);
+    fs::write(&path, manifest).map_err(ProvisionError::io("write", &path))
+}
+
+fn sha256(path: &Path) -> Result<String, ProvisionError> {
+    let read = || ProvisionError::io("read", path);
+    let mut file = File::open(path).map_err(read())?;
+    let mut digest = Sha256::new();
+    let mut buffer = vec![0; 1 << 18];
+    loop {
+        match file.read(&mut buffer).map_err(read())? {
+            0 => return Ok(hexadecimal(&digest.finalize())),
+            length => digest.update(&buffer[..length]),
+        }
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Removes a file or a folder that need not exist.
+fn remove(path: &Path) -> Result<(), ProvisionError> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(ProvisionError::io("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), ProvisionError> {
+    fs::rename(from, to).map_err(ProvisionError::io("move into place", to))
+}

