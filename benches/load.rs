@@ -1,0 +1,327 @@
+//! The saturated cases: many more tasks than connections, so that nearly every check-out waits.
+//!
+//! Every task loops: check out, yield once with the connection in hand, check in. There is no other work, so the numbers
+//! are those of the queue: how quickly a connection goes from hand to hand, and how fairly.
+//!
+//! Two kinds of rounds measure it, because noting down every operation slows it down: [`throughput`] only counts,
+//! [`waits`] takes tickets and clock readings and is not asked about speed.
+//!
+//! # What an overtake is
+//!
+//! A check-out that is served although an older one still waits. Age is a ticket, taken from a global counter right
+//! before the first poll; service is a place, taken from another one right after the check-out returned and before
+//! the connection is given back. Neither is taken at the moment when the pool decides, so some inversions say nothing.
+//! When a check-out takes its place, these older ones may be without theirs although the pool is first come, first served:
+//!
+//! - those that have been granted a connection, but whose task has not been run since. Each has a connection, and so
+//!   has the check-out at hand: there are at most `size - 1` of them;
+//! - those whose ticket was taken, but which had not queued yet when the check-out at hand queued (or was served at
+//!   once), and so are behind it with good reason. No task is suspended between its ticket and its place in the queue, so
+//!   each of them occupied a worker thread then, as did the check-out at hand: there are at most `workers - 1`.
+//!
+//! All others had queued before the check-out at hand, and had no connection when it had one: they were passed over.
+//! Hence a check-out counts as an overtake if more than `size - 1 + workers - 1` older ones are without a place. A pool
+//! that is first come, first served has exactly none, however its tasks are scheduled; one that is not may have more
+//! than are counted.
+//!
+//! # Waiters that get lost
+//!
+//! A pool that loses a wake-up leaves tasks behind that wait for ever. They get some time after the end, and are then
+//! abandoned and counted. The time they have waited by then counts as a wait, since leaving it out would reward the
+//! loss.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use tokio::sync::Barrier;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::timeout;
+
+use crate::micro::two_workers;
+use crate::subjects::Queue;
+
+/// A number of tasks on a pool of some size.
+#[derive(Clone, Copy)]
+pub struct Load {
+    pub name: &'static str,
+    tasks: usize,
+    size: usize,
+}
+
+/// The saturated cases.
+pub const LOADS: [Load; 2] = [
+    Load { name: "saturated/1000-on-10", tasks: 1_000, size: 10 },
+    Load { name: "saturated/10000-on-100", tasks: 10_000, size: 100 },
+];
+
+/// How long a saturated case runs, and how long it gets to wind down.
+#[derive(Clone, Copy)]
+pub struct Length {
+    pub warm_up: Duration,
+    pub measured: Duration,
+    pub wind_down: Duration,
+}
+
+/// What rounds that only count tell.
+pub struct Throughput {
+    /// Nanoseconds by the wall clock for each check-out and check-in.
+    pub nanos_per_op: f64,
+    /// Jain's index of the tasks' operations: 1 if all had the same number, 1/n if one of n had all.
+    pub jain: f64,
+    /// Tasks that were still waiting when they were abandoned.
+    pub lost: usize,
+}
+
+/// What rounds that note every operation tell.
+pub struct Waits {
+    /// Microseconds from the first poll of a check-out until it returned.
+    pub p50: f64,
+    pub p99: f64,
+    pub p999: f64,
+    /// Overtakes in every thousand check-outs, as defined above.
+    pub overtakes_per_thousand: f64,
+}
+
+/// Measures how many operations there are, and how evenly the tasks share them.
+pub fn throughput<S: Queue>(load: Load, length: Length) -> Throughput {
+    let outcome = drive::<S, Count>(load, length, Count::default);
+    let counts = outcome.records.iter().map(|count| count.served as f64);
+    let (sum, squares) = counts.fold((0.0, 0.0), |(sum, squares), count| (sum + count, squares + count * count));
+    Throughput {
+        nanos_per_op: outcome.measured.as_nanos() as f64 / sum,
+        jain: sum * sum / (load.tasks as f64 * squares),
+        lost: outcome.lost,
+    }
+}
+
+/// Measures how long check-outs wait, and how many overtake.
+pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
+    let counters = Arc::new(Counters::default());
+    let outcome = drive::<S, Notes>(load, length, || Notes::new(&counters));
+
+    let mut histogram = Histogram::<u64>::new(3).expect("three significant digits are allowed");
+    let mut served = Vec::new();
+    for notes in &outcome.records {
+        for note in notes.notes.iter().filter(|note| note.counted) {
+            histogram.record(note.waited).expect("a histogram that resizes takes every value");
+        }
+        // Waiting when it was abandoned, with a ticket and without a place.
+        if let Some((_, since)) = notes.waiting {
+            let waited = outcome.end.saturating_duration_since(since).as_nanos();
+            histogram.record(waited as u64).expect("a histogram that resizes takes every value");
+        }
+        served.extend_from_slice(&notes.notes);
+    }
+    // ORD: Relaxed; all tasks have ended, and their records came through a mutex.
+    let tickets = counters.tickets.load(Ordering::Relaxed);
+    let allowance = (load.size - 1) + (outcome.workers - 1);
+    let micros = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+    Waits {
+        p50: micros(0.5),
+        p99: micros(0.99),
+        p999: micros(0.999),
+        overtakes_per_thousand: overtakes_per_thousand(served, tickets as usize, allowance as u64),
+    }
+}
+
+/// Goes through the check-outs in the order of service and asks of each how many older ones were without a place.
+fn overtakes_per_thousand(mut served: Vec<Note>, tickets: usize, allowance: u64) -> f64 {
+    served.sort_unstable_by_key(|note| note.place);
+    let mut before = Prefixes::new(tickets);
+    let (mut counted, mut overtakes) = (0_u64, 0_u64);
+    for note in served {
+        let passed_over = note.ticket - before.count(note.ticket as usize);
+        before.add(note.ticket as usize);
+        counted += u64::from(note.counted);
+        overtakes += u64::from(note.counted && passed_over > allowance);
+    }
+    overtakes as f64 * 1e3 / counted.max(1) as f64
+}
+
+/// A Fenwick tree: how many of the tickets below a given one have been added.
+struct Prefixes(Vec<u32>);
+
+impl Prefixes {
+    fn new(tickets: usize) -> Self {
+        Self(vec![0; tickets + 1])
+    }
+
+    fn add(&mut self, ticket: usize) {
+        let mut node = ticket + 1;
+        while let Some(count) = self.0.get_mut(node) {
+            *count += 1;
+            node += node & node.wrapping_neg();
+        }
+    }
+
+    fn count(&self, below: usize) -> u64 {
+        let (mut node, mut count) = (below, 0);
+        while node > 0 {
+            count += u64::from(self.0[node]);
+            node &= node - 1;
+        }
+        count
+    }
+}
+
+/// What a task does at the two ends of a check-out.
+trait Record: Send + 'static {
+    /// Right before the first poll.
+    fn arrive(&mut self);
+    /// Right after the check-out returned. `phase` is the phase it returned in.
+    fn serve(&mut self, phase: u8);
+}
+
+/// Counts the check-outs of the measured phase.
+#[derive(Default)]
+struct Count {
+    served: u64,
+}
+
+impl Record for Count {
+    #[inline]
+    fn arrive(&mut self) {}
+
+    #[inline]
+    fn serve(&mut self, phase: u8) {
+        self.served += u64::from(phase == MEASURE);
+    }
+}
+
+/// The global order of arrivals and of services.
+#[derive(Default)]
+struct Counters {
+    tickets: AtomicU64,
+    places: AtomicU64,
+}
+
+/// Notes every check-out.
+struct Notes {
+    counters: Arc<Counters>,
+    /// The ticket of the check-out under way, and when its first poll was.
+    waiting: Option<(u64, Instant)>,
+    notes: Vec<Note>,
+}
+
+/// A check-out that was served.
+#[derive(Clone, Copy)]
+struct Note {
+    ticket: u64,
+    place: u64,
+    /// In nanoseconds.
+    waited: u64,
+    /// Served after the warm-up. Those served in the end, while the tasks wind down, count too: leaving out whoever
+    /// waits longest would flatter a pool that lets some wait for long.
+    counted: bool,
+}
+
+impl Notes {
+    fn new(counters: &Arc<Counters>) -> Self {
+        Self { counters: Arc::clone(counters), waiting: None, notes: Vec::new() }
+    }
+}
+
+impl Record for Notes {
+    #[inline]
+    fn arrive(&mut self) {
+        // ORD: AcqRel; pairs with itself in other tasks and keeps the ticket before the poll that follows.
+        let ticket = self.counters.tickets.fetch_add(1, Ordering::AcqRel);
+        self.waiting = Some((ticket, Instant::now()));
+    }
+
+    #[inline]
+    fn serve(&mut self, phase: u8) {
+        let (ticket, since) = self.waiting.take().expect("a check-out arrives before it is served");
+        // ORD: AcqRel; pairs with itself in other tasks and keeps the place after the grant and before the check-in.
+        let place = self.counters.places.fetch_add(1, Ordering::AcqRel);
+        let waited = since.elapsed().as_nanos() as u64;
+        self.notes.push(Note { ticket, place, waited, counted: phase != WARM_UP });
+    }
+}
+
+const WARM_UP: u8 = 0;
+const MEASURE: u8 = 1;
+const STOP: u8 = 2;
+
+struct Outcome<R> {
+    /// One for each task.
+    records: Vec<R>,
+    measured: Duration,
+    end: Instant,
+    lost: usize,
+    workers: usize,
+}
+
+/// Runs the tasks. The phases are switched from a thread that is none of the workers.
+fn drive<S: Queue, R: Record>(load: Load, length: Length, mut record: impl FnMut() -> R) -> Outcome<R> {
+    let runtime = two_workers();
+    let subject = Arc::new(runtime.block_on(S::open(load.size)));
+    runtime.block_on(subject.warm(load.size));
+
+    let phase = Arc::new(AtomicU8::new(WARM_UP));
+    let gate = Arc::new(Barrier::new(load.tasks + 1));
+    let records = Arc::new(Mutex::new(Vec::with_capacity(load.tasks)));
+    let mut tasks = JoinSet::new();
+    for _ in 0..load.tasks {
+        let (subject, phase, gate) = (Arc::clone(&subject), Arc::clone(&phase), Arc::clone(&gate));
+        let mut kept = Kept { record: Some(record()), records: Arc::clone(&records) };
+        let task = async move {
+            gate.wait().await;
+            // ORD: Relaxed here and below; a phase publishes nothing, and a few operations more or less do not matter.
+            while phase.load(Ordering::Relaxed) != STOP {
+                kept.record().arrive();
+                let connection = subject.check_out().await;
+                kept.record().serve(phase.load(Ordering::Relaxed));
+                yield_now().await;
+                drop(connection);
+            }
+        };
+        tasks.spawn_on(task, runtime.handle());
+    }
+
+    runtime.block_on(gate.wait());
+    thread::sleep(length.warm_up);
+    phase.store(MEASURE, Ordering::Relaxed);
+    let start = Instant::now();
+    thread::sleep(length.measured);
+    phase.store(STOP, Ordering::Relaxed);
+    let measured = start.elapsed();
+
+    let lost = runtime.block_on(async {
+        let finish = async {
+            while let Some(ended) = tasks.join_next().await {
+                ended.expect("the task does not panic");
+            }
+        };
+        let late = timeout(length.wind_down, finish).await.is_err();
+        let lost = if late { tasks.len() } else { 0 };
+        tasks.shutdown().await;
+        lost
+    });
+    let records = std::mem::take(&mut *records.lock().expect("no task panics with the lock"));
+    Outcome { records, measured, end: Instant::now(), lost, workers: runtime.metrics().num_workers() }
+}
+
+/// A task's record, which outlives the task even if that is abandoned.
+struct Kept<R> {
+    record: Option<R>,
+    records: Arc<Mutex<Vec<R>>>,
+}
+
+impl<R> Kept<R> {
+    #[inline]
+    fn record(&mut self) -> &mut R {
+        self.record.as_mut().expect("the record is taken only by the drop")
+    }
+}
+
+impl<R> Drop for Kept<R> {
+    fn drop(&mut self) {
+        if let (Some(record), Ok(mut records)) = (self.record.take(), self.records.lock()) {
+            records.push(record);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Interleaved rounds, and the tables of medians and ratios that come out of them.
+//!
+//! A single measurement of two threads means little on a small machine: it lands in one of two regimes, depending on
+//! how the threads' cache lines bounce, and stays there. So every case is measured in rounds, the subjects one after the
+//! other in each (A B C, A B C, …), each time with a fresh pool on fresh threads, and the medians are compared. Whatever
+//! slows the machine down for a while then slows all subjects down.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use crate::load::{LOADS, Length};
+use crate::micro::Run;
+use crate::{Case, Entry};
+
+/// How much to measure.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub rounds: usize,
+    /// Of the wall clock, for a case that times an operation, preparations included.
+    pub slice: Duration,
+    pub load: Length,
+}
+
+/// Runs the rounds, without those whose "case/subject" lacks the filter.
+pub fn run(entries: &[Entry], plan: &Plan, filter: Option<&str>) -> Sheet {
+    let mut sheet = Sheet { subjects: entries.iter().map(|entry| entry.name).collect(), rows: Vec::new() };
+    let wanted =
+        |case: &str, entry: &Entry| filter.is_none_or(|filter| format!("{case}/{}", entry.name).contains(filter));
+    for round in 1..=plan.rounds {
+        eprintln!("round {round} of {}", plan.rounds);
+        for case in Case::ALL {
+            for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(case.name(), entry)) {
+                if let Some(prepare) = entry.run(case) {
+                    let nanos = per_operation(&mut prepare(), plan.slice);
+                    sheet.note(case.name(), "ns per operation", column, nanos);
+                }
+            }
+        }
+        for load in LOADS {
+            for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(load.name, entry)) {
+                if let Some(throughput) = entry.throughput {
+                    let outcome = throughput(load, plan.load);
+                    sheet.note(load.name, "ns per operation", column, outcome.nanos_per_op);
+                    sheet.note(load.name, "Jain index", column, outcome.jain);
+                    sheet.note(load.name, LOST, column, outcome.lost as f64);
+                }
+            }
+            for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(load.name, entry)) {
+                if let Some(waits) = entry.waits {
+                    let outcome = waits(load, plan.load);
+                    sheet.note(load.name, "wait p50, us", column, outcome.p50);
+                    sheet.note(load.name, "wait p99, us", column, outcome.p99);
+                    sheet.note(load.name, "wait p999, us", column, outcome.p999);
+                    sheet.note(load.name, "overtakes per 1,000", column, outcome.overtakes_per_thousand);
+                }
+            }
+        }
+    }
+    sheet
+}
+
+/// Nanoseconds per operation, from as many as fit into the slice.
+fn per_operation(run: &mut Run, slice: Duration) -> f64 {
+    // Doubling finds the batch whose operations take a tenth of the slice, and warms up. Operations whose preparations
+    // are dear reach the other bound first; it is no use as the only one, or the batches of operations in several tasks
+    // would be sized by what it takes to start the tasks.
+    let mut batch = 1;
+    loop {
+        let start = Instant::now();
+        if run(batch) * 10 >= slice || start.elapsed() >= slice {
+            break;
+        }
+        batch *= 2;
+    }
+    let (start, mut taken, mut done) = (Instant::now(), Duration::ZERO, 0);
+    while done == 0 || start.elapsed() < slice {
+        taken += run(batch);
+        done += batch;
+    }
+    taken.as_nanos() as f64 / done as f64
+}
+
+/// What the rounds measured.
+pub struct Sheet {
+    subjects: Vec<&'static str>,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    case: &'static str,
+    what: &'static str,
+    /// For each subject, one value per round; none if it does not take part.
+    values: Vec<Vec<f64>>,
+}
+
+const LOST: &str = "lost tasks";
+
+/// What the others are divided by: the first of these that takes part in the case.
+const BASELINES: [&str; 3] = ["wharf", "floor", "deadpool"];
+
+impl Sheet {
+    fn note(&mut self, case: &'static str, what: &'static str, column: usize, value: f64) {
+        let at = self.rows.iter().position(|row| row.case == case && row.what == what).unwrap_or_else(|| {
+            self.rows.push(Row { case, what, values: vec![Vec::new(); self.subjects.len()] });
+            self.rows.len() - 1
+        });
+        self.rows[at].values[column].push(value);
+    }
+
+    /// Prints the medians, and the ratios of those that are times.
+    pub fn print(&self) {
+        println!("\nMedians of the rounds");
+        self.print_table(|row, column| row.median(column).map(plainly));
+        println!("\nRatios of the medians: times the baseline's time, so more than 1 is slower (* marks the baseline)");
+        self.print_table(|row, column| {
+            let ratio = self.ratio(row, column)?;
+            Some(if self.baseline(row) == Some(column) { "*".to_owned() } else { plainly(ratio) })
+        });
+        for row in self.rows.iter().filter(|row| row.what == LOST) {
+            for (column, subject) in self.subjects.iter().enumerate() {
+                if row.median(column).is_some_and(|lost| lost > 0.0) {
+                    println!(
+                        "{subject} lost tasks in {}: its times are those of the tasks it went on serving.",
+                        row.case
+                    );
+                }
+            }
+        }
+    }
+
+    /// Writes medians, extremes and ratios as JSON to `bench-ratios.json` in the target directory.
+    pub fn write(&self) -> std::io::Result<PathBuf> {
+        let target = std::env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target"), PathBuf::from);
+        fs::create_dir_all(&target)?;
+        let path = target.join("bench-ratios.json");
+        let rows: Vec<Value> = self.rows.iter().map(|row| self.row_as_json(row)).collect();
+        fs::write(&path, format!("{:#}\n", json!({ "subjects": self.subjects, "rows": rows })))?;
+        Ok(path)
+    }
+
+    fn row_as_json(&self, row: &Row) -> Value {
+        let by_subject = |value: &dyn Fn(usize) -> Option<f64>| {
+            let columns = self.subjects.iter().enumerate();
+            let values = columns.filter_map(|(column, &name)| Some((name.to_owned(), json!(value(column)?))));
+            Value::Object(values.collect::<Map<_, _>>())
+        };
+        json!({
+            "case": row.case,
+            "what": row.what,
+            "baseline": row.is_time().then(|| self.baseline(row).map(|column| self.subjects[column])),
+            "median": by_subject(&|column| row.median(column)),
+            "lowest": by_subject(&|column| row.values[column].iter().copied().reduce(f64::min)),
+            "highest": by_subject(&|column| row.values[column].iter().copied().reduce(f64::max)),
+            "ratio": by_subject(&|column| self.ratio(row, column)),
+        })
+    }
+
+    fn baseline(&self, row: &Row) -> Option<usize> {
+        let column = |name| self.subjects.iter().position(|&subject| subject == name);
+        BASELINES.into_iter().filter_map(column).find(|&column| !row.values[column].is_empty())
+    }
+
+    /// The subject's median over the baseline's, for times.
+    fn ratio(&self, row: &Row, column: usize) -> Option<f64> {
+        let baseline = row.median(self.baseline(row)?)?;
+        let ratio = row.median(column)? / baseline;
+        (row.is_time() && ratio.is_finite()).then_some(ratio)
+    }
+
+    fn print_table(&self, cell: impl Fn(&Row, usize) -> Option<String>) {
+        print!("{:<24}{:<21}", "case", "");
+        self.subjects.iter().for_each(|subject| print!("{subject:>10}"));
+        println!();
+        for row in &self.rows {
+            let cells: Vec<_> = (0..self.subjects.len()).map(|column| cell(row, column)).collect();
+            if cells.iter().all(Option::is_none) {
+                continue;
+            }
+            print!("{:<24}{:<21}", row.case, row.what);
+            cells.iter().for_each(|cell| print!("{:>10}", cell.as_deref().unwrap_or("-")));
+            println!();
+        }
+    }
+}
+
+impl Row {
+    fn median(&self, column: usize) -> Option<f64> {
+        let mut values = self.values[column].clone();
+        values.sort_unstable_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        match values.len() {
+            0 => None,
+            odd if odd % 2 == 1 => Some(values[middle]),
+            _ => Some((values[middle - 1] + values[middle]) / 2.0),
+        }
+    }
+
+    fn is_time(&self) -> bool {
+        self.what.starts_with("ns") || self.what.ends_with("us")
+    }
+}
+
+/// Two to four digits, or only the magnitude of what is tiny.
+fn plainly(value: f64) -> String {
+    match value {
+        value if value == value.trunc() && value < 1e6 => format!("{value:.0}"),
+        value if value < 0.1 => format!("{value:.0e}"),
+        value if value < 10.0 => format!("{value:.2}"),
+        value if value < 1_000.0 => format!("{value:.1}"),
+        value => format!("{value:.0}"),
+    }
+}

@@ -1,0 +1,56 @@
+//! deadpool: a `VecDeque` under a mutex behind a tokio semaphore; waiters wait on the semaphore.
+
+use std::convert::Infallible;
+
+use deadpool::managed::{Manager, Metrics, Object, Pool, RecycleResult};
+
+use super::{Clear, Create, Dummy, Queue, Subject};
+
+/// deadpool's managed pool without timeouts and hooks.
+pub struct Deadpool(Pool<Opener>);
+
+/// Opens dummies and finds every returning one good.
+pub struct Opener;
+
+impl Manager for Opener {
+    type Type = Dummy;
+    type Error = Infallible;
+
+    async fn create(&self) -> Result<Dummy, Infallible> {
+        Ok(Dummy::open())
+    }
+
+    async fn recycle(&self, _connection: &mut Dummy, _metrics: &Metrics) -> RecycleResult<Infallible> {
+        Ok(())
+    }
+}
+
+impl Subject for Deadpool {
+    const NAME: &'static str = "deadpool";
+    type Guard<'a> = Object<Opener>;
+
+    async fn open(size: usize) -> Self {
+        Self(Pool::builder(Opener).max_size(size).build().expect("no timeouts, so no runtime is needed"))
+    }
+
+    #[inline]
+    async fn check_out(&self) -> Object<Opener> {
+        self.0.get().await.expect("never closed, and opening cannot fail")
+    }
+}
+
+impl Queue for Deadpool {}
+
+/// Closing is `Object::take`, which gives the connection away for good.
+impl Create for Deadpool {
+    async fn create_and_close(&self) {
+        drop(Object::take(self.check_out().await));
+    }
+}
+
+/// Clearing is `retain` of nothing, and dropping what it removed.
+impl Clear for Deadpool {
+    fn clear(&self) {
+        drop(self.0.retain(|_, _| false));
+    }
+}

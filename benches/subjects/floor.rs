@@ -1,0 +1,177 @@
+//! The floor: what sharded idle stacks cost with nothing else around them.
+//!
+//! No pool that hands out a connection by taking it from a shared structure can be expected to be faster than this:
+//! one CAS to take, one to give back, both on a line that (as long as the shards are not empty) only the calling thread
+//! writes. There is no capacity, no generation, no waiter, no event, no connection even; an index is handed out. It is
+//! here to tell how much of a pool's cost is the pool's own doing.
+//!
+//! It has no queue, so a caller that finds nothing yields and tries again, and it has nothing to open. That is why it
+//! takes no part in the saturated cases and in `create-and-close`.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+
+use crossbeam::utils::CachePadded;
+
+use super::{Clear, Subject};
+
+/// Sharded Treiber stacks over a slab of indices. A tag in each head settles ABA.
+pub struct Floor {
+    heads: Box<[CachePadded<AtomicU64>]>,
+    /// For each index, the one below it in its stack. Padded: neighbours may be in the hands of different threads.
+    below: Box<[CachePadded<AtomicU32>]>,
+}
+
+/// An index taken from the floor.
+pub struct Taken<'a> {
+    floor: &'a Floor,
+    index: u32,
+}
+
+impl Subject for Floor {
+    const NAME: &'static str = "floor";
+    type Guard<'a> = Taken<'a>;
+
+    async fn open(size: usize) -> Self {
+        let shards = thread::available_parallelism().map_or(1, usize::from);
+        let floor = Self {
+            heads: (0..shards).map(|_| CachePadded::new(AtomicU64::new(Head::EMPTY.0))).collect(),
+            below: (0..size).map(|_| CachePadded::new(AtomicU32::new(NOTHING))).collect(),
+        };
+        floor.fill();
+        floor
+    }
+
+    async fn check_out(&self) -> Taken<'_> {
+        loop {
+            if let Some(index) = self.take() {
+                return Taken { floor: self, index };
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Clearing detaches every stack with one swap, and walks what it detached, as somebody has to.
+impl Clear for Floor {
+    fn clear(&self) {
+        for head in &self.heads {
+            // ORD: Acquire; pairs with the Release in `push`; makes the links of the detached stack visible.
+            let mut top = Head(head.swap(Head::EMPTY.0, Ordering::Acquire)).top();
+            while let Some(index) = top {
+                // ORD: Relaxed; the stack is detached, its links were acquired with its head.
+                top = some_index(self.below[index as usize].load(Ordering::Relaxed));
+            }
+        }
+    }
+
+    async fn refill(&self, _size: usize) {
+        self.fill();
+    }
+}
+
+impl Floor {
+    fn fill(&self) {
+        for index in 0..self.below.len() {
+            self.push(index % self.heads.len(), u32::try_from(index).expect("as many indices as a u32 can name"));
+        }
+    }
+
+    #[inline]
+    fn take(&self) -> Option<u32> {
+        let own = own_shard(self.heads.len());
+        self.pop(own).or_else(|| (0..self.heads.len()).filter(|&shard| shard != own).find_map(|shard| self.pop(shard)))
+    }
+
+    #[inline]
+    fn pop(&self, shard: usize) -> Option<u32> {
+        let head = &self.heads[shard];
+        // ORD: Acquire; pairs with the Release in `push`; makes the top's link visible.
+        let mut seen = Head(head.load(Ordering::Acquire));
+        loop {
+            let top = seen.top()?;
+            // ORD: Relaxed; acquired with the head. If it is stale by now, so is the tag, and the CAS fails.
+            let below = self.below[top as usize].load(Ordering::Relaxed);
+            // ORD: Acquire in both outcomes, as for the load. A pop publishes nothing: it continues the release
+            // sequences of the pushes below it.
+            match head.compare_exchange_weak(seen.0, seen.next(below).0, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(top),
+                Err(now) => seen = Head(now),
+            }
+        }
+    }
+
+    #[inline]
+    fn push(&self, shard: usize, index: u32) {
+        let head = &self.heads[shard];
+        // ORD: Relaxed; nothing is read through this value but the value itself.
+        let mut seen = Head(head.load(Ordering::Relaxed));
+        loop {
+            // ORD: Relaxed; published by the CAS below.
+            self.below[index as usize].store(seen.top_or_nothing(), Ordering::Relaxed);
+            // ORD: Release; pairs with the Acquire in `pop` and `clear`; publishes the link.
+            match head.compare_exchange_weak(seen.0, seen.next(index).0, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = Head(now),
+            }
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.floor.push(own_shard(self.floor.heads.len()), self.index);
+    }
+}
+
+/// The end of a stack, in place of an index.
+const NOTHING: u32 = u32::MAX;
+
+/// A stack's head: the index on top in the low half, a tag that grows with every change in the high half.
+#[derive(Clone, Copy)]
+struct Head(u64);
+
+impl Head {
+    const EMPTY: Self = Self(NOTHING as u64);
+
+    #[inline]
+    fn top_or_nothing(self) -> u32 {
+        (self.0 & u64::from(u32::MAX)) as u32
+    }
+
+    #[inline]
+    fn top(self) -> Option<u32> {
+        some_index(self.top_or_nothing())
+    }
+
+    /// The head that follows this one, with `top` on top.
+    #[inline]
+    fn next(self, top: u32) -> Self {
+        let tag = (self.0 >> 32) as u32;
+        Self(u64::from(tag.wrapping_add(1)) << 32 | u64::from(top))
+    }
+}
+
+#[inline]
+fn some_index(index: u32) -> Option<u32> {
+    (index != NOTHING).then_some(index)
+}
+
+/// The calling thread's shard. Threads are numbered in the order of their first call.
+#[inline]
+fn own_shard(shards: usize) -> usize {
+    const UNNUMBERED: usize = usize::MAX;
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<usize> = const { Cell::new(UNNUMBERED) };
+    }
+    NUMBER.with(|number| {
+        if number.get() == UNNUMBERED {
+            // ORD: Relaxed; only the numbers' difference matters.
+            number.set(THREADS.fetch_add(1, Ordering::Relaxed));
+        }
+        number.get() % shards
+    })
+}

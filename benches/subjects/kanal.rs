@@ -1,0 +1,74 @@
+//! kanal: a bounded channel that holds the connections. Not a pool, but the quickest way to build one.
+//!
+//! Check-out is `recv`, check-in is `try_send`; the channel hands a value straight to a waiting receiver. It opens
+//! nothing on demand, so it takes no part in `create-and-close`.
+
+use kanal::{AsyncReceiver, AsyncSender};
+
+use super::{Clear, Dummy, Queue, Subject};
+
+/// A bounded channel, filled with connections.
+pub struct Kanal {
+    idle: AsyncReceiver<Dummy>,
+    back: AsyncSender<Dummy>,
+}
+
+/// A connection received from the channel.
+pub struct Received<'a> {
+    back: &'a AsyncSender<Dummy>,
+    connection: Option<Dummy>,
+}
+
+impl Subject for Kanal {
+    const NAME: &'static str = "kanal";
+    type Guard<'a> = Received<'a>;
+
+    async fn open(size: usize) -> Self {
+        let (back, idle) = kanal::bounded_async(size);
+        let channel = Self { idle, back };
+        channel.fill(size);
+        channel
+    }
+
+    #[inline]
+    async fn check_out(&self) -> Received<'_> {
+        let connection = self.idle.recv().await.expect("the sender lives as long as the receiver");
+        Received { back: &self.back, connection: Some(connection) }
+    }
+}
+
+impl Queue for Kanal {}
+
+/// Clearing is `drain_into`, and dropping what was drained.
+impl Clear for Kanal {
+    fn clear(&self) {
+        let mut drained = Vec::new();
+        self.idle.drain_into(&mut drained).expect("the sender lives as long as the receiver");
+    }
+
+    async fn refill(&self, size: usize) {
+        self.fill(size);
+    }
+}
+
+impl Kanal {
+    fn fill(&self, size: usize) {
+        for _ in 0..size {
+            send_back(&self.back, Dummy::open());
+        }
+    }
+}
+
+impl Drop for Received<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            send_back(self.back, connection);
+        }
+    }
+}
+
+#[inline]
+fn send_back(back: &AsyncSender<Dummy>, connection: Dummy) {
+    assert_eq!(back.try_send(connection), Ok(true), "BUG: the channel has room for all its connections");
+}

@@ -1,0 +1,69 @@
+//! wharf: sharded lock-free idle stacks, one FIFO queue of waiters, direct hand-off.
+//!
+//! Not compiled yet: the pool it drives is still being written. It comes in with `pub mod wharf;` in `subjects` and, as
+//! the first of the entries in `pool.rs`, `Entry::of::<subjects::wharf::Wharf>().queues().creates().clears().done()`.
+//! The ratios are then relative to it.
+
+use wharf::{CheckedOut, Establish, EstablishError, Establishing, Pool, PoolOptions};
+
+use super::{Clear, Create, Dummy, Queue, Subject};
+
+/// wharf with its default options but for the size.
+pub struct Wharf(Pool<Opener>);
+
+/// Opens dummies, and calls broken the ones that say so.
+pub struct Opener;
+
+impl Establish for Opener {
+    type Connection = Dummy;
+
+    async fn establish(&self, _connecting: Establishing) -> Result<Dummy, EstablishError> {
+        Ok(Dummy::open())
+    }
+
+    fn is_errored(&self, connection: &Dummy) -> bool {
+        connection.broken
+    }
+}
+
+impl Subject for Wharf {
+    const NAME: &'static str = "wharf";
+    type Guard<'a> = CheckedOut<Opener>;
+
+    async fn open(size: usize) -> Self {
+        let size = u32::try_from(size).expect("a size that wharf can express");
+        let pool = Pool::builder("bench:1", Opener)
+            .options(PoolOptions::default().max_pool_size(size))
+            .build()
+            .expect("valid options, inside a runtime");
+        pool.ready();
+        Self(pool)
+    }
+
+    #[inline]
+    async fn check_out(&self) -> CheckedOut<Opener> {
+        self.0.check_out().await.expect("never closed, ready, without a timeout, and opening cannot fail")
+    }
+}
+
+impl Queue for Wharf {}
+
+/// Closing is `is_errored`: a connection that comes back errored is closed and not pooled.
+impl Create for Wharf {
+    async fn create_and_close(&self) {
+        let mut connection = self.check_out().await;
+        connection.broken = true;
+    }
+}
+
+/// A cleared pool is paused until it is made ready again, which is not measured.
+impl Clear for Wharf {
+    fn clear(&self) {
+        self.0.clear();
+    }
+
+    async fn refill(&self, size: usize) {
+        self.0.ready();
+        self.warm(size).await;
+    }
+}
