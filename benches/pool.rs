@@ -41,6 +41,7 @@ use subjects::{Clear, Create, Queue, Subject};
 /// Who takes part, and in what besides the hits. The order is that of the columns.
 fn entries() -> Vec<Entry> {
     vec![
+        Entry::of::<subjects::wharf::Wharf>().queues().creates().clears().done(),
         Entry::of::<subjects::floor::Floor>().clears().done(),
         Entry::of::<subjects::deadpool::Deadpool>().queues().creates().clears().done(),
         Entry::of::<subjects::bb8::Bb8>().queues().creates().done(),

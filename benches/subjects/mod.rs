@@ -16,6 +16,7 @@ pub mod floor;
 pub mod kanal;
 pub mod qp;
 pub mod sqlx;
+pub mod wharf;
 
 /// The connection every pool holds: a cache line of plain data, so that a pool which moves connections about pays for
 /// moving something, and opening one costs next to nothing.

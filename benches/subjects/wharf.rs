@@ -1,10 +1,6 @@
 //! wharf: sharded lock-free idle stacks, one FIFO queue of waiters, direct hand-off.
-//!
-//! Not compiled yet: the pool it drives is still being written. It comes in with `pub mod wharf;` in `subjects` and, as
-//! the first of the entries in `pool.rs`, `Entry::of::<subjects::wharf::Wharf>().queues().creates().clears().done()`.
-//! The ratios are then relative to it.
 
-use wharf::{CheckedOut, Establish, EstablishError, Establishing, Pool, PoolOptions};
+use wharf::{Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 use super::{Clear, Create, Dummy, Queue, Subject};
 
@@ -28,7 +24,7 @@ impl Establish for Opener {
 
 impl Subject for Wharf {
     const NAME: &'static str = "wharf";
-    type Guard<'a> = CheckedOut<Opener>;
+    type Guard<'a> = Connection<Opener>;
 
     async fn open(size: usize) -> Self {
         let size = u32::try_from(size).expect("a size that wharf can express");
@@ -41,7 +37,7 @@ impl Subject for Wharf {
     }
 
     #[inline]
-    async fn check_out(&self) -> CheckedOut<Opener> {
+    async fn check_out(&self) -> Connection<Opener> {
         self.0.check_out().await.expect("never closed, ready, without a timeout, and opening cannot fail")
     }
 }
@@ -59,7 +55,7 @@ impl Create for Wharf {
 /// A cleared pool is paused until it is made ready again, which is not measured.
 impl Clear for Wharf {
     fn clear(&self) {
-        self.0.clear();
+        self.0.clear(wharf::Clear::new()).expect("not in load-balanced mode");
     }
 
     async fn refill(&self, size: usize) {
