@@ -5,6 +5,8 @@ pub mod event;
 pub mod options;
 #[cfg(not(loom))]
 pub mod runtime;
+#[cfg(not(loom))]
+pub mod wire;
 
 #[doc(inline)]
 pub use error::{
