@@ -1,5 +1,7 @@
 //! A lock-free, many-core MongoDB connection pool.
 
+#[cfg(not(loom))]
+pub mod endpoint;
 pub mod error;
 pub mod event;
 pub mod options;
@@ -8,6 +10,9 @@ pub mod runtime;
 #[cfg(not(loom))]
 pub mod wire;
 
+#[cfg(not(loom))]
+#[doc(inline)]
+pub use endpoint::{CommandError, CommandFailure, Endpoint, EndpointConnection};
 #[doc(inline)]
 pub use error::{
     Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, PoolCleared,
