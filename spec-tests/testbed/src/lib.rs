@@ -1,1 +1,4 @@
 //! What the tests and examples of wharf run against.
+
+#[cfg(not(loom))]
+pub mod embedded;
