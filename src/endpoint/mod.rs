@@ -28,6 +28,8 @@ mod channel;
 mod connection;
 mod deadline;
 mod platform;
+#[cfg(test)]
+mod tests;
 mod transport;
 
 pub use address::InvalidAddress;
