@@ -91,7 +91,7 @@ mod tests {
         let refusals = [
             ("", "host or host:port, where host is a name or an IP address"),
             (":27017", "host or host:port, where host is a name or an IP address"),
-            ("/tmp/mongodb.sock", "host or host:port, where host is a name or an IP address"),
+            ("/run/mongodb.sock", "host or host:port, where host is a name or an IP address"),
             ("user@host", "host or host:port, where host is a name or an IP address"),
             ("host:", "a port from 1 to 65535"),
             ("host:0", "a port from 1 to 65535"),

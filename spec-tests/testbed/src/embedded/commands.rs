@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 
-use super::connection::Client;
+use super::connection::{Client, MAX_BSON_OBJECT_SIZE};
 use super::{Shared, hello};
 
 /// A command, as it lies in its message.
@@ -141,7 +141,7 @@ fn build_info() -> RawDocumentBuf {
         "version": "7.0.0",
         "versionArray": [7, 0, 0, 0],
         "gitVersion": "embedded",
-        "maxBsonObjectSize": 16 * 1024 * 1024,
+        "maxBsonObjectSize": MAX_BSON_OBJECT_SIZE,
         "ok": 1.0,
     }
 }

@@ -12,8 +12,14 @@ use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
 use super::Shared;
 use super::commands::{self, Command, Course, Effect};
 
-/// The limits that the server announces, and holds its clients to.
-pub(super) const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
+/// The `maxMessageSizeBytes` that the server announces, and holds its clients to.
+pub(super) const MAX_MESSAGE_SIZE: i32 = 48_000_000;
+
+/// The `maxBsonObjectSize` that the server announces, and holds its clients to.
+pub(super) const MAX_BSON_OBJECT_SIZE: i32 = 16 * 1024 * 1024;
+
+const LIMITS: Limits =
+    Limits { max_message_size: MAX_MESSAGE_SIZE as u32, max_document_size: MAX_BSON_OBJECT_SIZE as u32 };
 
 /// A connection that is counted as open until this value is dropped.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use bson::{DateTime, Document, RawBsonRef, RawDocumentBuf};
 
 use super::Shared;
 use super::commands::Command;
-use super::connection::{Client, LIMITS};
+use super::connection::{Client, MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE};
 
 /// Takes what the first hello on a connection says of its client, and returns that hello. Later ones change nothing.
 pub(super) fn greet(command: &Command<'_>, client: &mut Client, shared: &Shared) -> Option<Document> {
@@ -44,8 +44,8 @@ pub(super) fn reply(command: &Command<'_>, client: &Client, shared: &Shared) -> 
         reply.append(cstr!("msg"), "isdbgrid");
         reply.append(cstr!("serviceId"), service_id);
     }
-    reply.append(cstr!("maxBsonObjectSize"), i64::from(LIMITS.max_document_size));
-    reply.append(cstr!("maxMessageSizeBytes"), i64::from(LIMITS.max_message_size));
+    reply.append(cstr!("maxBsonObjectSize"), MAX_BSON_OBJECT_SIZE);
+    reply.append(cstr!("maxMessageSizeBytes"), MAX_MESSAGE_SIZE);
     reply.append(cstr!("maxWriteBatchSize"), 100_000);
     reply.append(cstr!("localTime"), DateTime::now());
     reply.append(cstr!("logicalSessionTimeoutMinutes"), 30);
