@@ -38,36 +38,6 @@ impl<T> Mutex<T> {
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// As [`Mutex::lock`], but looks a few times for the holder to leave before it blocks.
-    ///
-    /// For sections of some tens of nanoseconds that all cores enter all the time. Stepping back for about a
-    /// microsecond instead of at once asking for the cache line again lets the holder's core do a run of operations
-    /// on data that it has; the README has the measurement. Bounded: a holder that was preempted is waited for
-    /// asleep.
-    #[cfg(not(loom))]
-    pub(crate) fn lock_patiently(&self) -> MutexGuard<'_, T> {
-        for _ in 0..Self::LOOKS {
-            if let Ok(guard) = self.0.try_lock() {
-                return guard;
-            }
-            for _ in 0..Self::PAUSES {
-                std::hint::spin_loop();
-            }
-        }
-        self.lock()
-    }
-
-    #[cfg(not(loom))]
-    const LOOKS: u32 = 8;
-    #[cfg(not(loom))]
-    const PAUSES: u32 = 16;
-
-    /// loom's threads take turns: there is nothing to wait for by looking.
-    #[cfg(loom)]
-    pub(crate) fn lock_patiently(&self) -> MutexGuard<'_, T> {
-        self.lock()
-    }
 }
 
 /// A cell whose every access is a closure over a raw pointer, as loom wants it in order to see races.

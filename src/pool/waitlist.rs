@@ -121,7 +121,7 @@ impl<G> WaitList<G> {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, WaitQueue<G>> {
-        self.queue.lock_patiently()
+        self.queue.lock()
     }
 
     /// Leaves the queue, and tells `settle` while the lock is held. By the node's owner, who has enqueued it and not

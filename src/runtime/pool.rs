@@ -23,7 +23,7 @@ use super::opening;
 use super::publisher::{Publisher, Subscriber};
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::{BackgroundInterval, InvalidOption, PoolOptions};
-use crate::pool::{Clear, Core, Grant, PoolStatus, Started};
+use crate::pool::{Clear, Core, Grant, Place, PoolStatus, Started};
 
 /// A pool of connections to one address.
 ///
@@ -228,49 +228,50 @@ impl<E: Establish> Pool<E> {
     ) -> Result<Connection<E>, CheckOutError> {
         let core = &self.shared.core;
         let mut attempt = Attempt { core, started, is_over: false };
-        let grant = {
-            let mut acquire = pin!(core.acquire());
-            // No timer is made for what comes at once.
-            match poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
-                Poll::Ready(grant) => grant,
-                Poll::Pending => match earlier(core.options().wait_queue_deadline(), deadline) {
-                    None => acquire.await,
-                    Some(until) => match tokio::time::timeout_at(until, acquire).await {
-                        Ok(grant) => grant,
-                        Err(_elapsed) => return Err(attempt.failed(core.timed_out())),
-                    },
-                },
-            }
-        };
-        let idle = match grant {
-            Grant::Connection(idle) => idle,
-            Grant::Refused(refusal) => return Err(attempt.failed(core.refused(refusal))),
-            Grant::Place(place) => {
-                let pending = match place.create() {
-                    Ok(pending) => pending,
-                    Err(refusal) => return Err(attempt.failed(core.refused(refusal))),
-                };
-                let (connection_id, generation) = (pending.id(), pending.generation());
-                let (asked_by, delivery) = oneshot::channel();
-                self.runtime().spawn(opening::open(core.clone(), pending, Some(asked_by)));
-                let delivered = match deadline {
-                    None => delivery.await,
-                    Some(until) => match tokio::time::timeout_at(until, delivery).await {
-                        Ok(delivered) => delivered,
-                        Err(_elapsed) => return Err(attempt.failed(core.timed_out())),
-                    },
-                };
-                match delivered {
-                    Ok(Ok(idle)) => idle,
-                    Ok(Err(error)) => return Err(attempt.failed(error)),
-                    Err(_gone) => {
-                        return Err(attempt.failed(opening::task_ended::<E>(core, connection_id, generation)));
-                    }
-                }
-            }
+        let outcome = match self.acquire(deadline).await {
+            Some(Grant::Connection(idle)) => Ok(idle),
+            // Boxed, as it is rare: the future of a check-out that waits stays small.
+            Some(Grant::Place(place)) => Box::pin(self.open(place, deadline)).await,
+            Some(Grant::Refused(refusal)) => Err(core.refused(refusal)),
+            None => Err(core.timed_out()),
         };
         attempt.is_over = true;
-        Ok(Connection::new(idle.check_out(started)))
+        match outcome {
+            Ok(idle) => Ok(Connection::new(idle.check_out(started))),
+            Err(error) => Err(core.check_out_failed(started, error)),
+        }
+    }
+
+    /// Waits for a grant. `None`: until `waitQueueTimeoutMS` or the deadline.
+    async fn acquire(&self, deadline: Option<Instant>) -> Option<Grant<E::Connection, TokioHost<E>>> {
+        let core = &self.shared.core;
+        let mut acquire = pin!(core.acquire());
+        // No timer is made for what comes at once.
+        if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
+            return Some(grant);
+        }
+        match earlier(core.options().wait_queue_deadline(), deadline) {
+            None => Some(acquire.await),
+            // Boxed, as above: the one allocation of a waiter with a timeout.
+            Some(until) => Box::pin(tokio::time::timeout_at(until, acquire)).await.ok(),
+        }
+    }
+
+    /// Opens a connection in a task of its own, and waits for it, at most until the deadline.
+    async fn open(&self, place: Place<E::Connection, TokioHost<E>>, deadline: Option<Instant>) -> opening::Delivery<E> {
+        let core = &self.shared.core;
+        let pending = place.create().map_err(|refusal| core.refused(refusal))?;
+        let (connection_id, generation) = (pending.id(), pending.generation());
+        let (asked_by, delivery) = oneshot::channel();
+        self.runtime().spawn(opening::open(core.clone(), pending, Some(asked_by)));
+        let delivered = match deadline {
+            None => delivery.await,
+            Some(until) => match tokio::time::timeout_at(until, delivery).await {
+                Ok(delivered) => delivered,
+                Err(_elapsed) => return Err(core.timed_out()),
+            },
+        };
+        delivered.unwrap_or_else(|_gone| Err(opening::task_ended::<E>(core, connection_id, generation)))
     }
 
     /// This pool, or what it is after a fork.
@@ -344,13 +345,6 @@ struct Attempt<'p, E: Establish> {
     core: &'p Arc<Core<E::Connection, TokioHost<E>>>,
     started: Started,
     is_over: bool,
-}
-
-impl<E: Establish> Attempt<'_, E> {
-    fn failed(&mut self, error: CheckOutError) -> CheckOutError {
-        self.is_over = true;
-        self.core.check_out_failed(self.started, error)
-    }
 }
 
 impl<E: Establish> Drop for Attempt<'_, E> {
