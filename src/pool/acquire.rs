@@ -246,17 +246,9 @@ impl<C: Send + 'static, H: Host<C>> Future for Acquire<'_, C, H> {
         // SAFETY: `node` stays where it is, and is not moved out of; the other fields are not pinned.
         let this = unsafe { self.get_unchecked_mut() };
         if this.queued {
-            if let Some(grant) = this.node.take_grant() {
-                this.queued = false;
-                return Poll::Ready(grant);
-            }
-            return match this.core.waiters.renew(&this.node, context.waker()) {
-                Some(grant) => {
-                    this.queued = false;
-                    Poll::Ready(grant)
-                }
-                None => Poll::Pending,
-            };
+            let polled = this.core.waiters.poll(&this.node, context);
+            this.queued = polled.is_pending();
+            return polled;
         }
         loop {
             if let Some(grant) = this.core.seek() {

@@ -1,4 +1,4 @@
-//! The wait list: who waits for a connection, first come, first served.
+//! The wait list on nodes of its own.
 //!
 //! A waiter is a node inside of the future that waits; the list is a ring of pointers to nodes under a short lock. Who
 //! has something to grant claims the first node by taking its pointer out of the ring, and puts the grant straight
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomPinned;
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, UnsafeCell, yield_now};
@@ -24,7 +24,7 @@ use crate::sync::{Mutex, MutexGuard, UnsafeCell, yield_now};
 /// granted) waits for the grant, which its granter is just writing.
 /// INV-4 (who touches a node's cells): the owner before the enqueuing; whoever holds the list's lock while the node is
 /// in the ring; the granter while it is claimed; the owner again once it is granted or has left.
-pub(super) struct Node<G> {
+pub(in crate::pool) struct Node<G> {
     granted: AtomicBool,
     /// The position of this node's pointer in the ring, counted from the ring's beginning of time.
     position: UnsafeCell<u64>,
@@ -41,7 +41,7 @@ unsafe impl<G: Send> Sync for Node<G> {}
 
 #[allow(unsafe_code)]
 impl<G> Node<G> {
-    pub(super) fn new() -> Self {
+    pub(in crate::pool) fn new() -> Self {
         Self {
             granted: AtomicBool::new(false),
             position: UnsafeCell::new(0),
@@ -52,7 +52,7 @@ impl<G> Node<G> {
     }
 
     /// Takes the grant, if it has come. By the owner.
-    pub(super) fn take_grant(&self) -> Option<G> {
+    fn take_grant(&self) -> Option<G> {
         // ORD: Acquire; pairs with the Release in `Claimed::grant`; makes the grant visible.
         if !self.granted.load(Ordering::Acquire) {
             return None;
@@ -76,7 +76,7 @@ impl<G> Node<G> {
 
 /// A node that was taken out of the ring and is to be granted something.
 #[must_use = "its owner waits for the grant"]
-pub(super) struct Claimed<G>(NonNull<Node<G>>);
+pub(in crate::pool) struct Claimed<G>(NonNull<Node<G>>);
 
 // SAFETY: INV-4: the node is touched only as its rules allow.
 #[allow(unsafe_code)]
@@ -87,7 +87,7 @@ impl<G> Claimed<G> {
     /// Grants. Returns whom to wake.
     ///
     /// Not to be called under a lock that a waiter takes: the first write usually has to fetch the node's cache line.
-    pub(super) fn grant(self, grant: G) -> Waker {
+    pub(in crate::pool) fn grant(self, grant: G) -> Waker {
         // SAFETY: INV-3: claimed, so it stays.
         let node = unsafe { self.0.as_ref() };
         // SAFETY: INV-4: claimed, so the granter's.
@@ -102,12 +102,12 @@ impl<G> Claimed<G> {
     }
 }
 
-pub(super) struct WaitList<G> {
+pub(in crate::pool) struct WaitList<G> {
     queue: Mutex<WaitQueue<G>>,
 }
 
 /// The list, locked.
-pub(super) struct WaitQueue<G> {
+pub(in crate::pool) struct WaitQueue<G> {
     /// Who left the queue has `None` here until the ring gets around to it.
     ring: VecDeque<Option<Claimed<G>>>,
     /// The position of the ring's front.
@@ -116,17 +116,17 @@ pub(super) struct WaitQueue<G> {
 }
 
 impl<G> WaitList<G> {
-    pub(super) fn new() -> Self {
+    pub(in crate::pool) fn new() -> Self {
         Self { queue: Mutex::new(WaitQueue { ring: VecDeque::new(), front: 0, len: 0 }) }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, WaitQueue<G>> {
+    pub(in crate::pool) fn lock(&self) -> MutexGuard<'_, WaitQueue<G>> {
         self.queue.lock()
     }
 
     /// Leaves the queue, and tells `settle` while the lock is held. By the node's owner, who has enqueued it and not
     /// taken a grant since. Returns the grant if one came before.
-    pub(super) fn leave(&self, node: &Node<G>, settle: impl FnOnce(&WaitQueue<G>)) -> Option<G> {
+    pub(in crate::pool) fn leave(&self, node: &Node<G>, settle: impl FnOnce(&WaitQueue<G>)) -> Option<G> {
         let mut queue = self.lock();
         let Some(place) = queue.place_of(node) else {
             drop(queue);
@@ -139,10 +139,18 @@ impl<G> WaitList<G> {
         None
     }
 
-    /// Renews whom to wake. By the node's owner, who has enqueued it and not taken a grant since. Returns the grant if
-    /// one came before.
+    /// Looks for the grant, and else renews whom to wake. By the node's owner, who has enqueued it and not taken a
+    /// grant since.
+    pub(in crate::pool) fn poll(&self, node: &Node<G>, context: &mut Context<'_>) -> Poll<G> {
+        match node.take_grant().or_else(|| self.renew(node, context.waker())) {
+            Some(grant) => Poll::Ready(grant),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Renews whom to wake. Returns the grant if one came before.
     #[allow(unsafe_code)]
-    pub(super) fn renew(&self, node: &Node<G>, waker: &Waker) -> Option<G> {
+    fn renew(&self, node: &Node<G>, waker: &Waker) -> Option<G> {
         let new = waker.clone();
         let queue = self.lock();
         if queue.place_of(node).is_none() {
@@ -163,16 +171,22 @@ impl<G> WaitQueue<G> {
     /// Rings below this size are not worth tidying up.
     const TIDY_FROM: usize = 64;
 
-    pub(super) fn len(&self) -> u32 {
+    pub(in crate::pool) fn len(&self) -> u32 {
         self.len
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    #[cfg(not(loom))]
+    pub(super) fn ring_len(&self) -> usize {
+        self.ring.len()
+    }
+
+    pub(in crate::pool) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Queues up at the end.
-    pub(super) fn enqueue(&mut self, node: Pin<&Node<G>>, waker: Waker) {
+    pub(in crate::pool) fn enqueue(&mut self, node: Pin<&Node<G>>, waker: Waker) {
         let position = self.front + self.ring.len() as u64;
         // SAFETY: INV-4: not enqueued yet, so the caller's, who owns the node.
         unsafe {
@@ -184,7 +198,7 @@ impl<G> WaitQueue<G> {
     }
 
     /// Claims the first in the queue, if anybody waits.
-    pub(super) fn claim_first(&mut self) -> Option<Claimed<G>> {
+    pub(in crate::pool) fn claim_first(&mut self) -> Option<Claimed<G>> {
         while let Some(entry) = self.ring.pop_front() {
             self.front += 1;
             if entry.is_some() {
@@ -196,7 +210,7 @@ impl<G> WaitQueue<G> {
     }
 
     /// Claims all who wait.
-    pub(super) fn claim_all(&mut self) -> Vec<Claimed<G>> {
+    pub(in crate::pool) fn claim_all(&mut self) -> Vec<Claimed<G>> {
         self.front += self.ring.len() as u64;
         self.len = 0;
         self.ring.drain(..).flatten().collect()
@@ -224,77 +238,6 @@ impl<G> WaitQueue<G> {
                 // SAFETY: INV-4: in the ring, and we hold the lock.
                 node.position.with_mut(|position| unsafe { *position = self.front + offset as u64 });
             }
-        }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    fn queue_up<'n>(list: &WaitList<u32>, nodes: impl IntoIterator<Item = &'n Pin<Box<Node<u32>>>>) {
-        for node in nodes {
-            list.lock().enqueue(node.as_ref(), Waker::noop().clone());
-        }
-    }
-
-    fn nodes(count: usize) -> Vec<Pin<Box<Node<u32>>>> {
-        (0..count).map(|_| Box::pin(Node::new())).collect()
-    }
-
-    fn grant(list: &WaitList<u32>, value: u32) -> bool {
-        let claimed = list.lock().claim_first();
-        claimed.map(|claimed| claimed.grant(value)).is_some()
-    }
-
-    #[test]
-    fn first_come_first_served() {
-        let (list, nodes) = (WaitList::new(), nodes(3));
-        queue_up(&list, &nodes);
-        for (value, node) in nodes.iter().enumerate() {
-            assert_eq!(node.take_grant(), None);
-            assert!(grant(&list, value as u32));
-            assert_eq!(node.take_grant(), Some(value as u32));
-        }
-        assert!(!grant(&list, 9), "nobody waits");
-    }
-
-    #[test]
-    fn who_leaves_is_passed_over_and_who_was_granted_gets_it_back() {
-        let (list, nodes) = (WaitList::new(), nodes(3));
-        queue_up(&list, &nodes);
-        assert_eq!(list.leave(&nodes[1], |_| {}), None);
-        assert!(grant(&list, 1));
-        assert_eq!(list.leave(&nodes[0], |_| {}), Some(1), "granted before it left");
-        assert!(grant(&list, 2));
-        assert_eq!(nodes[2].take_grant(), Some(2));
-        assert!(list.lock().is_empty());
-    }
-
-    #[test]
-    fn a_storm_of_cancellations_leaves_a_small_ring_in_the_same_order() {
-        let (list, nodes) = (WaitList::new(), nodes(1_000));
-        queue_up(&list, &nodes);
-        let stays = |index: &usize| index.is_multiple_of(100);
-        for index in (0..1_000).filter(|index| !stays(index)) {
-            assert_eq!(list.leave(&nodes[index], |_| {}), None);
-        }
-        assert_eq!(list.lock().len(), 10);
-        assert!(list.lock().ring.len() < WaitQueue::<u32>::TIDY_FROM);
-        for index in (0..1_000).filter(stays) {
-            assert!(grant(&list, index as u32));
-            assert_eq!(nodes[index].take_grant(), Some(index as u32));
-        }
-        assert!(list.lock().is_empty());
-    }
-
-    #[test]
-    fn a_node_can_queue_up_again() {
-        let (list, nodes) = (WaitList::new(), nodes(1));
-        for round in 0..3 {
-            queue_up(&list, &nodes);
-            assert!(grant(&list, round));
-            assert_eq!(nodes[0].take_grant(), Some(round));
         }
     }
 }

@@ -1,0 +1,104 @@
+//! What both wait lists must do.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use super::{Node, WaitList};
+
+fn queue_up<'n>(list: &WaitList<u32>, nodes: impl IntoIterator<Item = &'n Pin<Box<Node<u32>>>>) {
+    for node in nodes {
+        list.lock().enqueue(node.as_ref(), Waker::noop().clone());
+    }
+}
+
+fn nodes(count: usize) -> Vec<Pin<Box<Node<u32>>>> {
+    (0..count).map(|_| Box::pin(Node::new())).collect()
+}
+
+fn grant(list: &WaitList<u32>, value: u32) -> bool {
+    let claimed = list.lock().claim_first();
+    claimed.map(|claimed| claimed.grant(value)).is_some()
+}
+
+fn look(list: &WaitList<u32>, node: &Node<u32>) -> Option<u32> {
+    match list.poll(node, &mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn first_come_first_served() {
+    let (list, nodes) = (WaitList::new(), nodes(3));
+    queue_up(&list, &nodes);
+    for (value, node) in nodes.iter().enumerate() {
+        assert_eq!(look(&list, node), None);
+        assert!(grant(&list, value as u32));
+        assert_eq!(look(&list, node), Some(value as u32));
+    }
+    assert!(!grant(&list, 9), "nobody waits");
+}
+
+#[test]
+fn who_leaves_is_passed_over_and_who_was_granted_gets_it_back() {
+    let (list, nodes) = (WaitList::new(), nodes(3));
+    queue_up(&list, &nodes);
+    assert_eq!(list.leave(&nodes[1], |_| {}), None);
+    assert!(grant(&list, 1));
+    assert_eq!(list.leave(&nodes[0], |_| {}), Some(1), "granted before it left");
+    assert!(grant(&list, 2));
+    assert_eq!(look(&list, &nodes[2]), Some(2));
+    assert!(list.lock().is_empty());
+}
+
+#[test]
+fn whoever_leaves_tells_how_many_are_left() {
+    let (list, nodes) = (WaitList::new(), nodes(2));
+    queue_up(&list, &nodes);
+    let mut left = Vec::new();
+    for node in &nodes {
+        assert_eq!(list.leave(node, |queue| left.push(queue.len())), None);
+    }
+    assert_eq!(left, [1, 0]);
+}
+
+#[test]
+fn all_can_be_claimed_at_once() {
+    let (list, nodes) = (WaitList::new(), nodes(3));
+    queue_up(&list, &nodes);
+    let claimed = list.lock().claim_all();
+    assert!(list.lock().is_empty());
+    for (value, claimed) in claimed.into_iter().enumerate() {
+        drop(claimed.grant(value as u32));
+    }
+    let granted: Vec<_> = nodes.iter().map(|node| look(&list, node)).collect();
+    assert_eq!(granted, [Some(0), Some(1), Some(2)]);
+}
+
+#[test]
+fn a_storm_of_cancellations_keeps_the_order() {
+    let (list, nodes) = (WaitList::new(), nodes(1_000));
+    queue_up(&list, &nodes);
+    let stays = |index: &usize| index.is_multiple_of(100);
+    for index in (0..1_000).filter(|index| !stays(index)) {
+        assert_eq!(list.leave(&nodes[index], |_| {}), None);
+    }
+    assert_eq!(list.lock().len(), 10);
+    #[cfg(not(feature = "event-listener-queue"))]
+    assert!(list.lock().ring_len() < 64, "what is left of those who left");
+    for index in (0..1_000).filter(stays) {
+        assert!(grant(&list, index as u32));
+        assert_eq!(look(&list, &nodes[index]), Some(index as u32));
+    }
+    assert!(list.lock().is_empty());
+}
+
+#[test]
+fn a_node_can_queue_up_again() {
+    let (list, nodes) = (WaitList::new(), nodes(1));
+    for round in 0..3 {
+        queue_up(&list, &nodes);
+        assert!(grant(&list, round));
+        assert_eq!(look(&list, &nodes[0]), Some(round));
+    }
+}
