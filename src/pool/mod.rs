@@ -19,4 +19,4 @@ pub use host::Host;
 pub use slab::Purpose;
 pub use state::{Phase, PoolState};
 pub use status::PoolStatus;
-pub use tokens::{Idle, Interrupted, Interruption, Lease, Opening, Pending, Place, Started};
+pub use tokens::{Established, Idle, Interrupted, Interruption, Lease, Opening, Pending, Place, Started};

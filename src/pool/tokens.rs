@@ -284,7 +284,7 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
     ///
     /// When the establishment was to be given up, the connection is closed instead.
     #[allow(unsafe_code)]
-    pub fn established(self, connection: C) -> Result<(Idle<C, H>, Opening<C, H>), Interrupted> {
+    pub fn established(self, connection: C) -> Result<Established<C, H>, Interrupted> {
         let held = self.0;
         let core = held.core();
         // SAFETY: INV-1: we own the slot, and nothing borrows what is not there yet.
@@ -319,6 +319,9 @@ impl<C: Send + 'static, H: Host<C>> Drop for Pending<C, H> {
         self.0.retire(reason, true);
     }
 }
+
+/// An established connection, and its share in the pending count.
+pub type Established<C, H> = (Idle<C, H>, Opening<C, H>);
 
 /// An establishment was given up because the pool was cleared or closed meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

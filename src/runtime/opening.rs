@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::establish::{Establish, Establishing};
 use super::host::{Failure, TokioHost};
 use crate::error::{CheckOutError, ConnectionError, EstablishError, PoolCleared, Stage};
-use crate::pool::{Core, Idle, Pending, Phase, Refusal};
+use crate::pool::{Core, Established, Idle, Pending, Phase, Refusal};
 
 type SharedCore<E> = Arc<Core<<E as Establish>::Connection, TokioHost<E>>>;
 pub(super) type Delivery<E> = Result<Idle<<E as Establish>::Connection, TokioHost<E>>, CheckOutError>;
@@ -45,15 +45,10 @@ pub(super) async fn open<E: Establish>(
     }
 }
 
-type Established<E> = (
-    Idle<<E as Establish>::Connection, TokioHost<E>>,
-    crate::pool::Opening<<E as Establish>::Connection, TokioHost<E>>,
-);
-
 async fn establish<E: Establish>(
     core: &SharedCore<E>,
     pending: Pending<E::Connection, TokioHost<E>>,
-) -> Result<Established<E>, CheckOutError> {
+) -> Result<Established<E::Connection, TokioHost<E>>, CheckOutError> {
     let (connection_id, generation) = (pending.id(), pending.generation());
     // The establisher may keep its `Establishing` for longer than we want to keep the token, so both share it.
     let shared = Arc::new(Mutex::new(Some(pending)));
