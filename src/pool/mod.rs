@@ -1,4 +1,66 @@
 //! The core of the pool: no I/O, no clock, no tasks, no randomness.
+//!
+//! [`Core`] is generic over its connections and over the world around it ([`Host`]). What has to happen outside, such
+//! as opening a connection, comes back as a token: a [`Place`] is the right to open one, a [`Pending`] one that is
+//! being opened, an [`Idle`] one that nobody uses, a [`Lease`] one that somebody uses. [`Pool`](crate::Pool) is a core
+//! on tokio.
+//!
+//! # The words
+//!
+//! | word | holds | written by |
+//! | --- | --- | --- |
+//! | pool word (`state.rs`) | phase, generation | ready, clear and close, under the ledger's lock |
+//! | capacity word (`capacity.rs`) | total, pending, "somebody waits", version | creating, establishing and closing a connection; the first and the last who wait |
+//! | a shard's head (`shard.rs`), one per core | top of the stack, "somebody waits", tag | check-out and check-in; the first and the last who wait |
+//! | wait list (`waitlist/`) | who waits, in order | who waits, and who serves them |
+//! | ledger (`ledger.rs`) | ids, free slots, stale stacks, services | all that is rare |
+//!
+//! A check-out that finds a connection on top of its thread's shard swaps that head, and its check-in swaps it back.
+//! Neither writes anything else that is shared, and neither takes a lock. The only other shared line that a check-in
+//! reads is the pool word, which hardly ever changes. The number of available connections is not counted anywhere: each
+//! slot in a stack knows the height of the stack up to itself.
+//!
+//! # Invariants
+//!
+//! - INV-1 (one owner): a slot has one owner at a time, and only the owner touches its connection (`slab.rs`).
+//! - INV-2 (a connection keeps its pool): each connection's slot holds an `Arc` of the core until the slot is freed, so
+//!   tokens can do with a pointer, and check-out and check-in touch no reference count (`slab.rs`).
+//! - INV-3 (nodes stay) and INV-4 (who touches a node): `waitlist/ring.rs`.
+//! - INV-5 (while somebody waits): all shards are flagged and empty, and the capacity word is flagged and admits nobody
+//!   (`acquire.rs`). So whatever comes free comes to the wait list's lock, and goes to the first in the queue.
+//!
+//! # Who waits
+//!
+//! "Somebody waits" is a bit in the very words that a check-out and a check-in swap anyway. The hot path needs no fence
+//! and no second line to learn of waiters, and a newcomer cannot take a connection past a queue that it has not
+//! noticed. Flags change under the wait list's lock only.
+//!
+//! A waiter is granted a connection, the right to open one, or a refusal, all through the one queue. The first two are
+//! tokens, so a waiter that goes away at the wrong moment drops them, and they go to the next.
+//!
+//! # The orderings
+//!
+//! 1. `PoolReady` is emitted before anybody can open a connection: `Core::ready` emits, then changes the word; and a
+//!    connection is created, and its event emitted, under the same lock, after another look at the word
+//!    (`Place::create`).
+//! 2. A connection that was opened in the background is available before it stops counting as pending: it is put first,
+//!    then its [`Opening`] is dropped. Who wants to open one reads the capacity word, searches the shards, and swaps the
+//!    word it has read (`Core::seek`).
+//! 3. No wake-up and no connection is lost: `Core::queue_up` raises the flags, then looks once more.
+//! 4. First come, first served, and nobody barges: INV-5, and one queue.
+//! 5. Both limits hold at every instant: they are in one word.
+//! 6. A check-in that races a clear or a close is either detached with the others or notices: `Shard::push`.
+//! 7. Ids are in the order of the `ConnectionCreated` events: both under the ledger's lock.
+//! 8. `PoolCleared` follows the change of the generation, under the same lock.
+//!
+//! `loom-tests/` has a model of each, and for each model mutants of this code that it must catch.
+//!
+//! # What is deliberately absent
+//!
+//! No fairness between shards: a thread takes from its own first. No counter of available connections. No epoch-based
+//! reclamation: slots are never freed. No lock in the hot path, and no claim that the waiting path has none: it takes
+//! one for some ten nanoseconds. No event-listener in the wait list that ships: see `waitlist/mod.rs` for the measured
+//! reason.
 
 mod acquire;
 mod capacity;
