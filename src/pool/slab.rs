@@ -264,50 +264,62 @@ impl<C> Slot<C> {
 
 /// All slots of a pool.
 pub(super) struct Slab<C> {
-    /// Segment `k` has `2^(k + first)` slots.
+    /// The first slots. Most pools have no others, and finding one of these is one comparison.
+    first: Box<[Slot<C>]>,
+    /// Segment `k` follows what comes before it, and doubles it: it has `2^k` times as many slots as `first`.
     segments: [OnceLock<Box<[Slot<C>]>>; Slab::<()>::SEGMENTS],
-    /// The logarithm of the first segment's size.
-    first: u32,
     /// How many slots were ever handed out.
     len: AtomicU32,
 }
 
 impl<C> Slab<C> {
-    /// Enough for 2^20 slots, from the smallest first segment on.
+    /// Enough for 2^20 slots, from the fewest first slots on.
     const SEGMENTS: usize = 20;
-    /// A pool of the default size needs two segments.
-    const FIRST_SLOTS: u32 = 64;
+    /// A pool of the default size needs no segments.
+    const FIRST_SLOTS: u32 = 128;
 
-    /// A slab for up to `capacity` slots, with none.
+    /// A slab for up to `capacity` slots, with none handed out.
     pub(super) fn new(capacity: u32) -> Self {
-        let first = capacity.clamp(2, Self::FIRST_SLOTS).next_power_of_two().trailing_zeros();
-        Self { segments: std::array::from_fn(|_| OnceLock::new()), first, len: AtomicU32::new(0) }
-    }
-
-    /// Which segment an index lies in, and where.
-    #[inline]
-    fn locate(&self, index: u32) -> (usize, usize) {
-        let shifted = index + (1 << self.first);
-        let size = u32::BITS - 1 - shifted.leading_zeros();
-        ((size - self.first) as usize, (shifted - (1 << size)) as usize)
+        let first = capacity.clamp(1, Self::FIRST_SLOTS).next_power_of_two();
+        Self {
+            first: (0..first).map(Slot::new).collect(),
+            segments: std::array::from_fn(|_| OnceLock::new()),
+            len: AtomicU32::new(0),
+        }
     }
 
     #[inline]
     pub(super) fn slot(&self, index: u32) -> &Slot<C> {
+        match self.first.get(index as usize) {
+            Some(slot) => slot,
+            None => self.later_slot(index),
+        }
+    }
+
+    #[cold]
+    fn later_slot(&self, index: u32) -> &Slot<C> {
         let (segment, offset) = self.locate(index);
         // An index is only ever read from a word that was written after `grow` returned it.
         let slots = self.segments[segment].get().expect("BUG: an index without a slot");
         &slots[offset]
     }
 
+    /// Which segment an index beyond the first slots lies in, and where.
+    fn locate(&self, index: u32) -> (usize, usize) {
+        let first = self.first.len().trailing_zeros();
+        // Segment `k` begins at index `first * 2^k`, so the index's highest bit tells.
+        let highest = u32::BITS - 1 - index.leading_zeros();
+        ((highest - first) as usize, (index - (1 << highest)) as usize)
+    }
+
     /// Hands out a slot that never was. The caller holds the ledger's lock, and stays within the capacity.
     pub(super) fn grow(&self) -> u32 {
         // Relaxed, as changes are under the ledger's lock.
         let index = self.len.load(Ordering::Relaxed);
-        let (segment, offset) = self.locate(index);
-        if offset == 0 {
-            let slots = 1_u32 << (self.first + segment as u32);
-            let made = self.segments[segment].set((index..index + slots).map(Slot::new).collect());
+        // The index at which a segment begins is also the number of its slots.
+        if index as usize >= self.first.len() && index.is_power_of_two() {
+            let (segment, _) = self.locate(index);
+            let made = self.segments[segment].set((index..2 * index).map(Slot::new).collect());
             assert!(made.is_ok(), "BUG: segment {segment} made twice");
         }
         // ORD: Release; pairs with the Acquire in `iter`; publishes the segment.
@@ -355,9 +367,9 @@ mod tests {
 
     #[test]
     fn the_last_index_of_all_lies_in_a_segment() {
-        for capacity in [1, 2, 64, 1 << 20] {
+        for capacity in [1, 2, 128, 1 << 20] {
             let (segment, _) = Slab::<()>::new(capacity).locate((1 << 20) - 2);
-            assert!(segment < Slab::<()>::SEGMENTS, "first segment for {capacity}: segment {segment}");
+            assert!(segment < Slab::<()>::SEGMENTS, "first slots for {capacity}: segment {segment}");
         }
     }
 

@@ -114,7 +114,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         let stamp = self.slot().stamp();
         loop {
             let is_current = || core.state.load().generation == stamp.generation;
-            match core.shard(core.host.shard_hint()).push(&core.slab, self.slot().index(), is_current) {
+            match core.shard(core.host.shard_hint()).push(&core.slab, self.slot(), is_current) {
                 Ok(()) => return,
                 Err(PushError::Stale) => return self.retire(self.stale_reason(), false),
                 Err(PushError::Waiting) => {
