@@ -38,10 +38,20 @@ pub(super) struct Slot<C> {
     /// When the connection last became available, in nanoseconds since the pool's epoch. Written by the owner.
     since: AtomicU64,
     index: u32,
+    /// The core that the slot is one of, for the owner to find. Set when a connection is created.
+    core: UnsafeCell<CorePointer>,
     record: UnsafeCell<Record>,
     value: UnsafeCell<Option<C>>,
     interrupt: Mutex<Option<Waker>>,
 }
+
+/// A pointer to the core, whose type the slot does not know.
+#[derive(Clone, Copy)]
+struct CorePointer(*const ());
+
+// SAFETY: only a token follows it, and the core is `Sync`.
+#[allow(unsafe_code)]
+unsafe impl Send for CorePointer {}
 
 /// What the pool knows about a connection.
 #[derive(Default)]
@@ -120,6 +130,7 @@ impl<C> Slot<C> {
             stamp: AtomicU64::new(Stamp { generation: 0, live: false, pending: false, interrupted: false }.pack()),
             since: AtomicU64::new(0),
             index,
+            core: UnsafeCell::new(CorePointer(std::ptr::null())),
             record: UnsafeCell::new(Record::default()),
             value: UnsafeCell::new(None),
             interrupt: Mutex::new(None),
@@ -129,6 +140,25 @@ impl<C> Slot<C> {
     #[inline]
     pub(super) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// The core that the slot is one of.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot (INV-1), and a connection was created in it.
+    #[inline]
+    pub(super) unsafe fn core(&self) -> *const () {
+        // SAFETY: INV-1, by the caller's promise.
+        self.core.with(|core| unsafe { (*core).0 })
+    }
+
+    /// # Safety
+    ///
+    /// The caller owns the slot (INV-1).
+    pub(super) unsafe fn set_core(&self, core: *const ()) {
+        // SAFETY: INV-1, by the caller's promise.
+        self.core.with_mut(|present| unsafe { *present = CorePointer(core) });
     }
 
     #[inline]

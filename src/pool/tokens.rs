@@ -12,6 +12,7 @@
 //! ```
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -30,10 +31,13 @@ use super::slab::{Purpose, Record, Slot, Stamp};
 use super::state::Phase;
 use crate::event::{ConnectionClosedReason, PoolEvent};
 
-/// A slot that is owned (INV-1), and its pool, which the connection keeps alive (INV-2). The raw form of all tokens.
+/// A slot that is owned (INV-1), whose connection keeps its pool alive (INV-2). The raw form of all tokens.
+///
+/// One pointer, and the pool is found through the slot: a result of two words comes back in two stores, and a caller
+/// that reads both with one load has to wait until the stores are done. That was a sixth of a check-out and check-in.
 pub(super) struct Held<C: Send + 'static, H: Host<C>> {
-    core: NonNull<Core<C, H>>,
     slot: NonNull<Slot<C>>,
+    core: PhantomData<NonNull<Core<C, H>>>,
 }
 
 impl<C: Send + 'static, H: Host<C>> Clone for Held<C, H> {
@@ -51,10 +55,18 @@ unsafe impl<C: Send + 'static, H: Host<C>> Send for Held<C, H> {}
 
 #[allow(unsafe_code)]
 impl<C: Send + 'static, H: Host<C>> Held<C, H> {
-    /// For a caller that owns the slot.
+    /// For a caller that owns the slot, which is one of the core's.
     #[inline]
     pub(super) fn new(core: &Core<C, H>, slot: &Slot<C>) -> Self {
-        Self { core: NonNull::from(core), slot: NonNull::from(slot) }
+        let held = Self { slot: NonNull::from(slot), core: PhantomData };
+        debug_assert!(std::ptr::eq(held.core_pointer(), core), "BUG: a slot of another pool");
+        held
+    }
+
+    #[inline]
+    fn core_pointer(&self) -> *const Core<C, H> {
+        // SAFETY: INV-1: we own the slot. It has lived through `Place::create` of this very type of core.
+        unsafe { self.slot().core() }.cast()
     }
 
     #[inline]
@@ -65,7 +77,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     #[inline]
     fn core(&self) -> &Core<C, H> {
         // SAFETY: INV-2: the connection holds an `Arc` of the core until its slot is freed, which ends this ownership.
-        unsafe { self.core.as_ref() }
+        unsafe { &*self.core_pointer() }
     }
 
     #[inline]
@@ -220,7 +232,10 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
         let home: Arc<Core<C, H>> = core.clone();
         let record = Record { id: connection_id, created: Some(created), home: Some(home), ..Record::default() };
         // SAFETY: INV-1: the slot was nobody's, and so is ours.
-        unsafe { slot.with_record(|present| *present = record) };
+        unsafe {
+            slot.with_record(|present| *present = record);
+            slot.set_core(Arc::as_ptr(core).cast());
+        }
         slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, interrupted: false });
         core.emit_locked(|| PoolEvent::ConnectionCreated { address: core.address.clone(), connection_id });
         drop(ledger);
@@ -302,8 +317,8 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
         held.touch();
         // SAFETY: INV-2: there is an `Arc` of the core, so one more can be made of the pointer.
         let core = unsafe {
-            Arc::increment_strong_count(held.core.as_ptr());
-            Arc::from_raw(held.core.as_ptr().cast_const())
+            Arc::increment_strong_count(held.core_pointer());
+            Arc::from_raw(held.core_pointer())
         };
         std::mem::forget(self);
         Ok((Idle(held), Opening { core }))
@@ -419,7 +434,7 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
 
     /// Whether this pool created the connection.
     pub fn belongs_to(&self, core: &Arc<Core<C, H>>) -> bool {
-        std::ptr::eq(self.0.core.as_ptr().cast_const(), Arc::as_ptr(core))
+        std::ptr::eq(self.0.core_pointer(), Arc::as_ptr(core))
     }
 
     /// Whether the pool has been cleared or closed since the connection was created.
