@@ -403,6 +403,13 @@ mod tests {
         }
     }
 
+    /// The README states it.
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn a_slot_takes_192_bytes_beside_the_connection() {
+        assert_eq!(size_of::<Slot<()>>(), 192);
+    }
+
     #[test]
     fn an_interruption_reaches_the_generations_it_is_meant_for() {
         let slot = Slot::<()>::new(0);
