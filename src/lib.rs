@@ -10,6 +10,8 @@ pub mod pool;
 pub mod runtime;
 mod sync;
 #[cfg(not(loom))]
+pub mod telemetry;
+#[cfg(not(loom))]
 pub mod wire;
 
 #[cfg(not(loom))]
