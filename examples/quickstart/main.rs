@@ -113,14 +113,15 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
 /// Shows the progress until the time is over or Ctrl-C is pressed. Returns whether it was the latter.
 async fn watch_the_clock(load: &Load, pool: &Pool<Endpoint>, time: Duration) -> bool {
     let mut progress = Progress::new(time);
-    let (end, started) = (tokio::time::sleep(time), Instant::now());
-    tokio::pin!(end);
+    // One future for the whole time: a new one each turn would miss what is pressed between two.
+    let (end, interrupt, started) = (tokio::time::sleep(time), tokio::signal::ctrl_c(), Instant::now());
+    tokio::pin!(end, interrupt);
     let mut ticks = tokio::time::interval(progress.pace());
     ticks.tick().await;
     let interrupted = loop {
         tokio::select! {
             () = &mut end => break false,
-            _ = tokio::signal::ctrl_c() => break true,
+            _ = &mut interrupt => break true,
             _ = ticks.tick() => progress.show(started.elapsed(), load.operations(), &pool.status()),
         }
     };
