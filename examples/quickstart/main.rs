@@ -57,7 +57,8 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
 
     let counts = EventCounts::new();
     let (closing, closed) = watch::channel(());
-    let mut builder = Pool::builder(&endpoint.address().to_owned(), endpoint).options(options);
+    let address = endpoint.address().to_owned();
+    let mut builder = Pool::builder(&address, endpoint).options(options);
     if let Some(events) = &events {
         builder = builder.subscriber(events.clone());
     }

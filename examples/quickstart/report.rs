@@ -20,7 +20,7 @@ pub struct Progress {
 impl Progress {
     pub fn new(time: Duration) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{bar:20} {msg}").expect("the template is valid");
+            let style = ProgressStyle::with_template("{bar:8} {wide_msg}").expect("the template is valid");
             ProgressBar::new(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).with_style(style)
         });
         Self { bar, last: (Duration::ZERO, 0) }
@@ -35,9 +35,9 @@ impl Progress {
         let (then, before) = std::mem::replace(&mut self.last, (elapsed, operations));
         let rate = (operations - before) as f64 / (elapsed - then).as_secs_f64().max(1e-3);
         let PoolStatus { in_use, available, pending, waiting, .. } = status;
+        // Beside the bar, it fits a terminal of 80 columns.
         let line = format!(
-            "{:5.1} s {:>9} operations/s; connections: {in_use} in use, {available} available, {pending} pending; \
-             {waiting} waiting",
+            "{:.1} s {:>9}/s; {in_use} in use, {available} available, {pending} pending, {waiting} waiting",
             elapsed.as_secs_f64(),
             grouped(rate as u64),
         );

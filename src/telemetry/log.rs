@@ -188,8 +188,7 @@ mod tests {
                 Log::new().on_event(event);
             }
         });
-        let logged = kept.0.lock().unwrap().clone();
-        logged
+        std::mem::take(&mut *kept.0.lock().unwrap())
     }
 
     #[test]

@@ -12,7 +12,8 @@
 //!
 //! let (counts, lines) = (EventCounts::new(), JsonLines::new(Vec::new()));
 //! let endpoint = Endpoint::new("localhost")?;
-//! let pool = Pool::builder(&endpoint.address().to_owned(), endpoint)
+//! let address = endpoint.address().to_owned();
+//! let pool = Pool::builder(&address, endpoint)
 //!     .subscriber(counts.clone())
 //!     .subscriber(lines.clone())
 //!     .subscriber(Log::new())
