@@ -22,6 +22,8 @@ mod commands;
 mod embedded_server;
 #[path = "endpoint/establishing.rs"]
 mod establishing;
+#[path = "endpoint/pooled.rs"]
+mod pooled;
 #[path = "endpoint/protocol.rs"]
 mod protocol;
 

@@ -1,4 +1,19 @@
 //! A lock-free, many-core MongoDB connection pool.
+//!
+//! ```no_run
+//! use bson::rawdoc;
+//! use wharf::{Endpoint, Pool};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let pool = Pool::builder("localhost:27017", Endpoint::new("localhost:27017")?).build()?;
+//!     pool.ready();
+//!     let mut connection = pool.check_out().await?;
+//!     let reply = connection.run_command("admin", &rawdoc! { "ping": 1 }).await?;
+//!     println!("{reply:?}");
+//!     Ok(())
+//! }
+//! ```
 
 #[cfg(not(loom))]
 pub mod endpoint;
@@ -10,11 +25,13 @@ pub mod pool;
 pub mod runtime;
 mod sync;
 #[cfg(not(loom))]
+pub mod telemetry;
+#[cfg(not(loom))]
 pub mod wire;
 
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use endpoint::{CommandError, CommandFailure, Endpoint, EndpointConnection};
+pub use endpoint::{CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError};
 #[doc(inline)]
 pub use error::{
     Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, PoolCleared,

@@ -28,6 +28,7 @@ mod channel;
 mod connection;
 mod deadline;
 mod platform;
+mod pooled;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -35,6 +36,7 @@ mod transport;
 pub use address::InvalidAddress;
 pub use connection::{CommandFailure, EndpointConnection};
 pub use deadline::ConnectTimeout;
+pub use pooled::OperationError;
 pub use transport::ConnectFailed;
 
 #[doc(inline)]

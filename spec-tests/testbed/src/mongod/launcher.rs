@@ -52,6 +52,8 @@ fn die_with_this_process(command: &mut Command) {
     use nix::unistd::{getpid, getppid};
     use std::os::unix::process::CommandExt;
 
+    // Ctrl-C reaches the terminal's whole process group. It is for this process to decide when its servers end.
+    command.process_group(0);
     let parent = getpid();
     let prepare = move || {
         // `SIGKILL`, because nobody is left to insist when `SIGTERM` does not do.

@@ -1,0 +1,14 @@
+//! The ten lines of the README, against a server at localhost:27017.
+
+use bson::rawdoc;
+use wharf::{Endpoint, Pool};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let pool = Pool::builder("localhost:27017", Endpoint::new("localhost:27017")?).build()?;
+    pool.ready();
+    let mut connection = pool.check_out().await?;
+    let reply = connection.run_command("admin", &rawdoc! { "ping": 1 }).await?;
+    println!("{reply:?}");
+    Ok(())
+}

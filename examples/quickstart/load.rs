@@ -1,0 +1,161 @@
+//! The tasks that use the pool, and what they measure.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bson::rawdoc;
+use hdrhistogram::Histogram;
+use tokio::task::JoinSet;
+use wharf::{CheckOutError, CommandFailure, Endpoint, OperationError, Pool};
+use wharf_testbed::embedded::{COLLECTION, DATABASE};
+
+use crate::server::DOCUMENTS;
+
+/// Every how many operations one is a `find`.
+const FIND_EVERY: u32 = 10;
+/// How long a task waits after an error, so that a server that is gone is not stormed.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The longest time that is told from longer ones, in nanoseconds: an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+
+/// Tasks at work.
+pub struct Load {
+    tasks: JoinSet<()>,
+    stop: Arc<AtomicBool>,
+    /// Several, so that threads seldom meet, but fewer than tasks, because histograms are large.
+    recorders: Vec<Arc<Mutex<Results>>>,
+}
+
+impl Load {
+    /// Starts the tasks.
+    pub fn start(pool: &Pool<Endpoint>, tasks: u32) -> Self {
+        let count = 4 * thread::available_parallelism().map_or(1, usize::from);
+        let recorders: Vec<_> = (0..count).map(|_| Arc::new(Mutex::new(Results::new()))).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut load = Self { tasks: JoinSet::new(), stop, recorders };
+        for (number, recorder) in (0..tasks).zip(load.recorders.iter().cycle()) {
+            load.tasks.spawn(work(pool.clone(), number, load.stop.clone(), recorder.clone()));
+        }
+        load
+    }
+
+    /// How many connections have been checked out so far.
+    pub fn operations(&self) -> u64 {
+        self.recorders.iter().map(|recorder| recorder.lock().unwrap().check_outs.len()).sum()
+    }
+
+    /// Tells the tasks to end after their present operation.
+    pub fn stop(&self) {
+        // Relaxed: it publishes nothing.
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until all tasks have ended.
+    pub async fn finished(&mut self) {
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.expect("a task of the load panicked");
+        }
+    }
+
+    /// Ends the tasks that are left, wherever they are.
+    pub async fn cancel(&mut self) {
+        self.tasks.shutdown().await;
+    }
+
+    /// What all tasks have measured.
+    pub fn results(&self) -> Results {
+        let mut all = Results::new();
+        for recorder in &self.recorders {
+            all.add(&recorder.lock().unwrap());
+        }
+        all
+    }
+}
+
+/// What tasks have measured.
+pub struct Results {
+    /// How long check-outs took that yielded a connection, in nanoseconds. Each is an operation.
+    pub check_outs: Histogram<u64>,
+    /// How long commands took that succeeded, in nanoseconds.
+    pub commands: Histogram<u64>,
+    /// How many errors there were of each kind.
+    pub errors: BTreeMap<&'static str, u64>,
+}
+
+impl Results {
+    fn new() -> Self {
+        let histogram = || Histogram::new_with_max(LONGEST, 3).expect("the bounds are valid");
+        Self { check_outs: histogram(), commands: histogram(), errors: BTreeMap::new() }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.check_outs.add(&other.check_outs).expect("all histograms have the same bounds");
+        self.commands.add(&other.commands).expect("all histograms have the same bounds");
+        for (kind, count) in &other.errors {
+            *self.errors.entry(kind).or_default() += count;
+        }
+    }
+}
+
+/// One task: checks out, runs a command, and checks in, until it is told to stop.
+async fn work(pool: Pool<Endpoint>, number: u32, stop: Arc<AtomicBool>, recorder: Arc<Mutex<Results>>) {
+    let ping = rawdoc! { "ping": 1 };
+    let find = rawdoc! { "find": COLLECTION, "filter": { "_id": i64::from(number % DOCUMENTS) } };
+    let nanos = |since: Instant| u64::try_from(since.elapsed().as_nanos()).unwrap_or(LONGEST);
+    for turn in 1_u32.. {
+        // Relaxed: it publishes nothing.
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let started = Instant::now();
+        let error = match pool.check_out().await {
+            Ok(mut connection) => {
+                // Nothing is awaited in between, so there are as many as `ConnectionCheckedOut` events.
+                recorder.lock().unwrap().check_outs.saturating_record(nanos(started));
+                let started = Instant::now();
+                let outcome = match turn % FIND_EVERY {
+                    0 => connection.run_command(DATABASE, &find).await,
+                    _ => connection.run_command("admin", &ping).await,
+                };
+                let took = nanos(started);
+                // Others may wait for it.
+                drop(connection);
+                match outcome {
+                    Ok(_reply) => {
+                        recorder.lock().unwrap().commands.saturating_record(took);
+                        None
+                    }
+                    Err(error) => Some(operation_error(&error)),
+                }
+            }
+            Err(error) => Some(check_out_error(&error)),
+        };
+        if let Some(kind) = error {
+            *recorder.lock().unwrap().errors.entry(kind).or_default() += 1;
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+fn check_out_error(error: &CheckOutError) -> &'static str {
+    match error {
+        CheckOutError::PoolClosed { .. } => "check-out: the pool is closed",
+        CheckOutError::PoolCleared(_) => "check-out: the pool was cleared",
+        CheckOutError::WaitQueueTimeout(_) => "check-out: no connection in time",
+        CheckOutError::Connection(_) => "check-out: connection not established",
+        _ => "check-out: other",
+    }
+}
+
+fn operation_error(error: &OperationError) -> &'static str {
+    match error {
+        OperationError::Interrupted(_) => "command: interrupted",
+        OperationError::Failed(CommandFailure::Command { .. }) => "command: refused by the server",
+        OperationError::Failed(CommandFailure::Network { .. }) => "command: network",
+        OperationError::Failed(CommandFailure::Wire { .. }) => "command: wire protocol",
+        _ => "command: other",
+    }
+}

@@ -1,0 +1,147 @@
+//! wharf under load, out of the box: `cargo run --release --example quickstart`, and `-- --help` for the options.
+
+mod arguments;
+mod load;
+mod report;
+mod server;
+
+use std::fs::File;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use tokio::sync::watch;
+use wharf::telemetry::{EventCounts, JsonLines};
+use wharf::{Endpoint, Pool, PoolEvent};
+
+use arguments::{Arguments, Mistake};
+use load::Load;
+use report::Progress;
+use server::Server;
+
+/// How long tasks may take to finish their last operations after the end.
+const GRACE: Duration = Duration::from_secs(10);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            if error.is::<Mistake>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    let options = arguments.pool_options()?;
+    let place = arguments.place()?;
+    let events = match &arguments.events {
+        None => None,
+        Some(path) => match File::create(path) {
+            Ok(file) => Some(JsonLines::new(file)),
+            Err(error) => return Err(Mistake(format!("--events: cannot create {}: {error}", path.display())).into()),
+        },
+    };
+
+    let server = Server::start(place).await?;
+    println!("Server: {server}");
+    let endpoint = Endpoint::new(&server.address())?.app_name("wharf quickstart")?;
+    // There is no monitor yet that would find out whether the server is there and mark the pool ready.
+    if let Err(error) = server::ping(&endpoint).await {
+        let error = format!("cannot reach the server at {}: {error}", endpoint.address());
+        server.stop().await?;
+        return Err(error.into());
+    }
+
+    let counts = EventCounts::new();
+    let (closing, closed) = watch::channel(());
+    let address = endpoint.address().to_owned();
+    let mut builder = Pool::builder(&address, endpoint).options(options);
+    if let Some(events) = &events {
+        builder = builder.subscriber(events.clone());
+    }
+    let pool = builder
+        .subscriber(counts.clone())
+        // The last subscriber, so that the others have seen what it tells about.
+        .subscriber(move |event: &PoolEvent| {
+            if matches!(event, PoolEvent::PoolClosed { .. } | PoolEvent::ConnectionClosed { .. }) {
+                closing.send_replace(());
+            }
+        })
+        .build()?;
+    pool.ready();
+
+    let started = Instant::now();
+    let mut load = Load::start(&pool, arguments.tasks);
+    let interrupted = watch_the_clock(&load, &pool, Duration::from_secs(arguments.seconds)).await;
+    load.stop();
+    tokio::select! {
+        () = load.finished() => {}
+        _ = tokio::time::sleep(GRACE) => eprintln!("Some operations did not end within {GRACE:?}; they are cancelled."),
+        _ = tokio::signal::ctrl_c() => eprintln!("Operations under way are cancelled."),
+    }
+    load.cancel().await;
+    let took = started.elapsed();
+
+    pool.close();
+    pool.closed().await;
+    delivered(&counts, closed).await;
+    let status = pool.status();
+    drop(pool);
+    let written = events.as_ref().map_or(Ok(()), JsonLines::finish);
+    let stopped = server.stop().await;
+
+    if interrupted {
+        println!("Ended early by Ctrl-C.");
+    }
+    let results = load.results();
+    print!("{}", report::Table { results: &results, counts: counts.snapshot(), took });
+    if let Some(path) = &arguments.events
+        && written.is_ok()
+    {
+        println!("Wrote {} events to {}.", counts.snapshot().total(), path.display());
+    }
+    written.map_err(|error| format!("--events: cannot write: {error}"))?;
+    println!("The pool is closed, with {} connections left. {}", status.total, stopped?);
+    if results.commands.is_empty() {
+        return Err("not one operation succeeded".into());
+    }
+    Ok(())
+}
+
+/// Shows the progress until the time is over or Ctrl-C is pressed. Returns whether it was the latter.
+async fn watch_the_clock(load: &Load, pool: &Pool<Endpoint>, time: Duration) -> bool {
+    let mut progress = Progress::new(time);
+    // One future for the whole time: a new one each turn would miss what is pressed between two.
+    let (end, interrupt, started) = (tokio::time::sleep(time), tokio::signal::ctrl_c(), Instant::now());
+    tokio::pin!(end, interrupt);
+    let mut ticks = tokio::time::interval(progress.pace());
+    ticks.tick().await;
+    let interrupted = loop {
+        tokio::select! {
+            () = &mut end => break false,
+            _ = &mut interrupt => break true,
+            _ = ticks.tick() => progress.show(started.elapsed(), load.operations(), &pool.status()),
+        }
+    };
+    progress.end();
+    interrupted
+}
+
+/// Waits until the subscribers have got the last event of a closed pool.
+///
+/// A pool is closed when its last connection is gone; the events about it may then still be on their way, on the thread
+/// that is delivering.
+async fn delivered(counts: &EventCounts, mut closed: watch::Receiver<()>) {
+    loop {
+        let counts = counts.snapshot();
+        if counts.pool_closed > 0 && counts.connection_created == counts.connection_closed {
+            return;
+        }
+        if closed.changed().await.is_err() {
+            return;
+        }
+    }
+}

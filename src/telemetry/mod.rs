@@ -1,0 +1,36 @@
+//! Observers of a pool's events: [`JsonLines`] writes them down, [`EventCounts`] counts them, [`Log`] logs them.
+//!
+//! Each is a [`Subscriber`](crate::Subscriber) to be given to [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber),
+//! and a handle: clones share what they write and count, so one goes to the pool and another stays with whoever reads.
+//! One may observe several pools.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use wharf::telemetry::{EventCounts, JsonLines, Log};
+//! use wharf::{Endpoint, Pool};
+//!
+//! let (counts, lines) = (EventCounts::new(), JsonLines::new(Vec::new()));
+//! let endpoint = Endpoint::new("localhost")?;
+//! let address = endpoint.address().to_owned();
+//! let pool = Pool::builder(&address, endpoint)
+//!     .subscriber(counts.clone())
+//!     .subscriber(lines.clone())
+//!     .subscriber(Log::new())
+//!     .build()?;
+//! pool.ready();
+//! assert_eq!(counts.snapshot().pool_ready, 1);
+//!
+//! let written = String::from_utf8(lines.into_inner()?)?;
+//! assert_eq!(written.lines().last(), Some(r#"{"type":"PoolReady","address":"localhost:27017"}"#));
+//! # Ok(())
+//! # }
+//! ```
+
+mod counts;
+mod json_lines;
+mod log;
+
+pub use counts::{Counts, EventCounts};
+pub use json_lines::JsonLines;
+pub use log::Log;
