@@ -1,5 +1,7 @@
 //! A lock-free, many-core MongoDB connection pool.
 
+#[cfg(not(loom))]
+pub mod endpoint;
 pub mod error;
 pub mod event;
 pub mod options;
@@ -7,7 +9,12 @@ pub mod pool;
 #[cfg(not(loom))]
 pub mod runtime;
 mod sync;
+#[cfg(not(loom))]
+pub mod wire;
 
+#[cfg(not(loom))]
+#[doc(inline)]
+pub use endpoint::{CommandError, CommandFailure, Endpoint, EndpointConnection};
 #[doc(inline)]
 pub use error::{
     Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, PoolCleared,

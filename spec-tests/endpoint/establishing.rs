@@ -1,0 +1,153 @@
+//! Opening connections: the handshake, and every way in which it fails.
+
+use super::*;
+
+#[tokio::test]
+async fn the_handshake_says_what_the_specification_wants() {
+    let server = start().await;
+    let connection = endpoint(&server).app_name("shop").unwrap().connect().await.unwrap();
+
+    let mut handshake = server.counters().last_handshake.unwrap();
+    let client = handshake.remove("client").unwrap();
+    let expected = doc! { "isMaster": 1, "helloOk": true, "backpressure": "2", "$db": "admin" };
+    assert_eq!(handshake, expected);
+    let client = client.as_document().unwrap();
+    assert_eq!(client.get_document("application").unwrap(), &doc! { "name": "shop" });
+    assert_eq!(client.get_document("driver").unwrap().get_str("name").unwrap(), "wharf");
+    assert!(client.get_document("os").unwrap().contains_key("type"));
+
+    let hello = connection.hello();
+    assert_eq!((hello.min_wire_version, hello.max_wire_version), (0, 21));
+    assert_eq!((hello.max_message_size, hello.max_document_size), (48_000_000, 16_777_216));
+    assert_eq!((hello.hello_ok, hello.server_connection_id, hello.service_id), (true, Some(1), None));
+    assert_eq!(**connection.address(), server.address());
+    assert_eq!(connection.peer_address().to_string(), server.address());
+    assert_ne!(connection.local_address(), connection.peer_address());
+}
+
+#[tokio::test]
+async fn an_application_has_no_name_by_default_and_none_that_is_too_long() {
+    let server = start().await;
+    connect(&server).await;
+    let handshake = server.counters().last_handshake.unwrap();
+    assert!(!handshake.get_document("client").unwrap().contains_key("application"));
+
+    assert!(endpoint(&server).app_name("é".repeat(64)).is_ok());
+    let InvalidOption { option, allowed, .. } = endpoint(&server).app_name("é".repeat(65)).unwrap_err();
+    assert_eq!((option, &*allowed), ("appName", "at most 128 bytes"));
+}
+
+#[test]
+fn an_address_that_cannot_be_one_is_refused() {
+    let InvalidAddress { address, allowed } = Endpoint::new("host:99999").unwrap_err();
+    assert_eq!((&*address, allowed), ("host:99999", "a port from 1 to 65535"));
+}
+
+#[tokio::test]
+async fn a_hello_without_an_answer_ends_with_the_connect_timeout() {
+    let server = start().await;
+    server.faults().hang_at_hello(true);
+    let limit = Duration::from_millis(50);
+    let connecting = endpoint(&server).connect_timeout(limit);
+    let error = tokio::time::timeout(AGES, connecting.connect()).await.unwrap().unwrap_err();
+    assert_refused(&error, Stage::Hello, OVERLOADED);
+    assert_eq!(cause::<ConnectTimeout>(&error), &ConnectTimeout { limit });
+    // The attempt has left no connection behind.
+    server.until(|counters| counters.connections_opened == 1 && counters.connections_open == 0).await;
+}
+
+#[tokio::test]
+async fn without_a_limit_a_hello_may_take_any_time() {
+    let server = start().await;
+    let data = doc! { "failCommands": ["isMaster"], "blockConnection": true, "blockTimeMS": 20 };
+    set_fail_point(&server, "alwaysOn", data).await;
+    assert!(endpoint(&server).connect_timeout(Duration::ZERO).connect().await.is_ok());
+    let error = endpoint(&server).connect_timeout(Duration::from_millis(1)).connect().await.unwrap_err();
+    assert_refused(&error, error.stage, OVERLOADED);
+}
+
+#[tokio::test]
+async fn a_closed_port_is_an_overloaded_server() {
+    let server = start().await;
+    let endpoint = endpoint(&server);
+    server.stop().await;
+    let error = endpoint.connect().await.unwrap_err();
+    assert_refused(&error, Stage::Connect, OVERLOADED);
+    let ConnectFailed { peer, source } = cause(&error);
+    assert_eq!((&*peer.to_string(), source.kind()), (endpoint.address(), io::ErrorKind::ConnectionRefused));
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_resolve_says_nothing_about_the_server() {
+    let endpoint = Endpoint::new("nonexistent.invalid").unwrap();
+    let error = tokio::time::timeout(AGES, endpoint.connect()).await.unwrap().unwrap_err();
+    assert_refused(&error, Stage::Resolve, Labels::NONE);
+}
+
+#[tokio::test]
+async fn a_server_that_closes_at_once_is_overloaded() {
+    let server = start().await;
+    server.faults().close_after_accept(true);
+    let error = endpoint(&server).connect().await.unwrap_err();
+    assert!(matches!(error.stage, Stage::Connect | Stage::Hello));
+    assert_refused(&error, error.stage, OVERLOADED);
+}
+
+#[tokio::test]
+async fn a_hello_cut_at_any_byte_is_a_network_error() {
+    let server = start().await;
+    for bytes in 0.. {
+        server.faults().cut_replies_after(Some(bytes));
+        match tokio::time::timeout(AGES, endpoint(&server).connect()).await.unwrap() {
+            Err(error) => {
+                assert_refused(&error, Stage::Hello, OVERLOADED);
+                cause::<io::Error>(&error);
+            }
+            Ok(connection) => {
+                let reply = connection.hello().document.as_bytes().len();
+                assert_eq!(bytes, 16 + 4 + 1 + reply, "the whole reply is what it takes");
+                break;
+            }
+        }
+    }
+    server.until(|counters| counters.connections_open == 0).await;
+}
+
+#[tokio::test]
+async fn a_refused_hello_has_the_labels_that_the_server_gives_it() {
+    let server = start().await;
+    let data = doc! { "failCommands": ["isMaster"], "errorCode": 91 };
+    set_fail_point(&server, doc! { "times": 1 }, data).await;
+    let error = endpoint(&server).connect().await.unwrap_err();
+    assert_refused(&error, Stage::Hello, Labels::NONE);
+    let CommandError { code, code_name, .. } = cause(&error);
+    assert_eq!((*code, &**code_name), (91, "ShutdownInProgress"));
+
+    let data = doc! { "failCommands": ["isMaster"], "errorCode": 462, "errorLabels": ["SystemOverloadedError"] };
+    set_fail_point(&server, doc! { "times": 1 }, data).await;
+    let error = endpoint(&server).connect().await.unwrap_err();
+    assert_refused(&error, Stage::Hello, Labels::SYSTEM_OVERLOADED);
+}
+
+#[tokio::test]
+async fn a_fail_point_can_be_meant_for_one_application() {
+    let server = start().await;
+    let data = doc! { "failCommands": ["isMaster"], "closeConnection": true, "appName": "shop" };
+    set_fail_point(&server, "alwaysOn", data).await;
+    assert!(endpoint(&server).app_name("other").unwrap().connect().await.is_ok());
+    let error = endpoint(&server).app_name("shop").unwrap().connect().await.unwrap_err();
+    assert_refused(&error, Stage::Hello, OVERLOADED);
+    set_fail_point(&server, "off", doc! {}).await;
+    assert!(endpoint(&server).app_name("shop").unwrap().connect().await.is_ok());
+}
+
+#[tokio::test]
+async fn a_server_without_a_common_wire_version_is_refused() {
+    for (min_wire_version, max_wire_version) in [(0, 7), (26, 30)] {
+        let options = EmbeddedOptions { min_wire_version, max_wire_version, ..EmbeddedOptions::default() };
+        let server = EmbeddedServer::start(options).await.unwrap();
+        let error = endpoint(&server).connect().await.unwrap_err();
+        assert_refused(&error, Stage::Hello, Labels::NONE);
+        assert!(cause::<IncompatibleServer>(&error).to_string().contains(&server.address()));
+    }
+}

@@ -1,0 +1,120 @@
+//! Peers that break the wire protocol.
+
+use super::*;
+
+#[tokio::test]
+async fn a_reply_to_another_request_is_refused() {
+    let server = start().await;
+    let mut connection = connect(&server).await;
+    server.faults().response_to(Some(-7));
+    let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+    let CommandFailure::Wire { source: WireError::ResponseTo { value: -7, .. }, .. } = failure else {
+        panic!("another failure: {failure}")
+    };
+    assert!(connection.is_errored());
+    let error = endpoint(&server).connect().await.unwrap_err();
+    assert_refused(&error, Stage::Hello, Labels::NONE);
+}
+
+#[tokio::test]
+async fn an_impossible_length_is_refused_at_once() {
+    let server = start().await;
+    for length in [48_000_001, i32::MAX, 15, 0, -1, i32::MIN] {
+        server.faults().clear();
+        let mut connection = connect(&server).await;
+        server.faults().message_length(Some(length));
+        let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+        let CommandFailure::Wire { source: WireError::Length { value, .. }, .. } = failure else {
+            panic!("another failure: {failure}")
+        };
+        assert_eq!(value, i64::from(length));
+        assert!(connection.is_errored());
+    }
+}
+
+#[tokio::test]
+async fn a_shorter_length_than_the_replys_is_refused() {
+    let server = start().await;
+    for length in 16..38 {
+        server.faults().clear();
+        let mut connection = connect(&server).await;
+        server.faults().message_length(Some(length));
+        let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+        assert!(matches!(failure, CommandFailure::Wire { .. }), "{failure}");
+    }
+}
+
+/// A server that answers one message with the bytes that `reply` makes of its header, and then waits for the
+/// client to go away.
+async fn answering(reply: impl FnOnce(Header) -> Vec<u8> + Send + 'static) -> Endpoint {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let endpoint = Endpoint::new(&listener.local_addr().unwrap().to_string()).unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        let header = loop {
+            stream.read_buf(&mut request).await.unwrap();
+            match Header::read(&request, 1 << 20).unwrap() {
+                Some(header) if request.len() == header.message_length as usize => break header,
+                _ => {}
+            }
+        };
+        stream.write_all(&reply(header)).await.unwrap();
+        let _ = stream.read_buf(&mut request).await;
+    });
+    endpoint
+}
+
+fn successful(request: Header, flags: Flags, sequences: &[op_msg::OutgoingSequence<'_>]) -> Vec<u8> {
+    let body = &*rawdoc! { "ok": 1.0, "maxWireVersion": 17 };
+    let response_to = request.request_id;
+    let message = Outgoing { request_id: 1, response_to, flags, body, database: None, sequences };
+    let mut bytes = Vec::new();
+    op_msg::encode(&message, 1 << 20, &mut bytes).unwrap();
+    bytes
+}
+
+async fn refusal(reply: impl FnOnce(Header) -> Vec<u8> + Send + 'static) -> WireError {
+    let connecting = answering(reply).await;
+    let error = tokio::time::timeout(AGES, connecting.connect()).await.unwrap().unwrap_err();
+    assert_refused(&error, Stage::Hello, Labels::NONE);
+    cause::<WireError>(&error).clone()
+}
+
+#[tokio::test]
+async fn a_reply_with_a_checksum_is_accepted_if_it_matches() {
+    let connecting = answering(|request| successful(request, Flags::CHECKSUM_PRESENT, &[])).await;
+    assert!(connecting.connect().await.is_ok());
+
+    let error = refusal(|request| {
+        let mut reply = successful(request, Flags::CHECKSUM_PRESENT, &[]);
+        *reply.last_mut().unwrap() ^= 1;
+        reply
+    });
+    assert!(matches!(error.await, WireError::Checksum { .. }));
+}
+
+#[tokio::test]
+async fn a_reply_that_announces_another_is_refused() {
+    let error = refusal(|request| successful(request, Flags::MORE_TO_COME, &[])).await;
+    assert_eq!(error, WireError::FlagBits { value: 2, allowed: 1 });
+}
+
+#[tokio::test]
+async fn a_reply_with_a_sequence_is_refused() {
+    let sequence = op_msg::OutgoingSequence { identifier: "documents", documents: &[] };
+    let error = refusal(move |request| successful(request, Flags::NONE, &[sequence])).await;
+    assert_eq!(error, WireError::Sequences { count: 1 });
+}
+
+#[tokio::test]
+async fn a_second_reply_is_refused() {
+    let error = refusal(|request| successful(request, Flags::NONE, &[]).repeat(2)).await;
+    assert!(matches!(error, WireError::Unasked { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_speak_the_protocol_is_refused() {
+    let error = refusal(|_| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()).await;
+    assert!(matches!(error, WireError::Length { field: "messageLength", .. }), "{error}");
+}

@@ -1,0 +1,152 @@
+//! One connection: messages in, replies out.
+
+use std::io;
+use std::sync::Arc;
+
+use bson::oid::ObjectId;
+use bson::{RawDocument, RawDocumentBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
+
+use super::Shared;
+use super::commands::{self, Command, Course, Effect};
+
+/// The `maxMessageSizeBytes` that the server announces, and holds its clients to.
+pub(super) const MAX_MESSAGE_SIZE: i32 = 48_000_000;
+
+/// The `maxBsonObjectSize` that the server announces, and holds its clients to.
+pub(super) const MAX_BSON_OBJECT_SIZE: i32 = 16 * 1024 * 1024;
+
+const LIMITS: Limits =
+    Limits { max_message_size: MAX_MESSAGE_SIZE as u32, max_document_size: MAX_BSON_OBJECT_SIZE as u32 };
+
+/// A connection that is counted as open until this value is dropped.
+#[derive(Debug)]
+pub(super) struct OpenConnection(Arc<Shared>);
+
+impl OpenConnection {
+    pub fn count(shared: &Arc<Shared>) -> Self {
+        shared.counters.send_modify(|counters| {
+            counters.connections_opened += 1;
+            counters.connections_open += 1;
+        });
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.counters.send_modify(|counters| counters.connections_open -= 1);
+    }
+}
+
+/// What the server knows of the client at the other end.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// The connection's number.
+    pub id: u64,
+    /// The application's name, from the handshake.
+    pub app_name: Option<String>,
+    /// The service that was dealt to the connection in the handshake.
+    pub service_id: Option<ObjectId>,
+    /// Whether there has been a handshake.
+    pub greeted: bool,
+}
+
+/// Serves a connection until the client closes it, or sends what no client may, or a fault or fail point ends it.
+pub(super) async fn serve(stream: TcpStream, id: u64, open: OpenConnection) {
+    // The stream is closed before the connection is counted as closed: locals are dropped in reverse order.
+    let open = open;
+    let mut stream = stream;
+    // Whatever ends a connection, there is nobody left on it to be told.
+    let _ = exchange_messages(&mut stream, id, &open.0).await;
+}
+
+async fn exchange_messages(stream: &mut TcpStream, id: u64, shared: &Shared) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut client = Client { id, app_name: None, service_id: None, greeted: false };
+    let mut incoming = Vec::new();
+    let mut outgoing = Vec::new();
+    let mut replies = 0;
+    loop {
+        let length = receive(stream, &mut incoming).await?;
+        let message = Message::decode(&incoming[..length], LIMITS).map_err(io::Error::other)?;
+        let Some(reply) = answer(stream, message.body, &mut client, shared).await? else { return Ok(()) };
+        if !message.flags.contains(Flags::MORE_TO_COME) {
+            replies += 1;
+            encode(&reply, replies, message.header.request_id, shared, &mut outgoing)?;
+            send(stream, &outgoing, shared).await?;
+        }
+        incoming.drain(..length);
+    }
+}
+
+/// Reads until `incoming` starts with a whole message, and returns its length in bytes.
+async fn receive(stream: &mut TcpStream, incoming: &mut Vec<u8>) -> io::Result<usize> {
+    loop {
+        if let Some(header) = Header::read(incoming, LIMITS.max_message_size).map_err(io::Error::other)? {
+            let length = header.message_length as usize;
+            if incoming.len() >= length {
+                return Ok(length);
+            }
+        }
+        incoming.reserve(4096);
+        if stream.read_buf(incoming).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// The reply to a command; `None` if the connection is to be closed.
+async fn answer(
+    stream: &mut TcpStream,
+    body: &RawDocument,
+    client: &mut Client,
+    shared: &Shared,
+) -> io::Result<Option<RawDocumentBuf>> {
+    // What has no name or no database is no command, and no client may send it.
+    let Some(command) = Command::read(body) else { return Ok(None) };
+    let Course { pause, effect } = commands::receive(&command, client, shared);
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
+    }
+    match effect {
+        Effect::Execute => Ok(Some(commands::execute(&command, client, shared))),
+        Effect::Reply(reply) => Ok(Some(reply)),
+        Effect::Close => Ok(None),
+        Effect::Hang => {
+            // Whatever else the client sends stays unanswered too, but its closing the connection is noticed.
+            tokio::io::copy(stream, &mut tokio::io::sink()).await?;
+            Ok(None)
+        }
+    }
+}
+
+fn encode(
+    reply: &RawDocument,
+    request_id: i32,
+    response_to: i32,
+    shared: &Shared,
+    outgoing: &mut Vec<u8>,
+) -> io::Result<()> {
+    let faults = shared.faults.current();
+    let response_to = faults.response_to.unwrap_or(response_to);
+    let message = Outgoing { request_id, response_to, flags: Flags::NONE, body: reply, database: None, sequences: &[] };
+    outgoing.clear();
+    op_msg::encode(&message, LIMITS.max_message_size, outgoing).map_err(io::Error::other)?;
+    if let Some(length) = faults.message_length {
+        outgoing[..4].copy_from_slice(&length.to_le_bytes());
+    }
+    Ok(())
+}
+
+async fn send(stream: &mut TcpStream, outgoing: &[u8], shared: &Shared) -> io::Result<()> {
+    match shared.faults.current().cut_replies_after {
+        Some(most) if most < outgoing.len() => {
+            stream.write_all(&outgoing[..most]).await?;
+            Err(io::Error::other("the reply was cut on request"))
+        }
+        _ => stream.write_all(outgoing).await,
+    }
+}

@@ -1,0 +1,199 @@
+//! A small MongoDB server inside the process: the real wire protocol over TCP, for tests, benchmarks and the
+//! quickstart example.
+//!
+//! It understands `OP_MSG` and answers `hello` and `isMaster`, `ping`, `buildInfo`, `find`, `getMore` and `killCursors`
+//! on one fixed collection, `endSessions`, and `configureFailPoint` for `failCommand`, as a mongod with test commands
+//! enabled does. Any other command gets `CommandNotFound`. What no client may send closes the connection.
+//!
+//! Beyond that it misbehaves on request ([`Faults`]) in ways that a mongod cannot.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bson::Document;
+use bson::oid::ObjectId;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+mod collection;
+mod commands;
+mod connection;
+mod fail_point;
+mod faults;
+mod hello;
+
+pub use collection::{COLLECTION, DATABASE};
+pub use faults::Faults;
+
+use collection::Collection;
+use fail_point::FailPoint;
+
+/// How an [`EmbeddedServer`] is set up.
+///
+/// ```
+/// use wharf_testbed::embedded::EmbeddedOptions;
+///
+/// let options = EmbeddedOptions { documents: 1_000, ..EmbeddedOptions::default() };
+/// assert_eq!(options.max_wire_version, 21);
+/// ```
+#[derive(Debug, Clone)]
+pub struct EmbeddedOptions {
+    /// How many documents the collection has: `{ _id: n, name: "document n" }` for n from 0. Default 100.
+    pub documents: u32,
+    /// The services behind the load balancer that the server plays, dealt to its connections in turn, if their first
+    /// hello asks for load balancing. Default none: the server does not support load balancing.
+    pub service_ids: Vec<ObjectId>,
+    /// `minWireVersion` in the reply to hello. Default 0.
+    pub min_wire_version: i32,
+    /// `maxWireVersion` in the reply to hello. Default 21, MongoDB 7.0's.
+    pub max_wire_version: i32,
+}
+
+impl Default for EmbeddedOptions {
+    fn default() -> Self {
+        Self { documents: 100, service_ids: Vec::new(), min_wire_version: 0, max_wire_version: 21 }
+    }
+}
+
+/// A running server. Dropping it stops it.
+#[derive(Debug)]
+pub struct EmbeddedServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+impl EmbeddedServer {
+    /// Starts a server on 127.0.0.1, on a port that the operating system chooses. It runs on the current tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's, if no port can be bound.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn start(options: EmbeddedOptions) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            collection: Collection::new(options.documents),
+            options,
+            faults: Faults::default(),
+            fail_point: FailPoint::default(),
+            counters: watch::Sender::new(Counters::default()),
+        });
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        Ok(Self { address, shared, accepting })
+    }
+
+    /// The server's address, `127.0.0.1:port`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// What the server does wrong, to be changed while it runs.
+    #[must_use]
+    pub fn faults(&self) -> &Faults {
+        &self.shared.faults
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.shared.counters.borrow().clone()
+    }
+
+    /// Waits until what has happened satisfies `condition`, and returns it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub async fn until(&self, mut condition: impl FnMut(&Counters) -> bool) -> Counters {
+        // The sender is in `self`, so the channel cannot close meanwhile, and waiting on it cannot fail.
+        match self.shared.counters.subscribe().wait_for(|counters| condition(counters)).await {
+            Ok(counters) => counters.clone(),
+            Err(_) => unreachable!("BUG: the server's counters went away while it was borrowed"),
+        }
+    }
+
+    /// Stops the server: closes its port and all its connections, and returns when that is done.
+    ///
+    /// # Cancel safety
+    ///
+    /// The server stops also if the future is dropped, only later.
+    pub async fn stop(mut self) {
+        self.accepting.abort();
+        // An error says that the task was stopped before its end, which is the purpose.
+        let _ = (&mut self.accepting).await;
+        self.until(|counters| counters.connections_open == 0).await;
+    }
+}
+
+impl Drop for EmbeddedServer {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// What has happened to a server since its start.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Counters {
+    /// How many connections were ever accepted.
+    pub connections_opened: u64,
+    /// How many connections are open.
+    pub connections_open: u64,
+    /// How often each command was received, by its name, in name order.
+    commands: Vec<(String, u64)>,
+    /// The last handshake command that was received.
+    pub last_handshake: Option<Document>,
+}
+
+impl Counters {
+    /// How often the command of this name was received.
+    #[must_use]
+    pub fn commands(&self, name: &str) -> u64 {
+        let found = self.commands.binary_search_by(|(known, _)| known.as_str().cmp(name));
+        found.map_or(0, |index| self.commands[index].1)
+    }
+
+    fn count_command(&mut self, name: &str) {
+        match self.commands.binary_search_by(|(known, _)| known.as_str().cmp(name)) {
+            Ok(index) => self.commands[index].1 += 1,
+            Err(index) => self.commands.insert(index, (name.to_owned(), 1)),
+        }
+    }
+}
+
+/// What the connections of one server share.
+#[derive(Debug)]
+struct Shared {
+    options: EmbeddedOptions,
+    collection: Collection,
+    faults: Faults,
+    fail_point: FailPoint,
+    counters: watch::Sender<Counters>,
+}
+
+/// Accepts connections until it is aborted, which ends them too.
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    let mut next_id = 0;
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                // A connection that its client gave up before it was accepted is no reason to stop.
+                let Ok((stream, _)) = accepted else { continue };
+                next_id += 1;
+                let open = connection::OpenConnection::count(&shared);
+                if !shared.faults.current().close_after_accept {
+                    connections.spawn(connection::serve(stream, next_id, open));
+                }
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! One deadline for all the steps of a connection's establishment.
+
+use std::future::Future;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::time::{Instant, timeout_at};
+
+/// When the establishment of a connection must have ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadline {
+    limit: Duration,
+    /// `None` if there is no limit.
+    at: Option<Instant>,
+}
+
+impl Deadline {
+    /// The deadline after `limit` from now; none if `limit` is zero, or too long for the clock.
+    pub fn after(limit: Duration) -> Self {
+        let at = if limit.is_zero() { None } else { Instant::now().checked_add(limit) };
+        Self { limit, at }
+    }
+
+    /// This deadline, brought forward so that one of `attempts` still to be made has its even share of the time left.
+    pub fn share(self, attempts: u32) -> Self {
+        let at = self.at.map(|at| {
+            let now = Instant::now();
+            now + at.saturating_duration_since(now) / attempts.max(1)
+        });
+        Self { at, ..self }
+    }
+
+    /// Runs `step` until the deadline.
+    pub async fn bound<T>(self, step: impl Future<Output = T>) -> Result<T, ConnectTimeout> {
+        match self.at {
+            None => Ok(step.await),
+            Some(at) => timeout_at(at, step).await.map_err(|_| ConnectTimeout { limit: self.limit }),
+        }
+    }
+}
+
+/// The establishment of a connection did not end within `connectTimeoutMS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("no connection was established within connectTimeoutMS ({} ms)", limit.as_millis())]
+pub struct ConnectTimeout {
+    /// The limit for the whole establishment.
+    pub limit: Duration,
+}

@@ -1,0 +1,153 @@
+//! What is found out about the process and its machine, for the client metadata.
+
+use std::env::consts;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::wire::metadata::{ClientMetadata, Environment, OperatingSystem};
+
+/// The metadata of this process, without an application's name. Found out once: it does not change.
+pub(super) fn metadata() -> ClientMetadata {
+    static METADATA: OnceLock<ClientMetadata> = OnceLock::new();
+    METADATA
+        .get_or_init(|| {
+            let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+            ClientMetadata {
+                app_name: None,
+                os: operating_system(&std::fs::read_to_string("/etc/os-release").unwrap_or_default()),
+                platform: format!("Rust {}, tokio", consts::FAMILY),
+                environment: environment(variable, Path::new("/.dockerenv").exists()),
+            }
+        })
+        .clone()
+}
+
+/// `os_release` is the text of that file; empty where there is none.
+fn operating_system(os_release: &str) -> OperatingSystem {
+    let value = |name: &str| {
+        let value = os_release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        value.unwrap_or_default().trim().trim_matches(['"', '\'']).to_owned()
+    };
+    OperatingSystem {
+        kind: match consts::OS {
+            "linux" | "android" => "Linux",
+            "macos" | "ios" => "Darwin",
+            "windows" => "Windows",
+            "freebsd" => "FreeBSD",
+            "netbsd" => "NetBSD",
+            "openbsd" => "OpenBSD",
+            other => other,
+        },
+        name: value("PRETTY_NAME"),
+        architecture: consts::ARCH.to_owned(),
+        version: value("VERSION_ID"),
+    }
+}
+
+/// The function service and the container, by the handshake specification's rules ("client.env").
+fn environment(variable: impl Fn(&str) -> Option<String>, docker: bool) -> Environment {
+    let is_set = |name: &str| variable(name).is_some();
+    let number = |name: &str| variable(name).and_then(|value| value.parse::<i32>().ok());
+    let container = Environment {
+        container_runtime: docker.then_some("docker"),
+        container_orchestrator: is_set("KUBERNETES_SERVICE_HOST").then_some("kubernetes"),
+        ..Environment::default()
+    };
+
+    let lambda = variable("AWS_EXECUTION_ENV").is_some_and(|value| value.starts_with("AWS_Lambda_"));
+    let services = [
+        ("aws.lambda", lambda || is_set("AWS_LAMBDA_RUNTIME_API")),
+        ("azure.func", is_set("FUNCTIONS_WORKER_RUNTIME")),
+        ("gcp.func", is_set("K_SERVICE") || is_set("FUNCTION_NAME")),
+        ("vercel", is_set("VERCEL")),
+    ];
+    let present: Vec<&'static str> =
+        services.into_iter().filter(|(_, present)| *present).map(|(name, _)| name).collect();
+    match present[..] {
+        ["aws.lambda"] => Environment {
+            service: Some("aws.lambda"),
+            region: variable("AWS_REGION"),
+            memory_mb: number("AWS_LAMBDA_FUNCTION_MEMORY_SIZE"),
+            ..container
+        },
+        ["azure.func"] => Environment { service: Some("azure.func"), ..container },
+        ["gcp.func"] => Environment {
+            service: Some("gcp.func"),
+            memory_mb: number("FUNCTION_MEMORY_MB"),
+            timeout_sec: number("FUNCTION_TIMEOUT_SEC"),
+            region: variable("FUNCTION_REGION"),
+            ..container
+        },
+        ["vercel"] | ["aws.lambda", "vercel"] => {
+            Environment { service: Some("vercel"), region: variable("VERCEL_REGION"), ..container }
+        }
+        _ => container,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment_of(variables: &[(&str, &str)]) -> Environment {
+        let lookup =
+            |name: &str| variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned());
+        environment(lookup, false)
+    }
+
+    #[test]
+    fn the_operating_system_is_described_by_its_release_file() {
+        let os = operating_system("NAME=Debian\nPRETTY_NAME=\"Debian GNU/Linux 12\"\nVERSION_ID=12\n");
+        assert_eq!((&*os.name, &*os.version), ("Debian GNU/Linux 12", "12"));
+        assert_eq!(os.architecture, consts::ARCH);
+        assert_eq!(operating_system("").name, "");
+    }
+
+    #[test]
+    fn each_function_service_is_known_by_its_variables() {
+        let aws = [
+            ("AWS_EXECUTION_ENV", "AWS_Lambda_java8"),
+            ("AWS_REGION", "us-east-2"),
+            ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "1024"),
+        ];
+        let expected = Environment {
+            service: Some("aws.lambda"),
+            region: Some("us-east-2".into()),
+            memory_mb: Some(1024),
+            ..Environment::default()
+        };
+        assert_eq!(environment_of(&aws), expected);
+        assert_eq!(environment_of(&[("FUNCTIONS_WORKER_RUNTIME", "node")]).service, Some("azure.func"));
+        let gcp = [("K_SERVICE", "s"), ("FUNCTION_MEMORY_MB", "512"), ("FUNCTION_TIMEOUT_SEC", "60")];
+        let expected = Environment {
+            service: Some("gcp.func"),
+            memory_mb: Some(512),
+            timeout_sec: Some(60),
+            ..Environment::default()
+        };
+        assert_eq!(environment_of(&gcp), expected);
+    }
+
+    #[test]
+    fn vercel_precedes_lambda_and_any_other_pair_is_no_service() {
+        let lambda = ("AWS_LAMBDA_RUNTIME_API", "a");
+        assert_eq!(environment_of(&[lambda, ("VERCEL", "1")]).service, Some("vercel"));
+        assert_eq!(environment_of(&[lambda, ("K_SERVICE", "s")]), Environment::default());
+        assert_eq!(environment_of(&[("VERCEL", "1"), ("K_SERVICE", "s")]), Environment::default());
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_left_out() {
+        let environment = environment_of(&[("K_SERVICE", "s"), ("FUNCTION_MEMORY_MB", "big")]);
+        assert_eq!(environment, Environment { service: Some("gcp.func"), ..Environment::default() });
+        assert_eq!(environment_of(&[("AWS_EXECUTION_ENV", "EC2")]), Environment::default());
+    }
+
+    #[test]
+    fn a_container_is_known_with_and_without_a_service() {
+        let found = environment(|name| (name == "KUBERNETES_SERVICE_HOST").then(|| "1".to_owned()), true);
+        assert_eq!(found.container_runtime, Some("docker"));
+        assert_eq!(found.container_orchestrator, Some("kubernetes"));
+        assert_eq!(found.service, None);
+    }
+}

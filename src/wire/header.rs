@@ -1,0 +1,78 @@
+//! The header before every message: its length, its number, what it answers, and its operation.
+
+use super::WireError;
+
+/// The header before every message. All four fields are little-endian 32-bit integers.
+///
+/// ```
+/// use wharf::wire::{Header, header, op_msg};
+///
+/// let header = Header { message_length: 38, request_id: 7, response_to: 0, op_code: op_msg::OP_CODE };
+/// let mut bytes = Vec::new();
+/// header.write(&mut bytes);
+/// assert_eq!(bytes.len(), header::LENGTH);
+/// assert_eq!(Header::read(&bytes, 48_000_000), Ok(Some(header)));
+/// assert_eq!(Header::read(&bytes[..15], 48_000_000), Ok(None));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// The length of the whole message in bytes, this header included.
+    pub message_length: u32,
+    /// The number that the sender gave the message.
+    pub request_id: i32,
+    /// The number of the message that this one answers; 0 in a request.
+    pub response_to: i32,
+    /// The operation, which decides how the bytes after the header are read.
+    pub op_code: i32,
+}
+
+/// The length of a header in bytes.
+pub const LENGTH: usize = 16;
+
+impl Header {
+    /// Reads the header at the start of `bytes`; `None` if they are too few yet.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Length`] if the message would be shorter than its own header, or longer than `max_message_size`
+    /// bytes.
+    pub fn read(bytes: &[u8], max_message_size: u32) -> Result<Option<Self>, WireError> {
+        let Some(fields) = bytes.first_chunk::<LENGTH>() else { return Ok(None) };
+        let field = |at: usize| i32::from_le_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
+        let declared = field(0);
+        let refusal = WireError::Length {
+            field: "messageLength",
+            value: declared.into(),
+            least: LENGTH as u64,
+            most: max_message_size.into(),
+        };
+        let message_length = match u32::try_from(declared) {
+            Ok(length) if length as usize >= LENGTH && length <= max_message_size => length,
+            _ => return Err(refusal),
+        };
+        Ok(Some(Self { message_length, request_id: field(4), response_to: field(8), op_code: field(12) }))
+    }
+
+    /// Appends the header's sixteen bytes.
+    pub fn write(&self, buffer: &mut Vec<u8>) {
+        buffer.extend_from_slice(&self.message_length.to_le_bytes());
+        buffer.extend_from_slice(&self.request_id.to_le_bytes());
+        buffer.extend_from_slice(&self.response_to.to_le_bytes());
+        buffer.extend_from_slice(&self.op_code.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_outside_its_limits_is_refused_by_name_value_and_range() {
+        for (declared, shown) in [(0_i32, "0"), (15, "15"), (-1, "-1"), (1_001, "1001"), (i32::MIN, "-2147483648")] {
+            let mut bytes = [0; LENGTH];
+            bytes[..4].copy_from_slice(&declared.to_le_bytes());
+            let error = Header::read(&bytes, 1_000).unwrap_err();
+            assert_eq!(error.to_string(), format!("messageLength is {shown} bytes, but must be 16 to 1000"));
+        }
+    }
+}

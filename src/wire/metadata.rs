@@ -1,0 +1,276 @@
+//! The client metadata that the first hello carries, for the server's logs (MongoDB Handshake, "Hello Command").
+
+use bson::raw::cstr;
+use bson::{RawDocument, RawDocumentBuf};
+
+/// The greatest length of an application's name, in bytes.
+pub const MAX_APP_NAME: usize = 128;
+
+/// The greatest length of the metadata document, in bytes, with all of BSON's overhead.
+pub const MAX_METADATA: usize = 512;
+
+/// What a client says about itself.
+///
+/// ```
+/// use wharf::wire::metadata::{ClientMetadata, OperatingSystem};
+///
+/// let os = OperatingSystem { kind: "Linux", ..OperatingSystem::default() };
+/// let metadata = ClientMetadata { os, platform: "Rust ".repeat(200), ..ClientMetadata::default() };
+/// let document = metadata.to_document();
+/// assert_eq!(document.as_bytes().len(), 512);
+/// assert_eq!(document.get_document("driver")?.get_str("name")?, "wharf");
+/// # Ok::<(), bson::error::Error>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientMetadata {
+    /// `application.name`: the application's own name, of at most [`MAX_APP_NAME`] bytes.
+    pub app_name: Option<String>,
+    /// `os`: the operating system.
+    pub os: OperatingSystem,
+    /// `platform`: what the client was built with and runs on. The beginning survives truncation.
+    pub platform: String,
+    /// `env`: where the process runs.
+    pub environment: Environment,
+}
+
+/// The operating system. Empty fields count as unknown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OperatingSystem {
+    /// `os.type`, such as `Linux` or `Darwin`. If it is empty, `unknown` is sent.
+    pub kind: &'static str,
+    /// `os.name`: the distribution, for example.
+    pub name: String,
+    /// `os.architecture`, such as `x86_64`.
+    pub architecture: String,
+    /// `os.version`.
+    pub version: String,
+}
+
+/// Where the process runs, if that is a function service or a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// `env.name`: the function service.
+    pub service: Option<&'static str>,
+    /// `env.timeout_sec`: how long the function may run, in seconds.
+    pub timeout_sec: Option<i32>,
+    /// `env.memory_mb`: the function's memory, in megabytes.
+    pub memory_mb: Option<i32>,
+    /// `env.region`: the function's region.
+    pub region: Option<String>,
+    /// `env.container.runtime`.
+    pub container_runtime: Option<&'static str>,
+    /// `env.container.orchestrator`.
+    pub container_orchestrator: Option<&'static str>,
+}
+
+impl ClientMetadata {
+    /// The `client` document, of at most [`MAX_METADATA`] bytes.
+    ///
+    /// What does not fit is left out in the specification's order: first all of `env` but its name, then all of `os`
+    /// but its type, then `env`, and at last the end of `platform`.
+    #[must_use]
+    pub fn to_document(&self) -> RawDocumentBuf {
+        let fits = |document: &RawDocumentBuf| document.as_bytes().len() <= MAX_METADATA;
+        let mut metadata = self.clone();
+        let document = metadata.untruncated();
+        if fits(&document) {
+            return document;
+        }
+
+        metadata.environment = Environment { service: self.environment.service, ..Environment::default() };
+        let document = metadata.untruncated();
+        if fits(&document) {
+            return document;
+        }
+
+        metadata.os = OperatingSystem { kind: self.os.kind, ..OperatingSystem::default() };
+        let document = metadata.untruncated();
+        if fits(&document) {
+            return document;
+        }
+
+        metadata.environment = Environment::default();
+        let document = metadata.untruncated();
+        if fits(&document) {
+            return document;
+        }
+
+        let excess = document.as_bytes().len() - MAX_METADATA;
+        let room = metadata.platform.len().saturating_sub(excess);
+        metadata.platform.truncate(metadata.platform.floor_char_boundary(room));
+        metadata.untruncated()
+    }
+
+    fn untruncated(&self) -> RawDocumentBuf {
+        let mut client = RawDocumentBuf::new();
+        if let Some(app_name) = &self.app_name {
+            let mut application = RawDocumentBuf::new();
+            application.append(cstr!("name"), app_name.as_str());
+            client.append(cstr!("application"), application);
+        }
+        let mut driver = RawDocumentBuf::new();
+        driver.append(cstr!("name"), "wharf");
+        driver.append(cstr!("version"), env!("CARGO_PKG_VERSION"));
+        client.append(cstr!("driver"), driver);
+        client.append(cstr!("os"), self.os.to_document());
+        if !self.platform.is_empty() {
+            client.append(cstr!("platform"), self.platform.as_str());
+        }
+        let environment = self.environment.to_document();
+        if !is_empty(&environment) {
+            client.append(cstr!("env"), environment);
+        }
+        client
+    }
+}
+
+impl OperatingSystem {
+    fn to_document(&self) -> RawDocumentBuf {
+        let mut os = RawDocumentBuf::new();
+        os.append(cstr!("type"), if self.kind.is_empty() { "unknown" } else { self.kind });
+        let optional = [
+            (cstr!("name"), &self.name),
+            (cstr!("architecture"), &self.architecture),
+            (cstr!("version"), &self.version),
+        ];
+        for (field, value) in optional {
+            if !value.is_empty() {
+                os.append(field, value.as_str());
+            }
+        }
+        os
+    }
+}
+
+impl Environment {
+    fn to_document(&self) -> RawDocumentBuf {
+        let mut env = RawDocumentBuf::new();
+        if let Some(service) = self.service {
+            env.append(cstr!("name"), service);
+        }
+        if let Some(seconds) = self.timeout_sec {
+            env.append(cstr!("timeout_sec"), seconds);
+        }
+        if let Some(megabytes) = self.memory_mb {
+            env.append(cstr!("memory_mb"), megabytes);
+        }
+        if let Some(region) = &self.region {
+            env.append(cstr!("region"), region.as_str());
+        }
+        let mut container = RawDocumentBuf::new();
+        if let Some(runtime) = self.container_runtime {
+            container.append(cstr!("runtime"), runtime);
+        }
+        if let Some(orchestrator) = self.container_orchestrator {
+            container.append(cstr!("orchestrator"), orchestrator);
+        }
+        if !is_empty(&container) {
+            env.append(cstr!("container"), container);
+        }
+        env
+    }
+}
+
+fn is_empty(document: &RawDocument) -> bool {
+    document.iter_elements().next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Document, doc};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn full() -> ClientMetadata {
+        ClientMetadata {
+            app_name: Some("shop".into()),
+            os: OperatingSystem {
+                kind: "Linux",
+                name: "Debian".into(),
+                architecture: "x86_64".into(),
+                version: "12".into(),
+            },
+            platform: "Rust".into(),
+            environment: Environment {
+                service: Some("aws.lambda"),
+                timeout_sec: Some(60),
+                memory_mb: Some(1024),
+                region: Some("eu".into()),
+                container_runtime: Some("docker"),
+                container_orchestrator: Some("kubernetes"),
+            },
+        }
+    }
+
+    fn document(metadata: &ClientMetadata) -> Document {
+        Document::try_from(metadata.to_document()).unwrap()
+    }
+
+    #[test]
+    fn everything_known_is_said() {
+        let expected = doc! {
+            "application": { "name": "shop" },
+            "driver": { "name": "wharf", "version": env!("CARGO_PKG_VERSION") },
+            "os": { "type": "Linux", "name": "Debian", "architecture": "x86_64", "version": "12" },
+            "platform": "Rust",
+            "env": {
+                "name": "aws.lambda", "timeout_sec": 60, "memory_mb": 1024, "region": "eu",
+                "container": { "runtime": "docker", "orchestrator": "kubernetes" },
+            },
+        };
+        assert_eq!(document(&full()), expected);
+    }
+
+    #[test]
+    fn nothing_unknown_is_said_but_the_type_of_the_operating_system() {
+        let expected = doc! {
+            "driver": { "name": "wharf", "version": env!("CARGO_PKG_VERSION") },
+            "os": { "type": "unknown" },
+        };
+        assert_eq!(document(&ClientMetadata::default()), expected);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out_in_the_specifications_order() {
+        let mut metadata = full();
+        metadata.environment.region = Some("e".repeat(400));
+        assert_eq!(document(&metadata).get("env"), Some(&doc! { "name": "aws.lambda" }.into()));
+        assert_eq!(document(&metadata).get_document("os").unwrap().len(), 4);
+
+        metadata.os.name = "D".repeat(400);
+        assert_eq!(document(&metadata).get("os"), Some(&doc! { "type": "Linux" }.into()));
+        assert!(document(&metadata).contains_key("env"));
+
+        // With the name of its environment the document is one byte too long, without it all of the platform fits.
+        let without_platform =
+            ClientMetadata { platform: String::new(), environment: Environment::default(), ..full() };
+        let os_type_only = OperatingSystem { kind: "Linux", ..OperatingSystem::default() };
+        let base = ClientMetadata { os: os_type_only, ..without_platform }.to_document().as_bytes().len();
+        let platform_element = 1 + "platform\0".len() + 4 + 1;
+        metadata.platform = "R".repeat(MAX_METADATA - base - platform_element);
+        assert!(!document(&metadata).contains_key("env"));
+        assert_eq!(document(&metadata).get_str("platform").unwrap(), metadata.platform);
+
+        metadata.platform.push('!');
+        assert_eq!(document(&metadata).get_str("platform").unwrap().len(), metadata.platform.len() - 1);
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_makes_the_document_longer_than_its_limit(
+            app_name in proptest::option::of("[a-zé€😀]{0,32}"),
+            name in ".{0,300}",
+            platform in "[aé€😀]{0,300}",
+            region in proptest::option::of(".{0,300}"),
+        ) {
+            let mut metadata = full();
+            (metadata.app_name, metadata.os.name, metadata.platform) = (app_name, name, platform.clone());
+            metadata.environment.region = region;
+            let document = metadata.to_document();
+            prop_assert!(document.as_bytes().len() <= MAX_METADATA);
+            let kept = document.get_str("platform").unwrap_or("");
+            prop_assert!(platform.starts_with(kept));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Reading a message out of the buffer it was received in.
+
+use std::collections::HashSet;
+use std::iter::FusedIterator;
+
+use bson::RawDocument;
+
+use super::{BODY, CHECKSUM_LENGTH, Flags, OP_CODE, SEQUENCE};
+use crate::wire::WireError;
+use crate::wire::header::{self, Header};
+
+/// The limits that a received message is held to. What exceeds them is refused before it is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// `maxMessageSizeBytes`: the longest message, in bytes, its header included.
+    pub max_message_size: u32,
+    /// `maxBsonObjectSize`: the largest document of a sequence, in bytes. A body may be larger, because a command has
+    /// room around the one document that it carries, and a reply around those that it returns.
+    pub max_document_size: u32,
+}
+
+/// A received message, borrowed from its bytes.
+///
+/// Its documents are known to be framed as BSON: whole, of their own length, and ended by a zero byte. Their elements
+/// have not been looked at, so that reading them may still fail.
+#[derive(Debug, Clone)]
+pub struct Message<'a> {
+    /// The header.
+    pub header: Header,
+    /// The flags.
+    pub flags: Flags,
+    /// The command or the reply.
+    pub body: &'a RawDocument,
+    /// The document sequences, in the message's order.
+    pub sequences: Vec<Sequence<'a>>,
+}
+
+/// A document sequence of a received message.
+#[derive(Debug, Clone)]
+pub struct Sequence<'a> {
+    /// The name of the command's argument that it holds.
+    pub identifier: &'a str,
+    /// The documents, in order.
+    pub documents: Documents<'a>,
+}
+
+/// The documents of a sequence, one after the other. Cloning starts nothing anew: a clone goes on from the same place.
+#[derive(Debug, Clone)]
+pub struct Documents<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// Reads the message that `bytes` are, from the first to the last.
+    ///
+    /// A message without sequences is read without an allocation.
+    ///
+    /// # Errors
+    ///
+    /// A [`WireError`] names the first field that is not as it must be. The connection the bytes came from must then be
+    /// closed.
+    pub fn decode(bytes: &'a [u8], limits: Limits) -> Result<Self, WireError> {
+        let header = whole_message(bytes, limits)?;
+        if header.op_code != OP_CODE {
+            return Err(WireError::OpCode { value: header.op_code, allowed: OP_CODE });
+        }
+        let mut cursor = Cursor { rest: &bytes[header::LENGTH..] };
+        let flags = Flags::from_bits(u32::from_le_bytes(cursor.chunk("flagBits")?))?;
+        if flags.contains(Flags::CHECKSUM_PRESENT) {
+            verify_checksum(bytes, &mut cursor)?;
+        }
+
+        let mut body = None;
+        let mut count = 0;
+        let mut sequences = Vec::new();
+        let mut identifiers = HashSet::new();
+        while !cursor.rest.is_empty() {
+            let [payload_type] = cursor.chunk("payloadType")?;
+            match payload_type {
+                BODY => {
+                    count += 1;
+                    body = Some(cursor.document("body", u64::MAX)?);
+                }
+                SEQUENCE => {
+                    let sequence = Sequence::read(&mut cursor, limits)?;
+                    if !identifiers.insert(sequence.identifier) {
+                        let value = sequence.identifier.to_owned();
+                        return Err(WireError::Identifier { value, allowed: "unique within its message" });
+                    }
+                    sequences.push(sequence);
+                }
+                value => return Err(WireError::PayloadType { value }),
+            }
+        }
+        match body {
+            Some(body) if count == 1 => Ok(Self { header, flags, body, sequences }),
+            _ => Err(WireError::Bodies { count }),
+        }
+    }
+}
+
+/// The header, if the bytes are one whole message and nothing else.
+fn whole_message(bytes: &[u8], limits: Limits) -> Result<Header, WireError> {
+    let available = bytes.len() as u64;
+    let Some(header) = Header::read(bytes, limits.max_message_size)? else {
+        return Err(WireError::Truncated { field: "header", needed: header::LENGTH as u64, available });
+    };
+    let needed = u64::from(header.message_length);
+    if available < needed {
+        return Err(WireError::Truncated { field: "message", needed, available });
+    }
+    if available > needed {
+        return Err(WireError::Unasked { count: available - needed });
+    }
+    Ok(header)
+}
+
+/// Takes the checksum off the end of what the cursor has left, and compares it with the bytes before it.
+fn verify_checksum(bytes: &[u8], cursor: &mut Cursor<'_>) -> Result<(), WireError> {
+    let available = cursor.rest.len() as u64;
+    let Some((sections, checksum)) = cursor.rest.split_last_chunk::<CHECKSUM_LENGTH>() else {
+        return Err(WireError::Truncated { field: "checksum", needed: CHECKSUM_LENGTH as u64, available });
+    };
+    cursor.rest = sections;
+    let value = u32::from_le_bytes(*checksum);
+    let allowed = crc32c::crc32c(&bytes[..bytes.len() - CHECKSUM_LENGTH]);
+    if value == allowed { Ok(()) } else { Err(WireError::Checksum { value, allowed }) }
+}
+
+impl<'a> Sequence<'a> {
+    /// Reads a section of payload type 1, from its size on.
+    fn read(cursor: &mut Cursor<'a>, limits: Limits) -> Result<Self, WireError> {
+        let mut section = Cursor { rest: cursor.sized("document sequence size", SHORTEST_SEQUENCE, u64::MAX)? };
+        let [_, _, _, _] = section.chunk("document sequence size")?;
+        let identifier = section.identifier()?;
+        let documents = Documents { rest: section.rest };
+        while !section.rest.is_empty() {
+            section.document("document of a sequence", limits.max_document_size.into())?;
+        }
+        Ok(Self { identifier, documents })
+    }
+}
+
+impl<'a> Iterator for Documents<'a> {
+    type Item = &'a RawDocument;
+
+    fn next(&mut self) -> Option<&'a RawDocument> {
+        // All of them have been read once when the message was decoded, so only the end makes this `None`.
+        let mut cursor = Cursor { rest: self.rest };
+        let document = cursor.document("document of a sequence", u64::MAX).ok()?;
+        self.rest = cursor.rest;
+        Some(document)
+    }
+}
+
+impl FusedIterator for Documents<'_> {}
+
+/// The length of an empty document in bytes: its length and the zero byte at its end.
+const SHORTEST_DOCUMENT: u64 = 5;
+
+/// The length of an empty sequence in bytes: its size, and an identifier of one character with its zero byte.
+const SHORTEST_SEQUENCE: u64 = 6;
+
+/// What has not been read yet of a message or of a section.
+struct Cursor<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    /// The next `N` bytes.
+    fn chunk<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], WireError> {
+        let Some((chunk, rest)) = self.rest.split_first_chunk::<N>() else {
+            return Err(WireError::Truncated { field, needed: N as u64, available: self.rest.len() as u64 });
+        };
+        self.rest = rest;
+        Ok(*chunk)
+    }
+
+    /// The next bytes, as many as the little-endian integer at their start says, which counts itself.
+    fn sized(&mut self, field: &'static str, least: u64, most: u64) -> Result<&'a [u8], WireError> {
+        let available = self.rest.len() as u64;
+        let declared = match self.rest.first_chunk::<4>() {
+            Some(declared) if available >= least => declared,
+            _ => return Err(WireError::Truncated { field, needed: least, available }),
+        };
+        let value = i64::from(i32::from_le_bytes(*declared));
+        let most = most.min(available);
+        match usize::try_from(value) {
+            Ok(length) if (least..=most).contains(&(length as u64)) => {
+                let (taken, rest) = self.rest.split_at(length);
+                self.rest = rest;
+                Ok(taken)
+            }
+            _ => Err(WireError::Length { field, value, least, most }),
+        }
+    }
+
+    /// The next document, of at most `most` bytes.
+    fn document(&mut self, field: &'static str, most: u64) -> Result<&'a RawDocument, WireError> {
+        let bytes = self.sized(field, SHORTEST_DOCUMENT, most)?;
+        RawDocument::from_bytes(bytes).map_err(|error| WireError::Document { field, reason: error.to_string() })
+    }
+
+    /// The next string, up to its zero byte.
+    fn identifier(&mut self) -> Result<&'a str, WireError> {
+        let refuse = |bytes: &[u8], allowed| {
+            let value = String::from_utf8_lossy(&bytes[..bytes.len().min(64)]).into_owned();
+            Err(WireError::Identifier { value, allowed })
+        };
+        let Some(end) = self.rest.iter().position(|byte| *byte == 0) else {
+            return refuse(self.rest, "ended by a zero byte");
+        };
+        let (name, rest) = (&self.rest[..end], &self.rest[end + 1..]);
+        self.rest = rest;
+        match std::str::from_utf8(name) {
+            Ok(name) if !name.is_empty() => Ok(name),
+            _ => refuse(name, "at least one character of UTF-8"),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Writing a message into a buffer.
+
+use bson::RawDocument;
+
+use super::{BODY, CHECKSUM_LENGTH, Flags, OP_CODE, SEQUENCE};
+use crate::wire::WireError;
+use crate::wire::header::{self, Header};
+
+/// A message to encode. Its one body and its flags are right by construction.
+#[derive(Debug, Clone, Copy)]
+pub struct Outgoing<'a> {
+    /// The message's number, by which its reply is recognised.
+    pub request_id: i32,
+    /// The number of the message that this one answers; 0 in a request.
+    pub response_to: i32,
+    /// The flags. With [`Flags::CHECKSUM_PRESENT`] the checksum is computed and appended.
+    pub flags: Flags,
+    /// The command or the reply.
+    pub body: &'a RawDocument,
+    /// The database that a command runs on: appended to the body as its last element, `$db`. `None` in a reply, and
+    /// where the body has a `$db` of its own.
+    pub database: Option<&'a str>,
+    /// The arguments of the command that travel outside its body.
+    pub sequences: &'a [OutgoingSequence<'a>],
+}
+
+/// An argument of a command that travels as a document sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct OutgoingSequence<'a> {
+    /// The argument's name: `documents`, `updates` or `deletes`. Unique within a message.
+    pub identifier: &'a str,
+    /// The documents, in order.
+    pub documents: &'a [&'a RawDocument],
+}
+
+/// Appends `message` to `buffer`. The documents' bytes are copied as they are.
+///
+/// # Errors
+///
+/// Nothing has been appended then.
+///
+/// - [`WireError::Length`] if the message would be longer than `max_message_size` bytes.
+/// - [`WireError::Identifier`] if a sequence's identifier is empty, contains a zero byte, or occurs twice.
+pub fn encode(message: &Outgoing<'_>, max_message_size: u32, buffer: &mut Vec<u8>) -> Result<(), WireError> {
+    check_identifiers(message.sequences)?;
+    let message_length = check_length(message, max_message_size)?;
+    let start = buffer.len();
+    buffer.reserve(message_length as usize);
+
+    let Outgoing { request_id, response_to, flags, .. } = *message;
+    Header { message_length, request_id, response_to, op_code: OP_CODE }.write(buffer);
+    buffer.extend_from_slice(&flags.bits().to_le_bytes());
+    buffer.push(BODY);
+    write_body(message, buffer);
+    for sequence in message.sequences {
+        buffer.push(SEQUENCE);
+        write_sequence(sequence, buffer);
+    }
+    if flags.contains(Flags::CHECKSUM_PRESENT) {
+        let checksum = crc32c::crc32c(&buffer[start..]);
+        buffer.extend_from_slice(&checksum.to_le_bytes());
+    }
+    Ok(())
+}
+
+fn check_identifiers(sequences: &[OutgoingSequence<'_>]) -> Result<(), WireError> {
+    for (index, OutgoingSequence { identifier, .. }) in sequences.iter().enumerate() {
+        let refuse = |allowed| Err(WireError::Identifier { value: (*identifier).to_owned(), allowed });
+        if identifier.is_empty() || identifier.contains('\0') {
+            return refuse("at least one character, and no zero byte");
+        }
+        if sequences[..index].iter().any(|earlier| earlier.identifier == *identifier) {
+            return refuse("unique within its message");
+        }
+    }
+    Ok(())
+}
+
+/// The length of the message in bytes. All lengths inside it fit their fields if this one does.
+fn check_length(message: &Outgoing<'_>, max_message_size: u32) -> Result<u32, WireError> {
+    let checksum = if message.flags.contains(Flags::CHECKSUM_PRESENT) { CHECKSUM_LENGTH } else { 0 };
+    let sequences: usize = message.sequences.iter().map(|sequence| 1 + sequence_length(sequence)).sum();
+    let length = header::LENGTH + 4 + 1 + body_length(message) + sequences + checksum;
+    // A length travels as a signed integer.
+    let most = max_message_size.min(i32::MAX as u32);
+    match u32::try_from(length) {
+        Ok(length) if length <= most => Ok(length),
+        _ => Err(WireError::Length {
+            field: "messageLength",
+            value: i64::try_from(length).unwrap_or(i64::MAX),
+            least: header::LENGTH as u64,
+            most: most.into(),
+        }),
+    }
+}
+
+/// The `$db` element up to its value's length: its type (string) and its name.
+const DB_ELEMENT: &[u8] = b"\x02$db\0";
+
+fn body_length(message: &Outgoing<'_>) -> usize {
+    let db = message.database.map_or(0, |database| DB_ELEMENT.len() + 4 + database.len() + 1);
+    message.body.as_bytes().len() + db
+}
+
+fn sequence_length(sequence: &OutgoingSequence<'_>) -> usize {
+    let documents: usize = sequence.documents.iter().map(|document| document.as_bytes().len()).sum();
+    4 + sequence.identifier.len() + 1 + documents
+}
+
+fn write_body(message: &Outgoing<'_>, buffer: &mut Vec<u8>) {
+    let body = message.body.as_bytes();
+    let Some(database) = message.database else { return buffer.extend_from_slice(body) };
+    write_length(body_length(message), buffer);
+    // The elements stand between the document's own length and the zero byte at its end.
+    buffer.extend_from_slice(&body[4..body.len() - 1]);
+    buffer.extend_from_slice(DB_ELEMENT);
+    write_length(database.len() + 1, buffer);
+    buffer.extend_from_slice(database.as_bytes());
+    buffer.extend_from_slice(&[0, 0]);
+}
+
+fn write_sequence(sequence: &OutgoingSequence<'_>, buffer: &mut Vec<u8>) {
+    write_length(sequence_length(sequence), buffer);
+    buffer.extend_from_slice(sequence.identifier.as_bytes());
+    buffer.push(0);
+    for document in sequence.documents {
+        buffer.extend_from_slice(document.as_bytes());
+    }
+}
+
+/// Writes a length that [`check_length`] has found to fit.
+fn write_length(length: usize, buffer: &mut Vec<u8>) {
+    buffer.extend_from_slice(&(length as u32).to_le_bytes());
+}
