@@ -23,7 +23,7 @@ use super::opening;
 use super::publisher::{Publisher, Subscriber};
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::{BackgroundInterval, InvalidOption, PoolOptions};
-use crate::pool::{Clear, Core, Grant, PoolStatus, Started};
+use crate::pool::{Clear, Core, Grant, Host, PoolStatus, Started};
 
 /// A pool of connections to one address.
 ///
@@ -228,6 +228,8 @@ impl<E: Establish> Pool<E> {
     ) -> Result<Connection<E>, CheckOutError> {
         let core = &self.shared.core;
         let mut attempt = Attempt { core, started, is_over: false };
+        // `ConnectionCheckOutStarted` does not wait with us.
+        core.host().deliver();
         let grant = {
             let mut acquire = pin!(core.acquire());
             // No timer is made for what comes at once.
