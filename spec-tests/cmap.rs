@@ -140,7 +140,45 @@ mod own {
     use super::{own_cases, run};
 
     tests! { FILES, "unit", own_cases();
-//CASES
+        available_closed_before_pool_closed
+        cancelled_establishment_becomes_available
+        cancelled_establishment_goes_to_waiter
+        cancelled_waiter_gives_way
+        clear_by_service_needs_load_balanced_mode
+        clear_interrupts_in_use_and_pending
+        clear_schedules_a_run
+        clear_without_interruption_lets_finish
+        cleared_before_waiters_fail
+        close_gives_up_pending_connections
+        closed_fails_waiters
+        deadline_leaves_establishment_alone
+        events_of_a_check_out
+        failed_connection_is_closed_at_check_in
+        failed_establishment_clears_then_closes
+        idle_removal_keeps_the_minimum
+        idle_removal_without_traffic
+        interruption_spares_newer_connections
+        load_balanced_clear_by_service
+        load_balanced_clear_leaves_waiters
+        load_balanced_clear_of_whole_pool_is_refused
+        load_balanced_failed_handshake_does_not_clear
+        load_balanced_failure_clears_its_service
+        load_balanced_interrupts_one_service
+        min_pool_size_larger_than_max_connecting
+        newcomer_does_not_overtake
+        no_background_runs
+        operations_on_a_closed_pool
+        overload_does_not_clear
+        populated_connection_serves_who_waits
+        populating_leaves_a_place_for_check_outs
+        populating_stops_when_cleared
+        queue_is_served_in_order
+        ready_before_background_connections
+        second_clear_while_paused_is_silent
+        unlimited_pool
+        unlimited_pool_is_bound_by_max_connecting
+        wait_queue_timeout_clears_nothing
+        wait_queue_timeout_does_not_limit_establishment
     }
 
     pub(super) fn files() -> &'static [&'static str] {
@@ -220,5 +258,46 @@ fn clear_before_closing(case: &mut Case) {
     let (closed, cleared) = (place_of("ConnectionClosed").unwrap(), place_of("ConnectionPoolCleared").unwrap());
     if closed < cleared {
         case.events.swap(closed, cleared);
+    }
+}
+
+/// The runner itself: what does not match fails.
+mod negative_controls {
+    use super::*;
+
+    fn altered(alter: impl FnOnce(&mut Case)) {
+        let mut case = Case::read(&path(own_cases(), "events_of_a_check_out"));
+        alter(&mut case);
+        in_virtual_time(&case);
+    }
+
+    #[test]
+    #[should_panic(expected = "events[1].type: expected")]
+    fn events_in_another_order() {
+        altered(|case| case.events.swap(0, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "an event too many")]
+    fn an_event_more() {
+        altered(|case| drop(case.events.pop()));
+    }
+
+    #[test]
+    #[should_panic(expected = "found nothing")]
+    fn an_event_less() {
+        altered(|case| case.events.push(case.events[0].clone()));
+    }
+
+    #[test]
+    #[should_panic(expected = "no error, but expected")]
+    fn no_error() {
+        altered(|case| case.error = Some(serde_json::json!({ "type": "PoolClosedError" })));
+    }
+
+    #[test]
+    #[should_panic(expected = "an unexpected error")]
+    fn an_error() {
+        altered(|case| case.operations.insert(0, serde_json::json!({ "name": "checkOut" })));
     }
 }
