@@ -272,7 +272,7 @@ mod negative_controls {
     }
 
     #[test]
-    #[should_panic(expected = "events[1].type: expected")]
+    #[should_panic(expected = "events[0].type: expected")]
     fn events_in_another_order() {
         altered(|case| case.events.swap(0, 1));
     }
