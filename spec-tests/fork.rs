@@ -128,6 +128,13 @@ impl Parent {
             for _ in 0..SIZE {
                 all.push(pool.check_out().await.unwrap());
             }
+            // A connection counts as pending until the task that opened it has noticed that it was delivered.
+            let settled = async {
+                while pool.status().pending > 0 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            within(Duration::from_secs(30), settled).await;
             all.pop()
         });
         let (rounds, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
