@@ -8,6 +8,8 @@
 //! There is one test for each file, and one that compares the lists of tests with the folders, so neither a file
 //! without a test nor a test without a file goes unnoticed. None is skipped.
 //!
+//! A thread of the format is a task; `waitForEvent` without a timeout waits for ten seconds at most.
+//!
 //! # Where a file is not taken literally
 //!
 //! | File | What is done instead, and why |
@@ -155,6 +157,7 @@ mod own {
         events_of_a_check_out
         failed_connection_is_closed_at_check_in
         failed_establishment_clears_then_closes
+        failed_populating_waits_for_the_next_run
         idle_removal_keeps_the_minimum
         idle_removal_without_traffic
         interruption_spares_newer_connections

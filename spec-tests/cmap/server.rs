@@ -13,8 +13,9 @@ use super::runner;
 /// Runs an integration file. One at a time, because there is one fail point of a name on a server.
 pub fn run(case: &Case) {
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // Before it is this file's turn, so that the files share one server.
     let server = mongod::shared().expect("a mongod");
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let address = server.address().to_string();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -32,7 +33,7 @@ pub fn run(case: &Case) {
         if let Some(name) = &case.app_name {
             endpoint = endpoint.app_name(name).unwrap();
         }
-        // Should the file fail, the server ends with this test, and the fail point with the server.
+        // Should the file fail, the fail point stays: it is for this file's `appName` only.
         runner::run(case, &address, endpoint, |_| panic!("only a mock's connection can be spoiled")).await;
         if let Some(fail_point) = &case.fail_point {
             let name = fail_point["configureFailPoint"].as_str().expect("a fail point's name");

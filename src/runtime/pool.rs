@@ -299,6 +299,8 @@ impl<E: Establish> Pool<E> {
             };
             Self::start(core.after_fork(host), Handle::try_current().ok())
         });
+        // Not before: a subscriber that uses the pool comes here, too.
+        successor.shared.core.host().deliver();
         successor.here()
     }
 
