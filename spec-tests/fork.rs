@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use wharf::{CheckOutError, Connection, Establish, EstablishError, Establishing, Phase, Pool, PoolEvent, PoolOptions};
+use wharf::{
+    CheckOutError, Clear, Connection, Establish, EstablishError, Establishing, Phase, Pool, PoolEvent, PoolOptions,
+};
 
 /// Counts, in atomics only: a lock could be held by a thread that the child does not have.
 #[derive(Clone, Default)]
@@ -83,6 +85,7 @@ const FORKS: usize = 20;
 
 #[test]
 fn a_forked_child_starts_anew_and_the_parent_goes_on() {
+    a_paused_pool_stays_paused_and_a_closed_one_closed();
     // With few tasks there are always available connections; with many there is always a queue.
     for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {
         let mut parent = Parent::new(tasks);
@@ -95,6 +98,33 @@ fn a_forked_child_starts_anew_and_the_parent_goes_on() {
         }
         parent.end();
     }
+}
+
+/// As when a pool is cleared that is paused or closed: nothing is emitted.
+fn a_paused_pool_stays_paused_and_a_closed_one_closed() {
+    let parent = Parent::new(0);
+    let counters = parent.mock.0.clone();
+    parent.pool.clear(Clear::new()).unwrap();
+    let cleared = read(&counters.cleared);
+    let state = || (parent.pool.status().phase, parent.pool.status().generation);
+    let unchanged = || {
+        let silent = (read(&counters.cleared), read(&counters.pool_closed)) == (cleared, 0);
+        if silent { Ok(()) } else { Err(Wrong::Announced) }
+    };
+    in_child("paused", || {
+        if state() != (Phase::Paused, 2) {
+            return Err(Wrong::NotPausedOneGenerationLater);
+        }
+        unchanged()
+    });
+    parent.pool.close();
+    let (closed, generation) = (read(&counters.pool_closed), state().1);
+    in_child("closed", || {
+        if state() != (Phase::Closed, generation) || parent.pool.ready() {
+            return Err(Wrong::Reopened);
+        }
+        if read(&counters.pool_closed) == closed { Ok(()) } else { Err(Wrong::Announced) }
+    });
 }
 
 struct Parent {
@@ -222,11 +252,13 @@ enum Wrong {
     GuardNotAbandoned,
     Violated,
     NotClosed,
+    Announced,
+    Reopened,
     Panicked,
 }
 
 impl Wrong {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::Nothing,
         Self::Runtime,
         Self::NotPausedOneGenerationLater,
@@ -240,6 +272,8 @@ impl Wrong {
         Self::GuardNotAbandoned,
         Self::Violated,
         Self::NotClosed,
+        Self::Announced,
+        Self::Reopened,
         Self::Panicked,
     ];
 }
