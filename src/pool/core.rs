@@ -100,18 +100,23 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         Ok(core)
     }
 
-    /// Builds the successor of a pool that was carried into a forked child: paused, one generation later, as after a
-    /// clear; `PoolCleared` says so. The child must not touch the old pool in any other way than
+    /// Builds the successor of a pool that was carried into a forked child: as after a clear, so one generation later and
+    /// paused, unless it was closed. If the pool was ready, `PoolCleared` is emitted, and delivered when the caller asks
+    /// for it, once the successor is in place. The child must not touch the old pool in any other way than
     /// [`Core::abandon`].
     pub fn after_fork(&self, host: H) -> Arc<Self> {
-        let generation = self.state.load().generation + 1;
-        let core = Self::paused(&self.address, self.options.clone(), self.shards.len(), host, generation)
+        let before = self.state.load();
+        let core = Self::paused(&self.address, self.options.clone(), self.shards.len(), host, before.generation + 1)
             .expect("BUG: options that were valid before the fork");
-        core.emit(|| PoolEvent::PoolCleared {
-            address: core.address.clone(),
-            service_id: None,
-            interrupt_in_use_connections: false,
-        });
+        match before.phase {
+            Phase::Ready => core.emit_locked(|| PoolEvent::PoolCleared {
+                address: core.address.clone(),
+                service_id: None,
+                interrupt_in_use_connections: false,
+            }),
+            Phase::Paused => {}
+            Phase::Closed => core.state.store(before),
+        }
         core
     }
 
@@ -322,7 +327,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
     }
 
-    /// Emits an event under the ledger's lock. The caller asks for delivery once it has released the lock.
+    /// Emits an event where none may be delivered, as under the ledger's lock. The caller asks for delivery later.
     pub(super) fn emit_locked(&self, event: impl FnOnce() -> PoolEvent) {
         if self.host.listens() {
             self.host.emit(event());

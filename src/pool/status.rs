@@ -90,7 +90,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
     }
 
-    /// Emits `ConnectionCheckOutStarted`.
+    /// Emits `ConnectionCheckOutStarted`. A check-out that comes to an event at once delivers it with that; any other
+    /// must ask for delivery.
     #[inline]
     pub fn check_out_started(&self) -> Started {
         if !self.host.listens() {

@@ -190,7 +190,12 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         if let Some(connection) = connection {
             core.host.dispose(connection);
         }
-        core.schedule_population();
+        if pending {
+            // An establishment that failed is not followed by the next at once: the server may be overloaded.
+            core.schedule_if_closed();
+        } else {
+            core.schedule_population();
+        }
         // Last: this may free the core.
         drop(home);
     }
@@ -568,10 +573,18 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
     }
 
-    /// A connection or its establishment is gone: there may be another to open towards `minPoolSize`, or, in a closed
-    /// pool, none left at all.
+    /// A connection is gone, or an establishment has succeeded: there may be another to open towards `minPoolSize`.
     fn schedule_population(&self) {
-        if self.options.min_pool_size > 0 || self.state.load().phase == Phase::Closed {
+        if self.options.min_pool_size > 0 {
+            self.host.schedule_run();
+        } else {
+            self.schedule_if_closed();
+        }
+    }
+
+    /// A connection is gone: in a closed pool, there may be none left at all.
+    fn schedule_if_closed(&self) {
+        if self.state.load().phase == Phase::Closed {
             self.host.schedule_run();
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::capacity::Limits;
 use super::core::Core;
 use super::host::Host;
 use super::slab::Stamp;
@@ -23,14 +24,16 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// The right to open a connection towards `minPoolSize`, made use of: `None` when there are enough connections,
-    /// when the pool is not ready, when `maxConnecting` are pending, or when somebody waits, who will open one anyway.
+    /// when the pool is not ready, when somebody waits, who will open one anyway, or when it would take the last place
+    /// under `maxConnecting` from check-outs, which populating must not block ("Populating the Pool").
     pub fn populate(self: &Arc<Self>) -> Option<Pending<C, H>> {
+        let limits = Limits { pending: (self.limits.pending - 1).max(1), ..self.limits };
         loop {
             if self.state.load().phase != Phase::Ready {
                 return None;
             }
             let counts = self.capacity.load();
-            if counts.waiting || counts.total >= self.options.min_pool_size || !counts.admits(self.limits) {
+            if counts.waiting || counts.total >= self.options.min_pool_size || !counts.admits(limits) {
                 return None;
             }
             if self.capacity.try_admit(counts).is_ok() {

@@ -23,7 +23,7 @@ use super::opening;
 use super::publisher::{Publisher, Subscriber};
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::{BackgroundInterval, InvalidOption, PoolOptions};
-use crate::pool::{Clear, Core, Grant, Place, PoolStatus, Started};
+use crate::pool::{Clear, Core, Grant, Host, Place, PoolStatus, Started};
 
 /// A pool of connections to one address.
 ///
@@ -227,6 +227,8 @@ impl<E: Establish> Pool<E> {
     ) -> Result<Connection<E>, CheckOutError> {
         let core = &self.shared.core;
         let mut attempt = Attempt { core, started, is_over: false };
+        // `ConnectionCheckOutStarted` does not wait with us.
+        core.host().deliver();
         let outcome = match self.acquire(deadline).await {
             Some(Grant::Connection(idle)) => Ok(idle),
             // Boxed, as it is rare: the future of a check-out that waits stays small.
@@ -297,6 +299,8 @@ impl<E: Establish> Pool<E> {
             };
             Self::start(core.after_fork(host), Handle::try_current().ok())
         });
+        // Not before: a subscriber that uses the pool comes here, too.
+        successor.shared.core.host().deliver();
         successor.here()
     }
 

@@ -1,0 +1,130 @@
+//! The events of one pool as the format writes them, and the format's match function.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
+use wharf::{OptionValue, PoolEvent, Subscriber};
+
+/// Keeps all events, and lets tests wait for them.
+#[derive(Default)]
+pub struct Recorder {
+    events: Mutex<Vec<Value>>,
+    changed: Notify,
+}
+
+impl Recorder {
+    pub fn events(&self) -> Vec<Value> {
+        self.events.lock().unwrap().clone()
+    }
+
+    /// Completes when `count` events of a type have been recorded.
+    ///
+    /// # Errors
+    ///
+    /// After `timeout`: how many there were.
+    pub async fn wait_for(&self, event_type: &str, count: usize, timeout: Duration) -> Result<(), usize> {
+        let seen = || self.events.lock().unwrap().iter().filter(|event| event["type"] == event_type).count();
+        let enough = async {
+            loop {
+                let mut changed = std::pin::pin!(self.changed.notified());
+                // Before looking, so that nothing gets lost in between.
+                changed.as_mut().enable();
+                if seen() >= count {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        tokio::time::timeout(timeout, enough).await.map_err(|_elapsed| seen())
+    }
+}
+
+/// What subscribes in a recorder's place.
+pub struct Recording(pub std::sync::Arc<Recorder>);
+
+impl Subscriber for Recording {
+    fn on_event(&self, event: &PoolEvent) {
+        self.0.events.lock().unwrap().push(to_json(event));
+        self.0.changed.notify_waiters();
+    }
+}
+
+/// An event in the format's words: `ConnectionPoolReady` for `PoolReady`, and so on.
+fn to_json(event: &PoolEvent) -> Value {
+    let name = event.name();
+    let mut fields = Map::new();
+    let event_type = if name.starts_with("Pool") { format!("Connection{name}") } else { name.to_owned() };
+    fields.insert("type".into(), event_type.into());
+    fields.insert("address".into(), event.address().into());
+    if let Some(id) = event.connection_id() {
+        fields.insert("connectionId".into(), id.into());
+    }
+    if let Some(duration) = event.duration() {
+        fields.insert("duration".into(), (duration.as_millis() as u64).into());
+    }
+    if let Some(reason) = event.reason() {
+        fields.insert("reason".into(), reason.into());
+    }
+    match event {
+        PoolEvent::PoolCreated { options, .. } => {
+            let options = options.non_default().into_iter().map(|(name, value)| {
+                let value = match value {
+                    OptionValue::Number(number) => json!(number),
+                    OptionValue::Flag(flag) => json!(flag),
+                };
+                (name.to_owned(), value)
+            });
+            fields.insert("options".into(), Value::Object(options.collect()));
+        }
+        PoolEvent::PoolCleared { service_id, interrupt_in_use_connections, .. } => {
+            fields.insert("interruptInUseConnections".into(), (*interrupt_in_use_connections).into());
+            if let Some(service_id) = service_id {
+                fields.insert("serviceId".into(), service_id.to_hex().into());
+            }
+        }
+        _ => {}
+    }
+    Value::Object(fields)
+}
+
+/// The format's "`actual` MATCHES `expected`": what is expected must be there, and `42` stands for anything at all.
+///
+/// # Errors
+///
+/// Where they differ, and how.
+pub fn matches(expected: &Value, actual: Option<&Value>, place: &str) -> Result<(), String> {
+    let actual = match actual {
+        None | Some(Value::Null) => return Err(format!("{place}: expected {expected}, found nothing")),
+        Some(actual) => actual,
+    };
+    if *expected == json!(42) || *expected == json!("42") {
+        return Ok(());
+    }
+    match (expected, actual) {
+        (Value::Array(expected), Value::Array(actual)) => expected
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, value)| matches(value, actual.get(index), &format!("{place}[{index}]"))),
+        (Value::Object(expected), Value::Object(actual)) => {
+            expected.iter().try_for_each(|(key, value)| matches(value, actual.get(key), &format!("{place}.{key}")))
+        }
+        _ if expected == actual => Ok(()),
+        _ => Err(format!("{place}: expected {expected}, found {actual}")),
+    }
+}
+
+#[test]
+fn the_match_function_is_the_formats() {
+    let ok = |expected, actual| matches(&expected, Some(&actual), "").is_ok();
+    assert!(ok(json!(42), json!("anything")));
+    assert!(ok(json!("42"), json!({})));
+    assert!(!ok(json!(42), Value::Null));
+    assert!(ok(json!({ "a": 1 }), json!({ "a": 1, "b": 2 })), "a subset");
+    assert!(!ok(json!({ "a": 1, "b": 2 }), json!({ "a": 1 })));
+    assert!(!ok(json!(1), json!("1")), "of another type");
+    assert!(ok(json!([1]), json!([1, 2])));
+    assert!(!ok(json!([1, 42]), json!([1])));
+    assert!(!ok(json!({ "a": 42 }), json!({})));
+}

@@ -1,0 +1,340 @@
+//! A pool that is carried into a forked child.
+//!
+//! The parent uses its pool on several threads without pause, so that a fork finds it in the middle of things: locks
+//! taken by threads that the child does not have, connections on the way from one place to another. The child must
+//! start anew without touching any of it, and the parent must not notice.
+
+#![cfg(all(unix, not(loom)))]
+
+use std::future::Future;
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use wharf::{
+    CheckOutError, Clear, Connection, Establish, EstablishError, Establishing, Phase, Pool, PoolEvent, PoolOptions,
+};
+
+/// Counts, in atomics only: a lock could be held by a thread that the child does not have.
+#[derive(Clone, Default)]
+struct Mock(Arc<Counters>);
+
+#[derive(Default)]
+struct Counters {
+    established: AtomicU32,
+    closed: AtomicU32,
+    abandoned: AtomicU32,
+    /// Connections that were closed or dropped by a process that did not open them.
+    violated: AtomicU32,
+    cleared: AtomicU32,
+    /// `PoolCleared` events whose subscriber has found the pool cleared.
+    cleared_in_use: AtomicU32,
+    pool_closed: AtomicU32,
+}
+
+fn read(counter: &AtomicU32) -> u32 {
+    counter.load(Ordering::SeqCst)
+}
+
+fn count(counter: &AtomicU32) {
+    counter.fetch_add(1, Ordering::SeqCst);
+}
+
+struct MockConnection {
+    process: u32,
+    mock: Mock,
+}
+
+impl MockConnection {
+    fn is_ours(&self) -> bool {
+        self.process == process::id()
+    }
+}
+
+impl Drop for MockConnection {
+    fn drop(&mut self) {
+        if !self.is_ours() {
+            count(&self.mock.0.violated);
+        }
+    }
+}
+
+impl Establish for Mock {
+    type Connection = MockConnection;
+
+    async fn establish(&self, _: Establishing) -> Result<MockConnection, EstablishError> {
+        count(&self.0.established);
+        Ok(MockConnection { process: process::id(), mock: self.clone() })
+    }
+
+    fn close(&self, connection: MockConnection) {
+        count(if connection.is_ours() { &self.0.closed } else { &self.0.violated });
+    }
+
+    fn abandon_after_fork(&self, connection: MockConnection) {
+        count(if connection.is_ours() { &self.0.violated } else { &self.0.abandoned });
+        std::mem::forget(connection);
+    }
+}
+
+/// How many connections a parent's pool has, of which one is held all the time.
+const SIZE: u32 = 8;
+const FORKS: usize = 20;
+
+#[test]
+fn a_forked_child_starts_anew_and_the_parent_goes_on() {
+    a_paused_pool_stays_paused_and_a_closed_one_closed();
+    // With few tasks there are always available connections; with many there is always a queue.
+    for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {
+        let mut parent = Parent::new(tasks);
+        for number in 0..forks {
+            let progress = parent.progress();
+            let least_available = (SIZE - 1).saturating_sub(tasks);
+            let (pool, held) = (&parent.pool, &mut parent.held);
+            in_child(&format!("{tasks} tasks, fork {number}"), || child(pool, held.take(), least_available));
+            parent.wait_for_progress(progress);
+        }
+        parent.end();
+    }
+}
+
+/// As when a pool is cleared that is paused or closed: nothing is emitted.
+fn a_paused_pool_stays_paused_and_a_closed_one_closed() {
+    let parent = Parent::new(0);
+    let counters = parent.mock.0.clone();
+    parent.pool.clear(Clear::new()).unwrap();
+    let cleared = read(&counters.cleared);
+    let state = || (parent.pool.status().phase, parent.pool.status().generation);
+    let unchanged = || {
+        let silent = (read(&counters.cleared), read(&counters.pool_closed)) == (cleared, 0);
+        if silent { Ok(()) } else { Err(Wrong::Announced) }
+    };
+    in_child("paused", || {
+        if state() != (Phase::Paused, 2) {
+            return Err(Wrong::NotPausedOneGenerationLater);
+        }
+        unchanged()
+    });
+    parent.pool.close();
+    let (closed, generation) = (read(&counters.pool_closed), state().1);
+    in_child("closed", || {
+        if state() != (Phase::Closed, generation) || parent.pool.ready() {
+            return Err(Wrong::Reopened);
+        }
+        if read(&counters.pool_closed) == closed { Ok(()) } else { Err(Wrong::Announced) }
+    });
+}
+
+struct Parent {
+    mock: Mock,
+    pool: Pool<Mock>,
+    /// Taken in children only.
+    held: Option<Connection<Mock>>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+    rounds: Arc<AtomicU32>,
+    stop: Arc<AtomicBool>,
+    // Last, as the pool's tasks are on it.
+    runtime: Runtime,
+}
+
+impl Parent {
+    fn new(tasks: u32) -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+        let mock = Mock::default();
+        let counters = mock.clone();
+        let pool = Pool::builder("mock:27017", mock.clone())
+            .options(PoolOptions::default().max_pool_size(SIZE))
+            .runtime(runtime.handle().clone())
+            .subscriber(move |event: &PoolEvent| match event {
+                PoolEvent::PoolCleared { .. } => count(&counters.0.cleared),
+                PoolEvent::PoolClosed { .. } => count(&counters.0.pool_closed),
+                _ => {}
+            })
+            .build()
+            .unwrap();
+        // A subscriber may use the pool, also at the very first event in the child.
+        pool.subscribe({
+            let (pool, counters) = (pool.clone(), mock.clone());
+            move |event: &PoolEvent| {
+                if matches!(event, PoolEvent::PoolCleared { .. }) && pool.status().generation == 1 {
+                    count(&counters.0.cleared_in_use);
+                }
+            }
+        });
+        pool.ready();
+        let held = runtime.block_on(async {
+            let mut all = Vec::new();
+            for _ in 0..SIZE {
+                all.push(pool.check_out().await.unwrap());
+            }
+            // A connection counts as pending until the task that opened it has noticed that it was delivered.
+            let settled = async {
+                while pool.status().pending > 0 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            within(Duration::from_secs(30), settled).await;
+            all.pop()
+        });
+        let (rounds, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        let tasks = (0..tasks)
+            .map(|_| {
+                let (pool, rounds, stop) = (pool.clone(), rounds.clone(), stop.clone());
+                runtime.spawn(async move {
+                    while !stop.load(Ordering::SeqCst) {
+                        let connection = pool.check_out().await.unwrap();
+                        tokio::task::yield_now().await;
+                        drop(connection);
+                        // Takes the other locks.
+                        let _ = pool.status();
+                        count(&rounds);
+                    }
+                })
+            })
+            .collect();
+        Self { mock, pool, held, tasks, rounds, stop, runtime }
+    }
+
+    fn progress(&self) -> u32 {
+        read(&self.rounds)
+    }
+
+    /// The parent's tasks go on after the fork.
+    fn wait_for_progress(&self, before: u32) {
+        let going_on = async {
+            while !self.tasks.is_empty() && self.progress() < before + 100 {
+                tokio::task::yield_now().await;
+            }
+        };
+        self.runtime.block_on(within(Duration::from_secs(30), going_on));
+    }
+
+    fn end(self) {
+        assert!(self.held.as_ref().unwrap().is_ours());
+        self.stop.store(true, Ordering::SeqCst);
+        self.runtime.block_on(async {
+            for task in self.tasks {
+                within(Duration::from_secs(30), task).await.unwrap();
+            }
+            let status = self.pool.status();
+            assert_eq!((status.phase, status.generation), (Phase::Ready, 0));
+            assert_eq!((status.total, status.available, status.in_use), (SIZE, SIZE - 1, 1));
+            drop(self.held);
+            self.pool.close();
+            within(Duration::from_secs(30), self.pool.closed()).await;
+        });
+        let counters = &self.mock.0;
+        assert_eq!((read(&counters.established), read(&counters.closed)), (SIZE, SIZE));
+        assert_eq!((read(&counters.abandoned), read(&counters.violated), read(&counters.cleared)), (0, 0, 0));
+    }
+}
+
+async fn within<F: Future>(limit: Duration, future: F) -> F::Output {
+    tokio::time::timeout(limit, future).await.expect("the parent hangs")
+}
+
+/// What went wrong in a child. Its number is the child's exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+enum Wrong {
+    Nothing,
+    Runtime,
+    NotPausedOneGenerationLater,
+    NoPoolCleared,
+    TooFewAbandoned,
+    ServedWhilePaused,
+    NotReady,
+    NotServed,
+    AParentsConnection,
+    NotReused,
+    GuardNotAbandoned,
+    Violated,
+    NotClosed,
+    Announced,
+    Reopened,
+    Panicked,
+}
+
+impl Wrong {
+    const ALL: [Self; 16] = [
+        Self::Nothing,
+        Self::Runtime,
+        Self::NotPausedOneGenerationLater,
+        Self::NoPoolCleared,
+        Self::TooFewAbandoned,
+        Self::ServedWhilePaused,
+        Self::NotReady,
+        Self::NotServed,
+        Self::AParentsConnection,
+        Self::NotReused,
+        Self::GuardNotAbandoned,
+        Self::Violated,
+        Self::NotClosed,
+        Self::Announced,
+        Self::Reopened,
+        Self::Panicked,
+    ];
+}
+
+/// The child. `held` is the guard of a connection that was checked out at the time of the fork.
+fn child(pool: &Pool<Mock>, held: Option<Connection<Mock>>, least_available: u32) -> Result<(), Wrong> {
+    let ensure = |holds: bool, wrong: Wrong| if holds { Ok(()) } else { Err(wrong) };
+    let counters = pool.establisher().0.clone();
+    let established = read(&counters.established);
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(|_| Wrong::Runtime)?;
+    runtime.block_on(async {
+        let status = pool.status();
+        let anew = (status.phase, status.generation, status.total, status.waiting) == (Phase::Paused, 1, 0, 0);
+        ensure(anew, Wrong::NotPausedOneGenerationLater)?;
+        ensure((read(&counters.cleared), read(&counters.cleared_in_use)) == (1, 1), Wrong::NoPoolCleared)?;
+        let abandoned = read(&counters.abandoned);
+        ensure(abandoned >= least_available, Wrong::TooFewAbandoned)?;
+        ensure(matches!(pool.check_out().await, Err(CheckOutError::PoolCleared(_))), Wrong::ServedWhilePaused)?;
+
+        ensure(pool.ready(), Wrong::NotReady)?;
+        let first = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
+        let second = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
+        ensure(first.is_ours() && second.is_ours(), Wrong::AParentsConnection)?;
+        ensure((first.id(), first.generation()) == (1, 1), Wrong::AParentsConnection)?;
+        drop((first, second));
+        drop(pool.check_out().await.map_err(|_| Wrong::NotServed)?);
+        ensure(read(&counters.established) == established + 2, Wrong::NotReused)?;
+
+        drop(held);
+        ensure(read(&counters.abandoned) == abandoned + 1, Wrong::GuardNotAbandoned)?;
+        pool.close();
+        pool.closed().await;
+        ensure((read(&counters.closed), read(&counters.pool_closed)) == (2, 1), Wrong::NotClosed)?;
+        ensure(read(&counters.violated) == 0, Wrong::Violated)
+    })
+}
+
+/// How long a child may take, in seconds. Afterwards the operating system ends it.
+const DEADLINE: u32 = 20;
+
+/// Runs a function in a forked child, which then exits, and panics if it did not go well.
+#[allow(unsafe_code)]
+fn in_child(name: &str, run: impl FnOnce() -> Result<(), Wrong>) {
+    // SAFETY: in the child only this thread goes on. It calls nothing but `run` and `_exit`, never returns, and so runs
+    // nobody's destructors. What `run` must not do, which is to take locks that others may have held, is the subject of
+    // this test; the C library makes its own (`malloc`) usable in the child.
+    let pid = unsafe { libc::fork() };
+    assert_ne!(pid, -1, "fork failed");
+    if pid == 0 {
+        // SAFETY: no handler is set for the signal, so it ends the process.
+        unsafe { libc::alarm(DEADLINE) };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        let wrong = outcome.unwrap_or(Err(Wrong::Panicked)).err().unwrap_or(Wrong::Nothing);
+        // SAFETY: always allowed.
+        unsafe { libc::_exit(wrong as i32) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` lives for the time of the call. Waits for no other child than ours.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    assert_eq!(waited, pid, "waitpid failed");
+    assert!(libc::WIFEXITED(status), "{name}: the child hung until signal {}", libc::WTERMSIG(status));
+    let code = libc::WEXITSTATUS(status);
+    assert_eq!(Wrong::ALL.get(code as usize), Some(&Wrong::Nothing), "{name}: exit code {code}");
+}

@@ -1,0 +1,161 @@
+//! What the common paths allocate: nothing.
+//!
+//! Counted for each thread by itself, so that neither the harness nor other tests disturb.
+
+#![cfg(not(loom))]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use wharf::{CheckOutError, Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is ending has no locals any more, and is not being measured.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+#[allow(unsafe_code)]
+// SAFETY: all is left to the system's allocator. Counting allocates nothing: the local needs no initialization.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are the same, and `alloc` took it from there.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are the same, and `alloc` took it from there.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations<T>(run: impl FnOnce() -> T) -> (usize, T) {
+    let before = ALLOCATIONS.get();
+    let result = run();
+    (ALLOCATIONS.get() - before, result)
+}
+
+struct Numbers;
+
+impl Establish for Numbers {
+    type Connection = u64;
+
+    async fn establish(&self, connecting: Establishing) -> Result<u64, EstablishError> {
+        Ok(connecting.connection_id())
+    }
+}
+
+/// Runs a test on a runtime of this thread alone, with a pool that has a connection available.
+fn with_pool(options: PoolOptions, test: impl AsyncFnOnce(Pool<Numbers>)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let pool = Pool::builder("mock:27017", Numbers).options(options).build().unwrap();
+        pool.ready();
+        drop(pool.check_out().await.unwrap());
+        test(pool).await;
+    });
+}
+
+fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// A check-out that finds an available connection, and its check-in.
+fn hit(pool: &Pool<Numbers>) {
+    let check_out = std::pin::pin!(pool.check_out());
+    let Poll::Ready(connection) = poll(check_out) else { panic!("there is a connection") };
+    drop(connection.unwrap());
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1_u64)))).0, 1);
+    assert_eq!(allocations(|| std::hint::black_box(1_u64)).0, 0);
+}
+
+#[test]
+fn a_hit_and_its_check_in_allocate_nothing() {
+    let idle = PoolOptions::default().max_idle_time(Duration::from_secs(60));
+    let timeout = PoolOptions::default().wait_queue_timeout(Duration::from_secs(60));
+    for options in [PoolOptions::default(), idle, timeout] {
+        with_pool(options.clone(), async |pool| {
+            hit(&pool);
+            let (count, ()) = allocations(|| (0..10_000).for_each(|_| hit(&pool)));
+            assert_eq!(count, 0, "{options:?}");
+        });
+    }
+}
+
+#[test]
+fn a_hit_from_another_threads_stack_allocates_nothing() {
+    with_pool(PoolOptions::default(), async |pool| {
+        // As many threads as it takes to leave a connection in every stack but ours.
+        let held: Vec<Connection<Numbers>> = {
+            let mut held = Vec::new();
+            for _ in 0..8 {
+                held.push(pool.check_out().await.unwrap());
+            }
+            held
+        };
+        for connection in held {
+            std::thread::spawn(move || drop(connection)).join().unwrap();
+        }
+        let (count, all) = allocations(|| {
+            [(); 8].map(|()| {
+                let check_out = std::pin::pin!(pool.check_out());
+                let Poll::Ready(connection) = poll(check_out) else { panic!("there is a connection") };
+                connection.unwrap()
+            })
+        });
+        assert_eq!(count, 0);
+        drop(all);
+    });
+}
+
+#[test]
+fn waiting_allocates_at_most_once_for_each_waiter() {
+    const WAITERS: usize = 100;
+    type CheckOut<'p> = Pin<Box<dyn Future<Output = Result<Connection<Numbers>, CheckOutError>> + 'p>>;
+    let forever = PoolOptions::default().max_pool_size(1);
+    let timed = forever.clone().wait_queue_timeout(Duration::from_secs(60));
+    for options in [forever, timed] {
+        with_pool(options.clone(), async |pool| {
+            // The second round finds the queue as large as it has to be.
+            for round in 0..2 {
+                let mut held = Some(pool.check_out().await.unwrap());
+                let mut waiters: Vec<CheckOut<'_>> = (0..WAITERS).map(|_| Box::pin(pool.check_out()) as _).collect();
+                let (queueing, ()) = allocations(|| {
+                    waiters.iter_mut().for_each(|waiter| assert!(poll(waiter.as_mut()).is_pending()));
+                });
+                let (serving, ()) = allocations(|| {
+                    for waiter in &mut waiters {
+                        drop(held.take());
+                        let Poll::Ready(connection) = poll(waiter.as_mut()) else { panic!("it is this one's turn") };
+                        held = Some(connection.unwrap());
+                    }
+                });
+                let most = if round == 0 { 2 * WAITERS } else { WAITERS };
+                assert!(queueing + serving <= most, "round {round}: {queueing} + {serving}, {options:?}");
+            }
+        });
+    }
+}

@@ -1,0 +1,276 @@
+//! Check-outs that are dropped, at every point where that is possible.
+//!
+//! A scenario is a check-out and the steps of the world around it. They take turns: the check-out is polled, then a step
+//! is made, and so on until the check-out is done. Each scenario is run once for every turn, dropping the check-out
+//! after it: never polled, queued up, granted and not polled since, in the middle of an establishment, delivered and
+//! not polled since. Whatever the turn, nothing may be lost.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use wharf::{CheckOutError, Clear, Connection, Pool, PoolOptions};
+
+use super::mock::{Attempt, Log, Mock, counts, pool, settle};
+
+type CheckOut<'p> = Pin<Box<dyn Future<Output = Result<Connection<Mock>, CheckOutError>> + 'p>>;
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The world around a check-out.
+struct World {
+    pool: Pool<Mock>,
+    log: Log,
+    mock: Mock,
+    held: Option<Connection<Mock>>,
+}
+
+/// How the check-out is made: each has await points of its own.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Plain,
+    /// With `waitQueueTimeoutMS`.
+    Timed,
+    /// With a deadline of the caller's.
+    Until,
+}
+
+const KINDS: [Kind; 3] = [Kind::Plain, Kind::Timed, Kind::Until];
+
+impl World {
+    async fn new(kind: Kind, attempts: impl IntoIterator<Item = Attempt>, holds_one: bool) -> Self {
+        let options = PoolOptions::default().max_pool_size(1);
+        let options = match kind {
+            Kind::Timed => options.wait_queue_timeout(Duration::from_secs(3600)),
+            Kind::Plain | Kind::Until => options,
+        };
+        let mock = Mock::new(attempts);
+        let (pool, log) = pool(options, &mock);
+        let held = if holds_one { Some(pool.check_out().await.unwrap()) } else { None };
+        Self { pool, log, mock, held }
+    }
+
+    fn check_out<'p>(pool: &'p Pool<Mock>, kind: Kind) -> CheckOut<'p> {
+        match kind {
+            Kind::Plain | Kind::Timed => Box::pin(pool.check_out()),
+            Kind::Until => Box::pin(pool.check_out_until(Instant::now() + Duration::from_secs(3600))),
+        }
+    }
+
+    /// What must hold once everything has come to rest.
+    async fn verify(self, at: &str) {
+        settle().await;
+        let (total, pending, available, in_use, waiting) = counts(&self.pool);
+        assert_eq!((pending, in_use, waiting, available), (0, 0, 0, total), "{at}: {:?}", self.pool.status());
+        assert_eq!(self.mock.live(), total as usize, "{at}");
+        let (started, done) = (
+            self.log.count("ConnectionCheckOutStarted"),
+            self.log.count("ConnectionCheckedOut") + self.log.count("ConnectionCheckOutFailed"),
+        );
+        assert_eq!(started, done, "{at}: {:?}", self.log.lines());
+        self.mock.forget_instructions();
+        self.pool.ready();
+        let next = tokio::time::timeout(Duration::from_secs(1), self.pool.check_out()).await;
+        drop(next.unwrap_or_else(|_| panic!("{at}: the next check-out hangs")).unwrap());
+        self.pool.close();
+        assert_eq!((counts(&self.pool), self.mock.live()), ((0, 0, 0, 0, 0), 0), "{at}");
+    }
+}
+
+/// Runs a scenario for every turn. Returns how many turns there are.
+async fn enumerate(
+    name: &str,
+    kind: Kind,
+    world: impl AsyncFn() -> World,
+    steps: &[fn(&mut World)],
+    succeeds: bool,
+) -> usize {
+    for last in 0.. {
+        let mut world = world().await;
+        let pool = world.pool.clone();
+        let mut check_out = Some(World::check_out(&pool, kind));
+        let mut steps = steps.iter();
+        let mut waker = Arc::new(Wakes::default());
+        let mut turn = 0;
+        let done = loop {
+            if turn == last {
+                break None;
+            }
+            turn += 1;
+            if turn % 2 == 1 {
+                let woken = waker.0.load(Ordering::SeqCst) > 0;
+                // Another one each time, so that only the latest may be woken.
+                waker = Arc::new(Wakes::default());
+                let polled = check_out.as_mut().unwrap().as_mut();
+                if let Poll::Ready(done) = polled.poll(&mut Context::from_waker(&Waker::from(waker.clone()))) {
+                    assert!(turn == 1 || woken, "{name}, {kind:?}: done without having been woken");
+                    break Some(done);
+                }
+            } else {
+                steps.next().expect("a check-out that is done after the last step")(&mut world);
+                settle().await;
+            }
+        };
+        let at = format!("{name}, {kind:?}, dropped after turn {last}");
+        drop(check_out.take());
+        // The world goes on without it.
+        for step in steps {
+            step(&mut world);
+            settle().await;
+        }
+        if let Some(done) = done {
+            assert_eq!(done.is_ok(), succeeds, "{at}: {done:?}");
+            drop(done);
+            world.verify(&at).await;
+            return last;
+        }
+        world.verify(&at).await;
+    }
+    unreachable!()
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_waiting_for_a_connection() {
+    for kind in KINDS {
+        let turns = enumerate(
+            "waits",
+            kind,
+            async || World::new(kind, [], true).await,
+            &[|world| drop(world.held.take())],
+            true,
+        )
+        .await;
+        assert_eq!(turns, 3, "polled, granted, polled");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_waiting_for_a_place() {
+    for kind in KINDS {
+        let steps: &[fn(&mut World)] = &[
+            |world| {
+                world.held.as_mut().unwrap().errored = true;
+                drop(world.held.take());
+            },
+            |_| {},
+        ];
+        let turns = enumerate("place", kind, async || World::new(kind, [], true).await, steps, true).await;
+        assert_eq!(turns, 5, "polled, granted, polled and establishing, delivered, polled");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_establishing() {
+    for kind in KINDS {
+        let world = async || World::new(kind, [Attempt::Held], false).await;
+        let turns = enumerate("establishes", kind, world, &[|world| world.mock.let_one_in()], true).await;
+        assert_eq!(turns, 3, "polled and establishing, delivered, polled");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_failing_to_establish() {
+    for kind in KINDS {
+        let world = async || World::new(kind, [Attempt::Fails], false).await;
+        assert_eq!(enumerate("fails", kind, world, &[|_| {}], false).await, 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_being_refused() {
+    for kind in KINDS {
+        let clear: &[fn(&mut World)] = &[|world| {
+            world.pool.clear(Clear::new()).unwrap();
+            drop(world.held.take());
+        }];
+        assert_eq!(enumerate("cleared", kind, async || World::new(kind, [], true).await, clear, false).await, 3);
+    }
+}
+
+/// The same turns with another check-out behind: it gets what the dropped one does not.
+#[tokio::test(start_paused = true)]
+async fn who_waits_behind_is_served() {
+    for spoil in [false, true] {
+        for polls_after_grant in 0..2 {
+            let World { pool, mut held, .. } = World::new(Kind::Plain, [], true).await;
+            let mut first = World::check_out(&pool, Kind::Plain);
+            let mut second = World::check_out(&pool, Kind::Plain);
+            let wakes = Arc::new(Wakes::default());
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(first.as_mut().poll(&mut context).is_pending());
+            assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(wakes.clone()))).is_pending());
+            held.as_mut().unwrap().errored = spoil;
+            drop(held.take());
+            assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "the first comes first");
+            if polls_after_grant == 1 {
+                // Now it has the connection, or is opening one; either goes to the second if the first gives up.
+                let _ = first.as_mut().poll(&mut context);
+            }
+            drop(first);
+            let second = tokio::time::timeout(Duration::from_secs(1), second).await;
+            drop(second.expect("the second check-out hangs").unwrap());
+            settle().await;
+            assert_eq!(counts(&pool), (1, 0, 1, 0, 0));
+        }
+    }
+}
+
+/// Many at a time, on several threads, cancelled at any point.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_storm_of_cancellations_loses_nothing() {
+    const TASKS: usize = 16;
+    const EACH: usize = 400;
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default().max_pool_size(3).max_connecting(1), &mock);
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let pool = pool.clone();
+            tokio::spawn(async move {
+                for round in 0..EACH {
+                    let patience = (task * 7 + round * 13) % 5;
+                    let mut check_out = Box::pin(pool.check_out());
+                    let mut polls = 0;
+                    // Gives up at the given number of polls, or else sees it through.
+                    let got = std::future::poll_fn(|context| {
+                        polls += 1;
+                        match check_out.as_mut().poll(context) {
+                            Poll::Ready(done) => Poll::Ready(Some(done)),
+                            Poll::Pending if polls > patience && patience < 3 => Poll::Ready(None),
+                            Poll::Pending => Poll::Pending,
+                        }
+                    })
+                    .await;
+                    if let Some(connection) = got {
+                        let mut connection = connection.unwrap();
+                        connection.errored = round % 11 == 0;
+                        tokio::task::yield_now().await;
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(60), task).await.expect("a task hangs").unwrap();
+    }
+    // Establishments whose check-outs are gone may still be under way: what they open shows up as available.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while pool.status().pending > 0 && Instant::now() < deadline {
+        tokio::task::yield_now().await;
+    }
+    let (total, pending, available, in_use, waiting) = counts(&pool);
+    assert_eq!((pending, in_use, waiting, available), (0, 0, 0, total));
+    assert_eq!(mock.live(), total as usize);
+    assert_eq!(log.count("ConnectionCheckOutStarted"), TASKS * EACH);
+    assert_eq!(log.count("ConnectionCheckedOut") + log.count("ConnectionCheckOutFailed"), TASKS * EACH);
+}

@@ -1,0 +1,206 @@
+//! What errors and events tell.
+
+use std::error::Error;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use wharf::{CheckOutError, Clear, Labels, OptionValue, PoolCleared, PoolEvent, PoolOptions, Purpose, Stage};
+
+use super::mock::{Attempt, Log, Mock, builder, counts, pool, service, settle};
+
+/// Prose test 5.
+#[tokio::test(start_paused = true)]
+async fn a_failed_set_up_fails_the_check_out_with_connection_error() {
+    let (pool, log) = pool(PoolOptions::default(), &Mock::new([Attempt::Fails]));
+    let error = pool.check_out().await.unwrap_err();
+    assert_eq!(
+        log.take(),
+        [
+            "ConnectionCheckOutStarted",
+            "ConnectionCreated 1",
+            "ConnectionClosed 1 error",
+            "ConnectionCheckOutFailed connectionError"
+        ]
+    );
+    let CheckOutError::Connection(error) = error else { panic!("{error:?}") };
+    assert_eq!((error.connection_id(), error.generation(), error.address()), (1, 0, "mock:27017"));
+    assert_eq!((error.stage(), error.labels()), (Stage::Hello, Labels::NONE));
+    assert_eq!(error.source().unwrap().to_string(), "the mock was told to fail");
+    assert_eq!(counts(&pool), (0, 0, 0, 0, 0));
+}
+
+/// Prose test 4.
+#[tokio::test(start_paused = true)]
+async fn who_subscribes_gets_the_events() {
+    let (first, second, late) = (Log::default(), Log::default(), Log::default());
+    let options = Arc::new(Mutex::new(None));
+    let pool = builder(&Mock::new([]))
+        .options(PoolOptions::default().max_pool_size(9))
+        .subscriber(|_: &PoolEvent| panic!("a subscriber's own affair"))
+        .subscriber(first.subscriber())
+        .subscriber(second.subscriber())
+        .subscriber({
+            let options = options.clone();
+            move |event: &PoolEvent| {
+                if let PoolEvent::PoolCreated { options: of_event, .. } = event {
+                    *options.lock().unwrap() = Some(of_event.non_default());
+                }
+            }
+        })
+        .build()
+        .unwrap();
+    pool.subscribe(late.subscriber());
+    pool.ready();
+    drop(pool.check_out().await.unwrap());
+    let all = [
+        "PoolCreated",
+        "PoolReady",
+        "ConnectionCheckOutStarted",
+        "ConnectionCreated 1",
+        "ConnectionReady 1",
+        "ConnectionCheckedOut 1",
+        "ConnectionCheckedIn 1",
+    ];
+    assert_eq!(first.lines(), all);
+    assert_eq!(second.lines(), all);
+    assert_eq!(late.lines(), all[1..]);
+    assert_eq!(*options.lock().unwrap(), Some(vec![("maxPoolSize", OptionValue::Number(9))]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_may_use_the_pool() {
+    let log = Log::default();
+    let pool = builder(&Mock::new([])).subscriber(log.subscriber()).build().unwrap();
+    pool.subscribe({
+        let pool = pool.clone();
+        move |event: &PoolEvent| match event.name() {
+            "ConnectionCheckedIn" => drop(pool.clear(Clear::new())),
+            "PoolCleared" => pool.close(),
+            _ => {}
+        }
+    });
+    pool.ready();
+    drop(pool.check_out().await.unwrap());
+    let lines = log.take();
+    let tail = &lines[lines.len() - 3..];
+    assert_eq!(tail[0], "PoolCleared");
+    assert!(tail.contains(&"PoolClosed".to_owned()) && tail.iter().any(|line| line.starts_with("ConnectionClosed 1")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_queue_timeout_in_load_balanced_mode_names_the_holders() {
+    let options = PoolOptions::default().load_balanced(true).max_pool_size(4);
+    let (pool, _log) = pool(options.wait_queue_timeout(Duration::from_millis(20)), &Mock::new([]));
+    let mut held = Vec::new();
+    for purpose in [Purpose::Cursor, Purpose::Transaction, Purpose::Transaction, Purpose::Operation] {
+        let mut connection = pool.check_out().await.unwrap();
+        assert_eq!((connection.service_id(), connection.generation()), (Some(service()), 0));
+        connection.pin_to(purpose);
+        held.push(connection);
+    }
+    let message = async || pool.check_out().await.unwrap_err().to_string();
+    assert_eq!(
+        message().await,
+        "Timeout waiting for connection from the connection pool. maxPoolSize: 4, connections in use by cursors: 1, \
+         connections in use by transactions: 2, connections in use by other operations: 1"
+    );
+    // Released by unpinning, and by the check-in.
+    held[1].pin_to(Purpose::Operation);
+    drop(held.remove(0));
+    held.push(pool.check_out().await.unwrap());
+    let CheckOutError::WaitQueueTimeout(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
+    let holders = error.holders.unwrap();
+    assert_eq!((holders.cursors, holders.transactions, holders.other_operations), (0, 1, 3));
+    assert_eq!((error.max_pool_size, &*error.address), (4, "mock:27017"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cleared_pool_says_why() {
+    let (pool, _log) = pool(PoolOptions::default().max_pool_size(1), &Mock::new([]));
+    let held = pool.check_out().await.unwrap();
+    let waiting = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.check_out().await.map(drop) }
+    });
+    settle().await;
+    let cause = Arc::new(io::Error::other("the server hung up"));
+    assert_eq!(pool.clear(Clear::new().because(cause)), Ok(true));
+    for error in [waiting.await.unwrap().unwrap_err(), pool.check_out().await.unwrap_err()] {
+        assert!(error.is_retryable());
+        assert_eq!(
+            error.to_string(),
+            "Connection pool for mock:27017 was cleared because another operation failed with: the server hung up"
+        );
+        let CheckOutError::PoolCleared(PoolCleared { cause, interrupted, .. }) = &error else { panic!("{error:?}") };
+        assert!(!interrupted);
+        assert!(cause.as_ref().unwrap().is::<io::Error>());
+        assert_eq!(error.source().unwrap().to_string(), "the server hung up");
+    }
+    drop(held);
+    pool.ready();
+    pool.clear(Clear::new()).unwrap();
+    let CheckOutError::PoolCleared(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
+    assert!(error.cause.is_none(), "an old cause is not this clear's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn clearing_an_older_generation_does_nothing() {
+    let (pool, _log) = pool(PoolOptions::default(), &Mock::new([]));
+    let connection = pool.check_out().await.unwrap();
+    assert_eq!(pool.clear(Clear::new().only_at_generation(connection.generation())), Ok(true));
+    assert!(connection.is_stale());
+    pool.ready();
+    assert_eq!(pool.clear(Clear::new().only_at_generation(connection.generation())), Ok(false), "known already");
+    assert_eq!(pool.status().generation, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_operation_fails_with_a_retryable_error() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default(), &mock);
+    let mut connection = pool.check_out().await.unwrap();
+    let done = connection.interruptible(async |connection| connection.errored).await.unwrap();
+    assert!(!done, "an operation that completes is not interrupted");
+    let operation = tokio::spawn(async move {
+        let outcome = connection.interruptible(async |_| std::future::pending::<()>().await).await;
+        (outcome, connection)
+    });
+    settle().await;
+    log.take();
+    pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
+    let operation = tokio::time::timeout(Duration::from_millis(10), operation).await;
+    let (outcome, mut connection) = operation.expect("interrupted at once").unwrap();
+    let error = CheckOutError::from(outcome.unwrap_err());
+    assert!(error.is_retryable());
+    assert_eq!(error.to_string(), "Connection to mock:27017 interrupted due to server monitor timeout");
+    let again = connection.interruptible(async |_| std::future::pending::<()>().await).await;
+    assert!(again.unwrap_err().interrupted, "it stays interrupted");
+    drop(connection);
+    assert_eq!(log.take(), ["PoolCleared", "ConnectionCheckedIn 1", "ConnectionClosed 1 stale"]);
+    assert_eq!((counts(&pool), mock.live()), ((0, 0, 0, 0, 0), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_failure_sink_hears_of_background_failures_and_can_clear() {
+    let failures = Arc::new(Mutex::new(Vec::new()));
+    let log = Log::default();
+    let pool = builder(&Mock::new([Attempt::Fails]))
+        .options(PoolOptions::default().min_pool_size(1))
+        .subscriber(log.subscriber())
+        .on_failure({
+            let failures = failures.clone();
+            move |failure| {
+                assert!(failure.clears_pool());
+                let ids = (failure.error().connection_id(), failure.service_id());
+                failures.lock().unwrap().push((ids, failure.clear_pool(), failure.clear_pool()));
+            }
+        })
+        .build()
+        .unwrap();
+    pool.ready();
+    settle().await;
+    assert_eq!(*failures.lock().unwrap(), [((1, None), true, false)], "the second clear is of an older generation");
+    let CheckOutError::PoolCleared(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
+    assert_eq!(error.cause.unwrap().to_string(), "the mock was told to fail");
+}

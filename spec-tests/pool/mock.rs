@@ -1,0 +1,150 @@
+//! Connections without a server, opened as a test says, and counted.
+
+use std::collections::VecDeque;
+use std::io;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bson::oid::ObjectId;
+use tokio::sync::Semaphore;
+use wharf::{Establish, EstablishError, Establishing, Pool, PoolBuilder, PoolEvent, PoolOptions, Stage};
+
+/// What happens to one attempt at establishing a connection.
+#[derive(Debug, Clone, Copy)]
+pub enum Attempt {
+    /// It waits for [`Mock::let_one_in`].
+    Held,
+    Fails,
+    Panics,
+}
+
+/// An establisher. Attempts without instructions succeed at once.
+#[derive(Clone)]
+pub struct Mock {
+    attempts: Arc<Mutex<VecDeque<Attempt>>>,
+    gate: Arc<Semaphore>,
+    live: Arc<AtomicUsize>,
+}
+
+impl Mock {
+    pub fn new(attempts: impl IntoIterator<Item = Attempt>) -> Self {
+        Self {
+            attempts: Arc::new(Mutex::new(attempts.into_iter().collect())),
+            gate: Arc::new(Semaphore::new(0)),
+            live: Arc::new(AtomicUsize::new(0)),
+        }
+    }
+
+    pub fn let_one_in(&self) {
+        self.gate.add_permits(1);
+    }
+
+    /// From here on all attempts succeed.
+    pub fn forget_instructions(&self) {
+        self.attempts.lock().unwrap().clear();
+    }
+
+    /// How many connections exist in memory, whatever the pool says.
+    pub fn live(&self) -> usize {
+        self.live.load(Ordering::SeqCst)
+    }
+}
+
+/// A connection. In load-balanced mode all belong to [`service`].
+#[derive(Debug)]
+pub struct MockConnection {
+    pub errored: bool,
+    live: Arc<AtomicUsize>,
+}
+
+impl Drop for MockConnection {
+    fn drop(&mut self) {
+        self.live.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+pub fn service() -> ObjectId {
+    ObjectId::from_str("0123456789abcdef01234567").unwrap()
+}
+
+impl Establish for Mock {
+    type Connection = MockConnection;
+
+    async fn establish(&self, connecting: Establishing) -> Result<MockConnection, EstablishError> {
+        // In memory from the first moment on, as a socket would be.
+        self.live.fetch_add(1, Ordering::SeqCst);
+        let connection = MockConnection { errored: false, live: self.live.clone() };
+        if connecting.load_balanced() {
+            connecting.identify(service());
+        }
+        let attempt = self.attempts.lock().unwrap().pop_front();
+        match attempt {
+            None => {}
+            Some(Attempt::Held) => self.gate.acquire().await.expect("an open gate").forget(),
+            Some(Attempt::Fails) => {
+                return Err(EstablishError::unlabelled(Stage::Hello, io::Error::other("the mock was told to fail")));
+            }
+            Some(Attempt::Panics) => panic!("the mock was told to panic"),
+        }
+        Ok(connection)
+    }
+
+    fn is_errored(&self, connection: &MockConnection) -> bool {
+        connection.errored
+    }
+}
+
+/// The events of a pool, a short line each.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    pub fn subscriber(&self) -> impl Fn(&PoolEvent) + Send + Sync + 'static {
+        let log = self.clone();
+        move |event| {
+            let id = event.connection_id().map(|id| format!(" {id}")).unwrap_or_default();
+            let reason = event.reason().map(|reason| format!(" {reason}")).unwrap_or_default();
+            log.0.lock().unwrap().push(format!("{}{id}{reason}", event.name()));
+        }
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// The lines since the last call.
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    pub fn count(&self, start: &str) -> usize {
+        self.lines().iter().filter(|line| line.starts_with(start)).count()
+    }
+}
+
+/// A pool that is ready, and its events from then on.
+pub fn pool(options: PoolOptions, mock: &Mock) -> (Pool<Mock>, Log) {
+    let log = Log::default();
+    let pool = builder(mock).options(options).subscriber(log.subscriber()).build().unwrap();
+    assert!(pool.ready());
+    assert_eq!(log.take(), ["PoolCreated", "PoolReady"]);
+    (pool, log)
+}
+
+pub fn builder(mock: &Mock) -> PoolBuilder<Mock> {
+    Pool::builder("mock:27017", mock.clone())
+}
+
+/// Lets all tasks come to rest. For runtimes whose clock is paused: it moves only when nothing else can be done.
+pub async fn settle() {
+    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+}
+
+/// `(total, pending, available, in use, waiting)`, which add up.
+pub fn counts(pool: &Pool<Mock>) -> (u32, u32, u32, u32, u32) {
+    let status = pool.status();
+    assert!(status.consistent, "{status:?}");
+    assert_eq!(status.total, status.pending + status.available + status.in_use + status.stale, "{status:?}");
+    (status.total, status.pending, status.available, status.in_use, status.waiting)
+}
