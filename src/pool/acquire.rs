@@ -76,7 +76,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             return self.try_take_vetted();
         }
         match self.shard(self.host.shard_hint()).pop(&self.slab) {
-            Popped::Slot(index) => Some(Held::new(self, self.slab.slot(index)).into_idle()),
+            Popped::Slot(slot) => Some(Held::new(self, slot).into_idle()),
             Popped::Empty | Popped::Waiting => None,
         }
     }
@@ -84,8 +84,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     fn try_take_vetted(self: &Arc<Self>) -> Option<Idle<C, H>> {
         loop {
             match self.shard(self.host.shard_hint()).pop(&self.slab) {
-                Popped::Slot(index) => {
-                    if let Ok(idle) = self.vet(Held::new(self, self.slab.slot(index))) {
+                Popped::Slot(slot) => {
+                    if let Ok(idle) = self.vet(Held::new(self, slot)) {
                         return Some(idle);
                     }
                 }
@@ -119,7 +119,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             // pushed before, and the search finds it (ordering 2).
             let counts = self.capacity.load();
             match self.take_any() {
-                Popped::Slot(index) => match self.vet(Held::new(self, self.slab.slot(index))) {
+                Popped::Slot(slot) => match self.vet(Held::new(self, slot)) {
                     Ok(idle) => return Some(Grant::Connection(idle)),
                     Err(Perished) => continue,
                 },
@@ -143,7 +143,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// Pops from the thread's own shard or from the next one that has something.
-    fn take_any(&self) -> Popped {
+    fn take_any(&self) -> Popped<'_, C> {
         let first = self.host.shard_hint();
         for offset in 0..self.shards.len() {
             match self.shard(first.wrapping_add(offset)).pop(&self.slab) {
@@ -177,7 +177,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 self.shards.iter().for_each(|shard| shard.set_waiting(false));
                 drop(queue);
                 return match found {
-                    Some(index) => match self.vet(Held::new(self, self.slab.slot(index))) {
+                    Some(slot) => match self.vet(Held::new(self, slot)) {
                         Ok(idle) => Queued::Granted(Grant::Connection(idle)),
                         Err(Perished) => Queued::Again,
                     },

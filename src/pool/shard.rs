@@ -1,6 +1,6 @@
 //! A shard: a lock-free stack (last in, first out) of available connections, as one `AtomicU64` over the slab.
 
-use super::slab::{Link, Slab};
+use super::slab::{Link, Slab, Slot};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A reading of a shard's head.
@@ -47,9 +47,9 @@ impl Head {
 }
 
 /// What a pop found.
-pub(super) enum Popped {
+pub(super) enum Popped<'s, C> {
     /// A connection, which now is the caller's.
-    Slot(u32),
+    Slot(&'s Slot<C>),
     /// None.
     Empty,
     /// A reason to queue up.
@@ -92,7 +92,7 @@ impl Shard {
 
     /// Takes the top.
     #[inline]
-    pub(super) fn pop<C>(&self, slab: &Slab<C>) -> Popped {
+    pub(super) fn pop<'s, C>(&self, slab: &'s Slab<C>) -> Popped<'s, C> {
         let mut head = self.load();
         loop {
             if head.waiting {
@@ -101,21 +101,21 @@ impl Shard {
             let Some(top) = head.top else { return Popped::Empty };
             // The slot may have been taken and its link rewritten since `load`: then the tag has changed too, and the
             // swap fails. Slots are never freed, so the reading itself is always allowed.
-            let next = slab.slot(top).link().next;
-            match self.swap(head, Head { top: next, ..head.next() }) {
-                Ok(()) => return Popped::Slot(top),
+            let slot = slab.slot(top);
+            match self.swap(head, Head { top: slot.link().next, ..head.next() }) {
+                Ok(()) => return Popped::Slot(slot),
                 Err(now) => head = now,
             }
         }
     }
 
     /// Takes the top although somebody waits. The caller holds the wait list's lock.
-    pub(super) fn pop_for_waiter<C>(&self, slab: &Slab<C>) -> Option<u32> {
+    pub(super) fn pop_for_waiter<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
         let mut head = self.load();
         loop {
-            let top = head.top?;
-            match self.swap(head, Head { top: slab.slot(top).link().next, ..head.next() }) {
-                Ok(()) => return Some(top),
+            let slot = slab.slot(head.top?);
+            match self.swap(head, Head { top: slot.link().next, ..head.next() }) {
+                Ok(()) => return Some(slot),
                 Err(now) => head = now,
             }
         }
@@ -135,7 +135,12 @@ impl Shard {
     /// If b comes before 1, the Acquire of 1 makes a visible to 2: stale. If b comes between 1 and 3, the swap fails
     /// and everything is done again. If b comes after 3, the slot is detached with the others.
     #[inline]
-    pub(super) fn push<C>(&self, slab: &Slab<C>, index: u32, is_current: impl Fn() -> bool) -> Result<(), PushError> {
+    pub(super) fn push<C>(
+        &self,
+        slab: &Slab<C>,
+        slot: &Slot<C>,
+        is_current: impl Fn() -> bool,
+    ) -> Result<(), PushError> {
         let mut head = self.load();
         loop {
             if head.waiting {
@@ -144,8 +149,8 @@ impl Shard {
             if !is_current() {
                 return Err(PushError::Stale);
             }
-            slab.slot(index).set_link(Link { next: head.top, depth: 1 + depth(slab, head) });
-            match self.swap(head, Head { top: Some(index), ..head.next() }) {
+            slot.set_link(Link { next: head.top, depth: 1 + depth(slab, head) });
+            match self.swap(head, Head { top: Some(slot.index()), ..head.next() }) {
                 Ok(()) => return Ok(()),
                 Err(now) => head = now,
             }
@@ -234,7 +239,7 @@ mod tests {
 
     fn drain(shard: &Shard, slab: &Slab<()>) -> Vec<u32> {
         std::iter::from_fn(|| match shard.pop(slab) {
-            Popped::Slot(index) => Some(index),
+            Popped::Slot(slot) => Some(slot.index()),
             Popped::Empty | Popped::Waiting => None,
         })
         .collect()
@@ -245,7 +250,7 @@ mod tests {
         let (shard, slab) = (Shard::new(), slab_of(3));
         for index in 0..3 {
             assert_eq!(shard.len(&slab).0, index);
-            shard.push(&slab, index, || true).unwrap();
+            shard.push(&slab, slab.slot(index), || true).unwrap();
         }
         assert_eq!(shard.len(&slab).0, 3);
         assert_eq!(drain(&shard, &slab), [2, 1, 0]);
@@ -255,12 +260,12 @@ mod tests {
     #[test]
     fn who_waits_bars_push_and_pop_but_not_the_lock_holder() {
         let (shard, slab) = (Shard::new(), slab_of(2));
-        shard.push(&slab, 0, || true).unwrap();
+        shard.push(&slab, slab.slot(0), || true).unwrap();
         shard.set_waiting(true);
-        assert_eq!(shard.push(&slab, 1, || true), Err(PushError::Waiting));
+        assert_eq!(shard.push(&slab, slab.slot(1), || true), Err(PushError::Waiting));
         assert!(matches!(shard.pop(&slab), Popped::Waiting));
-        assert_eq!(shard.pop_for_waiter(&slab), Some(0));
-        assert_eq!(shard.pop_for_waiter(&slab), None);
+        assert_eq!(shard.pop_for_waiter(&slab).map(Slot::index), Some(0));
+        assert!(shard.pop_for_waiter(&slab).is_none());
         shard.set_waiting(false);
         assert!(matches!(shard.pop(&slab), Popped::Empty));
     }
@@ -268,15 +273,15 @@ mod tests {
     #[test]
     fn a_stale_slot_is_not_pushed() {
         let (shard, slab) = (Shard::new(), slab_of(1));
-        assert_eq!(shard.push(&slab, 0, || false), Err(PushError::Stale));
+        assert_eq!(shard.push(&slab, slab.slot(0), || false), Err(PushError::Stale));
         assert!(matches!(shard.pop(&slab), Popped::Empty));
     }
 
     #[test]
     fn detaching_takes_all_and_outdates_every_reading() {
         let (shard, slab) = (Shard::new(), slab_of(2));
-        shard.push(&slab, 0, || true).unwrap();
-        shard.push(&slab, 1, || true).unwrap();
+        shard.push(&slab, slab.slot(0), || true).unwrap();
+        shard.push(&slab, slab.slot(1), || true).unwrap();
         let seen = shard.load();
         let first = shard.detach();
         assert_eq!(first, Some(1));

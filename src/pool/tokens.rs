@@ -111,14 +111,14 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         if core.options.load_balanced && self.is_stale_member() {
             return self.retire(ConnectionClosedReason::Stale, false);
         }
-        let stamp = self.slot().stamp();
+        let generation = self.generation();
         loop {
-            let is_current = || core.state.load().generation == stamp.generation;
-            match core.shard(core.host.shard_hint()).push(&core.slab, self.slot().index(), is_current) {
+            let is_current = || core.state.load().generation == generation;
+            match core.shard(core.host.shard_hint()).push(&core.slab, self.slot(), is_current) {
                 Ok(()) => return,
                 Err(PushError::Stale) => return self.retire(self.stale_reason(), false),
                 Err(PushError::Waiting) => {
-                    if self.hand_over(stamp) {
+                    if self.hand_over(generation) {
                         return;
                     }
                 }
@@ -128,10 +128,10 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
 
     /// Hands the connection to the first who waits. `false`: nobody does, any more.
     #[inline(never)]
-    fn hand_over(self, stamp: Stamp) -> bool {
+    fn hand_over(self, generation: u64) -> bool {
         let core = self.core();
         let mut queue = core.waiters.lock();
-        if core.state.load().generation != stamp.generation {
+        if core.state.load().generation != generation {
             drop(queue);
             self.retire(self.stale_reason(), false);
             return true;
