@@ -177,7 +177,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 self.shards.iter().for_each(|shard| shard.set_waiting(false));
                 drop(queue);
                 return match found {
-                    Some(index) => match self.vet(Held::new(self, self.slab.slot(index))) {
+                    Some(slot) => match self.vet(Held::new(self, slot)) {
                         Ok(idle) => Queued::Granted(Grant::Connection(idle)),
                         Err(Perished) => Queued::Again,
                     },

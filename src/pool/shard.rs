@@ -110,12 +110,12 @@ impl Shard {
     }
 
     /// Takes the top although somebody waits. The caller holds the wait list's lock.
-    pub(super) fn pop_for_waiter<C>(&self, slab: &Slab<C>) -> Option<u32> {
+    pub(super) fn pop_for_waiter<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
         let mut head = self.load();
         loop {
-            let top = head.top?;
-            match self.swap(head, Head { top: slab.slot(top).link().next, ..head.next() }) {
-                Ok(()) => return Some(top),
+            let slot = slab.slot(head.top?);
+            match self.swap(head, Head { top: slot.link().next, ..head.next() }) {
+                Ok(()) => return Some(slot),
                 Err(now) => head = now,
             }
         }
@@ -264,8 +264,8 @@ mod tests {
         shard.set_waiting(true);
         assert_eq!(shard.push(&slab, slab.slot(1), || true), Err(PushError::Waiting));
         assert!(matches!(shard.pop(&slab), Popped::Waiting));
-        assert_eq!(shard.pop_for_waiter(&slab), Some(0));
-        assert_eq!(shard.pop_for_waiter(&slab), None);
+        assert_eq!(shard.pop_for_waiter(&slab).map(Slot::index), Some(0));
+        assert!(shard.pop_for_waiter(&slab).is_none());
         shard.set_waiting(false);
         assert!(matches!(shard.pop(&slab), Popped::Empty));
     }

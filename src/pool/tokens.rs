@@ -114,23 +114,22 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
 
     /// Makes the connection available: pushes it, or hands it to the first who waits, or closes it as stale.
     ///
-    /// The push is the last thing done: from then on the connection belongs to others, who may close it and the pool,
-    /// and free the core. The hand-over happens under the wait list's lock while the pool is not closed; closing takes
-    /// that lock before it closes anything, so the core is there until the lock is released.
+    /// The push, or the grant, is the last thing done: from then on the connection belongs to others, who may close it
+    /// and the pool, and free the core.
     #[inline]
     pub(super) fn make_available(self) {
         let core = self.core();
         if core.options.load_balanced && self.is_stale_member() {
             return self.retire(ConnectionClosedReason::Stale, false);
         }
-        let stamp = self.slot().stamp();
+        let generation = self.generation();
         loop {
-            let is_current = || core.state.load().generation == stamp.generation;
+            let is_current = || core.state.load().generation == generation;
             match core.shard(core.host.shard_hint()).push(&core.slab, self.slot(), is_current) {
                 Ok(()) => return,
                 Err(PushError::Stale) => return self.retire(self.stale_reason(), false),
                 Err(PushError::Waiting) => {
-                    if self.hand_over(stamp) {
+                    if self.hand_over(generation) {
                         return;
                     }
                 }
@@ -140,10 +139,10 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
 
     /// Hands the connection to the first who waits. `false`: nobody does, any more.
     #[inline(never)]
-    fn hand_over(self, stamp: Stamp) -> bool {
+    fn hand_over(self, generation: u64) -> bool {
         let core = self.core();
         let mut queue = core.waiters.lock();
-        if core.state.load().generation != stamp.generation {
+        if core.state.load().generation != generation {
             drop(queue);
             self.retire(self.stale_reason(), false);
             return true;

@@ -1,0 +1,222 @@
+//! Runs a program under callgrind, and finds what each round of it executes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Tells the test binary that it is the program under measurement, and how many rounds it shall run.
+const ROUNDS: &str = "WHARF_INSTRUCTIONS_ROUNDS";
+
+/// Rounds of the shorter run. What differs between two runs of the harness itself (the digits of a duration that it
+/// prints, a task of the runtime) is some hundred instructions, so far below one in each round.
+const FEW: u64 = 20_000;
+const MANY: u64 = 2 * FEW;
+
+/// What one round of a program executes.
+pub struct Cost {
+    /// Instructions, in the program and outside.
+    pub instructions: f64,
+    /// The program's locked instructions, by address.
+    pub locked: Vec<Locked>,
+    /// Functions of other objects (libc, the system's), with their instructions.
+    pub outside: BTreeMap<String, u64>,
+}
+
+/// A locked instruction: one with a `lock` prefix, or an `xchg` with memory, which needs none.
+pub struct Locked {
+    /// How often a round executes it.
+    pub executions: u64,
+    /// The function that it is in.
+    pub function: String,
+    /// The instruction as objdump prints it.
+    pub text: String,
+}
+
+impl Cost {
+    /// How many locked instructions a round executes.
+    pub fn locked_executions(&self) -> u64 {
+        self.locked.iter().map(|locked| locked.executions).sum()
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "each round executes {:.2} instructions", self.instructions)?;
+        for Locked { executions, function, text } in &self.locked {
+            writeln!(f, "  locked, {executions} x {text} in {function}")?;
+        }
+        for (function, instructions) in &self.outside {
+            writeln!(f, "  outside, {instructions} instructions of {function}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Measures `program`, which the test named `test` hands over before it does anything else.
+///
+/// The test binary starts itself under callgrind with that test alone; there, this function runs the program and leaves
+/// the process.
+///
+/// # Panics
+///
+/// When the measurement is impossible: in a debug build, or without valgrind and objdump.
+pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
+    if let Ok(rounds) = env::var(ROUNDS) {
+        program(rounds.parse().expect("a number of rounds"));
+        std::process::exit(0);
+    }
+    if cfg!(debug_assertions) {
+        panic!("a debug build is no measure of the hot path: cargo test --release --test instructions -- --ignored");
+    }
+    let binary = fs::canonicalize(env::current_exe().unwrap()).unwrap();
+    let (few, many) = (Profile::record(&binary, test, FEW), Profile::record(&binary, test, MANY));
+    let own = binary.to_str().expect("a path in UTF-8");
+    let code = Disassembly::of(&binary);
+    let mut locked = Vec::new();
+    let mut outside = BTreeMap::new();
+    for (place, &executed) in &many.executed {
+        let executions = each_round(few.executed.get(place).copied().unwrap_or(0), executed);
+        if executions == 0 {
+            continue;
+        }
+        if place.object == own {
+            // Also the proof that callgrind and objdump mean the same by an address.
+            let instruction = code.0.get(&place.address);
+            let Instruction { function, text } =
+                instruction.unwrap_or_else(|| panic!("no instruction at {:#x} of {own}", place.address));
+            if is_locked(text) {
+                locked.push(Locked { executions, function: function.clone(), text: text.clone() });
+            }
+        } else {
+            *outside.entry(format!("{} ({})", many.functions[place], place.object)).or_default() += executions;
+        }
+    }
+    let instructions = (many.total() - few.total()) as f64 / (MANY - FEW) as f64;
+    Cost { instructions, locked, outside }
+}
+
+/// How often each round executes what is executed `few` and `many` times in the two runs, to the nearest whole number.
+fn each_round(few: u64, many: u64) -> u64 {
+    let rounds = MANY - FEW;
+    (many.saturating_sub(few) + rounds / 2) / rounds
+}
+
+/// Whether an instruction locks its cache line.
+fn is_locked(text: &str) -> bool {
+    text.starts_with("lock ") || text.starts_with("xchg") && text.contains('(')
+}
+
+/// Where an instruction is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Place {
+    object: String,
+    /// As in the object's file, wherever it was loaded.
+    address: u64,
+}
+
+/// What callgrind has counted.
+#[derive(Default)]
+struct Profile {
+    executed: HashMap<Place, u64>,
+    functions: HashMap<Place, String>,
+}
+
+impl Profile {
+    fn record(binary: &Path, test: &str, rounds: u64) -> Self {
+        let recording = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("callgrind.{test}.{rounds}"));
+        let mut out_file = OsString::from("--callgrind-out-file=");
+        out_file.push(&recording);
+        run(
+            "valgrind",
+            "valgrind",
+            // Without compression, each line says all there is to it.
+            Command::new("valgrind")
+                .args(["--tool=callgrind", "--dump-instr=yes", "--compress-strings=no", "--compress-pos=no"])
+                .arg(out_file)
+                .arg(binary)
+                .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
+                .env(ROUNDS, rounds.to_string()),
+        );
+        let profile = Self::parse(&fs::read_to_string(&recording).unwrap());
+        fs::remove_file(&recording).unwrap();
+        profile
+    }
+
+    /// Reads the format of `--dump-instr=yes`: lines of `address line count`, after lines that say in which object and
+    /// function. The line after a `calls=` counts what the callee has executed, which is counted there already.
+    fn parse(text: &str) -> Self {
+        let mut profile = Self::default();
+        let (mut object, mut function) = ("", "");
+        let mut summary = None;
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if let Some(name) = line.strip_prefix("ob=") {
+                object = name;
+            } else if let Some(name) = line.strip_prefix("fn=") {
+                function = name;
+            } else if line.starts_with("calls=") {
+                lines.next();
+            } else if let Some(total) = line.strip_prefix("summary: ") {
+                summary = Some(total.parse().expect("a total"));
+            } else if let Some(counted) = line.strip_prefix("0x") {
+                let mut fields = counted.split(' ');
+                let address = u64::from_str_radix(fields.next().expect("an address"), 16).expect("an address");
+                let executions: u64 = fields.nth(1).expect("a count").parse().expect("a count");
+                let place = Place { object: object.to_owned(), address };
+                *profile.executed.entry(place.clone()).or_default() += executions;
+                profile.functions.entry(place).or_insert_with(|| function.to_owned());
+            }
+        }
+        assert_eq!(summary, Some(profile.total()), "callgrind's total differs: its format is not what it was");
+        profile
+    }
+
+    fn total(&self) -> u64 {
+        self.executed.values().sum()
+    }
+}
+
+/// An object's instructions by address.
+struct Disassembly(HashMap<u64, Instruction>);
+
+struct Instruction {
+    function: String,
+    text: String,
+}
+
+impl Disassembly {
+    /// Reads objdump's lines: `0000000000001234 <function>:` and ` 1234:\tinstruction`.
+    fn of(binary: &Path) -> Self {
+        let mut objdump = Command::new("objdump");
+        let printed = run("objdump", "binutils", objdump.args(["-d", "-C", "--no-show-raw-insn"]).arg(binary));
+        let mut instructions = HashMap::new();
+        let mut function = "";
+        for line in printed.lines() {
+            if let Some((_, name)) = line.split_once(" <").filter(|_| line.ends_with(">:")) {
+                function = name.trim_end_matches(">:");
+            } else if let Some((address, text)) = line.split_once(":\t")
+                && let Ok(address) = u64::from_str_radix(address.trim_start(), 16)
+            {
+                let text = text.trim_end().to_owned();
+                instructions.insert(address, Instruction { function: function.to_owned(), text });
+            }
+        }
+        Self(instructions)
+    }
+}
+
+/// Runs a tool, and returns what it prints.
+fn run(tool: &str, package: &str, command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| match error.kind() {
+        ErrorKind::NotFound => panic!("{tool} is missing: install the package {package}"),
+        _ => panic!("{tool} cannot be run: {error}"),
+    });
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{tool} failed ({}):\n{errors}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
