@@ -16,7 +16,12 @@
 //! names the mutant. What the models check is what ships.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic;
+mod explored;
+#[cfg(loom)]
+pub(crate) mod atomic {
+    pub(crate) use super::explored::*;
+    pub(crate) use loom::sync::atomic::Ordering;
+}
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::atomic;
 #[cfg(not(any(loom, shuttle)))]

@@ -46,8 +46,7 @@ fn limits(name: &'static str, max_pool_size: u32, max_connecting: u32) {
             let (pool, tokens) = (pool.clone(), tokens.clone());
             thread::spawn(move || open_and_close(&pool, &tokens, max_pool_size, max_connecting))
         });
-        let status = pool.status();
-        assert!(status.total <= max_pool_size && status.pending <= max_connecting, "{status:?}");
+        open_and_close(&pool, &tokens, max_pool_size, max_connecting);
         for other in others {
             other.join().unwrap();
         }
@@ -63,6 +62,26 @@ fn total_stays_within_max_pool_size_at_every_instant() {
 #[test]
 fn pending_stays_within_max_connecting_at_every_instant() {
     limits("pending_stays_within_max_connecting_at_every_instant", 2, 1);
+}
+
+#[test]
+fn a_status_shows_no_more_than_the_limits() {
+    model("a_status_shows_no_more_than_the_limits", Some(3), || {
+        let pool = unheard(options(1, 1));
+        let opens = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                let granted = acquire(&pool);
+                make_use(&pool, granted);
+            }
+        });
+        let status = pool.status();
+        assert!(status.total <= 1 && status.pending <= 1, "{status:?}");
+        let parts = status.pending + status.available + status.in_use + status.stale;
+        assert_eq!(status.total, parts, "{status:?}");
+        opens.join().unwrap();
+        wind_up(pool);
+    });
 }
 
 #[test]

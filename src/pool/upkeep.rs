@@ -45,11 +45,16 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         if self.stale.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let stale = self.ledger.lock().take_stale(&self.slab, most);
+        let stale = {
+            let mut ledger = self.ledger.lock();
+            let stale = ledger.take_stale(&self.slab, most);
+            // Relaxed: under the lock. Before the closing: whoever has nothing to close here queues up instead of
+            // spinning until we are done, and gets the place when we give it back.
+            self.stale.fetch_sub(stale.len() as u32, Ordering::Relaxed);
+            stale
+        };
         for index in stale {
             Held::new(self, self.slab.slot(index)).retire(ConnectionClosedReason::Stale, false);
-            // Relaxed: as above. After the closing, so that whoever reads zero finds the place given back.
-            self.stale.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
