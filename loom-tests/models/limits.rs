@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use loom::thread;
-use wharf::pool::Grant;
+use wharf::pool::{Grant, Place};
 
 use super::harness::model;
 use super::world::*;
@@ -26,62 +26,55 @@ impl Tokens {
     }
 }
 
-/// Tries once to get a place, and opens and closes a connection with it.
-fn open_and_close(pool: &Arc<Pool>, tokens: &Tokens, max_pool_size: u32, max_connecting: u32) {
-    let Some(Grant::Place(place)) = poll(&mut waiter(pool)) else { return };
-    Tokens::more(&tokens.total, max_pool_size);
-    Tokens::more(&tokens.pending, max_connecting);
-    let (idle, opening) = place.create().unwrap().established(pool.host().connect()).unwrap();
-    let lease = check_out(pool, idle);
-    Tokens::less(&tokens.pending);
-    drop(opening);
-    Tokens::less(&tokens.total);
-    check_in(lease);
-}
-
-fn limits(name: &'static str, max_pool_size: u32, max_connecting: u32) {
+/// Three threads try once to get a place each, and do `open` with it.
+fn limits<R: Send + 'static>(
+    name: &'static str,
+    max_pool_size: u32,
+    max_connecting: u32,
+    open: impl Fn(&Arc<Pool>, Place<Connection, World>, &Tokens) -> R + Copy + Send + Sync + 'static,
+    end: impl Fn(R) + Copy + Send + Sync + 'static,
+) {
     model(name, Some(2), move || {
         let (pool, tokens) = (unheard(options(max_pool_size, max_connecting)), Arc::new(Tokens::default()));
+        let attempt = move |pool: Arc<Pool>, tokens: Arc<Tokens>| match poll(&mut waiter(&pool)) {
+            Some(Grant::Place(place)) => {
+                Tokens::more(&tokens.total, max_pool_size);
+                Tokens::more(&tokens.pending, max_connecting);
+                Some(open(&pool, place, &tokens))
+            }
+            _ => None,
+        };
         let others = [(); 2].map(|()| {
             let (pool, tokens) = (pool.clone(), tokens.clone());
-            thread::spawn(move || open_and_close(&pool, &tokens, max_pool_size, max_connecting))
+            thread::spawn(move || attempt(pool, tokens))
         });
-        open_and_close(&pool, &tokens, max_pool_size, max_connecting);
-        for other in others {
-            other.join().unwrap();
-        }
+        let opened = attempt(pool.clone(), tokens);
+        let others = others.map(|other| other.join().unwrap());
+        others.into_iter().flatten().chain(opened).for_each(end);
         wind_up(pool);
     });
 }
 
 #[test]
 fn total_stays_within_max_pool_size_at_every_instant() {
-    limits("total_stays_within_max_pool_size_at_every_instant", 1, 2);
+    let open_and_fail = |_: &Arc<Pool>, place: Place<Connection, World>, tokens: &Tokens| {
+        let pending = place.create().unwrap();
+        Tokens::less(&tokens.total);
+        Tokens::less(&tokens.pending);
+        drop(pending);
+    };
+    limits("total_stays_within_max_pool_size_at_every_instant", 1, 2, open_and_fail, |()| ());
 }
 
 #[test]
 fn pending_stays_within_max_connecting_at_every_instant() {
-    limits("pending_stays_within_max_connecting_at_every_instant", 2, 1);
-}
-
-#[test]
-fn a_status_shows_no_more_than_the_limits() {
-    model("a_status_shows_no_more_than_the_limits", Some(3), || {
-        let pool = unheard(options(1, 1));
-        let opens = thread::spawn({
-            let pool = pool.clone();
-            move || {
-                let granted = acquire(&pool);
-                make_use(&pool, granted);
-            }
-        });
-        let status = pool.status();
-        assert!(status.total <= 1 && status.pending <= 1, "{status:?}");
-        let parts = status.pending + status.available + status.in_use + status.stale;
-        assert_eq!(status.total, parts, "{status:?}");
-        opens.join().unwrap();
-        wind_up(pool);
-    });
+    let open_and_keep = |pool: &Arc<Pool>, place: Place<Connection, World>, tokens: &Tokens| {
+        let (idle, opening) = place.create().unwrap().established(pool.host().connect()).unwrap();
+        Tokens::less(&tokens.pending);
+        drop(opening);
+        check_out(pool, idle)
+    };
+    limits("pending_stays_within_max_connecting_at_every_instant", 3, 1, open_and_keep, check_in);
 }
 
 #[test]

@@ -231,6 +231,20 @@ fn a_newcomer_never_overtakes_who_waits_for_a_place() {
 }
 
 #[test]
+fn a_warm_up_never_overtakes_who_waits_for_a_place() {
+    model("a_warm_up_never_overtakes_who_waits_for_a_place", Some(4), || {
+        let pool = unheard(options(1, 1).min_pool_size(1));
+        let failing = pending(&pool);
+        let mut waits = queued(&pool);
+        let fails = thread::spawn(move || drop(failing));
+        assert!(pool.populate().is_none(), "the place belongs to who waits");
+        fails.join().unwrap();
+        drop(place(poll(&mut waits).expect("a place")));
+        wind_up(pool);
+    });
+}
+
+#[test]
 fn the_second_in_the_queue_is_never_served_before_the_first() {
     model("the_second_in_the_queue_is_never_served_before_the_first", None, || {
         let pool = unheard(options(2, 2));

@@ -124,11 +124,12 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                     Ok(idle) => return Some(Grant::Connection(idle)),
                     Err(Perished) => continue,
                 },
+                Popped::Waiting if mutant("newcomers_ignore_waiters") => {}
                 Popped::Waiting => return None,
                 Popped::Empty => {}
             }
             let counts = if mutant("counts_read_after_the_search") { self.capacity.load() } else { counts };
-            if counts.waiting && !mutant("admission_ignores_waiters") {
+            if counts.waiting && !mutant("newcomers_ignore_waiters") {
                 return None;
             }
             if counts.admits(self.limits) {

@@ -10,6 +10,7 @@ use super::state::Phase;
 use super::tokens::{Held, Pending, Place};
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
+use crate::sync::mutant;
 
 impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// One background run, without its last part (see [`Core::populate`]): interrupts what is to be interrupted,
@@ -30,7 +31,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 return None;
             }
             let counts = self.capacity.load();
-            if counts.waiting || counts.total >= self.options.min_pool_size || !counts.admits(self.limits) {
+            let waiting = counts.waiting && !mutant("warm_up_ignores_waiters");
+            if waiting || counts.total >= self.options.min_pool_size || !counts.admits(self.limits) {
                 return None;
             }
             if self.capacity.try_admit(counts).is_ok() {
