@@ -11,8 +11,8 @@
 //! # Mutants
 //!
 //! A model is worth something if it fails where the code is wrong. At its decisive places the pool therefore asks
-//! [`mutant`] whether to do the wrong thing. In every build but that of the models the answer is the constant `false`,
-//! so nothing of it is compiled; and in that build it is `false` too unless the environment variable `WHARF_MUTANT`
+//! [`mutant`] whether to do the wrong thing. In every build but those of the models the answer is the constant `false`,
+//! so nothing of it is compiled; and in those it is `false` too unless the environment variable `WHARF_MUTANT`
 //! names the mutant. What the models check is what ships.
 
 #[cfg(loom)]
@@ -49,13 +49,13 @@ pub(crate) use sync::MutexGuard;
 use atomic::Ordering;
 
 /// Whether the pool is to be wrong in the way that is called `name`: never, but in the models' negative controls.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub(crate) const fn mutant(_name: &str) -> bool {
     false
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub(crate) fn mutant(name: &str) -> bool {
     static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     CHOSEN.get_or_init(|| std::env::var("WHARF_MUTANT").ok()).as_deref() == Some(name)
