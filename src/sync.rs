@@ -1,4 +1,5 @@
-//! The one door to shared memory: std's primitives, or loom's when the crate is built with `--cfg loom`.
+//! The one door to shared memory: std's primitives, loom's when the crate is built with `--cfg loom`, or shuttle's with
+//! `--cfg shuttle`.
 //!
 //! Everything concurrent in [`pool`](crate::pool) goes through here, so that the models in `loom-tests/` check the
 //! code that ships. Two things deliberately do not:
@@ -6,24 +7,65 @@
 //! - `Arc`: reference counts guard memory, and no ordering of the pool relies on them.
 //! - `OnceLock` in the slab: segments are made under the ledger's lock, and an index is only known to those whom a
 //!   word has told about it.
+//!
+//! # Mutants
+//!
+//! A model is worth something if it fails where the code is wrong. At its decisive places the pool therefore asks
+//! [`mutant`] whether to do the wrong thing. In every build but those of the models the answer is the constant `false`,
+//! so nothing of it is compiled; and in those it is `false` too unless the environment variable `WHARF_MUTANT`
+//! names the mutant. What the models check is what ships.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic;
-#[cfg(not(loom))]
+mod explored;
+#[cfg(loom)]
+pub(crate) mod atomic {
+    pub(crate) use super::explored::*;
+    pub(crate) use loom::sync::atomic::Ordering;
+}
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::atomic;
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::atomic;
 
 #[cfg(loom)]
 use loom::{cell, sync};
+#[cfg(shuttle)]
+use shuttle::sync;
 #[cfg(not(loom))]
-use std::{cell, sync};
+use std::cell;
+#[cfg(not(any(loom, shuttle)))]
+use std::sync;
 
 use std::sync::PoisonError;
 
 #[cfg(loom)]
 pub(crate) use loom::thread::yield_now;
-#[cfg(not(loom))]
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread::yield_now;
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::thread::yield_now;
 pub(crate) use sync::MutexGuard;
+
+use atomic::Ordering;
+
+/// Whether the pool is to be wrong in the way that is called `name`: never, but in the models' negative controls.
+#[cfg(not(any(loom, shuttle)))]
+#[inline(always)]
+pub(crate) const fn mutant(_name: &str) -> bool {
+    false
+}
+
+#[cfg(any(loom, shuttle))]
+pub(crate) fn mutant(name: &str) -> bool {
+    static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    CHOSEN.get_or_init(|| std::env::var("WHARF_MUTANT").ok()).as_deref() == Some(name)
+}
+
+/// `ordering`, which is `Relaxed` in the mutant that is called `name`.
+#[inline(always)]
+pub(crate) fn unless_mutant(name: &str, ordering: Ordering) -> Ordering {
+    if mutant(name) { Ordering::Relaxed } else { ordering }
+}
 
 /// A mutex that shrugs at poison: no code of a user runs under any lock of the pool, and the pool's own code panics
 /// only where a count has already gone wrong.

@@ -9,12 +9,14 @@ use std::task::{Context, Poll};
 use super::core::Core;
 use super::host::Host;
 use super::shard::Popped;
+use super::slab::Slot;
 use super::state::Phase;
 use super::tokens::{Held, Idle, Place};
 use super::waitlist::Node;
 use crate::error::Cause;
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
+use crate::sync::mutant;
 
 /// What a check-out comes to.
 pub enum Grant<C: Send + 'static, H: Host<C>> {
@@ -123,10 +125,12 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                     Ok(idle) => return Some(Grant::Connection(idle)),
                     Err(Perished) => continue,
                 },
+                Popped::Waiting if mutant("newcomers_ignore_waiters") => {}
                 Popped::Waiting => return None,
                 Popped::Empty => {}
             }
-            if counts.waiting {
+            let counts = if mutant("counts_read_after_the_search") { self.capacity.load() } else { counts };
+            if counts.waiting && !mutant("newcomers_ignore_waiters") {
                 return None;
             }
             if counts.admits(self.limits) {
@@ -164,12 +168,13 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         let mut queue = self.waiters.lock();
         // A clear changes the word before it takes the list's lock to fail all who wait: either we see the change, or
         // it finds us in the queue.
-        if self.state.load().phase != Phase::Ready {
+        if self.state.load().phase != Phase::Ready && !mutant("phase_not_asked_again") {
             return Queued::NotReady;
         }
         if queue.is_empty() {
+            let early = mutant("look_before_the_flags").then(|| self.look_for_waiter());
             self.shards.iter().for_each(|shard| shard.set_waiting(true));
-            let found = self.shards.iter().find_map(|shard| shard.pop_for_waiter(&self.slab));
+            let found = early.unwrap_or_else(|| self.look_for_waiter());
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
             let admitted = found.is_none() && !stale && self.capacity.admit_or_wait(self.limits);
@@ -188,6 +193,11 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
         queue.enqueue(node, waker);
         Queued::Waits
+    }
+
+    /// Takes an available connection for the first in the queue. The caller holds the wait list's lock.
+    fn look_for_waiter(&self) -> Option<&Slot<C>> {
+        self.shards.iter().find_map(|shard| shard.pop_for_waiter(&self.slab))
     }
 
     /// Closes an available connection that has perished.
@@ -275,6 +285,9 @@ impl<C: Send + 'static, H: Host<C>> Drop for Acquire<'_, C, H> {
             return;
         }
         let grant = self.core.waiters.leave(&self.node, |queue| self.core.settle(queue));
+        if mutant("grant_to_the_cancelled_is_lost") {
+            return std::mem::forget(grant);
+        }
         // A grant goes on to the next in the queue by being dropped here, outside of the lock.
         drop(grant);
     }

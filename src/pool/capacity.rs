@@ -6,6 +6,7 @@
 //! (see [`Capacity::try_admit`]).
 
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{mutant, unless_mutant};
 
 /// A reading of the capacity word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +81,9 @@ impl Capacity {
 
     /// Counts one more pending connection, if nothing has changed since `seen` was read.
     pub(super) fn try_admit(&self, seen: Counts) -> Result<(), ()> {
+        if mutant("admission_without_comparing") {
+            return self.update(|counts| Some(counts.with_one_more())).map(|_| ()).ok_or(());
+        }
         let one_more = seen.with_one_more();
         self.0
             // ORD: AcqRel on success; continues the release sequence that `load` acquires. Relaxed on failure: the
@@ -100,6 +104,11 @@ impl Capacity {
     ///
     /// The caller holds the wait list's lock, and the list is empty.
     pub(super) fn admit_or_wait(&self, limits: Limits) -> bool {
+        if mutant("admit_then_wait") {
+            let admitted = self.admit_first(limits);
+            self.update(|counts| (!admitted).then(|| Counts { waiting: true, ..counts.next() }));
+            return admitted;
+        }
         let before = self.update(|counts| {
             Some(if counts.admits(limits) { counts.with_one_more() } else { Counts { waiting: true, ..counts.next() } })
         });
@@ -129,7 +138,9 @@ impl Capacity {
         // ORD: Acquire on every reading, because `change` decides by it; Release on the change, which pairs with the
         // Acquire in `load` and publishes what the caller has pushed.
         self.0
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| change(Counts::unpack(word)).map(Counts::pack))
+            .fetch_update(unless_mutant("capacity_publishes_nothing", Ordering::AcqRel), Ordering::Acquire, |word| {
+                change(Counts::unpack(word)).map(Counts::pack)
+            })
             .ok()
             .map(Counts::unpack)
     }

@@ -20,8 +20,8 @@ use super::waitlist::{Claimed, WaitList, WaitQueue};
 use crate::error::{Cause, ClearError};
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::options::{InvalidOption, PoolOptions};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Mutex, mutant};
 
 /// A pool of connections `C` in the world `H`. Lives in an `Arc`, which its connections keep alive.
 ///
@@ -196,9 +196,15 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             return false;
         }
         ledger.cause = None;
-        self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
+        let announce = || self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
+        if !mutant("ready_announced_late") {
+            announce();
+        }
         self.state.store(PoolState { phase: Phase::Ready, ..state });
         drop(ledger);
+        if mutant("ready_announced_late") {
+            announce();
+        }
         self.host.deliver();
         self.host.schedule_run();
         true
@@ -224,21 +230,28 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             if state.phase == Phase::Closed || clear.generation.is_some_and(|asked| asked != state.generation) {
                 return Ok(false);
             }
-            self.state.store(PoolState { phase: Phase::Paused, generation: state.generation + 1 });
-            let stale = self.detach_all();
-            // Relaxed: whoever reads a count above zero takes the ledger's lock next.
-            self.stale.fetch_add(stale.iter().map(|(_, len)| len).sum(), Ordering::Relaxed);
-            ledger.stale.extend(stale.into_iter().map(|(top, _)| top));
-            if clear.interrupt_in_use_connections {
-                ledger.interrupt = Some(state.generation);
-            }
-            ledger.cause.clone_from(&clear.cause);
-            if state.phase == Phase::Ready {
+            let announce = || {
                 self.emit_locked(|| PoolEvent::PoolCleared {
                     address: self.address.clone(),
                     service_id: None,
                     interrupt_in_use_connections: clear.interrupt_in_use_connections,
                 });
+            };
+            if mutant("cleared_announced_early") {
+                announce();
+            }
+            let early = mutant("clear_detaches_first").then(|| self.detach_all());
+            self.state.store(PoolState { phase: Phase::Paused, generation: state.generation + 1 });
+            let stale = early.unwrap_or_else(|| self.detach_all());
+            // Relaxed: whoever reads a count above zero takes the ledger's lock next.
+            self.stale.fetch_add(stale.iter().map(|(_, len)| len).sum(), Ordering::Relaxed);
+            ledger.stale.extend(stale.into_iter().map(|(top, _)| top));
+            if clear.interrupt_in_use_connections {
+                ledger.interrupt = Some(state.generation + u64::from(mutant("interrupt_reaches_one_more")));
+            }
+            ledger.cause.clone_from(&clear.cause);
+            if (state.phase == Phase::Ready || mutant("paused_clear_announced")) && !mutant("cleared_announced_early") {
+                announce();
             }
             self.claim_all()
         };
@@ -289,15 +302,17 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// fails with [`Refusal::Closed`]. Closing a closed pool does nothing, and may return before the first closing is
     /// done.
     pub fn close(self: &Arc<Self>) {
+        let early;
         {
             let _ledger = self.ledger.lock();
             let state = self.state.load();
             if state.phase == Phase::Closed {
                 return;
             }
+            early = mutant("close_detaches_first").then(|| self.detach_all());
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
         }
-        let available = self.detach_all();
+        let available = early.unwrap_or_else(|| self.detach_all());
         refuse(self.claim_all(), || Refusal::Closed);
         self.close_stale(usize::MAX);
         for (top, _) in available {

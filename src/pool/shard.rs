@@ -2,6 +2,7 @@
 
 use super::slab::{Link, Slab, Slot};
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{mutant, unless_mutant};
 
 /// A reading of a shard's head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Head {
 
     #[inline]
     fn next(self) -> Self {
-        Self { tag: self.tag.wrapping_add(1) & Self::TAG_MASK, ..self }
+        Self { tag: self.tag.wrapping_add(u64::from(!mutant("tag_not_counted"))) & Self::TAG_MASK, ..self }
     }
 }
 
@@ -85,7 +86,12 @@ impl Shard {
         self.0
             // ORD: AcqRel; the Release publishes the slot that a push links, the Acquire gives a pop the slot as the
             // pusher left it. The Acquire on failure is that of `load`.
-            .compare_exchange_weak(seen.pack(), new.pack(), Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange_weak(
+                seen.pack(),
+                new.pack(),
+                unless_mutant("head_publishes_nothing", Ordering::AcqRel),
+                Ordering::Acquire,
+            )
             .map(|_| ())
             .map_err(Head::unpack)
     }
@@ -141,12 +147,13 @@ impl Shard {
         slot: &Slot<C>,
         is_current: impl Fn() -> bool,
     ) -> Result<(), PushError> {
+        let early = mutant("current_asked_before_the_head").then(&is_current);
         let mut head = self.load();
         loop {
-            if head.waiting {
+            if head.waiting && !mutant("push_ignores_waiters") {
                 return Err(PushError::Waiting);
             }
-            if !is_current() {
+            if !early.unwrap_or_else(&is_current) {
                 return Err(PushError::Stale);
             }
             slot.set_link(Link { next: head.top, depth: 1 + depth(slab, head) });
@@ -162,6 +169,13 @@ impl Shard {
     pub(super) fn detach(&self) -> Option<u32> {
         let mut head = self.load();
         loop {
+            if head.top.is_none() && mutant("empty_detach_keeps_the_head") {
+                return None;
+            }
+            if mutant("detach_in_two_steps") {
+                self.0.store(Head { top: None, ..head.next() }.pack(), Ordering::Release);
+                return head.top;
+            }
             match self.swap(head, Head { top: None, ..head.next() }) {
                 Ok(()) => return head.top,
                 Err(now) => head = now,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::ledger::Membership;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Mutex, UnsafeCell};
+use crate::sync::{Mutex, UnsafeCell, mutant};
 
 /// What a connection in use is held for (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -226,7 +226,8 @@ impl<C> Slot<C> {
             }
         };
         drop(replaced);
-        if self.stamp().interrupted { Poll::Ready(()) } else { Poll::Pending }
+        let interrupted = self.stamp().interrupted && !mutant("mark_not_looked_at_again");
+        if interrupted { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Forgets whom an interruption would wake. By the owner.

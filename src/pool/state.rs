@@ -1,6 +1,7 @@
 //! The pool word: phase and generation in one `AtomicU64`.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::unless_mutant;
 
 /// Whether a pool serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,7 +65,7 @@ impl PoolWord {
     /// The caller holds the ledger's lock.
     pub(super) fn store(&self, state: PoolState) {
         // ORD: Release; pairs with the Acquire in `load`; publishes the events emitted so far.
-        self.0.store(state.pack(), Ordering::Release);
+        self.0.store(state.pack(), unless_mutant("pool_word_publishes_nothing", Ordering::Release));
     }
 }
 

@@ -30,6 +30,7 @@ use super::shard::PushError;
 use super::slab::{Purpose, Record, Slot, Stamp};
 use super::state::Phase;
 use crate::event::{ConnectionClosedReason, PoolEvent};
+use crate::sync::mutant;
 
 /// A slot that is owned (INV-1), whose connection keeps its pool alive (INV-2). The raw form of all tokens.
 ///
@@ -142,7 +143,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     fn hand_over(self, generation: u64) -> bool {
         let core = self.core();
         let mut queue = core.waiters.lock();
-        if core.state.load().generation != generation {
+        if core.state.load().generation != generation && !mutant("hand_over_of_the_stale") {
             drop(queue);
             self.retire(self.stale_reason(), false);
             return true;
@@ -241,6 +242,7 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
             slot.set_core(Arc::as_ptr(core).cast());
         }
         slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, interrupted: false });
+        let ledger = (!mutant("created_outside_the_lock")).then_some(ledger);
         core.emit_locked(|| PoolEvent::ConnectionCreated { address: core.address.clone(), connection_id });
         drop(ledger);
         core.host.deliver();
@@ -255,6 +257,9 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
 
 impl<C: Send + 'static, H: Host<C>> Drop for Place<C, H> {
     fn drop(&mut self) {
+        if mutant("unused_place_is_kept") {
+            return;
+        }
         if self.core.capacity.release(1, 1) {
             self.core.serve_places();
         }
@@ -350,6 +355,19 @@ pub struct Interrupted;
 #[must_use = "dropping it before the connection has been handed on lets others open needless ones"]
 pub struct Opening<C: Send + 'static, H: Host<C>> {
     core: Arc<Core<C, H>>,
+}
+
+impl<C: Send + 'static, H: Host<C>> Opening<C, H> {
+    /// Makes the connection available, or lets it go on to whoever it was granted to; only then it stops counting as
+    /// pending (ordering 2). `idle` is the connection, or whatever gives it up when dropped.
+    pub fn hand_on<T>(self, idle: T) {
+        if mutant("pending_dropped_first") {
+            drop(self);
+            return drop(idle);
+        }
+        drop(idle);
+        drop(self);
+    }
 }
 
 impl<C: Send + 'static, H: Host<C>> Drop for Opening<C, H> {
@@ -558,6 +576,9 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
 impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Hands free places to those who wait, in their order.
     pub(super) fn serve_places(&self) {
+        if mutant("places_are_not_served") {
+            return;
+        }
         loop {
             let claimed = {
                 let mut queue = self.waiters.lock();

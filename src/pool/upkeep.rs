@@ -11,6 +11,7 @@ use super::state::Phase;
 use super::tokens::{Held, Pending, Place};
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
+use crate::sync::mutant;
 
 impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// One background run, without its last part (see [`Core::populate`]): interrupts what is to be interrupted,
@@ -33,7 +34,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 return None;
             }
             let counts = self.capacity.load();
-            if counts.waiting || counts.total >= self.options.min_pool_size || !counts.admits(limits) {
+            let waiting = counts.waiting && !mutant("warm_up_ignores_waiters");
+            if waiting || counts.total >= self.options.min_pool_size || !counts.admits(limits) {
                 return None;
             }
             if self.capacity.try_admit(counts).is_ok() {
@@ -48,11 +50,16 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         if self.stale.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let stale = self.ledger.lock().take_stale(&self.slab, most);
+        let stale = {
+            let mut ledger = self.ledger.lock();
+            let stale = ledger.take_stale(&self.slab, most);
+            // Relaxed: under the lock. Before the closing: whoever has nothing to close here queues up instead of
+            // spinning until we are done, and gets the place when we give it back.
+            self.stale.fetch_sub(stale.len() as u32, Ordering::Relaxed);
+            stale
+        };
         for index in stale {
             Held::new(self, self.slab.slot(index)).retire(ConnectionClosedReason::Stale, false);
-            // Relaxed: as above. After the closing, so that whoever reads zero finds the place given back.
-            self.stale.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -31,14 +31,10 @@ pub(super) async fn open<E: Establish>(
     let delivery = establish(&core, pending).await;
     match (asked_by, delivery) {
         (Some(asked_by), Ok((idle, opening))) => {
-            // Unclaimed, the connection becomes available by being dropped: before the pending count drops (ordering 2).
-            drop(asked_by.send(Ok(idle)));
-            drop(opening);
+            // Unclaimed, it comes back, and becomes available.
+            opening.hand_on(asked_by.send(Ok(idle)));
         }
-        (None, Ok((idle, opening))) => {
-            drop(idle);
-            drop(opening);
-        }
+        (None, Ok((idle, opening))) => opening.hand_on(idle),
         // The receiver may be gone; the failure sink has been told.
         (Some(asked_by), Err(error)) => drop(asked_by.send(Err(error))),
         (None, Err(_)) => {}

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
 
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, MutexGuard, UnsafeCell, yield_now};
+use crate::sync::{Mutex, MutexGuard, UnsafeCell, mutant, unless_mutant, yield_now};
 
 /// A place in the queue.
 ///
@@ -97,7 +97,7 @@ impl<G> Claimed<G> {
         };
         // ORD: Release; pairs with the Acquire in `Node::take_grant`; publishes the grant. From here on the node may be
         // gone.
-        node.granted.store(true, Ordering::Release);
+        node.granted.store(true, unless_mutant("grant_publishes_nothing", Ordering::Release));
         waker.expect("BUG: a queued node without a waker")
     }
 }
@@ -199,6 +199,9 @@ impl<G> WaitQueue<G> {
 
     /// Claims the first in the queue, if anybody waits.
     pub(in crate::pool) fn claim_first(&mut self) -> Option<Claimed<G>> {
+        if mutant("last_come_first_served") && self.ring.len() > 1 {
+            self.ring.swap(0, 1);
+        }
         while let Some(entry) = self.ring.pop_front() {
             self.front += 1;
             if entry.is_some() {

@@ -1,0 +1,4 @@
+//! Models.
+#![cfg(loom)]
+
+mod models;

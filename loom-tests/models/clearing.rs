@@ -1,0 +1,190 @@
+//! Orderings 6 and 8: what a clear and a close reach, what they announce, and when.
+
+use std::future::poll_fn;
+
+use loom::thread;
+use wharf::{Clear, ConnectionClosedReason, PoolEvent};
+
+use super::harness::model;
+use super::world::*;
+
+fn closed_reasons(pool: &Pool) -> Vec<ConnectionClosedReason> {
+    let reason = |event| match event {
+        PoolEvent::ConnectionClosed { reason, .. } => Some(reason),
+        _ => None,
+    };
+    pool.host().events().into_iter().filter_map(reason).collect()
+}
+
+#[test]
+fn a_check_in_against_a_clear_is_closed_once_as_stale() {
+    model("a_check_in_against_a_clear_is_closed_once_as_stale", None, || {
+        let pool = recorded(options(1, 1));
+        let lease = leased(&pool);
+        let returns = thread::spawn(move || check_in(lease));
+        assert!(pool.clear(Clear::new()).unwrap());
+        returns.join().unwrap();
+        pool.run();
+        assert_empty(&pool);
+        assert_eq!(closed_reasons(&pool), [ConnectionClosedReason::Stale]);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn a_check_in_against_a_close_is_closed_once_with_the_pool() {
+    model("a_check_in_against_a_close_is_closed_once_with_the_pool", None, || {
+        let pool = recorded(options(1, 1));
+        let lease = leased(&pool);
+        let returns = thread::spawn(move || check_in(lease));
+        pool.close();
+        returns.join().unwrap();
+        assert_empty(&pool);
+        assert_eq!(closed_reasons(&pool), [ConnectionClosedReason::PoolClosed]);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn a_check_in_against_a_clear_and_a_close_is_closed_once() {
+    model("a_check_in_against_a_clear_and_a_close_is_closed_once", Some(2), || {
+        let pool = recorded(options(1, 1));
+        let lease = leased(&pool);
+        let returns = thread::spawn(move || check_in(lease));
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || pool.clear(Clear::new()).unwrap()
+        });
+        pool.close();
+        returns.join().unwrap();
+        clears.join().unwrap();
+        assert_empty(&pool);
+        assert_eq!(closed_reasons(&pool).len(), 1);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn a_check_out_against_a_clear_shares_no_connection_with_it() {
+    model("a_check_out_against_a_clear_shares_no_connection_with_it", Some(4), || {
+        let pool = recorded(options(1, 1));
+        check_in(leased(&pool));
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                pool.clear(Clear::new()).unwrap();
+                pool.run();
+            }
+        });
+        if let Some(idle) = pool.try_take() {
+            check_in(check_out(&pool, idle));
+        }
+        clears.join().unwrap();
+        pool.run();
+        assert_empty(&pool);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed() {
+    model("a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed", Some(4), || {
+        let pool = unheard(options(1, 1));
+        check_in(leased(&pool));
+        pool.clear(Clear::new()).unwrap();
+        pool.ready();
+        let runs = thread::spawn({
+            let pool = pool.clone();
+            move || pool.run()
+        });
+        drop(place(acquire(&pool)));
+        runs.join().unwrap();
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn pool_cleared_follows_the_generation_change() {
+    model("pool_cleared_follows_the_generation_change", None, || {
+        let pool = recorded(options(1, 1));
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || pool.clear(Clear::new()).unwrap()
+        });
+        if pool.host().seen().iter().any(|event| event.name() == "PoolCleared") {
+            assert_eq!(pool.state().generation, 1, "whoever hears of the clear sees its generation");
+        }
+        clears.join().unwrap();
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn a_clear_of_a_paused_pool_emits_nothing() {
+    model("a_clear_of_a_paused_pool_emits_nothing", None, || {
+        let pool = recorded(options(1, 1));
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || pool.clear(Clear::new()).unwrap()
+        });
+        assert!(pool.clear(Clear::new()).unwrap());
+        assert!(clears.join().unwrap());
+        assert_eq!(pool.state().generation, 2, "each clear counts");
+        assert_eq!(pool.host().names(), ["PoolCreated", "PoolReady", "PoolCleared"]);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn an_interruption_reaches_exactly_the_generations_before_its_clear() {
+    model("an_interruption_reaches_exactly_the_generations_before_its_clear", Some(3), || {
+        let pool = unheard(options(2, 1));
+        let old = leased(&pool);
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
+                pool.ready();
+                pool.run();
+            }
+        });
+        let place = match poll(&mut waiter(&pool)) {
+            Some(wharf::pool::Grant::Place(place)) => place.create().ok(),
+            _ => None,
+        };
+        let open = place.and_then(|pending| pending.established(pool.host().connect()).ok());
+        let new = open.map(|(idle, opening)| {
+            drop(opening);
+            check_out(&pool, idle)
+        });
+        clears.join().unwrap();
+        assert!(old.is_interrupted());
+        if let Some(new) = new {
+            assert_eq!(new.is_interrupted(), new.generation() == 0, "generation {}", new.generation());
+            check_in(new);
+        }
+        check_in(old);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn an_interruption_wakes_who_waits_for_it() {
+    model("an_interruption_wakes_who_waits_for_it", None, || {
+        let pool = unheard(options(1, 1));
+        let mut lease = leased(&pool);
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
+                pool.run();
+            }
+        });
+        let (_, interruption) = lease.interruptible();
+        loom::future::block_on(poll_fn(|context| interruption.poll(context)));
+        drop(interruption);
+        clears.join().unwrap();
+        check_in(lease);
+        wind_up(pool);
+    });
+}

@@ -1,0 +1,96 @@
+//! Ordering 5: the limits hold at every instant, and nothing is left after close.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use loom::thread;
+use wharf::pool::{Grant, Place};
+
+use super::harness::model;
+use super::world::*;
+
+/// What the tokens that exist add up to. std's, because loom's threads take turns and these are no part of the pool.
+#[derive(Default)]
+struct Tokens {
+    total: AtomicU32,
+    pending: AtomicU32,
+}
+
+impl Tokens {
+    fn more(count: &AtomicU32, limit: u32) {
+        assert!(count.fetch_add(1, Ordering::Relaxed) < limit, "more than {limit} at an instant");
+    }
+
+    fn less(count: &AtomicU32) {
+        count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Three threads try once to get a place each, and do `open` with it.
+fn limits<R: Send + 'static>(
+    name: &'static str,
+    max_pool_size: u32,
+    max_connecting: u32,
+    open: impl Fn(&Arc<Pool>, Place<Connection, World>, &Tokens) -> R + Copy + Send + Sync + 'static,
+    end: impl Fn(R) + Copy + Send + Sync + 'static,
+) {
+    model(name, Some(2), move || {
+        let (pool, tokens) = (unheard(options(max_pool_size, max_connecting)), Arc::new(Tokens::default()));
+        let attempt = move |pool: Arc<Pool>, tokens: Arc<Tokens>| match poll(&mut waiter(&pool)) {
+            Some(Grant::Place(place)) => {
+                Tokens::more(&tokens.total, max_pool_size);
+                Tokens::more(&tokens.pending, max_connecting);
+                Some(open(&pool, place, &tokens))
+            }
+            _ => None,
+        };
+        let others = [(); 2].map(|()| {
+            let (pool, tokens) = (pool.clone(), tokens.clone());
+            thread::spawn(move || attempt(pool, tokens))
+        });
+        let opened = attempt(pool.clone(), tokens);
+        let others = others.map(|other| other.join().unwrap());
+        others.into_iter().flatten().chain(opened).for_each(end);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn total_stays_within_max_pool_size_at_every_instant() {
+    let open_and_fail = |_: &Arc<Pool>, place: Place<Connection, World>, tokens: &Tokens| {
+        let pending = place.create().unwrap();
+        Tokens::less(&tokens.total);
+        Tokens::less(&tokens.pending);
+        drop(pending);
+    };
+    limits("total_stays_within_max_pool_size_at_every_instant", 1, 2, open_and_fail, |()| ());
+}
+
+#[test]
+fn pending_stays_within_max_connecting_at_every_instant() {
+    let open_and_keep = |pool: &Arc<Pool>, place: Place<Connection, World>, tokens: &Tokens| {
+        let (idle, opening) = place.create().unwrap().established(pool.host().connect()).unwrap();
+        Tokens::less(&tokens.pending);
+        drop(opening);
+        check_out(pool, idle)
+    };
+    limits("pending_stays_within_max_connecting_at_every_instant", 3, 1, open_and_keep, check_in);
+}
+
+#[test]
+fn both_counts_return_to_zero_after_close() {
+    model("both_counts_return_to_zero_after_close", Some(3), || {
+        let pool = recorded(options(1, 1));
+        let opens = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                let grant = acquire(&pool);
+                make_use(&pool, grant);
+            }
+        });
+        pool.close();
+        opens.join().unwrap();
+        assert_empty(&pool);
+        wind_up(pool);
+    });
+}

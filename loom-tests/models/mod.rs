@@ -1,0 +1,10 @@
+//! What the models have in common, and the models by subject.
+
+mod clearing;
+pub mod harness;
+mod limits;
+pub mod mutants;
+mod opening;
+mod stack;
+mod waiting;
+mod world;

@@ -1,0 +1,142 @@
+//! Negative controls: each mutant, in a child process, must make its model fail.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::harness::{FAILED, MUTANT, STARTED};
+
+/// A mutant (see `wharf::sync`) and the model that must notice it.
+const MUTANTS: &[(&str, &str)] = &[
+    ("ready_announced_late", "opening::pool_ready_is_emitted_before_any_establishment_of_a_check_out"),
+    ("ready_announced_late", "opening::pool_ready_is_emitted_before_any_establishment_in_the_background"),
+    ("created_outside_the_lock", "opening::pool_ready_is_emitted_before_any_establishment_while_another_clears"),
+    ("pool_word_publishes_nothing", "opening::who_sees_the_pool_ready_knows_that_it_was_announced"),
+    ("counts_read_after_the_search", "opening::pending_count_drops_after_the_connection_is_available"),
+    ("pending_dropped_first", "opening::pending_count_drops_after_the_connection_is_available"),
+    ("capacity_publishes_nothing", "opening::pending_count_drops_after_the_connection_is_available"),
+    ("counts_read_after_the_search", "opening::pending_count_drops_after_the_connection_is_available_on_another_shard"),
+    ("created_outside_the_lock", "opening::ids_are_in_the_order_of_the_created_events"),
+    ("admission_without_comparing", "limits::total_stays_within_max_pool_size_at_every_instant"),
+    ("admission_without_comparing", "limits::pending_stays_within_max_connecting_at_every_instant"),
+    ("unused_place_is_kept", "limits::both_counts_return_to_zero_after_close"),
+    ("look_before_the_flags", "waiting::a_check_in_against_a_registration_loses_no_wake_up"),
+    ("push_ignores_waiters", "waiting::a_check_in_against_a_registration_loses_no_wake_up"),
+    ("look_before_the_flags", "waiting::a_check_in_to_another_shard_against_a_registration_loses_no_wake_up"),
+    ("push_ignores_waiters", "waiting::two_check_outs_share_one_connection_and_both_are_answered"),
+    ("places_are_not_served", "waiting::a_place_that_comes_free_against_a_registration_loses_no_wake_up"),
+    ("admit_then_wait", "waiting::a_place_that_comes_free_against_a_registration_loses_no_wake_up"),
+    ("grant_to_the_cancelled_is_lost", "waiting::a_cancelled_waiter_loses_no_connection_for_the_next"),
+    ("grant_to_the_cancelled_is_lost", "waiting::a_cancelled_waiter_loses_no_place_for_the_next"),
+    ("grant_to_the_cancelled_is_lost", "waiting::a_connection_for_the_last_waiter_who_gave_up_is_available_again"),
+    ("phase_not_asked_again", "waiting::a_clear_against_a_registration_lets_nobody_wait_forever"),
+    ("phase_not_asked_again", "waiting::a_close_against_a_registration_lets_nobody_wait_forever"),
+    ("current_asked_before_the_head", "waiting::a_clear_against_a_hand_over_answers_the_waiter_once"),
+    ("hand_over_of_the_stale", "waiting::a_cleared_connection_is_never_handed_to_a_later_waiter"),
+    ("last_come_first_served", "waiting::a_newcomer_never_overtakes_who_waits_for_a_connection"),
+    ("newcomers_ignore_waiters", "waiting::a_newcomer_never_overtakes_who_waits_for_a_place"),
+    ("warm_up_ignores_waiters", "waiting::a_warm_up_never_overtakes_who_waits_for_a_place"),
+    ("last_come_first_served", "waiting::the_second_in_the_queue_is_never_served_before_the_first"),
+    ("current_asked_before_the_head", "clearing::a_check_in_against_a_clear_is_closed_once_as_stale"),
+    ("empty_detach_keeps_the_head", "clearing::a_check_in_against_a_clear_is_closed_once_as_stale"),
+    ("clear_detaches_first", "clearing::a_check_in_against_a_clear_is_closed_once_as_stale"),
+    ("empty_detach_keeps_the_head", "clearing::a_check_in_against_a_close_is_closed_once_with_the_pool"),
+    ("close_detaches_first", "clearing::a_check_in_against_a_close_is_closed_once_with_the_pool"),
+    ("close_detaches_first", "clearing::a_check_in_against_a_clear_and_a_close_is_closed_once"),
+    ("detach_in_two_steps", "clearing::a_check_out_against_a_clear_shares_no_connection_with_it"),
+    ("places_are_not_served", "clearing::a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed"),
+    ("cleared_announced_early", "clearing::pool_cleared_follows_the_generation_change"),
+    ("paused_clear_announced", "clearing::a_clear_of_a_paused_pool_emits_nothing"),
+    ("interrupt_reaches_one_more", "clearing::an_interruption_reaches_exactly_the_generations_before_its_clear"),
+    ("mark_not_looked_at_again", "clearing::an_interruption_wakes_who_waits_for_it"),
+    ("tag_not_counted", "stack::an_old_head_is_never_mistaken_for_a_new_one"),
+    ("head_publishes_nothing", "stack::a_check_in_publishes_what_was_done_with_the_connection"),
+    ("grant_publishes_nothing", "stack::a_hand_over_publishes_what_was_done_with_the_connection"),
+];
+
+const AT_A_TIME: usize = 2;
+const TIME_LIMIT: Duration = Duration::from_secs(120);
+
+#[test]
+fn every_mutant_is_caught() {
+    if std::env::var_os(MUTANT).is_some() {
+        return;
+    }
+    let remaining = Mutex::new(MUTANTS.iter());
+    let survivors = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                loop {
+                    let Some((mutant, model)) = remaining.lock().unwrap().next() else { return };
+                    let started = Instant::now();
+                    let verdict = examine(mutant, model);
+                    let time = started.elapsed();
+                    match verdict {
+                        Ok(how) => println!("mutant {mutant} → {model}: caught in {time:.1?}, {how}"),
+                        Err(why) => {
+                            println!("mutant {mutant} → {model}: NOT CAUGHT in {time:.1?}, {why}");
+                            survivors.lock().unwrap().push((mutant, model, why));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let survivors = survivors.into_inner().unwrap();
+    assert!(survivors.is_empty(), "{} of {} were not caught: {survivors:#?}", survivors.len(), MUTANTS.len());
+}
+
+/// How the model failed; or why that does not count.
+fn examine(mutant: &str, model: &str) -> Result<String, String> {
+    let binary = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut child = Command::new(binary)
+        .args(["--exact", &format!("models::{model}"), "--nocapture"])
+        .env(MUTANT, mutant)
+        // Backtraces of a failing model take longer than the model.
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let mut stdout = child.stdout.take().expect("a piped stdout");
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What cannot be read is not there, and then the model has not started.
+        let _ = stdout.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let ended = wait(&mut child);
+    let output = reader.join().expect("a reader that does not panic");
+    if !output.contains(STARTED) {
+        return Err(format!("the model did not start: {output}"));
+    }
+    match ended {
+        None => Err("not done within the time limit".into()),
+        Some(true) => Err("the model passes".into()),
+        Some(false) => {
+            let failure = output.lines().find_map(|line| line.split_once(FAILED)).map(|(_, failure)| failure.trim());
+            let failure = failure.ok_or_else(|| format!("it ended without a failure of the model: {output}"))?;
+            Ok(failure.split_once(' ').map_or(failure, |(_, of)| of).chars().take(140).collect())
+        }
+    }
+}
+
+/// Whether the child succeeded; `None` if it had to be ended.
+fn wait(child: &mut Child) -> Option<bool> {
+    let deadline = Instant::now() + TIME_LIMIT;
+    loop {
+        if let Some(status) = child.try_wait().expect("a child that was spawned") {
+            return Some(status.success());
+        }
+        if Instant::now() > deadline {
+            child.kill().expect("a child that runs");
+            child.wait().expect("a child that was ended");
+            return None;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,133 @@
+//! Orderings 1, 2 and 7: what is announced and counted when connections are opened.
+
+use loom::thread;
+use wharf::{Clear, Phase, PoolEvent};
+
+use super::harness::model;
+use super::world::*;
+
+/// Every `ConnectionCreated` comes after a `PoolReady` that no `PoolCleared` has taken back.
+fn assert_created_while_ready(pool: &Pool) {
+    let mut ready = false;
+    for name in pool.host().names() {
+        match name {
+            "PoolReady" => ready = true,
+            "PoolCleared" => ready = false,
+            "ConnectionCreated" => assert!(ready, "created while not ready: {:?}", pool.host().names()),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn pool_ready_is_emitted_before_any_establishment_of_a_check_out() {
+    model("pool_ready_is_emitted_before_any_establishment_of_a_check_out", None, || {
+        let pool = paused_and_recorded(options(1, 1));
+        let marks = thread::spawn({
+            let pool = pool.clone();
+            move || pool.ready()
+        });
+        let grant = acquire(&pool);
+        make_use(&pool, grant);
+        marks.join().unwrap();
+        assert_created_while_ready(&pool);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn pool_ready_is_emitted_before_any_establishment_in_the_background() {
+    model("pool_ready_is_emitted_before_any_establishment_in_the_background", None, || {
+        let pool = paused_and_recorded(options(1, 1).min_pool_size(1));
+        let marks = thread::spawn({
+            let pool = pool.clone();
+            move || pool.ready()
+        });
+        drop(pool.populate());
+        marks.join().unwrap();
+        assert_created_while_ready(&pool);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn pool_ready_is_emitted_before_any_establishment_while_another_clears() {
+    model("pool_ready_is_emitted_before_any_establishment_while_another_clears", Some(3), || {
+        let pool = paused_and_recorded(options(1, 1));
+        let marks = thread::spawn({
+            let pool = pool.clone();
+            move || pool.ready()
+        });
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || pool.clear(Clear::new()).unwrap()
+        });
+        let grant = poll(&mut waiter(&pool)).expect("there is a place or a refusal");
+        make_use(&pool, grant);
+        marks.join().unwrap();
+        clears.join().unwrap();
+        assert_created_while_ready(&pool);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn who_sees_the_pool_ready_knows_that_it_was_announced() {
+    model("who_sees_the_pool_ready_knows_that_it_was_announced", None, || {
+        let pool = paused_and_recorded(options(1, 1));
+        let marks = thread::spawn({
+            let pool = pool.clone();
+            move || pool.ready()
+        });
+        if pool.state().phase == Phase::Ready {
+            assert!(pool.host().known() >= 2, "PoolCreated and PoolReady");
+        }
+        marks.join().unwrap();
+        wind_up(pool);
+    });
+}
+
+/// One connection becomes available and stops being pending, while a check-out searches. It must find that one, and
+/// never open a second.
+fn becomes_available(name: &'static str, max_pool_size: u32) {
+    model(name, Some(4), move || {
+        let pool = unheard(options(max_pool_size, 1));
+        let (idle, opening) = opened(&pool);
+        let opens = thread::spawn(move || {
+            prefer_shard(1);
+            opening.hand_on(idle);
+        });
+        let idle = connection(acquire(&pool));
+        check_in(check_out(&pool, idle));
+        opens.join().unwrap();
+        assert_eq!(pool.host().opened(), 1, "a needless connection");
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn pending_count_drops_after_the_connection_is_available() {
+    becomes_available("pending_count_drops_after_the_connection_is_available", 2);
+}
+
+#[test]
+fn pending_count_drops_after_the_connection_is_available_on_another_shard() {
+    becomes_available("pending_count_drops_after_the_connection_is_available_on_another_shard", 8);
+}
+
+#[test]
+fn ids_are_in_the_order_of_the_created_events() {
+    model("ids_are_in_the_order_of_the_created_events", None, || {
+        let pool = recorded(options(2, 2));
+        let places = [(); 2].map(|()| place(poll(&mut waiter(&pool)).unwrap()));
+        let [here, there] = places;
+        let creates = thread::spawn(move || drop(there.create()));
+        drop(here.create());
+        creates.join().unwrap();
+        let events = pool.host().events();
+        let created = events.iter().filter(|event| event.name() == "ConnectionCreated");
+        let ids: Vec<u64> = created.filter_map(PoolEvent::connection_id).collect();
+        assert_eq!(ids, [1, 2]);
+        wind_up(pool);
+    });
+}

@@ -1,0 +1,63 @@
+//! The shard's stack: whose connection it is, and what the next holder sees.
+
+use loom::thread;
+use wharf::pool::Grant;
+
+use super::harness::model;
+use super::world::*;
+
+#[test]
+fn an_old_head_is_never_mistaken_for_a_new_one() {
+    model("an_old_head_is_never_mistaken_for_a_new_one", Some(4), || {
+        let pool = unheard(options(2, 2));
+        let leases = [(); 2].map(|()| leased(&pool));
+        leases.into_iter().for_each(check_in);
+        let shuffles = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                let top = pool.try_take().map(|idle| check_out(&pool, idle));
+                let below = pool.try_take().map(|idle| check_out(&pool, idle));
+                top.into_iter().for_each(check_in);
+                below
+            }
+        });
+        let taken = pool.try_take().map(|idle| check_out(&pool, idle));
+        let below = shuffles.join().unwrap();
+        let left = pool.try_take().map(|idle| check_out(&pool, idle));
+        [taken, below, left].into_iter().flatten().for_each(check_in);
+        assert_eq!(pool.status().available, 2);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn a_check_in_publishes_what_was_done_with_the_connection() {
+    model("a_check_in_publishes_what_was_done_with_the_connection", None, || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        let returns = thread::spawn(move || check_in(lease));
+        if let Some(idle) = pool.try_take() {
+            check_in(check_out(&pool, idle));
+        }
+        returns.join().unwrap();
+        wind_up(pool);
+    });
+}
+
+/// Without a waker, which would synchronise by itself.
+#[test]
+fn a_hand_over_publishes_what_was_done_with_the_connection() {
+    model("a_hand_over_publishes_what_was_done_with_the_connection", None, || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        let mut waits = queued(&pool);
+        let returns = thread::spawn(move || check_in(lease));
+        if let Some(granted) = poll(&mut waits) {
+            assert!(matches!(granted, Grant::Connection(_)));
+            make_use(&pool, granted);
+        }
+        returns.join().unwrap();
+        drop(waits);
+        wind_up(pool);
+    });
+}

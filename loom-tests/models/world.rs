@@ -1,0 +1,262 @@
+//! The world of the models: dummy connections that notice races and double holders, and a host that records.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as StatisticOrdering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use wharf::pool::{Core, Grant, Host, Idle, Lease, Opening, Pending, Place};
+use wharf::{BackgroundInterval, PoolEvent, PoolOptions};
+
+pub type Pool = Core<Connection, World>;
+pub type Granted = Grant<Connection, World>;
+pub type Leased = Lease<Connection, World>;
+pub type Opened = (Idle<Connection, World>, Opening<Connection, World>);
+
+/// A connection. Its marks are std's: loom neither sees nor reorders them, so they add no synchronisation that could
+/// hide a bug, and change where loom has switched threads.
+pub struct Connection {
+    /// What users do to it. loom reports every access that is not ordered with the one before.
+    contents: UnsafeCell<u32>,
+    held: AtomicBool,
+}
+
+impl Connection {
+    fn new() -> Self {
+        Self { contents: UnsafeCell::new(0), held: AtomicBool::new(false) }
+    }
+
+    #[allow(unsafe_code)]
+    pub fn operate(&self) {
+        // SAFETY: one holder at a time, which is what the models check: loom panics before a race.
+        self.contents.with_mut(|contents| unsafe { *contents += 1 });
+    }
+}
+
+pub struct World {
+    listens: bool,
+    /// In the order of the calls. A std mutex, for the reason that is given at `Connection`.
+    events: Mutex<Vec<PoolEvent>>,
+    /// How many events were emitted. Makes loom consider a change of threads at each event, and is released, never
+    /// acquired, by those who emit: it orders nothing between them.
+    emitted: AtomicUsize,
+    opened: AtomicU32,
+    disposed: AtomicU32,
+}
+
+impl World {
+    fn new(listens: bool) -> Self {
+        Self {
+            listens,
+            events: Mutex::default(),
+            emitted: AtomicUsize::new(0),
+            opened: AtomicU32::new(0),
+            disposed: AtomicU32::new(0),
+        }
+    }
+
+    /// The events so far, as a subscriber in another thread would see them.
+    pub fn seen(&self) -> Vec<PoolEvent> {
+        let seen = self.emitted.load(Ordering::Acquire);
+        self.events.lock().unwrap()[..seen].to_vec()
+    }
+
+    /// How many events the calling thread knows of by what it has acquired otherwise.
+    pub fn known(&self) -> usize {
+        self.emitted.load(Ordering::Relaxed)
+    }
+
+    pub fn names(&self) -> Vec<&'static str> {
+        self.events.lock().unwrap().iter().map(PoolEvent::name).collect()
+    }
+
+    pub fn events(&self) -> Vec<PoolEvent> {
+        self.events.lock().unwrap().clone()
+    }
+
+    pub fn opened(&self) -> u32 {
+        self.opened.load(StatisticOrdering::Relaxed)
+    }
+
+    pub fn disposed(&self) -> u32 {
+        self.disposed.load(StatisticOrdering::Relaxed)
+    }
+
+    /// A connection for a pool to have.
+    pub fn connect(&self) -> Connection {
+        self.opened.fetch_add(1, StatisticOrdering::Relaxed);
+        Connection::new()
+    }
+}
+
+loom::thread_local! {
+    static HINT: Cell<usize> = Cell::new(0);
+}
+
+/// Makes the calling thread prefer a shard.
+pub fn prefer_shard(hint: usize) {
+    HINT.with(|present| present.set(hint));
+}
+
+impl Host<Connection> for World {
+    fn now(&self) -> Instant {
+        static NOW: OnceLock<Instant> = OnceLock::new();
+        *NOW.get_or_init(Instant::now)
+    }
+
+    fn shard_hint(&self) -> usize {
+        HINT.with(Cell::get)
+    }
+
+    fn listens(&self) -> bool {
+        self.listens
+    }
+
+    fn emit(&self, event: PoolEvent) {
+        self.emitted.fetch_add(1, Ordering::Release);
+        self.events.lock().unwrap().push(event);
+    }
+
+    fn dispose(&self, connection: Connection) {
+        assert!(!connection.held.load(StatisticOrdering::Relaxed), "closed while it is held");
+        connection.operate();
+        self.disposed.fetch_add(1, StatisticOrdering::Relaxed);
+    }
+}
+
+/// Options without a background task.
+pub fn options(max_pool_size: u32, max_connecting: u32) -> PoolOptions {
+    PoolOptions::default()
+        .max_pool_size(max_pool_size)
+        .max_connecting(max_connecting)
+        .background_interval(BackgroundInterval::Never)
+}
+
+/// A paused pool whose host records events.
+pub fn paused_and_recorded(options: PoolOptions) -> Arc<Pool> {
+    Core::new("server:27017", options, 2, World::new(true)).unwrap()
+}
+
+/// A ready pool whose host records events.
+pub fn recorded(options: PoolOptions) -> Arc<Pool> {
+    let pool = paused_and_recorded(options);
+    assert!(pool.ready());
+    pool
+}
+
+/// A ready pool that nobody listens to.
+pub fn unheard(options: PoolOptions) -> Arc<Pool> {
+    let pool = Core::new("server:27017", options, 2, World::new(false)).unwrap();
+    assert!(pool.ready());
+    pool
+}
+
+pub type Waiter = Pin<Box<dyn Future<Output = Granted> + Send>>;
+
+/// A check-out that can be sent to another thread.
+pub fn waiter(pool: &Arc<Pool>) -> Waiter {
+    let pool = pool.clone();
+    Box::pin(async move { pool.acquire().await })
+}
+
+/// Polls a check-out once.
+pub fn poll(waiter: &mut Waiter) -> Option<Granted> {
+    match waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(grant) => Some(grant),
+        Poll::Pending => None,
+    }
+}
+
+/// A check-out that has queued up.
+pub fn queued(pool: &Arc<Pool>) -> Waiter {
+    let mut waiter = waiter(pool);
+    assert!(poll(&mut waiter).is_none(), "nothing to be had, so it waits");
+    waiter
+}
+
+/// Waits for a check-out.
+pub fn acquire(pool: &Arc<Pool>) -> Granted {
+    loom::future::block_on(pool.acquire())
+}
+
+pub fn place(grant: Granted) -> Place<Connection, World> {
+    match grant {
+        Grant::Place(place) => place,
+        other => panic!("not the right to open a connection, but {other:?}"),
+    }
+}
+
+pub fn connection(grant: Granted) -> Idle<Connection, World> {
+    match grant {
+        Grant::Connection(idle) => idle,
+        other => panic!("not a connection, but {other:?}"),
+    }
+}
+
+/// The right to open a connection, made use of, in a pool that is ready and idle.
+pub fn pending(pool: &Arc<Pool>) -> Pending<Connection, World> {
+    place(poll(&mut waiter(pool)).expect("there is a place")).create().expect("the pool is ready")
+}
+
+/// An open connection that still counts as pending.
+pub fn opened(pool: &Arc<Pool>) -> Opened {
+    pending(pool).established(pool.host().connect()).expect("nobody interrupts")
+}
+
+/// A connection, opened and checked out.
+pub fn leased(pool: &Arc<Pool>) -> Leased {
+    let (idle, opening) = opened(pool);
+    drop(opening);
+    check_out(pool, idle)
+}
+
+pub fn check_out(pool: &Arc<Pool>, idle: Idle<Connection, World>) -> Leased {
+    let lease = idle.check_out(pool.check_out_started());
+    assert!(!lease.held.swap(true, StatisticOrdering::Relaxed), "held twice");
+    lease.operate();
+    lease
+}
+
+pub fn check_in(lease: Leased) {
+    lease.operate();
+    assert!(lease.held.swap(false, StatisticOrdering::Relaxed), "checked in twice");
+    drop(lease);
+}
+
+/// Makes use of a grant: checks a connection out and in, or opens one and makes it available.
+pub fn make_use(pool: &Arc<Pool>, grant: Granted) {
+    match grant {
+        Grant::Connection(idle) => check_in(check_out(pool, idle)),
+        Grant::Place(place) => {
+            let Ok(pending) = place.create() else { return };
+            if let Ok((idle, opening)) = pending.established(pool.host().connect()) {
+                opening.hand_on(idle);
+            }
+        }
+        Grant::Refused(_) => {}
+    }
+}
+
+/// Closes the pool after all else has ended. Nothing may be left: no count, no connection, no reference to the pool.
+pub fn wind_up(pool: Arc<Pool>) {
+    pool.close();
+    assert_empty(&pool);
+    assert_eq!(Arc::strong_count(&pool), 1, "a connection still keeps the pool");
+}
+
+pub fn assert_empty(pool: &Arc<Pool>) {
+    let status = pool.status();
+    assert_eq!((status.total, status.pending), (0, 0), "both counts return to zero");
+    assert_eq!((status.available, status.stale, status.waiting), (0, 0, 0));
+    assert_eq!(pool.host().disposed(), pool.host().opened(), "each connection is closed exactly once");
+    let events = pool.host().events();
+    let ids = |name| events.iter().filter(move |event| event.name() == name).filter_map(PoolEvent::connection_id);
+    for id in ids("ConnectionCreated") {
+        assert_eq!(ids("ConnectionClosed").filter(|closed| *closed == id).count(), 1, "one end for connection {id}");
+    }
+}

@@ -1,0 +1,305 @@
+//! The whole core under shuttle: more threads and longer runs than loom can enumerate, in randomly chosen schedules.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --release --test shuttle
+//! ```
+//!
+//! Ten threads: six users who check out, give up waiting, open, fail to open, check in and break connections; one that
+//! clears and marks ready; the background run; a watcher; and one that closes the pool at some time. shuttle is
+//! sequentially consistent: what may be reordered is the matter of the models in `loom.rs`.
+//!
+//! `WHARF_SHUTTLE_SCHEDULES` sets how many schedules each test runs. shuttle prints the failing schedule, for
+//! `shuttle::replay`.
+#![cfg(shuttle)]
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as StatisticOrdering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+use shuttle::{Config, Runner, future, thread};
+use wharf::pool::{Core, Grant, Host, Idle, Lease, Opening, Pending};
+use wharf::{BackgroundInterval, Clear, Phase, PoolEvent, PoolOptions};
+
+const USERS: usize = 6;
+const CHECK_OUTS: usize = 4;
+
+type Pool = Core<Connection, World>;
+
+/// Its marks are std's: they are no part of the pool, and shuttle need not switch threads at them.
+#[derive(Default)]
+struct Connection {
+    held: AtomicBool,
+    broken: AtomicBool,
+}
+
+#[derive(Default)]
+struct World {
+    events: Mutex<Vec<PoolEvent>>,
+    /// Lets shuttle switch threads at each event.
+    emitted: AtomicUsize,
+    opened: AtomicU32,
+    disposed: AtomicU32,
+}
+
+shuttle::thread_local! {
+    static HINT: Cell<usize> = Cell::new(0);
+}
+
+impl Host<Connection> for World {
+    fn now(&self) -> Instant {
+        static NOW: OnceLock<Instant> = OnceLock::new();
+        *NOW.get_or_init(Instant::now)
+    }
+
+    fn shard_hint(&self) -> usize {
+        HINT.with(Cell::get)
+    }
+
+    fn listens(&self) -> bool {
+        true
+    }
+
+    fn emit(&self, event: PoolEvent) {
+        self.emitted.fetch_add(1, Ordering::Relaxed);
+        self.events.lock().unwrap().push(event);
+    }
+
+    fn is_errored(&self, connection: &Connection) -> bool {
+        connection.broken.load(StatisticOrdering::Relaxed)
+    }
+
+    fn dispose(&self, connection: Connection) {
+        assert!(!connection.held.load(StatisticOrdering::Relaxed), "closed while it is held");
+        self.disposed.fetch_add(1, StatisticOrdering::Relaxed);
+    }
+}
+
+fn chance(of: u32) -> bool {
+    thread_rng().gen_range(0..of) == 0
+}
+
+/// Uses a connection for a while. One in eight breaks.
+fn operate(lease: Lease<Connection, World>) {
+    assert!(!lease.held.swap(true, StatisticOrdering::Relaxed), "held twice");
+    for _ in 0..thread_rng().gen_range(0..3) {
+        thread::yield_now();
+    }
+    lease.broken.store(chance(8), StatisticOrdering::Relaxed);
+    assert!(lease.held.swap(false, StatisticOrdering::Relaxed), "somebody else gave it back");
+    drop(lease);
+}
+
+type Established = (Idle<Connection, World>, Opening<Connection, World>);
+
+/// Opens a connection. One in eight fails.
+fn establish(pool: &Arc<Pool>, pending: Pending<Connection, World>) -> Option<Established> {
+    thread::yield_now();
+    if chance(8) {
+        return None;
+    }
+    pool.host().opened.fetch_add(1, StatisticOrdering::Relaxed);
+    pending.established(Connection::default()).ok()
+}
+
+fn make_use(pool: &Arc<Pool>, grant: Grant<Connection, World>) {
+    match grant {
+        Grant::Connection(idle) => operate(idle.check_out(pool.check_out_started())),
+        Grant::Place(_) if chance(8) => {}
+        Grant::Place(place) => {
+            let Ok(pending) = place.create() else { return };
+            let Some((idle, opening)) = establish(pool, pending) else { return };
+            if chance(2) {
+                // The caller has gone.
+                opening.hand_on(idle);
+            } else {
+                let lease = idle.check_out(pool.check_out_started());
+                drop(opening);
+                operate(lease);
+            }
+        }
+        Grant::Refused(_) => {}
+    }
+}
+
+fn user(pool: &Arc<Pool>) {
+    for _ in 0..CHECK_OUTS {
+        if chance(2) {
+            if let Some(idle) = pool.try_take() {
+                operate(idle.check_out(pool.check_out_started()));
+                continue;
+            }
+        }
+        if chance(3) {
+            // Gives up after a few looks.
+            let mut waits = Box::pin(pool.acquire());
+            for _ in 0..thread_rng().gen_range(1..4) {
+                if let Poll::Ready(grant) = waits.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    make_use(pool, grant);
+                    break;
+                }
+                thread::yield_now();
+            }
+        } else {
+            // Waits for as long as it takes: a lost wake-up is a deadlock, which shuttle reports.
+            let grant = future::block_on(pool.acquire());
+            make_use(pool, grant);
+        }
+    }
+}
+
+fn server_monitor(pool: &Arc<Pool>) {
+    for _ in 0..3 {
+        thread::yield_now();
+        let cleared = pool.clear(Clear::new().interrupt_in_use_connections(chance(2)));
+        cleared.expect("not load-balanced");
+        thread::yield_now();
+        pool.ready();
+    }
+}
+
+fn background(pool: &Arc<Pool>) {
+    for _ in 0..6 {
+        pool.run();
+        while let Some(pending) = pool.populate() {
+            if let Some((idle, opening)) = establish(pool, pending) {
+                opening.hand_on(idle);
+            }
+        }
+        thread::yield_now();
+    }
+}
+
+fn watcher(pool: &Arc<Pool>, max_pool_size: u32, max_connecting: u32) {
+    for _ in 0..6 {
+        let status = pool.status();
+        assert!(status.total <= max_pool_size && status.pending <= max_connecting, "{status:?}");
+        assert_eq!(status.total, status.pending + status.available + status.in_use + status.stale, "{status:?}");
+        thread::yield_now();
+    }
+}
+
+fn all_at_once(max_pool_size: u32, max_connecting: u32, min_pool_size: u32) {
+    let options = PoolOptions::default()
+        .max_pool_size(max_pool_size)
+        .max_connecting(max_connecting)
+        .min_pool_size(min_pool_size)
+        .background_interval(BackgroundInterval::Never);
+    let pool = Core::new("server:27017", options, 4, World::default()).unwrap();
+    pool.ready();
+    let start = |hint: usize, work: Box<dyn FnOnce(&Arc<Pool>) + Send>| {
+        let pool = pool.clone();
+        thread::spawn(move || {
+            HINT.with(|present| present.set(hint));
+            work(&pool);
+        })
+    };
+    let mut threads: Vec<_> = (0..USERS).map(|hint| start(hint, Box::new(user))).collect();
+    threads.push(start(6, Box::new(server_monitor)));
+    threads.push(start(7, Box::new(background)));
+    threads.push(start(8, Box::new(move |pool| watcher(pool, max_pool_size, max_connecting))));
+    // In half of the runs the pool is closed in the midst of it. In the others the monitor has left it ready at the end,
+    // so that nobody is left without an answer.
+    if chance(2) {
+        let closes = |pool: &Arc<Pool>| {
+            for _ in 0..thread_rng().gen_range(0..40) {
+                thread::yield_now();
+            }
+            pool.close();
+        };
+        threads.push(start(9, Box::new(closes)));
+    }
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    pool.close();
+    let status = pool.status();
+    assert_eq!((status.phase, status.total, status.pending), (Phase::Closed, 0, 0));
+    assert_eq!((status.available, status.stale, status.waiting), (0, 0, 0));
+    let world = pool.host();
+    assert_eq!(
+        world.opened.load(StatisticOrdering::Relaxed),
+        world.disposed.load(StatisticOrdering::Relaxed),
+        "each connection is closed exactly once"
+    );
+    assert_sane(&world.events.lock().unwrap());
+    assert_eq!(Arc::strong_count(&pool), 1, "a connection still keeps the pool");
+}
+
+/// The life of each connection and of the pool, as a subscriber sees them.
+fn assert_sane(events: &[PoolEvent]) {
+    let (mut ready, mut closed, mut created) = (false, false, 0);
+    let mut lives: HashMap<u64, &str> = HashMap::new();
+    for event in events {
+        let name = event.name();
+        match name {
+            "PoolReady" => assert!(!std::mem::replace(&mut ready, true) && !closed, "ready twice"),
+            "PoolCleared" => assert!(std::mem::replace(&mut ready, false) && !closed, "cleared while paused"),
+            "PoolClosed" => assert!(!std::mem::replace(&mut closed, true), "closed twice"),
+            _ => {}
+        }
+        let Some(id) = event.connection_id() else { continue };
+        let before = lives.insert(id, name);
+        match (before, name) {
+            (None, "ConnectionCreated") => {
+                assert!(ready && !closed, "connection {id} was created while the pool was not ready");
+                created += 1;
+                assert_eq!(id, created, "ids in the order of the events");
+            }
+            (Some("ConnectionCreated"), "ConnectionReady" | "ConnectionClosed")
+            | (Some("ConnectionReady" | "ConnectionCheckedIn"), "ConnectionCheckedOut" | "ConnectionClosed")
+            | (Some("ConnectionCheckedOut"), "ConnectionCheckedIn") => {}
+            _ => panic!("connection {id}: {before:?}, then {name}"),
+        }
+    }
+    assert!(lives.values().all(|last| *last == "ConnectionClosed"), "each life ends: {lives:?}");
+}
+
+fn run(schedules: usize, scheduler: impl FnOnce(usize) -> Box<dyn Scheduler + Send>, pool: (u32, u32, u32)) {
+    let asked = std::env::var("WHARF_SHUTTLE_SCHEDULES").ok();
+    let schedules = asked.map_or(schedules, |asked| asked.parse().expect("WHARF_SHUTTLE_SCHEDULES is a number"));
+    let mut config = Config::new();
+    config.stack_size = 0x2_0000;
+    let (started, (max_pool_size, max_connecting, min_pool_size)) = (Instant::now(), pool);
+    Runner::new(scheduler(schedules), config).run(move || all_at_once(max_pool_size, max_connecting, min_pool_size));
+    println!("{schedules} schedules of a pool {pool:?} in {:.1?}", started.elapsed());
+}
+
+fn random(schedules: usize) -> Box<dyn Scheduler + Send> {
+    Box::new(RandomScheduler::new(schedules))
+}
+
+fn with_few_changes_of_priority(schedules: usize) -> Box<dyn Scheduler + Send> {
+    Box::new(PctScheduler::new(5, schedules))
+}
+
+#[test]
+fn one_connection_in_random_schedules() {
+    run(60_000, random, (1, 1, 0));
+}
+
+#[test]
+fn two_connections_in_random_schedules() {
+    run(60_000, random, (2, 1, 1));
+}
+
+#[test]
+fn sharded_connections_in_random_schedules() {
+    run(60_000, random, (8, 2, 3));
+}
+
+#[test]
+fn two_connections_in_schedules_with_few_preemptions() {
+    run(60_000, with_few_changes_of_priority, (2, 1, 1));
+}
+
+#[test]
+fn sharded_connections_in_schedules_with_few_preemptions() {
+    run(60_000, with_few_changes_of_priority, (8, 2, 3));
+}
