@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::core::Core;
+use super::held::Held;
 use super::host::Host;
 use super::shard::Popped;
 use super::slab::Slot;
 use super::state::Phase;
-use super::tokens::{Held, Idle, Place};
+use super::tokens::{Idle, Place};
 use super::waitlist::Node;
 use crate::error::Cause;
 use crate::event::ConnectionClosedReason;

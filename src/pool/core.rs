@@ -10,12 +10,12 @@ use crossbeam::utils::CachePadded;
 
 use super::acquire::{Grant, Refusal};
 use super::capacity::{Capacity, Limits};
+use super::held::Held;
 use super::host::Host;
 use super::ledger::Ledger;
 use super::shard::Shard;
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
-use super::tokens::Held;
 use super::waitlist::{Claimed, WaitList, WaitQueue};
 use crate::error::{Cause, ClearError};
 use crate::event::{ConnectionClosedReason, PoolEvent};
@@ -296,18 +296,18 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         Ok(true)
     }
 
-    /// Closes the pool and all available connections, for good, then emits `PoolClosed`.
+    /// Closes the pool and all available connections, for good, then emits `PoolClosed`. Returns whether it was open.
     ///
     /// Connections in use are closed when they come back, those in establishment as soon as they notice. Whoever waits
     /// fails with [`Refusal::Closed`]. Closing a closed pool does nothing, and may return before the first closing is
     /// done.
-    pub fn close(self: &Arc<Self>) {
+    pub fn close(self: &Arc<Self>) -> bool {
         let early;
         {
             let _ledger = self.ledger.lock();
             let state = self.state.load();
             if state.phase == Phase::Closed {
-                return;
+                return false;
             }
             early = mutant("close_detaches_first").then(|| self.detach_all());
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
@@ -326,6 +326,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         self.interrupt_pending();
         self.emit(|| PoolEvent::PoolClosed { address: self.address.clone() });
         self.host.schedule_run();
+        true
     }
 
     /// A service's generation and the number of connections to it, in load-balanced mode.
@@ -347,6 +348,11 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         if self.host.listens() {
             self.host.emit(event());
         }
+    }
+
+    /// Why the pool was cleared last, if it was not made ready since and whoever cleared it said so.
+    pub fn cause(&self) -> Option<Cause> {
+        self.ledger.lock().cause.clone()
     }
 
     /// The error for a check-out of a pool that is not ready.

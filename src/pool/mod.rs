@@ -65,6 +65,7 @@
 mod acquire;
 mod capacity;
 mod core;
+mod held;
 mod host;
 mod ledger;
 mod shard;

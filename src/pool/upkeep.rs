@@ -5,10 +5,11 @@ use std::task::Waker;
 
 use super::capacity::Limits;
 use super::core::Core;
+use super::held::Held;
 use super::host::Host;
 use super::slab::Stamp;
 use super::state::Phase;
-use super::tokens::{Held, Pending, Place};
+use super::tokens::{Pending, Place};
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
 use crate::sync::mutant;

@@ -88,7 +88,7 @@ impl<E: Establish> Connection<E> {
                 () = poll_fn(|context| interruption.poll(context)) => {}
             }
         }
-        Err(PoolCleared { address: self.lease.address().clone(), cause: None, interrupted: true })
+        Err(self.lease.interrupted())
     }
 
     pub(super) fn belongs_to(&self, core: &std::sync::Arc<Core<E::Connection, TokioHost<E>>>) -> bool {

@@ -1,7 +1,7 @@
 //! The world around a core on tokio.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bson::oid::ObjectId;
@@ -20,10 +20,26 @@ pub struct TokioHost<E: Establish> {
     pub(super) on_failure: Option<Arc<FailureSink>>,
     /// Wakes the background task.
     pub(super) run: tokio::sync::Notify,
-    /// Notified when a closed pool has lost a connection.
+    /// Whether closing is over, `PoolClosed` included.
+    pub(super) is_closed: AtomicBool,
+    /// Notified when a closed pool has lost a connection or delivered its events.
     pub(super) emptier: Event,
     /// `fork::forks()` when the pool was built.
     pub(super) forks: u32,
+}
+
+impl<E: Establish> TokioHost<E> {
+    /// The pool's `close` has done all it does.
+    pub(super) fn closing_is_over(&self) {
+        // ORD: Release; pairs with the Acquire in `deliver` and in `has_closed`; `PoolClosed` comes before.
+        self.is_closed.store(true, Ordering::Release);
+        self.emptier.notify(usize::MAX);
+    }
+
+    /// Whether the pool's `close` has done all it does, and every event so far was delivered.
+    pub(super) fn has_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire) && self.publisher.is_idle()
+    }
 }
 
 pub(super) type FailureSink = dyn Fn(&Failure<'_>) + Send + Sync;
@@ -57,6 +73,10 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
 
     fn deliver(&self) {
         self.publisher.deliver();
+        // ORD: Acquire; pairs with the Release in `closing_is_over`.
+        if self.is_closed.load(Ordering::Acquire) {
+            self.emptier.notify(usize::MAX);
+        }
     }
 
     #[inline]

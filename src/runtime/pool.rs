@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use super::opening;
 use super::publisher::{Publisher, Subscriber};
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::{BackgroundInterval, InvalidOption, PoolOptions};
-use crate::pool::{Clear, Core, Grant, Host, Place, PoolStatus, Started};
+use crate::pool::{Clear, Core, Grant, Host, Phase, Place, PoolStatus, Started};
 
 /// A pool of connections to one address.
 ///
@@ -164,10 +165,10 @@ impl<E: Establish> Pool<E> {
     /// Closes the pool for good: available connections now, those being opened as soon as they notice, those in use
     /// when they come back.
     pub fn close(&self) {
-        self.here().shared.core.close();
+        self.here().shared.close();
     }
 
-    /// Completes when the pool is closed and its last connection is gone.
+    /// Completes when the pool is closed, its last connection is gone, and the last event was delivered.
     ///
     /// # Cancel safety
     ///
@@ -176,8 +177,7 @@ impl<E: Establish> Pool<E> {
         let core = &self.here().shared.core;
         loop {
             let emptier = core.host().emptier.listen();
-            let status = core.status();
-            if status.phase == crate::pool::Phase::Closed && status.total == 0 {
+            if core.status().total == 0 && core.host().has_closed() {
                 return;
             }
             emptier.await;
@@ -294,6 +294,7 @@ impl<E: Establish> Pool<E> {
                 publisher: Publisher::new(before.publisher.subscribers()),
                 on_failure: before.on_failure.clone(),
                 run: tokio::sync::Notify::new(),
+                is_closed: AtomicBool::new(core.state().phase == Phase::Closed),
                 emptier: Event::new(),
                 forks: fork::forks(),
             };
@@ -325,7 +326,15 @@ impl<E: Establish> Drop for Shared<E> {
         // What a forked child has of its parent's pool is not touched: its locks may be held by threads that the child
         // does not have.
         if self.core.host().forks == fork::forks() {
-            self.core.close();
+            self.close();
+        }
+    }
+}
+
+impl<E: Establish> Shared<E> {
+    fn close(&self) {
+        if self.core.close() {
+            self.core.host().closing_is_over();
         }
     }
 }
@@ -414,6 +423,7 @@ impl<E: Establish> PoolBuilder<E> {
             publisher: Publisher::new(self.subscribers),
             on_failure: self.on_failure,
             run: tokio::sync::Notify::new(),
+            is_closed: AtomicBool::new(false),
             emptier: Event::new(),
             forks: fork::forks(),
         };

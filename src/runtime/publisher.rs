@@ -78,6 +78,13 @@ impl Publisher {
         self.undelivered.fetch_add(1, Ordering::Release);
     }
 
+    /// Whether all events emitted so far have been delivered, and nobody is at it.
+    pub(super) fn is_idle(&self) -> bool {
+        // ORD: Acquire; pairs with the AcqRel in `deliver`. `delivering` first: while it is set there may be an event
+        // that is not counted any more and not delivered yet.
+        !self.delivering.load(Ordering::Acquire) && self.undelivered.load(Ordering::Acquire) <= 0
+    }
+
     /// Delivers what is there, unless somebody is at it already, who then delivers ours too:
     ///
     /// | we | they |

@@ -1,0 +1,194 @@
+//! The raw form of the tokens that hold a connection, and what becomes of a connection that is given up.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use bson::oid::ObjectId;
+
+use super::acquire::Grant;
+use super::core::Core;
+use super::host::Host;
+use super::shard::PushError;
+use super::slab::{Record, Slot, Stamp};
+use super::state::Phase;
+use super::tokens::Idle;
+use crate::event::{ConnectionClosedReason, PoolEvent};
+use crate::sync::mutant;
+
+/// A slot that is owned (INV-1), whose connection keeps its pool alive (INV-2). The raw form of all tokens.
+///
+/// One pointer, and the pool is found through the slot: a result of two words comes back in two stores, and a caller
+/// that reads both with one load has to wait until the stores are done. That was a sixth of a check-out and check-in.
+pub(super) struct Held<C: Send + 'static, H: Host<C>> {
+    slot: NonNull<Slot<C>>,
+    core: PhantomData<NonNull<Core<C, H>>>,
+}
+
+impl<C: Send + 'static, H: Host<C>> Clone for Held<C, H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Copy for Held<C, H> {}
+
+// SAFETY: what the pointers lead to is `Sync` (`Core`, `Slot`), and owning a slot means owning its connection, which
+// is `Send`. Shared access to a token gives shared access to the connection only where `Lease: Sync` says so.
+#[allow(unsafe_code)]
+unsafe impl<C: Send + 'static, H: Host<C>> Send for Held<C, H> {}
+
+#[allow(unsafe_code)]
+impl<C: Send + 'static, H: Host<C>> Held<C, H> {
+    /// For a caller that owns the slot, which is one of the core's.
+    #[inline]
+    pub(super) fn new(core: &Core<C, H>, slot: &Slot<C>) -> Self {
+        let held = Self { slot: NonNull::from(slot), core: PhantomData };
+        debug_assert!(std::ptr::eq(held.core_pointer(), core), "BUG: a slot of another pool");
+        held
+    }
+
+    #[inline]
+    pub(super) fn core_pointer(&self) -> *const Core<C, H> {
+        // SAFETY: INV-1: we own the slot. It has lived through `Place::create` of this very type of core.
+        unsafe { self.slot().core() }.cast()
+    }
+
+    #[inline]
+    pub(super) fn into_idle(self) -> Idle<C, H> {
+        Idle::of(self)
+    }
+
+    #[inline]
+    pub(super) fn core(&self) -> &Core<C, H> {
+        // SAFETY: INV-2: the connection holds an `Arc` of the core until its slot is freed, which ends this ownership.
+        unsafe { &*self.core_pointer() }
+    }
+
+    #[inline]
+    pub(super) fn slot(&self) -> &Slot<C> {
+        // SAFETY: slots live as long as the core, and INV-2 as above.
+        unsafe { self.slot.as_ref() }
+    }
+
+    #[inline]
+    pub(super) fn record<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
+        // SAFETY: INV-1: we own the slot; no closure of this file touches the record in another way.
+        unsafe { self.slot().with_record(f) }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.record(|record| record.id)
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.slot().stamp().generation
+    }
+
+    /// Whether the connection belongs to a service that was cleared since.
+    #[inline]
+    pub(super) fn is_stale_member(&self) -> bool {
+        self.core().options.load_balanced
+            && self.record(|record| record.membership.as_ref().is_some_and(|membership| membership.is_stale()))
+    }
+
+    /// The service and the service's generation, in load-balanced mode.
+    pub(super) fn service(&self) -> Option<(ObjectId, u64)> {
+        self.record(|record| record.membership.as_ref().map(|of| (of.service_id, of.generation)))
+    }
+
+    /// Makes the connection available: pushes it, or hands it to the first who waits, or closes it as stale.
+    ///
+    /// The push, or the grant, is the last thing done: from then on the connection belongs to others, who may close it
+    /// and the pool, and free the core.
+    #[inline]
+    pub(super) fn make_available(self) {
+        let core = self.core();
+        if core.options.load_balanced && self.is_stale_member() {
+            return self.retire(ConnectionClosedReason::Stale, false);
+        }
+        let generation = self.generation();
+        loop {
+            let is_current = || core.state.load().generation == generation;
+            match core.shard(core.host.shard_hint()).push(&core.slab, self.slot(), is_current) {
+                Ok(()) => return,
+                Err(PushError::Stale) => return self.retire(self.stale_reason(), false),
+                Err(PushError::Waiting) => {
+                    if self.hand_over(generation) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands the connection to the first who waits. `false`: nobody does, any more.
+    #[inline(never)]
+    fn hand_over(self, generation: u64) -> bool {
+        let core = self.core();
+        let mut queue = core.waiters.lock();
+        if core.state.load().generation != generation && !mutant("hand_over_of_the_stale") {
+            drop(queue);
+            self.retire(self.stale_reason(), false);
+            return true;
+        }
+        let Some(claimed) = queue.claim_first() else { return false };
+        core.settle(&queue);
+        drop(queue);
+        claimed.grant(Grant::Connection(self.into_idle())).wake();
+        true
+    }
+
+    /// Why a connection of an older generation is closed.
+    pub(super) fn stale_reason(&self) -> ConnectionClosedReason {
+        match self.core().state.load().phase {
+            Phase::Closed => ConnectionClosedReason::PoolClosed,
+            Phase::Paused | Phase::Ready => ConnectionClosedReason::Stale,
+        }
+    }
+
+    /// Closes the connection: emits `ConnectionClosed`, frees the slot, gives back its place, disposes of the
+    /// connection. `pending`: it still counts as pending.
+    #[inline(never)]
+    pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
+        let core = self.core();
+        let connection_id = self.id();
+        core.emit(|| PoolEvent::ConnectionClosed { address: core.address.clone(), connection_id, reason });
+        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
+        let connection = unsafe { self.slot().replace(None) };
+        let home = {
+            let mut ledger = core.ledger.lock();
+            let record = self.record(std::mem::take);
+            if let Some(membership) = &record.membership {
+                ledger.quit(membership, self.slot().index());
+            }
+            self.slot().set_stamp(Stamp { generation: 0, live: false, pending: false, interrupted: false });
+            self.slot().forget_waker();
+            ledger.free.push(self.slot().index());
+            record.home
+        };
+        // Freed before the place is given back, so that there are never more slots than places.
+        if core.capacity.release(1, u32::from(pending)) {
+            core.serve_places();
+        }
+        if let Some(connection) = connection {
+            core.host.dispose(connection);
+        }
+        if pending {
+            // An establishment that failed is not followed by the next at once: the server may be overloaded.
+            core.schedule_if_closed();
+        } else {
+            core.schedule_population();
+        }
+        // Last: this may free the core.
+        drop(home);
+    }
+
+    /// Notes since when the connection is available, where that matters.
+    #[inline]
+    pub(super) fn touch(&self) {
+        let core = self.core();
+        if !core.options.max_idle_time.is_zero() {
+            self.slot().set_since(core.host.now().duration_since(core.epoch));
+        }
+    }
+}
