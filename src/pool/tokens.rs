@@ -289,6 +289,7 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
     ///
     /// When the establishment was to be given up, the connection is closed instead.
     #[allow(unsafe_code)]
+    #[allow(clippy::type_complexity, reason = "two tokens and what may prevent them")]
     pub fn established(self, connection: C) -> Result<(Idle<C, H>, Opening<C, H>), Interrupted> {
         let held = self.0;
         let core = held.core();

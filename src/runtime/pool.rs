@@ -203,7 +203,6 @@ impl<E: Establish> Pool<E> {
     }
 
     /// The pool's options.
-    #[must_use]
     pub fn options(&self) -> &PoolOptions {
         self.shared.core.options()
     }
