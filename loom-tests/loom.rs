@@ -1,4 +1,77 @@
-//! Models.
+//! Models of the pool's orderings, on the code that ships, explored by loom.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --release --test loom
+//! ```
+//!
+//! takes one and a half minutes on two cores, negative controls included. `-- --nocapture` shows each model's bound and
+//! number of executions, and for each mutant how it was caught. `WHARF_LOOM_BOUND=4` (or `none`) replaces the bounds of
+//! the bounded models.
+//!
+//! A model is one property, with two or three threads and one or two connections, and is named after the property. Its
+//! *bound* is the number of preemptions up to which all executions are explored; "none" means all executions there are.
+//! No model is truncated by time or number, whatever the environment says.
+//!
+//! A *mutant* is a deliberate weakening of the pool (see `src/sync.rs`). `every_mutant_is_caught` runs each in a child
+//! process and demands that the model fails, in time, by an assertion, a race or a deadlock.
+//!
+//! # What loom needs help with
+//!
+//! loom (0.7.2) remembers only the last access to an atomic when it looks for orders to try. A load of one thread is
+//! forgotten when another thread loads too, so it never tries the other's compare-and-swap before the first load.
+//! On plain loom atomics nine of the negative controls survive, and the ABA model, unbounded, passes after 21 executions
+//! instead of 161,622. `src/sync/explored.rs` has the remedy.
+//!
+//! # Models
+//!
+//! Wake-ups and grants are loom's: a waiter that nobody wakes is a deadlock, which loom reports. Connections hold a
+//! loom cell, so a missing release or acquire is a reported race. What the models themselves count is kept in std's
+//! atomics, which loom neither sees nor orders by.
+//!
+//! | model | bound | executions | mutants |
+//! | --- | --- | --- | --- |
+//! | **opening: orderings 1, 2, 7** | | | |
+//! | `pool_ready_is_emitted_before_any_establishment_of_a_check_out` | none | 28 | `ready_announced_late` |
+//! | `pool_ready_is_emitted_before_any_establishment_in_the_background` | none | 17 | `ready_announced_late` |
+//! | `pool_ready_is_emitted_before_any_establishment_while_another_clears` | 3 | 1,197 | `created_outside_the_lock` |
+//! | `who_sees_the_pool_ready_knows_that_it_was_announced` | none | 17 | `pool_word_publishes_nothing` |
+//! | `pending_count_drops_after_the_connection_is_available` | 6 | 37,823 | `counts_read_after_the_search`, `pending_dropped_first`, `capacity_publishes_nothing` |
+//! | `pending_count_drops_after_the_connection_is_available_on_another_shard` | 6 | 37,823 | `counts_read_after_the_search` |
+//! | `ids_are_in_the_order_of_the_created_events` | none | 25,330 | `created_outside_the_lock` |
+//! | **limits: ordering 5** | | | |
+//! | `total_stays_within_max_pool_size_at_every_instant` | 2 | 95,335 | `admission_without_comparing` |
+//! | `pending_stays_within_max_connecting_at_every_instant` | 2 | 95,335 | `admission_without_comparing` |
+//! | `both_counts_return_to_zero_after_close` | 3 | 862 | `unused_place_is_kept` |
+//! | **waiting: orderings 3, 4** | | | |
+//! | `a_check_in_against_a_registration_loses_no_wake_up` | 6 | 19,740 | `look_before_the_flags`, `push_ignores_waiters` |
+//! | `a_check_in_to_another_shard_against_a_registration_loses_no_wake_up` | 6 | 19,740 | `look_before_the_flags` |
+//! | `a_place_that_comes_free_against_a_registration_loses_no_wake_up` | none | 63,178 | `places_are_not_served`, `admit_then_wait` |
+//! | `two_check_outs_share_one_connection_and_both_are_answered` | 2 | 40,452 | `push_ignores_waiters` |
+//! | `a_cancelled_waiter_loses_no_connection_for_the_next` | 3 | 5,963 | `grant_to_the_cancelled_is_lost` |
+//! | `a_cancelled_waiter_loses_no_place_for_the_next` | 3 | 8,287 | `grant_to_the_cancelled_is_lost` |
+//! | `a_connection_for_the_last_waiter_who_gave_up_is_available_again` | none | 72 | `grant_to_the_cancelled_is_lost` |
+//! | `a_clear_against_a_registration_lets_nobody_wait_forever` | 5 | 163,729 | `phase_not_asked_again` |
+//! | `a_close_against_a_registration_lets_nobody_wait_forever` | 6 | 134,800 | `phase_not_asked_again` |
+//! | `a_clear_against_a_hand_over_answers_the_waiter_once` | 3 | 63,446 | `current_asked_before_the_head` |
+//! | `a_cleared_connection_is_never_handed_to_a_later_waiter` | 3 | 28,241 | `hand_over_of_the_stale` |
+//! | `a_newcomer_never_overtakes_who_waits_for_a_connection` | 2 | 16,364 | `last_come_first_served` |
+//! | `a_newcomer_never_overtakes_who_waits_for_a_place` | 2 | 38,922 | `newcomers_ignore_waiters` |
+//! | `a_warm_up_never_overtakes_who_waits_for_a_place` | 6 | 97 | `warm_up_ignores_waiters` |
+//! | `the_second_in_the_queue_is_never_served_before_the_first` | none | 356 | `last_come_first_served` |
+//! | **clearing: orderings 6, 8** | | | |
+//! | `a_check_in_against_a_clear_is_closed_once_as_stale` | none | 4,215 | `current_asked_before_the_head`, `empty_detach_keeps_the_head`, `clear_detaches_first` |
+//! | `a_check_in_against_a_close_is_closed_once_with_the_pool` | none | 104,376 | `empty_detach_keeps_the_head`, `close_detaches_first` |
+//! | `a_check_in_against_a_clear_and_a_close_is_closed_once` | 2 | 1,138 | `close_detaches_first` |
+//! | `a_check_out_against_a_clear_shares_no_connection_with_it` | 6 | 97,284 | `detach_in_two_steps` |
+//! | `a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed` | 6 | 30,204 | `places_are_not_served` |
+//! | `pool_cleared_follows_the_generation_change` | none | 6 | `cleared_announced_early` |
+//! | `a_clear_of_a_paused_pool_emits_nothing` | none | 11 | `paused_clear_announced` |
+//! | `an_interruption_reaches_exactly_the_generations_before_its_clear` | 3 | 2,386 | `interrupt_reaches_one_more` |
+//! | `an_interruption_wakes_who_waits_for_it` | none | 3,632 | `mark_not_looked_at_again` |
+//! | **stack: the stack** | | | |
+//! | `an_old_head_is_never_mistaken_for_a_new_one` | 6 | 12,533 | `tag_not_counted` |
+//! | `a_check_in_publishes_what_was_done_with_the_connection` | none | 17 | `head_publishes_nothing` |
+//! | `a_hand_over_publishes_what_was_done_with_the_connection` | none | 220 | `grant_publishes_nothing` |
 #![cfg(loom)]
 
 mod models;

@@ -130,11 +130,11 @@ fn make_use(pool: &Arc<Pool>, grant: Grant<Connection, World>) {
 
 fn user(pool: &Arc<Pool>) {
     for _ in 0..CHECK_OUTS {
-        if chance(2) {
-            if let Some(idle) = pool.try_take() {
-                operate(idle.check_out(pool.check_out_started()));
-                continue;
-            }
+        if chance(2)
+            && let Some(idle) = pool.try_take()
+        {
+            operate(idle.check_out(pool.check_out_started()));
+            continue;
         }
         if chance(3) {
             // Gives up after a few looks.
@@ -185,6 +185,8 @@ fn watcher(pool: &Arc<Pool>, max_pool_size: u32, max_connecting: u32) {
     }
 }
 
+type Work = Box<dyn FnOnce(&Arc<Pool>) + Send>;
+
 fn all_at_once(max_pool_size: u32, max_connecting: u32, min_pool_size: u32) {
     let options = PoolOptions::default()
         .max_pool_size(max_pool_size)
@@ -193,7 +195,7 @@ fn all_at_once(max_pool_size: u32, max_connecting: u32, min_pool_size: u32) {
         .background_interval(BackgroundInterval::Never);
     let pool = Core::new("server:27017", options, 4, World::default()).unwrap();
     pool.ready();
-    let start = |hint: usize, work: Box<dyn FnOnce(&Arc<Pool>) + Send>| {
+    let start = |hint: usize, work: Work| {
         let pool = pool.clone();
         thread::spawn(move || {
             HINT.with(|present| present.set(hint));

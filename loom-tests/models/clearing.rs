@@ -66,7 +66,7 @@ fn a_check_in_against_a_clear_and_a_close_is_closed_once() {
 
 #[test]
 fn a_check_out_against_a_clear_shares_no_connection_with_it() {
-    model("a_check_out_against_a_clear_shares_no_connection_with_it", Some(4), || {
+    model("a_check_out_against_a_clear_shares_no_connection_with_it", Some(6), || {
         let pool = recorded(options(1, 1));
         check_in(leased(&pool));
         let clears = thread::spawn({
@@ -88,7 +88,7 @@ fn a_check_out_against_a_clear_shares_no_connection_with_it() {
 
 #[test]
 fn a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed() {
-    model("a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed", Some(4), || {
+    model("a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed", Some(6), || {
         let pool = unheard(options(1, 1));
         check_in(leased(&pool));
         pool.clear(Clear::new()).unwrap();

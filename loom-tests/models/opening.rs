@@ -90,7 +90,7 @@ fn who_sees_the_pool_ready_knows_that_it_was_announced() {
 /// One connection becomes available and stops being pending, while a check-out searches. It must find that one, and
 /// never open a second.
 fn becomes_available(name: &'static str, max_pool_size: u32) {
-    model(name, Some(4), move || {
+    model(name, Some(6), move || {
         let pool = unheard(options(max_pool_size, 1));
         let (idle, opening) = opened(&pool);
         let opens = thread::spawn(move || {

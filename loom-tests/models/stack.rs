@@ -8,7 +8,7 @@ use super::world::*;
 
 #[test]
 fn an_old_head_is_never_mistaken_for_a_new_one() {
-    model("an_old_head_is_never_mistaken_for_a_new_one", Some(4), || {
+    model("an_old_head_is_never_mistaken_for_a_new_one", Some(6), || {
         let pool = unheard(options(2, 2));
         let leases = [(); 2].map(|()| leased(&pool));
         leases.into_iter().for_each(check_in);

@@ -11,7 +11,7 @@ use super::world::*;
 
 #[test]
 fn a_check_in_against_a_registration_loses_no_wake_up() {
-    model("a_check_in_against_a_registration_loses_no_wake_up", Some(4), || {
+    model("a_check_in_against_a_registration_loses_no_wake_up", Some(6), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
@@ -24,7 +24,7 @@ fn a_check_in_against_a_registration_loses_no_wake_up() {
 
 #[test]
 fn a_check_in_to_another_shard_against_a_registration_loses_no_wake_up() {
-    model("a_check_in_to_another_shard_against_a_registration_loses_no_wake_up", Some(4), || {
+    model("a_check_in_to_another_shard_against_a_registration_loses_no_wake_up", Some(6), || {
         let pool = unheard(options(8, 1));
         let lease = leased(&pool);
         let blocks_opening = pending(&pool);
@@ -122,7 +122,7 @@ fn a_connection_for_the_last_waiter_who_gave_up_is_available_again() {
 
 #[test]
 fn a_clear_against_a_registration_lets_nobody_wait_forever() {
-    model("a_clear_against_a_registration_lets_nobody_wait_forever", Some(4), || {
+    model("a_clear_against_a_registration_lets_nobody_wait_forever", Some(5), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let clears = thread::spawn({
@@ -138,7 +138,7 @@ fn a_clear_against_a_registration_lets_nobody_wait_forever() {
 
 #[test]
 fn a_close_against_a_registration_lets_nobody_wait_forever() {
-    model("a_close_against_a_registration_lets_nobody_wait_forever", Some(4), || {
+    model("a_close_against_a_registration_lets_nobody_wait_forever", Some(6), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let closes = thread::spawn({
@@ -232,7 +232,7 @@ fn a_newcomer_never_overtakes_who_waits_for_a_place() {
 
 #[test]
 fn a_warm_up_never_overtakes_who_waits_for_a_place() {
-    model("a_warm_up_never_overtakes_who_waits_for_a_place", Some(4), || {
+    model("a_warm_up_never_overtakes_who_waits_for_a_place", Some(6), || {
         let pool = unheard(options(1, 1).min_pool_size(1));
         let failing = pending(&pool);
         let mut waits = queued(&pool);
