@@ -10,9 +10,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use tokio::sync::watch;
 use wharf::telemetry::{EventCounts, JsonLines};
-use wharf::{Endpoint, Pool, PoolEvent};
+use wharf::{Endpoint, Pool};
 
 use arguments::{Arguments, Mistake};
 use load::Load;
@@ -56,21 +55,12 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let counts = EventCounts::new();
-    let (closing, closed) = watch::channel(());
     let address = endpoint.address().to_owned();
     let mut builder = Pool::builder(&address, endpoint).options(options);
     if let Some(events) = &events {
         builder = builder.subscriber(events.clone());
     }
-    let pool = builder
-        .subscriber(counts.clone())
-        // The last subscriber, so that the others have seen what it tells about.
-        .subscriber(move |event: &PoolEvent| {
-            if matches!(event, PoolEvent::PoolClosed { .. } | PoolEvent::ConnectionClosed { .. }) {
-                closing.send_replace(());
-            }
-        })
-        .build()?;
+    let pool = builder.subscriber(counts.clone()).build()?;
     pool.ready();
 
     let started = Instant::now();
@@ -87,7 +77,6 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
 
     pool.close();
     pool.closed().await;
-    delivered(&counts, closed).await;
     let status = pool.status();
     drop(pool);
     let written = events.as_ref().map_or(Ok(()), JsonLines::finish);
@@ -128,20 +117,4 @@ async fn watch_the_clock(load: &Load, pool: &Pool<Endpoint>, time: Duration) -> 
     };
     progress.end();
     interrupted
-}
-
-/// Waits until the subscribers have got the last event of a closed pool.
-///
-/// A pool is closed when its last connection is gone; the events about it may then still be on their way, on the thread
-/// that is delivering.
-async fn delivered(counts: &EventCounts, mut closed: watch::Receiver<()>) {
-    loop {
-        let counts = counts.snapshot();
-        if counts.pool_closed > 0 && counts.connection_created == counts.connection_closed {
-            return;
-        }
-        if closed.changed().await.is_err() {
-            return;
-        }
-    }
 }
