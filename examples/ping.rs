@@ -1,4 +1,4 @@
-//! The ten lines of the README, against a server at localhost:27017.
+//! The ten lines of the README, but for the name of the application, against a server at localhost:27017.
 
 use bson::rawdoc;
 use wharf::{Endpoint, Pool};

@@ -73,7 +73,7 @@ impl CheckOutError {
 pub struct PoolCleared {
     /// The pool's address.
     pub address: Arc<str>,
-    /// The error that cleared the pool, where whoever cleared it said so.
+    /// The error that cleared the pool, where whoever cleared it said so. Always `None` if `interrupted`.
     pub cause: Option<Cause>,
     /// Whether a connection in use or in establishment was interrupted, rather than a check-out refused.
     pub interrupted: bool,

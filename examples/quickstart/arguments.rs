@@ -15,7 +15,8 @@ use wharf::{Endpoint, PoolOptions};
 ///
 /// The server is one that runs inside this process; with the environment variable MONGODB_URI set, the one at that
 /// address (so far only mongodb://host:port, without users, TLS or options; nothing is written to it); with --mongod, a
-/// real mongod that is downloaded if need be, started for the occasion and removed afterwards.
+/// real mongod that is started for the occasion and stopped afterwards (x86-64 Linux; it is downloaded the first time,
+/// through python3 -m pip, and kept in .cache; WHARF_MONGOD names another).
 ///
 /// Ctrl-C ends the run early and still reports.
 #[derive(Debug, Parser)]

@@ -27,7 +27,8 @@ impl EndpointConnection {
     /// Runs `command` on `database`, and returns the reply of its success.
     ///
     /// The command is sent as it is, with `$db` appended, so it must not have a `$db` of its own. It takes as long as
-    /// the server takes: bound it with a timeout of your own.
+    /// the server takes: bound it with a timeout of your own. A reply with `ok: 1` is a success also if it has
+    /// `writeErrors` or a `writeConcernError`: look for them in replies to writes.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -16,7 +16,8 @@ impl Connection<Endpoint> {
     /// for a server that may never answer.
     ///
     /// The command is sent as it is, with `$db` appended, so it must not have a `$db` of its own. It takes as long as
-    /// the server takes: bound it with a timeout of your own.
+    /// the server takes: bound it with a timeout of your own. A reply with `ok: 1` is a success also if it has
+    /// `writeErrors` or a `writeConcernError`: look for them in replies to writes.
     ///
     /// # Errors
     ///

@@ -65,7 +65,8 @@ impl Clear {
         Self::default()
     }
 
-    /// The error that makes clearing necessary. It becomes part of the errors that the clear brings about.
+    /// The error that makes clearing necessary. It becomes part of the errors of check-outs until the pool is ready
+    /// again or cleared once more; connections that are interrupted fail without it.
     pub fn because(mut self, cause: Cause) -> Self {
         self.cause = Some(cause);
         self

@@ -10,6 +10,12 @@ use crate::error::EstablishError;
 
 /// Opens and closes the connections of a pool. Implement it to pool a connection type of your own.
 ///
+/// # Panics
+///
+/// [`is_errored`](Self::is_errored) and [`close`](Self::close) must not panic: the pool does not catch it, so it may lose
+/// the connection's place for good, and its background task. A panic in [`establish`](Self::establish) ends that attempt
+/// only; the check-out fails, and the failure sink is not told.
+///
 /// [`Endpoint`](crate::Endpoint) is the implementation for MongoDB servers.
 ///
 /// ```

@@ -78,7 +78,10 @@ impl<E: Establish> Pool<E> {
     /// Checks out a connection: an available one, or a new one within `maxPoolSize` and `maxConnecting`, or the first
     /// that comes free, in the order of arrival.
     ///
-    /// Waiting in the queue is bounded by `waitQueueTimeoutMS`.
+    /// Waiting in the queue is bounded by `waitQueueTimeoutMS`, which by default is no bound. Opening a connection is
+    /// bounded by the establisher only; [`Pool::check_out_until`] bounds both.
+    ///
+    /// Fails at once while the pool is paused, as it is until [`Pool::ready`].
     ///
     /// # Errors
     ///
@@ -143,7 +146,11 @@ impl<E: Establish> Pool<E> {
     /// closed, or of another generation than asked for.
     ///
     /// Whoever waits fails at once with [`PoolCleared`](crate::PoolCleared). Connections in use are closed when they
-    /// come back, or with [`Clear::interrupt_in_use_connections`] are told to stop.
+    /// come back, or with [`Clear::interrupt_in_use_connections`] are told to stop. The pool stays paused until somebody
+    /// calls [`Pool::ready`].
+    ///
+    /// To clear a pool that is paused counts one generation more and replaces the cause, also by none, but emits no
+    /// event.
     ///
     /// # Errors
     ///
@@ -213,8 +220,9 @@ impl<E: Establish> Pool<E> {
         &self.shared.core.host().establish
     }
 
-    /// Lets a subscriber have all events from now on. Events before (`PoolCreated`!) go to those of
-    /// [`PoolBuilder::subscriber`] only.
+    /// Lets a subscriber have all events from now on, for as long as the pool exists. Events before (`PoolCreated`!) go
+    /// to those of [`PoolBuilder::subscriber`] only. A subscriber that holds a handle of its own pool keeps the pool
+    /// open until [`Pool::close`].
     pub fn subscribe(&self, subscriber: impl Subscriber) {
         self.here().shared.core.host().publisher.subscribe(Arc::new(subscriber));
     }
@@ -394,7 +402,10 @@ impl<E: Establish> PoolBuilder<E> {
 
     /// Whom to tell when a connection could not be established; usually the monitor of the server. Called outside of
     /// all locks, by the task that tried. Without one, failures only reach the check-outs that asked for the
-    /// connections.
+    /// connections. It must not panic: the check-out would fail with a [`CheckOutError`] that hides the real one.
+    ///
+    /// A pool that the sink clears stays paused until somebody calls [`Pool::ready`]. Network errors of commands on
+    /// established connections do not come here.
     pub fn on_failure(mut self, sink: impl Fn(&Failure<'_>) + Send + Sync + 'static) -> Self {
         self.on_failure = Some(Arc::new(sink));
         self
