@@ -22,3 +22,5 @@ mod errors;
 mod lifecycle;
 #[path = "pool/mock.rs"]
 mod mock;
+#[path = "pool/panics.rs"]
+mod panics;

@@ -146,7 +146,7 @@ fn a_connection_string_beyond_host_and_port_is_refused_without_repeating_it() {
         ("mongodb://localhost/?secret=true", "has options"),
         ("mongodb://localhost/secret", "has a database name"),
         ("mongodb://secret,localhost", "has several hosts"),
-        ("mongodb://localhost:0", "a port from 1 to 65535"),
+        ("mongodb://localhost:0", "host or host:port, where port is 1 to 65535"),
     ] {
         assert_refused(quickstart().env("MONGODB_URI", uri), &["MONGODB_URI", part, supported]);
         let output = quickstart().env("MONGODB_URI", uri).output().unwrap();

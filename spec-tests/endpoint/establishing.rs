@@ -40,7 +40,7 @@ async fn an_application_has_no_name_by_default_and_none_that_is_too_long() {
 #[test]
 fn an_address_that_cannot_be_one_is_refused() {
     let InvalidAddress { address, allowed } = Endpoint::new("host:99999").unwrap_err();
-    assert_eq!((&*address, allowed), ("host:99999", "a port from 1 to 65535"));
+    assert_eq!((&*address, allowed), ("host:99999", "host or host:port, where port is 1 to 65535"));
 }
 
 #[tokio::test]

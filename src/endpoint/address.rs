@@ -22,6 +22,11 @@ pub(super) struct ServerAddress {
 impl ServerAddress {
     /// Reads `host`, `host:port`, `[IPv6]` or `[IPv6]:port`.
     pub fn parse(address: &str) -> Result<Self, InvalidAddress> {
+        // Pasted connection strings may hold a password, so what looks like one is not repeated.
+        if address.contains("://") || address.contains('@') {
+            let allowed = "host or host:port of one server; connection strings are not supported yet";
+            return Err(InvalidAddress { address: "(a connection string)".to_owned(), allowed });
+        }
         let refuse = |allowed| InvalidAddress { address: address.to_owned(), allowed };
         let (host, port, bracketed) = match address.strip_prefix('[') {
             Some(rest) => {
@@ -40,16 +45,16 @@ impl ServerAddress {
                 Some((host, port)) => (host, Some(port), false),
             },
         };
-        if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/@?#%]\0".contains(char)) {
+        if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/?#%],\0".contains(char)) {
             return Err(refuse("host or host:port, where host is a name or an IP address"));
         }
         let port = match port {
             None => DEFAULT_PORT,
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => match digits.parse() {
                 Ok(port) if port != 0 => port,
-                _ => return Err(refuse("a port from 1 to 65535")),
+                _ => return Err(refuse("host or host:port, where port is 1 to 65535")),
             },
-            Some(_) => return Err(refuse("a port from 1 to 65535")),
+            Some(_) => return Err(refuse("host or host:port, where port is 1 to 65535")),
         };
         let host = host.to_lowercase();
         let text = if bracketed { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
@@ -87,16 +92,25 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_string_is_refused_without_being_repeated() {
+        for address in ["mongodb://user:secret@host", "user:secret@host", "mongodb://host"] {
+            let error = ServerAddress::parse(address).unwrap_err().to_string();
+            assert!(error.contains("connection strings are not supported yet"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
     fn anything_else_is_refused_with_what_would_be_accepted() {
         let refusals = [
             ("", "host or host:port, where host is a name or an IP address"),
             (":27017", "host or host:port, where host is a name or an IP address"),
             ("/run/mongodb.sock", "host or host:port, where host is a name or an IP address"),
-            ("user@host", "host or host:port, where host is a name or an IP address"),
-            ("host:", "a port from 1 to 65535"),
-            ("host:0", "a port from 1 to 65535"),
-            ("host:65536", "a port from 1 to 65535"),
-            ("host:+1", "a port from 1 to 65535"),
+            ("host,host2", "host or host:port, where host is a name or an IP address"),
+            ("host:", "host or host:port, where port is 1 to 65535"),
+            ("host:0", "host or host:port, where port is 1 to 65535"),
+            ("host:65536", "host or host:port, where port is 1 to 65535"),
+            ("host:+1", "host or host:port, where port is 1 to 65535"),
             ("::1", "an IPv6 address in square brackets"),
             ("[::1", "[IPv6] or [IPv6]:port, with its bracket closed"),
             ("[::1]1", "[IPv6] or [IPv6]:port"),

@@ -12,9 +12,9 @@ use crate::error::EstablishError;
 ///
 /// # Panics
 ///
-/// [`is_errored`](Self::is_errored) and [`close`](Self::close) must not panic: the pool does not catch it, so it may lose
-/// the connection's place for good, and its background task. A panic in [`establish`](Self::establish) ends that attempt
-/// only; the check-out fails, and the failure sink is not told.
+/// Panics are caught. A connection that [`is_errored`](Self::is_errored) panics over is closed; one that
+/// [`close`](Self::close) panics over has left the pool already. A panic in [`establish`](Self::establish) ends that
+/// attempt only; the check-out fails, and the failure sink is not told.
 ///
 /// [`Endpoint`](crate::Endpoint) is the implementation for MongoDB servers.
 ///

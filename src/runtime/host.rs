@@ -1,5 +1,6 @@
 //! The world around a core on tokio.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -79,13 +80,15 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
         }
     }
 
+    /// A connection whose judgement panics is not one to use again.
     #[inline]
     fn is_errored(&self, connection: &E::Connection) -> bool {
-        self.establish.is_errored(connection)
+        catch_unwind(AssertUnwindSafe(|| self.establish.is_errored(connection))).unwrap_or(true)
     }
 
+    /// A panic is not the pool's, and must not keep it from closing others; the panic hook has reported it.
     fn dispose(&self, connection: E::Connection) {
-        self.establish.close(connection);
+        let _ = catch_unwind(AssertUnwindSafe(|| self.establish.close(connection)));
     }
 
     fn schedule_run(&self) {

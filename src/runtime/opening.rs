@@ -1,6 +1,7 @@
 //! Opening a connection, as a task that outlives whoever asked for it.
 
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use thiserror::Error;
@@ -79,7 +80,9 @@ async fn establish<E: Establish>(
         Some(Err(failure)) => {
             let error = ConnectionError::new(core.address().clone(), connection_id, generation, failure);
             if let Some(on_failure) = &core.host().on_failure {
-                on_failure(&Failure { error: &error, service: pending.service(), pool: &**core });
+                let failure = Failure { error: &error, service: pending.service(), pool: &**core };
+                // A panic of the sink's must not hide the error from whoever asked for the connection.
+                let _ = catch_unwind(AssertUnwindSafe(|| on_failure(&failure)));
             }
             // Closed after whoever watches the server was told, as the specification's tests want it.
             drop(pending);

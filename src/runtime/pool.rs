@@ -1,7 +1,7 @@
 //! The pool that services embed.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -92,14 +92,8 @@ impl<E: Establish> Pool<E> {
     /// Nothing is lost: a place in the queue is given up, a connection that was about to be handed over goes to the
     /// next in the queue, and one that is being opened goes on being opened. `ConnectionCheckOutFailed` is emitted with
     /// the reason "timeout".
-    pub async fn check_out(&self) -> Result<Connection<E>, CheckOutError> {
-        let this = self.here();
-        let core = &this.shared.core;
-        let started = core.check_out_started();
-        match core.try_take() {
-            Some(idle) => Ok(Connection::new(idle.check_out(started))),
-            None => this.check_out_slowly(started, None).await,
-        }
+    pub fn check_out(&self) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
+        self.check_out_by(None)
     }
 
     /// As [`Pool::check_out`], but also gives up at `deadline`, whatever it is waiting for then.
@@ -111,14 +105,11 @@ impl<E: Establish> Pool<E> {
     /// # Cancel safety
     ///
     /// As [`Pool::check_out`]; reaching the deadline is no different.
-    pub async fn check_out_until(&self, deadline: Instant) -> Result<Connection<E>, CheckOutError> {
-        let this = self.here();
-        let core = &this.shared.core;
-        let started = core.check_out_started();
-        match core.try_take() {
-            Some(idle) => Ok(Connection::new(idle.check_out(started))),
-            None => this.check_out_slowly(started, Some(deadline)).await,
-        }
+    pub fn check_out_until(
+        &self,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
+        self.check_out_by(Some(deadline))
     }
 
     /// Checks a connection in, as dropping it does, but refuses one of another pool.
@@ -227,20 +218,26 @@ impl<E: Establish> Pool<E> {
         self.here().shared.core.host().publisher.subscribe(Arc::new(subscriber));
     }
 
-    /// The way of a check-out that found nothing in its own stack.
-    async fn check_out_slowly(
-        &self,
-        started: Started,
-        deadline: Option<Instant>,
-    ) -> Result<Connection<E>, CheckOutError> {
-        let core = &self.shared.core;
+    /// One state machine for the two ways that must cost little: finding a connection at once, and waiting for one
+    /// without a time limit. Whatever else may happen is boxed, which keeps the future of a check-out small.
+    async fn check_out_by(&self, deadline: Option<Instant>) -> Result<Connection<E>, CheckOutError> {
+        let this = self.here();
+        let core = &this.shared.core;
+        let started = core.check_out_started();
+        if let Some(idle) = core.try_take() {
+            return Ok(Connection::new(idle.check_out(started)));
+        }
         let mut attempt = Attempt { core, started, is_over: false };
         // `ConnectionCheckOutStarted` does not wait with us.
         core.host().deliver();
-        let outcome = match self.acquire(deadline).await {
+        let grant = if deadline.is_none() && core.options().wait_queue_timeout.is_zero() {
+            Some(core.acquire().await)
+        } else {
+            Box::pin(this.acquire_in_time(deadline)).await
+        };
+        let outcome = match grant {
             Some(Grant::Connection(idle)) => Ok(idle),
-            // Boxed, as it is rare: the future of a check-out that waits stays small.
-            Some(Grant::Place(place)) => Box::pin(self.open(place, deadline)).await,
+            Some(Grant::Place(place)) => Box::pin(this.open(place, deadline)).await,
             Some(Grant::Refused(refusal)) => Err(core.refused(refusal)),
             None => Err(core.timed_out()),
         };
@@ -252,7 +249,7 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Waits for a grant. `None`: until `waitQueueTimeoutMS` or the deadline.
-    async fn acquire(&self, deadline: Option<Instant>) -> Option<Grant<E::Connection, TokioHost<E>>> {
+    async fn acquire_in_time(&self, deadline: Option<Instant>) -> Option<Grant<E::Connection, TokioHost<E>>> {
         let core = &self.shared.core;
         let mut acquire = pin!(core.acquire());
         // No timer is made for what comes at once.
@@ -261,8 +258,7 @@ impl<E: Establish> Pool<E> {
         }
         match earlier(core.options().wait_queue_deadline(), deadline) {
             None => Some(acquire.await),
-            // Boxed, as above: the one allocation of a waiter with a timeout.
-            Some(until) => Box::pin(tokio::time::timeout_at(until, acquire)).await.ok(),
+            Some(until) => tokio::time::timeout_at(until, acquire).await.ok(),
         }
     }
 
@@ -402,7 +398,7 @@ impl<E: Establish> PoolBuilder<E> {
 
     /// Whom to tell when a connection could not be established; usually the monitor of the server. Called outside of
     /// all locks, by the task that tried. Without one, failures only reach the check-outs that asked for the
-    /// connections. It must not panic: the check-out would fail with a [`CheckOutError`] that hides the real one.
+    /// connections. A panic is caught.
     ///
     /// A pool that the sink clears stays paused until somebody calls [`Pool::ready`]. Network errors of commands on
     /// established connections do not come here.
