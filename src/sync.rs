@@ -67,6 +67,16 @@ pub(crate) fn unless_mutant(name: &str, ordering: Ordering) -> Ordering {
     if mutant(name) { Ordering::Relaxed } else { ordering }
 }
 
+#[cfg(not(any(loom, shuttle)))]
+mod brief;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use brief::{BriefGuard, BriefLock};
+/// A lock is a primitive like an atomic: in a model it is the checker's.
+#[cfg(any(loom, shuttle))]
+pub(crate) type BriefLock<T> = Mutex<T>;
+#[cfg(any(loom, shuttle))]
+pub(crate) type BriefGuard<'l, T> = MutexGuard<'l, T>;
+
 /// A mutex that shrugs at poison: no code of a user runs under any lock of the pool, and the pool's own code panics
 /// only where a count has already gone wrong.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
 
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, MutexGuard, UnsafeCell, mutant, unless_mutant, yield_now};
+use crate::sync::{BriefGuard, BriefLock, UnsafeCell, mutant, unless_mutant, yield_now};
 
 /// A place in the queue.
 ///
@@ -103,7 +103,7 @@ impl<G> Claimed<G> {
 }
 
 pub(in crate::pool) struct WaitList<G> {
-    queue: Mutex<WaitQueue<G>>,
+    queue: BriefLock<WaitQueue<G>>,
 }
 
 /// The list, locked.
@@ -117,10 +117,10 @@ pub(in crate::pool) struct WaitQueue<G> {
 
 impl<G> WaitList<G> {
     pub(in crate::pool) fn new() -> Self {
-        Self { queue: Mutex::new(WaitQueue { ring: VecDeque::new(), front: 0, len: 0 }) }
+        Self { queue: BriefLock::new(WaitQueue { ring: VecDeque::new(), front: 0, len: 0 }) }
     }
 
-    pub(in crate::pool) fn lock(&self) -> MutexGuard<'_, WaitQueue<G>> {
+    pub(in crate::pool) fn lock(&self) -> BriefGuard<'_, WaitQueue<G>> {
         self.queue.lock()
     }
 
