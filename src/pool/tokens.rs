@@ -87,10 +87,23 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         unsafe { self.slot.as_ref() }
     }
 
+    /// Looks at the record. A shared borrow, as threads that share a `Lease` may do this at the same time.
     #[inline]
-    fn record<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
-        // SAFETY: INV-1: we own the slot; no closure of this file touches the record in another way.
+    fn record<R>(&self, f: impl FnOnce(&Record) -> R) -> R {
+        // SAFETY: INV-1: we own the slot; whoever changes the record has its token alone.
         unsafe { self.slot().with_record(f) }
+    }
+
+    /// Changes the record, for callers whose token is not shared: it is borrowed exclusively, or not `Sync`.
+    fn record_mut<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
+        // SAFETY: INV-1: we own the slot; no closure of this file touches the record in another way.
+        unsafe { self.slot().with_record_mut(f) }
+    }
+
+    /// The core's `Arc`, borrowed from the record (INV-2): cloning it is one more reference, dropping it is none less.
+    fn shared_core(&self) -> ManuallyDrop<Arc<Core<C, H>>> {
+        // SAFETY: INV-2: there is an `Arc` of the core, and the pointer is its own. It is never dropped as this one.
+        ManuallyDrop::new(unsafe { Arc::from_raw(self.core_pointer()) })
     }
 
     fn id(&self) -> u64 {
@@ -120,12 +133,11 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     #[inline]
     pub(super) fn make_available(self) {
         let core = self.core();
-        if core.options.load_balanced && self.is_stale_member() {
-            return self.retire(ConnectionClosedReason::Stale, false);
-        }
         let generation = self.generation();
         loop {
-            let is_current = || core.state.load().generation == generation;
+            // Asked by `push` at the right moment: a service is cleared before `Core::reap` detaches, as a pool is
+            // cleared before its clear detaches.
+            let is_current = || self.is_current(generation);
             match core.shard(core.host.shard_hint()).push(&core.slab, self.slot(), is_current) {
                 Ok(()) => return,
                 Err(PushError::Stale) => return self.retire(self.stale_reason(), false),
@@ -143,7 +155,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     fn hand_over(self, generation: u64) -> bool {
         let core = self.core();
         let mut queue = core.waiters.lock();
-        if core.state.load().generation != generation && !mutant("hand_over_of_the_stale") {
+        if !self.is_current(generation) && !mutant("hand_over_of_the_stale") {
             drop(queue);
             self.retire(self.stale_reason(), false);
             return true;
@@ -153,6 +165,12 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         drop(queue);
         claimed.grant(Grant::Connection(self.into_idle())).wake();
         true
+    }
+
+    /// Whether neither the pool nor the connection's service was cleared since. `generation` is the connection's.
+    #[inline]
+    fn is_current(&self, generation: u64) -> bool {
+        self.core().state.load().generation == generation && !self.is_stale_member()
     }
 
     /// Why a connection of an older generation is closed.
@@ -167,22 +185,26 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     /// connection. `pending`: it still counts as pending.
     #[inline(never)]
     pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
-        let core = self.core();
+        let core = self.shared_core();
         let connection_id = self.id();
-        core.emit(|| PoolEvent::ConnectionClosed { address: core.address.clone(), connection_id, reason });
         // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
         let connection = unsafe { self.slot().replace(None) };
-        let home = {
+        let (home, waker) = {
             let mut ledger = core.ledger.lock();
-            let record = self.record(std::mem::take);
+            // Under the lock, so that a connection is not seen closed as stale before the pool is seen cleared.
+            core.emit_locked(|| PoolEvent::ConnectionClosed { address: core.address.clone(), connection_id, reason });
+            let record = self.record_mut(std::mem::take);
             if let Some(membership) = &record.membership {
                 ledger.quit(membership, self.slot().index());
             }
             self.slot().set_stamp(Stamp { generation: 0, live: false, pending: false, interrupted: false });
-            self.slot().forget_waker();
+            let waker = self.slot().take_waker();
             ledger.free.push(self.slot().index());
-            record.home
+            (record.home, waker)
         };
+        // Outside of the lock, as it is somebody else's code.
+        drop(waker);
+        core.host.deliver();
         // Freed before the place is given back, so that there are never more slots than places.
         if core.capacity.release(1, u32::from(pending)) {
             core.serve_places();
@@ -238,7 +260,7 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
         let record = Record { id: connection_id, created: Some(created), home: Some(home), ..Record::default() };
         // SAFETY: INV-1: the slot was nobody's, and so is ours.
         unsafe {
-            slot.with_record(|present| *present = record);
+            slot.with_record_mut(|present| *present = record);
             slot.set_core(Arc::as_ptr(core).cast());
         }
         slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, interrupted: false });
@@ -263,6 +285,8 @@ impl<C: Send + 'static, H: Host<C>> Drop for Place<C, H> {
         if self.core.capacity.release(1, 1) {
             self.core.serve_places();
         }
+        // It counted: towards `minPoolSize`, and as the last thing that a closed pool had.
+        self.core.schedule_population();
     }
 }
 
@@ -287,7 +311,7 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
         let core = self.0.core();
         if core.options.load_balanced && self.0.service().is_none() {
             let membership = core.ledger.lock().join(service_id, self.0.slot().index());
-            self.0.record(|record| record.membership = Some(membership));
+            self.0.record_mut(|record| record.membership = Some(membership));
         }
     }
 
@@ -324,11 +348,9 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
             duration: core.host.now().duration_since(created.unwrap_or(core.epoch)),
         });
         held.touch();
-        // SAFETY: INV-2: there is an `Arc` of the core, so one more can be made of the pointer.
-        let core = unsafe {
-            Arc::increment_strong_count(held.core_pointer());
-            Arc::from_raw(held.core_pointer())
-        };
+        // Else the task that has opened the connection stays in memory for as long as the connection exists.
+        drop(held.slot().take_waker());
+        let core = Arc::clone(&held.shared_core());
         std::mem::forget(self);
         Ok((Idle(held), Opening { core }))
     }
@@ -387,6 +409,12 @@ impl<C: Send + 'static, H: Host<C>> Idle<C, H> {
     /// The connection's number.
     pub fn id(&self) -> u64 {
         self.0.id()
+    }
+
+    /// Whether the pool has been cleared or closed since the connection was created. One that was granted to somebody
+    /// who waited may have become so before that one came to look.
+    pub fn is_stale(&self) -> bool {
+        self.0.generation() != self.0.core().state.load().generation
     }
 
     /// Checks the connection out, and emits `ConnectionCheckedOut` with the time since `started`.
@@ -483,7 +511,7 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
     /// Says what the connection is held for: counted in the time-out errors of load-balanced mode.
     pub fn pin_to(&mut self, purpose: Purpose) {
         let core = self.0.core();
-        let before = self.0.record(|record| std::mem::replace(&mut record.purpose, purpose));
+        let before = self.0.record_mut(|record| std::mem::replace(&mut record.purpose, purpose));
         core.count_pinned(purpose, 1);
         core.count_pinned(before, -1);
     }
@@ -528,7 +556,10 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
         if core.options.load_balanced {
             self.pin_to(Purpose::Operation);
         }
-        if core.host.is_errored(self) {
+        let closed_on_panic = ClosedOnPanic(held);
+        let is_errored = core.host.is_errored(self);
+        std::mem::forget(closed_on_panic);
+        if is_errored {
             return held.retire(ConnectionClosedReason::Error, false);
         }
         if held.slot().stamp().interrupted {
@@ -536,6 +567,15 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
         }
         held.touch();
         held.make_available();
+    }
+}
+
+/// Closes a connection that cannot be judged, because the judge panics: it would be lost, and its place with it.
+struct ClosedOnPanic<C: Send + 'static, H: Host<C>>(Held<C, H>);
+
+impl<C: Send + 'static, H: Host<C>> Drop for ClosedOnPanic<C, H> {
+    fn drop(&mut self) {
+        self.0.retire(ConnectionClosedReason::Error, false);
     }
 }
 
@@ -552,7 +592,7 @@ impl<C> Interruption<'_, C> {
 impl<C> Drop for Interruption<'_, C> {
     /// Forgets whom to wake.
     fn drop(&mut self) {
-        self.0.forget_waker();
+        drop(self.0.take_waker());
     }
 }
 
@@ -575,7 +615,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
 
 impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Hands free places to those who wait, in their order.
-    pub(super) fn serve_places(&self) {
+    pub(super) fn serve_places(self: &Arc<Self>) {
         if mutant("places_are_not_served") {
             return;
         }
@@ -589,7 +629,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 self.settle(&queue);
                 claimed
             };
-            claimed.grant(Grant::Place(Place::new(self.shared()))).wake();
+            claimed.grant(Grant::Place(Place::new(self.clone()))).wake();
         }
     }
 
@@ -606,16 +646,6 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     fn schedule_if_closed(&self) {
         if self.state.load().phase == Phase::Closed {
             self.host.schedule_run();
-        }
-    }
-
-    /// One more reference to this core.
-    #[allow(unsafe_code)]
-    fn shared(&self) -> Arc<Self> {
-        // SAFETY: `Core::new` gives out cores in an `Arc` only, and this one is borrowed, so the `Arc` is there.
-        unsafe {
-            Arc::increment_strong_count(self);
-            Arc::from_raw(self)
         }
     }
 

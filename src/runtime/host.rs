@@ -1,5 +1,6 @@
 //! The world around a core on tokio.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -65,7 +66,8 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
     }
 
     fn dispose(&self, connection: E::Connection) {
-        self.establish.close(connection);
+        // A panic is not the pool's, which may be in the middle of closing many, or in its background task.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.establish.close(connection)));
     }
 
     fn schedule_run(&self) {

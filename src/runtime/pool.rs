@@ -230,6 +230,11 @@ impl<E: Establish> Pool<E> {
         // `ConnectionCheckOutStarted` does not wait with us.
         core.host().deliver();
         let outcome = match self.acquire(deadline).await {
+            // Cleared or closed between the grant and our coming to look: as if we still had waited.
+            Some(Grant::Connection(idle)) if idle.is_stale() => {
+                drop(idle);
+                Err(core.refused(core.refusal()))
+            }
             Some(Grant::Connection(idle)) => Ok(idle),
             // Boxed, as it is rare: the future of a check-out that waits stays small.
             Some(Grant::Place(place)) => Box::pin(self.open(place, deadline)).await,
