@@ -356,8 +356,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         self.ledger.lock().cause.clone()
     }
 
-    /// The error for a check-out of a pool that is not ready.
-    pub(super) fn refusal(&self) -> Refusal {
+    /// Why a check-out of a pool fails that is not ready, or was cleared meanwhile.
+    pub fn refusal(&self) -> Refusal {
         let ledger = self.ledger.lock();
         match self.state.load().phase {
             Phase::Closed => Refusal::Closed,

@@ -1,7 +1,9 @@
 //! The raw form of the tokens that hold a connection, and what becomes of a connection that is given up.
 
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use bson::oid::ObjectId;
 
@@ -70,10 +72,23 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         unsafe { self.slot.as_ref() }
     }
 
+    /// Looks at the record. A shared borrow, as threads that share a `Lease` may do this at the same time.
     #[inline]
-    pub(super) fn record<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
-        // SAFETY: INV-1: we own the slot; no closure of this file touches the record in another way.
+    pub(super) fn record<R>(&self, f: impl FnOnce(&Record) -> R) -> R {
+        // SAFETY: INV-1: we own the slot; whoever changes the record has its token alone.
         unsafe { self.slot().with_record(f) }
+    }
+
+    /// Changes the record, for callers whose token is not shared: it is borrowed exclusively, or not `Sync`.
+    pub(super) fn record_mut<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
+        // SAFETY: INV-1: we own the slot; no closure of this file touches the record in another way.
+        unsafe { self.slot().with_record_mut(f) }
+    }
+
+    /// The core's `Arc`, borrowed from the record (INV-2): cloning it is one more reference, dropping it is none less.
+    pub(super) fn shared_core(&self) -> ManuallyDrop<Arc<Core<C, H>>> {
+        // SAFETY: INV-2: there is an `Arc` of the core, and the pointer is its own. It is never dropped as this one.
+        ManuallyDrop::new(unsafe { Arc::from_raw(self.core_pointer()) })
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -103,12 +118,11 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     #[inline]
     pub(super) fn make_available(self) {
         let core = self.core();
-        if core.options.load_balanced && self.is_stale_member() {
-            return self.retire(ConnectionClosedReason::Stale, false);
-        }
         let generation = self.generation();
         loop {
-            let is_current = || core.state.load().generation == generation;
+            // Asked by `push` at the right moment: a service is cleared before `Core::reap` detaches, as a pool is
+            // cleared before its clear detaches.
+            let is_current = || self.is_current(generation);
             match core.shard(core.host.shard_hint()).push(&core.slab, self.slot(), is_current) {
                 Ok(()) => return,
                 Err(PushError::Stale) => return self.retire(self.stale_reason(), false),
@@ -126,7 +140,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     fn hand_over(self, generation: u64) -> bool {
         let core = self.core();
         let mut queue = core.waiters.lock();
-        if core.state.load().generation != generation && !mutant("hand_over_of_the_stale") {
+        if !self.is_current(generation) && !mutant("hand_over_of_the_stale") {
             drop(queue);
             self.retire(self.stale_reason(), false);
             return true;
@@ -136,6 +150,12 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         drop(queue);
         claimed.grant(Grant::Connection(self.into_idle())).wake();
         true
+    }
+
+    /// Whether neither the pool nor the connection's service was cleared since. `generation` is the connection's.
+    #[inline]
+    fn is_current(&self, generation: u64) -> bool {
+        self.core().state.load().generation == generation && !self.is_stale_member()
     }
 
     /// Why a connection of an older generation is closed.
@@ -150,22 +170,26 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     /// connection. `pending`: it still counts as pending.
     #[inline(never)]
     pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
-        let core = self.core();
+        let core = self.shared_core();
         let connection_id = self.id();
-        core.emit(|| PoolEvent::ConnectionClosed { address: core.address.clone(), connection_id, reason });
         // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
         let connection = unsafe { self.slot().replace(None) };
-        let home = {
+        let (home, waker) = {
             let mut ledger = core.ledger.lock();
-            let record = self.record(std::mem::take);
+            // Under the lock, so that a connection is not seen closed as stale before the pool is seen cleared.
+            core.emit_locked(|| PoolEvent::ConnectionClosed { address: core.address.clone(), connection_id, reason });
+            let record = self.record_mut(std::mem::take);
             if let Some(membership) = &record.membership {
                 ledger.quit(membership, self.slot().index());
             }
             self.slot().set_stamp(Stamp { generation: 0, live: false, pending: false, interrupted: false });
-            self.slot().forget_waker();
+            let waker = self.slot().take_waker();
             ledger.free.push(self.slot().index());
-            record.home
+            (record.home, waker)
         };
+        // Outside of the lock, as it is somebody else's code.
+        drop(waker);
+        core.host.deliver();
         // Freed before the place is given back, so that there are never more slots than places.
         if core.capacity.release(1, u32::from(pending)) {
             core.serve_places();

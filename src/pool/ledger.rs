@@ -84,12 +84,14 @@ impl Ledger {
         Membership { service_id, generation, current: service.generation.clone() }
     }
 
-    /// Counts a connection out. The last one takes the service's entry with it.
+    /// Counts a connection out. The last one takes the service's entry with it, and the interruptions that are left:
+    /// the service's next entry begins at generation zero again, and its connections are not meant.
     pub(super) fn quit(&mut self, membership: &Membership, index: u32) {
         let service = self.services.get_mut(&membership.service_id).expect("BUG: a member of an unknown service");
         service.members.remove(&index);
         if service.members.is_empty() {
             self.services.remove(&membership.service_id);
+            self.interrupt_services.retain(|(service_id, _)| *service_id != membership.service_id);
         }
     }
 

@@ -230,10 +230,9 @@ impl<C> Slot<C> {
         if interrupted { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Forgets whom an interruption would wake. By the owner.
-    pub(super) fn forget_waker(&self) {
-        let waker = self.interrupt.lock().take();
-        drop(waker);
+    /// Forgets whom an interruption would wake. By the owner, who drops it outside of all locks.
+    pub(super) fn take_waker(&self) -> Option<Waker> {
+        self.interrupt.lock().take()
     }
 
     #[inline]
@@ -248,13 +247,24 @@ impl<C> Slot<C> {
         self.since.store(since.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Access to the record.
+    /// Looks at the record.
     ///
     /// # Safety
     ///
-    /// The caller owns the slot (INV-1), and does not use the slot's record otherwise inside of `f`.
+    /// The caller owns the slot (INV-1), and nobody changes the record meanwhile.
     #[inline]
-    pub(super) unsafe fn with_record<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
+    pub(super) unsafe fn with_record<R>(&self, f: impl FnOnce(&Record) -> R) -> R {
+        // SAFETY: INV-1, by the caller's promise.
+        self.record.with(|record| f(unsafe { &*record }))
+    }
+
+    /// Changes the record.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot (INV-1), and nobody uses the record otherwise meanwhile.
+    #[inline]
+    pub(super) unsafe fn with_record_mut<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
         // SAFETY: INV-1, by the caller's promise.
         self.record.with_mut(|record| f(unsafe { &mut *record }))
     }

@@ -68,7 +68,7 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
         let record = Record { id: connection_id, created: Some(created), home: Some(home), ..Record::default() };
         // SAFETY: INV-1: the slot was nobody's, and so is ours.
         unsafe {
-            slot.with_record(|present| *present = record);
+            slot.with_record_mut(|present| *present = record);
             slot.set_core(Arc::as_ptr(core).cast());
         }
         slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, interrupted: false });
@@ -93,6 +93,8 @@ impl<C: Send + 'static, H: Host<C>> Drop for Place<C, H> {
         if self.core.capacity.release(1, 1) {
             self.core.serve_places();
         }
+        // It counted: towards `minPoolSize`, and as the last thing that a closed pool had.
+        self.core.schedule_population();
     }
 }
 
@@ -117,7 +119,7 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
         let core = self.0.core();
         if core.options.load_balanced && self.0.service().is_none() {
             let membership = core.ledger.lock().join(service_id, self.0.slot().index());
-            self.0.record(|record| record.membership = Some(membership));
+            self.0.record_mut(|record| record.membership = Some(membership));
         }
     }
 
@@ -154,11 +156,9 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
             duration: core.host.now().duration_since(created.unwrap_or(core.epoch)),
         });
         held.touch();
-        // SAFETY: INV-2: there is an `Arc` of the core, so one more can be made of the pointer.
-        let core = unsafe {
-            Arc::increment_strong_count(held.core_pointer());
-            Arc::from_raw(held.core_pointer())
-        };
+        // Else the task that has opened the connection stays in memory for as long as the connection exists.
+        drop(held.slot().take_waker());
+        let core = Arc::clone(&held.shared_core());
         std::mem::forget(self);
         Ok((Idle(held), Opening { core }))
     }
@@ -223,6 +223,12 @@ impl<C: Send + 'static, H: Host<C>> Idle<C, H> {
     /// The connection's number.
     pub fn id(&self) -> u64 {
         self.0.id()
+    }
+
+    /// Whether the pool has been cleared or closed since the connection was created. One that was granted to somebody
+    /// who waited may have become so before that one came to look.
+    pub fn is_stale(&self) -> bool {
+        self.0.generation() != self.0.core().state.load().generation
     }
 
     /// Checks the connection out, and emits `ConnectionCheckedOut` with the time since `started`.
@@ -324,7 +330,7 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
     /// Says what the connection is held for: counted in the time-out errors of load-balanced mode.
     pub fn pin_to(&mut self, purpose: Purpose) {
         let core = self.0.core();
-        let before = self.0.record(|record| std::mem::replace(&mut record.purpose, purpose));
+        let before = self.0.record_mut(|record| std::mem::replace(&mut record.purpose, purpose));
         core.count_pinned(purpose, 1);
         core.count_pinned(before, -1);
     }
@@ -369,7 +375,10 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
         if core.options.load_balanced {
             self.pin_to(Purpose::Operation);
         }
-        if core.host.is_errored(self) {
+        let closed_on_panic = ClosedOnPanic(held);
+        let is_errored = core.host.is_errored(self);
+        std::mem::forget(closed_on_panic);
+        if is_errored {
             return held.retire(ConnectionClosedReason::Error, false);
         }
         if held.slot().stamp().interrupted {
@@ -377,6 +386,15 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
         }
         held.touch();
         held.make_available();
+    }
+}
+
+/// Closes a connection that cannot be judged, because the judge panics: it would be lost, and its place with it.
+struct ClosedOnPanic<C: Send + 'static, H: Host<C>>(Held<C, H>);
+
+impl<C: Send + 'static, H: Host<C>> Drop for ClosedOnPanic<C, H> {
+    fn drop(&mut self) {
+        self.0.retire(ConnectionClosedReason::Error, false);
     }
 }
 
@@ -393,7 +411,7 @@ impl<C> Interruption<'_, C> {
 impl<C> Drop for Interruption<'_, C> {
     /// Forgets whom to wake.
     fn drop(&mut self) {
-        self.0.forget_waker();
+        drop(self.0.take_waker());
     }
 }
 
@@ -405,7 +423,7 @@ impl<C> fmt::Debug for Interruption<'_, C> {
 
 impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Hands free places to those who wait, in their order.
-    pub(super) fn serve_places(&self) {
+    pub(super) fn serve_places(self: &Arc<Self>) {
         if mutant("places_are_not_served") {
             return;
         }
@@ -419,7 +437,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 self.settle(&queue);
                 claimed
             };
-            claimed.grant(Grant::Place(Place::new(self.shared()))).wake();
+            claimed.grant(Grant::Place(Place::new(self.clone()))).wake();
         }
     }
 
@@ -436,16 +454,6 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     pub(super) fn schedule_if_closed(&self) {
         if self.state.load().phase == Phase::Closed {
             self.host.schedule_run();
-        }
-    }
-
-    /// One more reference to this core.
-    #[allow(unsafe_code)]
-    fn shared(&self) -> Arc<Self> {
-        // SAFETY: `Core::new` gives out cores in an `Arc` only, and this one is borrowed, so the `Arc` is there.
-        unsafe {
-            Arc::increment_strong_count(self);
-            Arc::from_raw(self)
         }
     }
 

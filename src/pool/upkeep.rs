@@ -66,21 +66,17 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     /// Interrupts the connections that the last clears have marked, in use or pending.
     fn interrupt_cleared(&self) {
-        let (generation, services) = {
+        let (generation, wakers) = {
             let mut ledger = self.ledger.lock();
-            (ledger.interrupt.take(), std::mem::take(&mut ledger.interrupt_services))
+            let services = std::mem::take(&mut ledger.interrupt_services);
+            // Under the ledger's lock no slot changes hands between services, and no service begins anew.
+            let members = services.iter().flat_map(|(service_id, cleared)| ledger.members(*service_id, *cleared));
+            let wakers: Vec<Waker> = members.filter_map(|index| self.slab.slot(index).interrupt(|_| true)).collect();
+            (ledger.interrupt.take(), wakers)
         };
+        wakers.into_iter().for_each(Waker::wake);
         if let Some(cleared) = generation {
             self.interrupt_where(|stamp| stamp.generation <= cleared);
-        }
-        for (service_id, cleared) in services {
-            // Under the ledger's lock no slot changes hands between services.
-            let wakers: Vec<Waker> = {
-                let ledger = self.ledger.lock();
-                let members = ledger.members(service_id, cleared);
-                members.filter_map(|index| self.slab.slot(index).interrupt(|_| true)).collect()
-            };
-            wakers.into_iter().for_each(Waker::wake);
         }
     }
 

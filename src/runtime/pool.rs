@@ -236,6 +236,11 @@ impl<E: Establish> Pool<E> {
             Box::pin(this.acquire_in_time(deadline)).await
         };
         let outcome = match grant {
+            // Cleared or closed between the grant and our coming to look: as if we still had waited.
+            Some(Grant::Connection(idle)) if idle.is_stale() => {
+                drop(idle);
+                Err(core.refused(core.refusal()))
+            }
             Some(Grant::Connection(idle)) => Ok(idle),
             Some(Grant::Place(place)) => Box::pin(this.open(place, deadline)).await,
             Some(Grant::Refused(refusal)) => Err(core.refused(refusal)),

@@ -1,0 +1,287 @@
+//! Interleavings of the core and its users that are told step by step: a host and wakers whose code runs where another
+//! thread could have come in between.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use wharf::pool::{Core, Grant, Host, Lease, Pending, Place};
+use wharf::{
+    BackgroundInterval, CheckOutError, Clear, Establish, EstablishError, Establishing, Phase, Pool, PoolEvent,
+    PoolOptions,
+};
+
+use super::mock::{Mock, counts, pool, service, settle};
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// Runs what it is told to when the core next asks for a shard.
+#[derive(Default)]
+struct World {
+    at_next_hint: Mutex<Option<Hook>>,
+    before_pool_cleared: Mutex<Option<Hook>>,
+    events: Mutex<Vec<&'static str>>,
+}
+
+impl Host<u32> for World {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn shard_hint(&self) -> usize {
+        let hook = self.at_next_hint.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        0
+    }
+
+    fn listens(&self) -> bool {
+        true
+    }
+
+    fn emit(&self, event: PoolEvent) {
+        if let PoolEvent::PoolCleared { .. } = event
+            && let Some(hook) = self.before_pool_cleared.lock().unwrap().take()
+        {
+            hook();
+        }
+        self.events.lock().unwrap().push(event.name());
+    }
+}
+
+fn core(options: PoolOptions) -> Arc<Core<u32, World>> {
+    let core = Core::new("mock:27017", options, 1, World::default()).unwrap();
+    core.ready();
+    core
+}
+
+fn place(core: &Arc<Core<u32, World>>) -> Place<u32, World> {
+    match pin!(core.acquire()).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Grant::Place(place)) => place,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn open(core: &Arc<Core<u32, World>>) -> Pending<u32, World> {
+    place(core).create().unwrap()
+}
+
+fn lease(core: &Arc<Core<u32, World>>) -> Lease<u32, World> {
+    let pending = open(core);
+    pending.identify(service());
+    let (idle, opening) = pending.established(7).unwrap();
+    opening.hand_on(());
+    idle.check_out(core.check_out_started())
+}
+
+async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|context| {
+        Poll::Ready(match future.as_mut().poll(context) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn closed_completes_when_the_last_place_is_not_made_use_of() {
+    let (pool, _log) = pool(PoolOptions::default().max_pool_size(1), &Mock::new([]));
+    let mut held = pool.check_out().await.unwrap();
+    let mut waiter = pin!(pool.check_out());
+    assert!(poll_once(waiter.as_mut()).await.is_none());
+    held.errored = true;
+    drop(held);
+    assert_eq!(counts(&pool), (1, 1, 0, 0, 0), "the waiter has a place, and does not know yet");
+    pool.close();
+    let mut closed = pin!(pool.closed());
+    assert!(poll_once(closed.as_mut()).await.is_none());
+    settle().await;
+    assert!(matches!(waiter.await, Err(CheckOutError::PoolClosed { .. })));
+    assert_eq!(counts(&pool), (0, 0, 0, 0, 0));
+    tokio::time::timeout(Duration::from_secs(3600), closed).await.expect("closed, and nothing is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_not_made_use_of_goes_on_to_the_minimum() {
+    let options = PoolOptions::default().max_connecting(1).min_pool_size(2);
+    let mock = Mock::new([super::mock::Attempt::Held, super::mock::Attempt::Held]);
+    let (pool, _log) = pool(options, &mock);
+    let mut first = Box::pin(pool.check_out());
+    assert!(poll_once(first.as_mut()).await.is_none());
+    let mut second = Box::pin(pool.check_out());
+    assert!(poll_once(second.as_mut()).await.is_none());
+    assert_eq!(counts(&pool), (1, 1, 0, 0, 1));
+    mock.let_one_in();
+    let _first = first.await.unwrap();
+    settle().await;
+    assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "the second has a place, and does not know yet");
+    drop(second);
+    mock.forget_instructions();
+    settle().await;
+    assert_eq!(counts(&pool), (2, 0, 1, 1, 0), "not only after the background interval");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_was_granted_before_a_clear_is_not_checked_out_after_it() {
+    let (pool, log) = pool(PoolOptions::default().max_pool_size(1), &Mock::new([]));
+    let held = pool.check_out().await.unwrap();
+    let mut waiter = pin!(pool.check_out());
+    assert!(poll_once(waiter.as_mut()).await.is_none());
+    drop(held);
+    pool.clear(Clear::new()).unwrap();
+    let outcome = waiter.await;
+    assert!(matches!(outcome, Err(CheckOutError::PoolCleared(_))), "{outcome:?}\n{:#?}", log.lines());
+}
+
+struct Counted(Arc<AtomicUsize>, Option<Arc<Core<u32, World>>>);
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        if let Some(core) = self.1.take() {
+            // Takes the ledger's lock.
+            let _ = core.service(service());
+        }
+    }
+}
+
+#[test]
+fn an_available_connection_keeps_nobodys_waker() {
+    let core = core(PoolOptions::default());
+    let pending = open(&core);
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let waker = Waker::from(Arc::new(Counted(dropped.clone(), None)));
+    assert!(pending.poll_interrupted(&mut Context::from_waker(&waker)).is_pending());
+    drop(waker);
+    let (idle, opening) = pending.established(7).unwrap();
+    opening.hand_on(idle);
+    assert_eq!(dropped.load(Ordering::SeqCst), 1, "the waker of the task that opened the connection");
+    core.close();
+}
+
+#[test]
+fn no_waker_is_dropped_under_a_lock() {
+    let core = core(PoolOptions::default());
+    let pending = open(&core);
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let waker = Waker::from(Arc::new(Counted(dropped.clone(), Some(core.clone()))));
+    assert!(pending.poll_interrupted(&mut Context::from_waker(&waker)).is_pending());
+    drop(waker);
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(pending);
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(5)).expect("a deadlock: the waker's drop wants the ledger");
+    core.close();
+}
+
+#[test]
+fn an_interruption_of_a_service_does_not_reach_its_successor() {
+    let core = core(PoolOptions::default().load_balanced(true));
+    let old = lease(&core);
+    assert!(core.clear_service(service(), Clear::new().interrupt_in_use_connections(true)).unwrap());
+    drop(old);
+    assert_eq!(core.service(service()), None, "the last connection has taken the entry with it");
+    let new = lease(&core);
+    core.run();
+    assert!(!new.is_interrupted() && !new.is_stale());
+    drop(new);
+    core.close();
+}
+
+#[test]
+fn a_check_in_against_a_clear_of_its_service_leaves_nothing_stale_behind() {
+    let core = core(PoolOptions::default().load_balanced(true));
+    let held = lease(&core);
+    *core.host().at_next_hint.lock().unwrap() = Some(Box::new({
+        let core = core.clone();
+        move || {
+            assert!(core.clear_service(service(), Clear::new()).unwrap());
+            core.run();
+        }
+    }));
+    drop(held);
+    core.run();
+    assert_eq!(core.status().total, 0, "{:?}", core.status());
+    core.close();
+}
+
+#[test]
+fn no_connection_is_closed_as_stale_before_the_pool_is_cleared() {
+    let core = core(PoolOptions::default());
+    let held = lease(&core);
+    let (closing, closed) = std::sync::mpsc::channel();
+    *core.host().before_pool_cleared.lock().unwrap() = Some(Box::new(move || {
+        let check_in = std::thread::spawn(move || drop(held));
+        // Time for it to come to the ledger's lock, which is ours.
+        std::thread::sleep(Duration::from_millis(200));
+        closing.send(check_in).unwrap();
+    }));
+    core.clear(Clear::new()).unwrap();
+    closed.recv().unwrap().join().unwrap();
+    let events = core.host().events.lock().unwrap();
+    let place = |name| events.iter().position(|event| *event == name).unwrap();
+    assert!(place("PoolCleared") < place("ConnectionClosed"), "{events:?}");
+}
+
+/// Panics wherever a connection says so.
+struct Panicking;
+
+#[derive(Default, Debug)]
+struct Fuse {
+    at_check_in: bool,
+    at_close: bool,
+}
+
+impl Establish for Panicking {
+    type Connection = Fuse;
+
+    async fn establish(&self, _: Establishing) -> Result<Fuse, EstablishError> {
+        Ok(Fuse::default())
+    }
+
+    fn is_errored(&self, connection: &Fuse) -> bool {
+        assert!(!connection.at_check_in, "told to panic at check-in");
+        false
+    }
+
+    fn close(&self, connection: Fuse) {
+        assert!(!connection.at_close, "told to panic at close");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_at_check_in_costs_no_capacity() {
+    let options = PoolOptions::default().max_pool_size(1).background_interval(BackgroundInterval::Never);
+    let pool = Pool::builder("mock:27017", Panicking).options(options).build().unwrap();
+    pool.ready();
+    let mut held = pool.check_out().await.unwrap();
+    held.at_check_in = true;
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(held)));
+    assert_eq!(pool.status().total, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_at_close_stops_neither_the_close_nor_the_background_task() {
+    let pool = Pool::builder("mock:27017", Panicking).build().unwrap();
+    pool.ready();
+    let mut held = vec![];
+    for _ in 0..3 {
+        held.push(pool.check_out().await.unwrap());
+    }
+    held.iter_mut().for_each(|connection| connection.at_close = true);
+    drop(held);
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.close()));
+    let status = pool.status();
+    assert_eq!((status.phase, status.total), (Phase::Closed, 0));
+}
