@@ -2,11 +2,12 @@
 //! `--cfg shuttle`.
 //!
 //! Everything concurrent in [`pool`](crate::pool) goes through here, so that the models in `loom-tests/` check the
-//! code that ships. Two things deliberately do not:
+//! code that ships. Three things deliberately do not:
 //!
 //! - `Arc`: reference counts guard memory, and no ordering of the pool relies on them.
 //! - `OnceLock` in the slab: segments are made under the ledger's lock, and an index is only known to those whom a
 //!   word has told about it.
+//! - The numbers of pinned connections: statistics for an error message, on which nothing depends.
 //!
 //! # Mutants
 //!

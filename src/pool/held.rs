@@ -10,7 +10,7 @@ use bson::oid::ObjectId;
 use super::acquire::Grant;
 use super::core::Core;
 use super::host::Host;
-use super::shard::PushError;
+use super::shard::{PushError, Shard};
 use super::slab::{Record, Slot, Stamp};
 use super::state::Phase;
 use super::tokens::Idle;
@@ -118,12 +118,19 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     #[inline]
     pub(super) fn make_available(self) {
         let core = self.core();
+        self.put_on(core.shard(core.host.shard_hint()));
+    }
+
+    /// As [`Held::make_available`], on a shard of the caller's choice.
+    #[inline]
+    pub(super) fn put_on(self, shard: &Shard) {
+        let core = self.core();
         let generation = self.generation();
         loop {
             // Asked by `push` at the right moment: a service is cleared before `Core::reap` detaches, as a pool is
             // cleared before its clear detaches.
             let is_current = || self.is_current(generation);
-            match core.shard(core.host.shard_hint()).push(&core.slab, self.slot(), is_current) {
+            match shard.push(&core.slab, self.slot(), is_current) {
                 Ok(()) => return,
                 Err(PushError::Stale) => return self.retire(self.stale_reason(), false),
                 Err(PushError::Waiting) => {

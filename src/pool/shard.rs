@@ -195,7 +195,7 @@ impl Shard {
     pub(super) fn len<C>(&self, slab: &Slab<C>) -> (u32, u64) {
         loop {
             let head = self.load();
-            let depth = depth(slab, head);
+            let depth = head.top.map_or(0, |top| slab.slot(top).link_between_heads().depth);
             if self.load() == head {
                 return (depth, head.pack());
             }

@@ -168,10 +168,18 @@ impl<C> Slot<C> {
         Link::unpack(self.link.load(Ordering::Relaxed))
     }
 
+    /// As [`Slot::link`], for a reader that compares the head before and after.
+    pub(super) fn link_between_heads(&self) -> Link {
+        // ORD: Acquire; pairs with the Release in `set_link`. Whoever reads the link of a later push finds that the head
+        // has changed.
+        Link::unpack(self.link.load(Ordering::Acquire))
+    }
+
     #[inline]
     pub(super) fn set_link(&self, link: Link) {
-        // Relaxed: published by the swap of the head.
-        self.link.store(link.pack(), Ordering::Relaxed);
+        // ORD: Release; pairs with the Acquire in `link_between_heads`. For everybody else it is published by the swap of
+        // the head.
+        self.link.store(link.pack(), Ordering::Release);
     }
 
     #[inline]
@@ -183,8 +191,8 @@ impl<C> Slot<C> {
 
     /// By the owner.
     pub(super) fn set_stamp(&self, stamp: Stamp) {
-        // ORD: Release; pairs with the Acquire in `interrupt`. Nothing but the stamp itself is read by others.
-        self.stamp.store(stamp.pack(), Ordering::Release);
+        // Relaxed: the stamp publishes nothing but itself.
+        self.stamp.store(stamp.pack(), Ordering::Relaxed);
     }
 
     /// The connection is established. Returns the stamp as it was, with the mark of interruption if there is one.

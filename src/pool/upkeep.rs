@@ -91,7 +91,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     /// Removes perished connections from the shards.
     ///
-    /// A shard is left alone unless a glance finds something; it is then detached, sorted and put back, oldest first.
+    /// A shard is left alone unless a glance finds something; it is then detached, and what is still good is put back on
+    /// it, oldest first.
     ///
     /// # Race window
     ///
@@ -115,7 +116,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             for held in detached.into_iter().rev() {
                 match self.perished(&held) {
                     Some(reason) => held.retire(reason, false),
-                    None => held.make_available(),
+                    None => held.put_on(shard),
                 }
             }
         }
