@@ -1,10 +1,9 @@
 //! The wait list: who waits for a connection, first come, first served.
 //!
 //! There are two of them with one interface. [`ring`](self) is the one that ships: wharf's own nodes. The feature
-//! `event-listener-queue` puts the queue of event-listener in its place, as the measured alternative: it is correct in
-//! the same models and tests, and a saturated pool takes 2.5 times as long with it, because each takes the lock of the
-//! list four times (listen, poll, notify, poll) where the ring needs two, and because wakers run under that lock. The
-//! README has the figures.
+//! `event-listener-queue` puts the queue of event-listener in its place, as the measured alternative. It passes the same
+//! tests, and a saturated pool takes 2.5 times as long with it: each hand-over takes the lock of the list four times
+//! (listen, poll, notify, poll) where the ring needs two, and wakers run under that lock. The README has the figures.
 //!
 //! The interface, in the order of a waiter's life:
 //!
