@@ -68,14 +68,15 @@ pub(crate) fn unless_mutant(name: &str, ordering: Ordering) -> Ordering {
     if mutant(name) { Ordering::Relaxed } else { ordering }
 }
 
-#[cfg(not(any(loom, shuttle)))]
+// The other wait list holds its lock while it takes event-listener's, for which this one is not made.
+#[cfg(not(any(loom, shuttle, feature = "event-listener-queue")))]
 mod brief;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, feature = "event-listener-queue")))]
 pub(crate) use brief::{BriefGuard, BriefLock};
 /// A lock is a primitive like an atomic: in a model it is the checker's.
-#[cfg(any(loom, shuttle))]
+#[cfg(all(any(loom, shuttle), not(feature = "event-listener-queue")))]
 pub(crate) type BriefLock<T> = Mutex<T>;
-#[cfg(any(loom, shuttle))]
+#[cfg(all(any(loom, shuttle), not(feature = "event-listener-queue")))]
 pub(crate) type BriefGuard<'l, T> = MutexGuard<'l, T>;
 
 /// A mutex that shrugs at poison: no code of a user runs under any lock of the pool, and the pool's own code panics
