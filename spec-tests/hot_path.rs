@@ -132,6 +132,7 @@ fn a_hit_from_another_threads_stack_allocates_nothing() {
 }
 
 #[test]
+#[cfg_attr(feature = "event-listener-queue", ignore = "a listener of event-listener is an allocation of its own")]
 fn waiting_allocates_at_most_once_for_each_waiter() {
     const WAITERS: usize = 100;
     type CheckOut<'p> = Pin<Box<dyn Future<Output = Result<Connection<Numbers>, CheckOutError>> + 'p>>;
