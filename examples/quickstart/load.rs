@@ -81,8 +81,8 @@ pub struct Results {
     pub check_outs: Histogram<u64>,
     /// How long commands took that succeeded, in nanoseconds.
     pub commands: Histogram<u64>,
-    /// How many errors there were of each kind.
-    pub errors: BTreeMap<&'static str, u64>,
+    /// How many errors there were of each kind, and what the first of them said.
+    pub errors: BTreeMap<&'static str, (u64, String)>,
 }
 
 impl Results {
@@ -94,8 +94,8 @@ impl Results {
     fn add(&mut self, other: &Self) {
         self.check_outs.add(&other.check_outs).expect("all histograms have the same bounds");
         self.commands.add(&other.commands).expect("all histograms have the same bounds");
-        for (kind, count) in &other.errors {
-            *self.errors.entry(kind).or_default() += count;
+        for (kind, (count, example)) in &other.errors {
+            self.errors.entry(kind).or_insert_with(|| (0, example.clone())).0 += count;
         }
     }
 }
@@ -128,13 +128,13 @@ async fn work(pool: Pool<Endpoint>, number: u32, stop: Arc<AtomicBool>, recorder
                         recorder.lock().unwrap().commands.saturating_record(took);
                         None
                     }
-                    Err(error) => Some(operation_error(&error)),
+                    Err(error) => Some((operation_error(&error), error.to_string())),
                 }
             }
-            Err(error) => Some(check_out_error(&error)),
+            Err(error) => Some((check_out_error(&error), error.to_string())),
         };
-        if let Some(kind) = error {
-            *recorder.lock().unwrap().errors.entry(kind).or_default() += 1;
+        if let Some((kind, example)) = error {
+            recorder.lock().unwrap().errors.entry(kind).or_insert((0, example)).0 += 1;
             tokio::time::sleep(PAUSE).await;
         }
     }

@@ -36,14 +36,6 @@ async fn main() -> ExitCode {
 async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let options = arguments.pool_options()?;
     let place = arguments.place()?;
-    let events = match &arguments.events {
-        None => None,
-        Some(path) => match File::create(path) {
-            Ok(file) => Some(JsonLines::new(file)),
-            Err(error) => return Err(Mistake(format!("--events: cannot create {}: {error}", path.display())).into()),
-        },
-    };
-
     let server = Server::start(place).await?;
     println!("Server: {server}");
     let endpoint = Endpoint::new(&server.address())?.app_name("wharf quickstart")?;
@@ -54,6 +46,17 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         return Err(error.into());
     }
 
+    // Not before the server is known to be there: the file may be one of an earlier run.
+    let events = match &arguments.events {
+        None => None,
+        Some(path) => match File::create(path) {
+            Ok(file) => Some(JsonLines::new(file)),
+            Err(error) => {
+                server.stop().await?;
+                return Err(Mistake(format!("--events: cannot create {}: {error}", path.display())).into());
+            }
+        },
+    };
     let counts = EventCounts::new();
     let address = endpoint.address().to_owned();
     let mut builder = Pool::builder(&address, endpoint).options(options);

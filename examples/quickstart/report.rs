@@ -71,9 +71,10 @@ impl fmt::Display for Table<'_> {
         writeln!(f)?;
         let rate = grouped((operations as f64 / seconds) as u64);
         row(f, "operations", operations, &format!("{rate} a second for {seconds:.2} s"))?;
-        row(f, "errors", results.errors.values().sum(), "")?;
-        for (kind, count) in &results.errors {
+        row(f, "errors", results.errors.values().map(|(count, _)| count).sum(), "")?;
+        for (kind, (count, example)) in &results.errors {
             row(f, &format!("  {kind}"), *count, "")?;
+            writeln!(f, "    for example: {example}")?;
         }
         row(f, "connections created", counts.connection_created, "")?;
 

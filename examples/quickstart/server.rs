@@ -53,8 +53,11 @@ impl Server {
                 Ok("The embedded server is stopped. Nothing is left.")
             }
             Self::Mongod(mongod) => {
-                tokio::task::spawn_blocking(|| mongod.stop()).await??;
-                Ok("mongod is stopped and its folder removed. Nothing is left.")
+                let status = tokio::task::spawn_blocking(|| mongod.stop()).await??;
+                if !status.success() {
+                    return Err(format!("mongod had ended by itself: {status}").into());
+                }
+                Ok("mongod is stopped and its folder removed. Its download stays in .cache.")
             }
             Self::Given(_) => Ok("The server goes on. Nothing is left."),
         }
