@@ -29,6 +29,9 @@ pub(super) struct Ledger {
     /// Connections of these services up to these generations are still to be interrupted.
     pub(super) interrupt_services: Vec<(ObjectId, u64)>,
     services: HashMap<ObjectId, Service>,
+    /// Where the generation of a service's next entry begins: beyond those of all entries that are gone, so that an
+    /// error of one of them cannot be taken for one of the present.
+    first_generation: u64,
 }
 
 /// A service behind a load balancer, as long as there are connections to it.
@@ -74,22 +77,26 @@ impl Ledger {
 
     /// Counts a connection in with its service.
     pub(super) fn join(&mut self, service_id: ObjectId, index: u32) -> Membership {
+        let first = self.first_generation;
         let service = self
             .services
             .entry(service_id)
-            .or_insert_with(|| Service { generation: Arc::new(AtomicU64::new(0)), members: HashMap::new() });
+            .or_insert_with(|| Service { generation: Arc::new(AtomicU64::new(first)), members: HashMap::new() });
         // Relaxed: changes are under the ledger's lock.
         let generation = service.generation.load(Ordering::Relaxed);
         service.members.insert(index, generation);
         Membership { service_id, generation, current: service.generation.clone() }
     }
 
-    /// Counts a connection out. The last one takes the service's entry with it, and the interruptions that are left:
-    /// the service's next entry begins at generation zero again, and its connections are not meant.
+    /// Counts a connection out. The last one takes the service's entry with it, and the interruptions that are left,
+    /// which no connection of the service's next entry is meant by.
     pub(super) fn quit(&mut self, membership: &Membership, index: u32) {
         let service = self.services.get_mut(&membership.service_id).expect("BUG: a member of an unknown service");
         service.members.remove(&index);
         if service.members.is_empty() {
+            // Relaxed: changes are under the ledger's lock.
+            let last = service.generation.load(Ordering::Relaxed);
+            self.first_generation = self.first_generation.max(last + 1);
             self.services.remove(&membership.service_id);
             self.interrupt_services.retain(|(service_id, _)| *service_id != membership.service_id);
         }
@@ -118,5 +125,29 @@ impl Ledger {
         let service = self.services.get(&service_id)?;
         // Relaxed: changes are under the ledger's lock.
         Some((service.generation.load(Ordering::Relaxed), service.members.len() as u32))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_counted_while_it_has_connections_and_never_repeats_a_generation() {
+        let (mut ledger, service) = (Ledger::default(), ObjectId::new());
+        let old = ledger.join(service, 0);
+        assert_eq!(ledger.service(service), Some((0, 1)));
+        assert_eq!(ledger.clear_service(service), Some(0));
+        assert!(old.is_stale());
+        let new = ledger.join(service, 1);
+        assert!(!new.is_stale());
+        assert_eq!(ledger.service(service), Some((1, 2)));
+        assert_eq!(ledger.members(service, 0).collect::<Vec<_>>(), [0]);
+        ledger.quit(&old, 0);
+        ledger.quit(&new, 1);
+        assert_eq!(ledger.service(service), None);
+        let next = ledger.join(service, 0);
+        assert!(!next.is_stale());
+        assert_eq!(ledger.service(service), Some((2, 1)), "an error at generation 0 or 1 is not of this entry");
     }
 }
