@@ -127,10 +127,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     pub fn abandon(&self) -> Vec<C> {
         let mut connections = Vec::new();
         for (top, _) in self.detach_all() {
-            let mut next = Some(top);
-            while let Some(index) = next {
-                let slot = self.slab.slot(index);
-                next = slot.link().next;
+            for slot in self.slab.chain(Some(top)) {
                 // SAFETY: INV-1: detached, so ours; and nothing borrows an available connection.
                 connections.extend(unsafe { slot.replace(None) });
             }
@@ -317,10 +314,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         refuse(self.claim_all(), || Refusal::Closed);
         self.close_stale(usize::MAX);
         for (top, _) in available {
-            let mut next = Some(top);
-            while let Some(index) = next {
-                let slot = self.slab.slot(index);
-                next = slot.link().next;
+            for slot in self.slab.chain(Some(top)) {
                 Held::new(self, slot).retire(ConnectionClosedReason::PoolClosed, false);
             }
         }

@@ -204,14 +204,8 @@ impl Shard {
 
     /// The slots from the top down, as they were at some time: others may take them meanwhile, and the walk may go
     /// astray with them. Good for a guess.
-    pub(super) fn glance<'s, C>(&self, slab: &'s Slab<C>, most: u32) -> impl Iterator<Item = u32> + use<'s, C> {
-        let mut next = self.load().top;
-        std::iter::from_fn(move || {
-            let index = next?;
-            next = slab.slot(index).link().next;
-            Some(index)
-        })
-        .take(most as usize)
+    pub(super) fn glance<'s, C>(&self, slab: &'s Slab<C>, most: u32) -> impl Iterator<Item = &'s Slot<C>> {
+        slab.chain(self.load().top).take(most as usize)
     }
 }
 

@@ -376,6 +376,17 @@ impl<C> Slab<C> {
         index
     }
 
+    /// The slots of a stack from its top down. Each one's link is read before the slot is passed out, so the caller may
+    /// give it away. Whoever does not own the stack may be led astray, and can only guess.
+    pub(super) fn chain(&self, top: Option<u32>) -> impl Iterator<Item = &Slot<C>> {
+        let mut next = top;
+        std::iter::from_fn(move || {
+            let slot = self.slot(next?);
+            next = slot.link().next;
+            Some(slot)
+        })
+    }
+
     /// All slots that were ever handed out.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<C>> {
         // ORD: Acquire; pairs with the Release in `grow`.

@@ -103,16 +103,10 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         let service_cleared = self.service_cleared.swap(0, Ordering::AcqRel) == 1;
         for shard in &self.shards {
             let mut glance = shard.glance(&self.slab, self.limits.total);
-            if !service_cleared && !glance.any(|index| self.idle_for_too_long(self.slab.slot(index).since())) {
+            if !service_cleared && !glance.any(|slot| self.idle_for_too_long(slot.since())) {
                 continue;
             }
-            let mut detached = Vec::new();
-            let mut next = shard.detach();
-            while let Some(index) = next {
-                let slot = self.slab.slot(index);
-                next = slot.link().next;
-                detached.push(Held::new(self, slot));
-            }
+            let detached: Vec<_> = self.slab.chain(shard.detach()).map(|slot| Held::new(self, slot)).collect();
             for held in detached.into_iter().rev() {
                 match self.perished(&held) {
                     Some(reason) => held.retire(reason, false),

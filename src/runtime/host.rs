@@ -9,7 +9,8 @@ use bson::oid::ObjectId;
 use event_listener::Event;
 
 use super::establish::Establish;
-use super::publisher::Publisher;
+use super::fork;
+use super::publisher::{Publisher, Subscribers};
 use crate::error::{ClearError, ConnectionError, Labels};
 use crate::event::PoolEvent;
 use crate::pool::{Clear, Core, Host};
@@ -30,6 +31,24 @@ pub struct TokioHost<E: Establish> {
 }
 
 impl<E: Establish> TokioHost<E> {
+    /// The world of a pool of this process. `is_closed`: the pool is born closed.
+    pub(super) fn new(
+        establish: Arc<E>,
+        subscribers: Subscribers,
+        on_failure: Option<Arc<FailureSink>>,
+        is_closed: bool,
+    ) -> Self {
+        Self {
+            establish,
+            publisher: Publisher::new(subscribers),
+            on_failure,
+            run: tokio::sync::Notify::new(),
+            is_closed: AtomicBool::new(is_closed),
+            emptier: Event::new(),
+            forks: fork::forks(),
+        }
+    }
+
     /// The pool's `close` has done all it does.
     pub(super) fn closing_is_over(&self) {
         // ORD: Release; pairs with the Acquire in `deliver` and in `has_closed`; `PoolClosed` comes before.

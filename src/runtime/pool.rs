@@ -3,13 +3,11 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
 use bson::oid::ObjectId;
-use event_listener::Event;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -21,7 +19,7 @@ use super::establish::Establish;
 use super::fork;
 use super::host::{Failure, FailureSink, TokioHost};
 use super::opening;
-use super::publisher::{Publisher, Subscriber};
+use super::publisher::Subscriber;
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::{BackgroundInterval, InvalidOption, PoolOptions};
 use crate::pool::{Clear, Core, Grant, Host, Phase, Place, PoolStatus, Started};
@@ -298,15 +296,13 @@ impl<E: Establish> Pool<E> {
             for connection in core.abandon() {
                 before.establish.abandon_after_fork(connection);
             }
-            let host = TokioHost {
-                establish: before.establish.clone(),
-                publisher: Publisher::new(before.publisher.subscribers()),
-                on_failure: before.on_failure.clone(),
-                run: tokio::sync::Notify::new(),
-                is_closed: AtomicBool::new(core.state().phase == Phase::Closed),
-                emptier: Event::new(),
-                forks: fork::forks(),
-            };
+            let is_closed = core.state().phase == Phase::Closed;
+            let host = TokioHost::new(
+                before.establish.clone(),
+                before.publisher.subscribers(),
+                before.on_failure.clone(),
+                is_closed,
+            );
             Self::start(core.after_fork(host), Handle::try_current().ok())
         });
         // Not before: a subscriber that uses the pool comes here, too.
@@ -430,15 +426,7 @@ impl<E: Establish> PoolBuilder<E> {
         };
         fork::watch();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let host = TokioHost {
-            establish: Arc::new(self.establish),
-            publisher: Publisher::new(self.subscribers),
-            on_failure: self.on_failure,
-            run: tokio::sync::Notify::new(),
-            is_closed: AtomicBool::new(false),
-            emptier: Event::new(),
-            forks: fork::forks(),
-        };
+        let host = TokioHost::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
         Ok(Pool::start(Core::new(&self.address, self.options, threads, host)?, Some(runtime)))
     }
 }

@@ -28,7 +28,7 @@ impl<F: Fn(&PoolEvent) + Send + Sync + 'static> Subscriber for F {
     }
 }
 
-type Subscribers = Vec<Arc<dyn Subscriber>>;
+pub(super) type Subscribers = Vec<Arc<dyn Subscriber>>;
 
 /// A queue of events, and whom they are for. Whoever emits an event also delivers, unless somebody is at it already.
 pub(super) struct Publisher {
