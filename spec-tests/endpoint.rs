@@ -8,11 +8,12 @@ use std::time::Duration;
 use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use wharf::endpoint::{ConnectFailed, ConnectTimeout, InvalidAddress};
+use wharf::endpoint::{ConnectFailed, ConnectTimeout};
 use wharf::wire::hello::IncompatibleServer;
 use wharf::wire::{Flags, Header, Outgoing, WireError, op_msg};
 use wharf::{
-    CommandError, CommandFailure, Endpoint, EndpointConnection, Establish, EstablishError, InvalidOption, Labels, Stage,
+    CommandError, CommandFailure, Endpoint, EndpointConnection, Establish, EstablishError, InvalidAddress,
+    InvalidOption, Labels, Options, Stage,
 };
 use wharf_testbed::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};
 
@@ -37,8 +38,12 @@ async fn start() -> EmbeddedServer {
     EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap()
 }
 
+fn options(server: &EmbeddedServer) -> Options {
+    Options::new([server.address().as_str()]).unwrap()
+}
+
 fn endpoint(server: &EmbeddedServer) -> Endpoint {
-    Endpoint::new(&server.address()).unwrap()
+    options(server).endpoint().unwrap()
 }
 
 async fn connect(server: &EmbeddedServer) -> EndpointConnection {

@@ -2,11 +2,11 @@
 //!
 //! ```no_run
 //! use bson::rawdoc;
-//! use wharf::{Endpoint, Pool};
+//! use wharf::Endpoint;
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let pool = Pool::builder("localhost:27017", Endpoint::new("localhost:27017")?).build()?;
+//!     let pool = Endpoint::new("localhost:27017")?.pool().build()?;
 //!     pool.ready();
 //!     let mut connection = pool.check_out().await?;
 //!     let reply = connection.run_command("admin", &rawdoc! { "ping": 1 }).await?;
@@ -42,6 +42,12 @@ pub use error::{
 pub use event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};
 #[doc(inline)]
 pub use options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
+#[cfg(not(loom))]
+#[doc(inline)]
+pub use options::{
+    Compressor, Credential, DriverInfo, Host, InvalidAddress, Mechanism, Options, ProxyOptions, Secret, ServerAddress,
+    ServerApi, TlsOptions,
+};
 #[doc(inline)]
 pub use pool::{Clear, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]

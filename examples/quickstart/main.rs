@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use wharf::telemetry::{EventCounts, JsonLines};
-use wharf::{Endpoint, Pool};
+use wharf::{Endpoint, Options, Pool};
 
 use arguments::{Arguments, Mistake};
 use load::Load;
@@ -38,7 +38,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let place = arguments.place()?;
     let server = Server::start(place).await?;
     println!("Server: {server}");
-    let endpoint = Endpoint::new(&server.address())?.app_name("wharf quickstart")?;
+    let endpoint = Options::new([server.address().as_str()])?.app_name("wharf quickstart").endpoint()?;
     // There is no monitor yet that would find out whether the server is there and mark the pool ready.
     if let Err(error) = server::ping(&endpoint).await {
         let error = format!("cannot reach the server at {}: {error}", endpoint.address());
@@ -58,8 +58,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         },
     };
     let counts = EventCounts::new();
-    let address = endpoint.address().to_owned();
-    let mut builder = Pool::builder(&address, endpoint).options(options);
+    let mut builder = endpoint.pool().options(options);
     if let Some(events) = &events {
         builder = builder.subscriber(events.clone());
     }

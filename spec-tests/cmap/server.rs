@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use serde_json::Value;
-use wharf::{Endpoint, EndpointConnection};
+use wharf::{Endpoint, EndpointConnection, Options};
 use wharf_testbed::mongod;
 
 use super::case::Case;
@@ -29,12 +29,13 @@ pub fn run(case: &Case) {
         if let Some(fail_point) = &case.fail_point {
             set(&mut admin, fail_point).await;
         }
-        let mut endpoint = Endpoint::new(&address).unwrap();
+        let mut options = Options::new([address.as_str()]).unwrap();
         if let Some(name) = &case.app_name {
-            endpoint = endpoint.app_name(name).unwrap();
+            options = options.app_name(name);
         }
         // Should the file fail, the fail point stays: it is for this file's `appName` only.
-        runner::run(case, &address, endpoint, |_| panic!("only a mock's connection can be spoiled")).await;
+        runner::run(case, &address, options.endpoint().unwrap(), |_| panic!("only a mock's connection can be spoiled"))
+            .await;
         if let Some(fail_point) = &case.fail_point {
             let name = fail_point["configureFailPoint"].as_str().expect("a fail point's name");
             command(&mut admin, doc! { "configureFailPoint": name, "mode": "off" }).await;

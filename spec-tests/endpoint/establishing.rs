@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test]
 async fn the_handshake_says_what_the_specification_wants() {
     let server = start().await;
-    let connection = endpoint(&server).app_name("shop").unwrap().connect().await.unwrap();
+    let connection = options(&server).app_name("shop").endpoint().unwrap().connect().await.unwrap();
 
     let mut handshake = server.counters().last_handshake.unwrap();
     let client = handshake.remove("client").unwrap();
@@ -32,8 +32,8 @@ async fn an_application_has_no_name_by_default_and_none_that_is_too_long() {
     let handshake = server.counters().last_handshake.unwrap();
     assert!(!handshake.get_document("client").unwrap().contains_key("application"));
 
-    assert!(endpoint(&server).app_name("é".repeat(64)).is_ok());
-    let InvalidOption { option, allowed, .. } = endpoint(&server).app_name("é".repeat(65)).unwrap_err();
+    assert!(options(&server).app_name("é".repeat(64)).endpoint().is_ok());
+    let InvalidOption { option, allowed, .. } = options(&server).app_name("é".repeat(65)).endpoint().unwrap_err();
     assert_eq!((option, &*allowed), ("appName", "at most 128 bytes"));
 }
 
@@ -48,7 +48,7 @@ async fn a_hello_without_an_answer_ends_with_the_connect_timeout() {
     let server = start().await;
     server.faults().hang_at_hello(true);
     let limit = Duration::from_millis(50);
-    let connecting = endpoint(&server).connect_timeout(limit);
+    let connecting = options(&server).connect_timeout(limit).endpoint().unwrap();
     let error = tokio::time::timeout(AGES, connecting.connect()).await.unwrap().unwrap_err();
     assert_refused(&error, Stage::Hello, OVERLOADED);
     assert_eq!(cause::<ConnectTimeout>(&error), &ConnectTimeout { limit });
@@ -61,8 +61,9 @@ async fn without_a_limit_a_hello_may_take_any_time() {
     let server = start().await;
     let data = doc! { "failCommands": ["isMaster"], "blockConnection": true, "blockTimeMS": 20 };
     set_fail_point(&server, "alwaysOn", data).await;
-    assert!(endpoint(&server).connect_timeout(Duration::ZERO).connect().await.is_ok());
-    let error = endpoint(&server).connect_timeout(Duration::from_millis(1)).connect().await.unwrap_err();
+    assert!(options(&server).connect_timeout(Duration::ZERO).endpoint().unwrap().connect().await.is_ok());
+    let error =
+        options(&server).connect_timeout(Duration::from_millis(1)).endpoint().unwrap().connect().await.unwrap_err();
     assert_refused(&error, error.stage, OVERLOADED);
 }
 
@@ -134,11 +135,11 @@ async fn a_fail_point_can_be_meant_for_one_application() {
     let server = start().await;
     let data = doc! { "failCommands": ["isMaster"], "closeConnection": true, "appName": "shop" };
     set_fail_point(&server, "alwaysOn", data).await;
-    assert!(endpoint(&server).app_name("other").unwrap().connect().await.is_ok());
-    let error = endpoint(&server).app_name("shop").unwrap().connect().await.unwrap_err();
+    assert!(options(&server).app_name("other").endpoint().unwrap().connect().await.is_ok());
+    let error = options(&server).app_name("shop").endpoint().unwrap().connect().await.unwrap_err();
     assert_refused(&error, Stage::Hello, OVERLOADED);
     set_fail_point(&server, "off", doc! {}).await;
-    assert!(endpoint(&server).app_name("shop").unwrap().connect().await.is_ok());
+    assert!(options(&server).app_name("shop").endpoint().unwrap().connect().await.is_ok());
 }
 
 #[tokio::test]

@@ -11,19 +11,17 @@
 //! decoding; authentication comes after hello in `Endpoint::open`, on the finished channel.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bson::RawDocumentBuf;
 use bson::oid::ObjectId;
 
 use crate::error::{EstablishError, Labels, Stage};
-use crate::options::InvalidOption;
-use crate::runtime::{Establish, Establishing};
-use crate::wire::metadata::{ClientMetadata, MAX_APP_NAME};
+use crate::options::{InvalidAddress, InvalidOption, Options, ServerAddress};
+use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
+use crate::wire::metadata::ClientMetadata;
 use crate::wire::reply::{self, Unsuccessful};
 use crate::wire::{HelloReply, hello};
 
-mod address;
 mod channel;
 mod connection;
 mod deadline;
@@ -33,7 +31,6 @@ mod pooled;
 mod tests;
 mod transport;
 
-pub use address::InvalidAddress;
 pub use connection::{CommandFailure, EndpointConnection};
 pub use deadline::ConnectTimeout;
 pub use pooled::OperationError;
@@ -42,18 +39,20 @@ pub use transport::ConnectFailed;
 #[doc(inline)]
 pub use crate::wire::CommandError;
 
-use address::ServerAddress;
 use channel::{Channel, ExchangeError};
 use deadline::Deadline;
-use transport::Transport;
+use transport::Connector;
 
 /// One MongoDB server, or a load balancer in front of several, and how connections to it are opened.
 ///
+/// Clones share what connections may share: TLS sessions and the keys derived from passwords.
+///
 /// ```
 /// use std::time::Duration;
-/// use wharf::Endpoint;
+/// use wharf::Options;
 ///
-/// let endpoint = Endpoint::new("localhost")?.app_name("shop")?.connect_timeout(Duration::from_secs(2));
+/// let options = Options::new(["localhost"])?.app_name("shop").connect_timeout(Duration::from_secs(2));
+/// let endpoint = options.endpoint()?;
 /// assert_eq!(endpoint.address(), "localhost:27017");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -61,14 +60,59 @@ use transport::Transport;
 #[must_use]
 pub struct Endpoint {
     address: ServerAddress,
-    connect_timeout: Duration,
-    metadata: ClientMetadata,
-    /// `metadata`, as it is sent.
-    client: RawDocumentBuf,
+    options: Arc<Options>,
+    connector: Connector,
+    /// The client metadata, as it is sent.
+    client: Arc<RawDocumentBuf>,
+}
+
+impl Options {
+    /// The one server of the deployment.
+    ///
+    /// Reads the files that the options name; looks nothing up and connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if [`Options::validate`] or a file refuses, or if there is not exactly one host.
+    pub fn endpoint(&self) -> Result<Endpoint, InvalidOption> {
+        let mut endpoints = self.endpoints()?;
+        match (endpoints.pop(), endpoints.len()) {
+            (Some(endpoint), 0) => Ok(endpoint),
+            (_, others) => Err(InvalidOption {
+                option: "hosts",
+                value: format!("{} hosts", others + 1),
+                allowed: "one host; use Options::endpoints for several".to_owned(),
+            }),
+        }
+    }
+
+    /// The servers of the deployment, in the order of their hosts.
+    ///
+    /// Reads the files that the options name; looks nothing up and connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if [`Options::validate`] or a file refuses.
+    pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
+        self.validate()?;
+        let options = Arc::new(self.clone());
+        let metadata = ClientMetadata { app_name: self.app_name.clone(), ..platform::metadata() };
+        let client = Arc::new(metadata.to_document());
+        let endpoint = |address: &ServerAddress| {
+            Ok(Endpoint {
+                address: address.clone(),
+                connector: Connector::new(address, &options)?,
+                options: options.clone(),
+                client: client.clone(),
+            })
+        };
+        self.hosts.iter().map(endpoint).collect()
+    }
 }
 
 impl Endpoint {
-    /// The endpoint at `address`: `host`, `host:port`, `[IPv6]` or `[IPv6]:port`. The port is 27017 by default.
+    /// The endpoint at `address`: `host`, `host:port`, `[IPv6]` or `[IPv6]:port`, with every option at its default. The
+    /// port is 27017 by default.
     ///
     /// Looks nothing up and connects to nothing.
     ///
@@ -76,45 +120,24 @@ impl Endpoint {
     ///
     /// [`InvalidAddress`] says what an address must be.
     pub fn new(address: &str) -> Result<Self, InvalidAddress> {
-        let metadata = platform::metadata();
-        Ok(Self {
-            address: ServerAddress::parse(address)?,
-            connect_timeout: Duration::from_secs(10),
-            client: metadata.to_document(),
-            metadata,
-        })
+        Ok(Options::new([address])?.endpoint().expect("BUG: the default options are refused"))
     }
 
-    /// `appName`: the application's name, for the server's logs and profiles. By default there is none.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidOption`] if the name is longer than 128 bytes, which a server would refuse.
-    pub fn app_name(mut self, name: impl Into<String>) -> Result<Self, InvalidOption> {
-        let name = name.into();
-        if name.len() > MAX_APP_NAME {
-            return Err(InvalidOption {
-                option: "appName",
-                value: format!("{name:?} ({} bytes)", name.len()),
-                allowed: format!("at most {MAX_APP_NAME} bytes"),
-            });
-        }
-        self.metadata.app_name = Some(name);
-        self.client = self.metadata.to_document();
-        Ok(self)
-    }
-
-    /// `connectTimeoutMS`: how long the whole establishment of a connection may take, from resolving the server's name
-    /// to the end of the handshake. Default 10 seconds; zero means no limit.
-    pub fn connect_timeout(mut self, limit: Duration) -> Self {
-        self.connect_timeout = limit;
-        self
+    /// A pool of connections to this endpoint, with the pool options that the endpoint was made with.
+    pub fn pool(self) -> PoolBuilder<Self> {
+        let options = self.options.pool.clone();
+        Pool::builder(&self.address.text.clone(), self).options(options)
     }
 
     /// The server's address, `host:port`, with the host in lower case and an IPv6 address in brackets.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address.text
+    }
+
+    /// The options that the endpoint was made with.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     /// Opens a connection that belongs to no pool. It is not in load-balanced mode.
@@ -137,8 +160,8 @@ impl Endpoint {
 
     /// Opens a connection. With `identify` it is in load-balanced mode, and `identify` is told its service.
     async fn open(&self, identify: Option<impl FnOnce(ObjectId) + Send>) -> Result<EndpointConnection, EstablishError> {
-        let deadline = Deadline::after(self.connect_timeout);
-        let transport = Transport::connect(&self.address, deadline).await?;
+        let deadline = Deadline::after(self.options.connect_timeout);
+        let transport = self.connector.connect(deadline).await?;
         let mut channel = Channel::new(transport);
         let hello = self.shake_hands(&mut channel, identify.is_some(), deadline).await?;
         channel.set_limits(&hello);

@@ -9,32 +9,37 @@ use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, lookup_host};
 
-use super::address::ServerAddress;
 use super::deadline::Deadline;
 use crate::error::{EstablishError, Stage};
+use crate::options::{Host, InvalidOption, Options, ServerAddress};
 
 /// How long a connection may be silent before the operating system asks whether its peer is still there.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 
-/// A connected stream of bytes.
-#[derive(Debug)]
-pub(super) struct Transport {
-    stream: TcpStream,
-    local: SocketAddr,
-    peer: SocketAddr,
+/// Opens streams of bytes to one server, as the options want them.
+#[derive(Debug, Clone)]
+pub(super) struct Connector {
+    address: ServerAddress,
 }
 
-impl Transport {
+impl Connector {
+    /// Reads the files that the options name, so that they are refused here and not with the first connection.
+    pub fn new(address: &ServerAddress, options: &Options) -> Result<Self, InvalidOption> {
+        let _ = options;
+        Ok(Self { address: address.clone() })
+    }
+
     /// Resolves the server's name and connects to the first of its addresses that accepts.
     ///
     /// While there are other addresses to try, an attempt has no more than its share of the time, so that one that
     /// does not answer leaves the others a chance.
-    pub async fn connect(server: &ServerAddress, deadline: Deadline) -> Result<Self, EstablishError> {
-        let addresses = resolve(server, deadline).await?;
+    pub async fn connect(&self, deadline: Deadline) -> Result<Transport, EstablishError> {
+        let Host::Tcp { name, port } = &self.address.host else { unimplemented!("Unix sockets") };
+        let addresses = resolve(name, *port, deadline).await?;
         let mut failure = None;
         for (index, peer) in addresses.iter().enumerate() {
             let untried = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
-            failure = Some(match deadline.share(untried).bound(Self::connect_to(*peer)).await {
+            failure = Some(match deadline.share(untried).bound(Transport::connect_to(*peer)).await {
                 Ok(Ok(transport)) => return Ok(transport),
                 Ok(Err(source)) => EstablishError::overloaded(Stage::Connect, ConnectFailed { peer: *peer, source }),
                 Err(timeout) => EstablishError::overloaded(Stage::Connect, timeout),
@@ -45,7 +50,17 @@ impl Transport {
             EstablishError::unlabelled(Stage::Resolve, error)
         }))
     }
+}
 
+/// A connected stream of bytes.
+#[derive(Debug)]
+pub(super) struct Transport {
+    stream: TcpStream,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Transport {
     async fn connect_to(peer: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(peer).await?;
         // A command is one write and waits for its reply: holding it back for more to send would only delay it.
@@ -104,8 +119,8 @@ impl Transport {
 }
 
 /// Every address of the server. Failing here says nothing about the server's load, so the errors have no label.
-async fn resolve(server: &ServerAddress, deadline: Deadline) -> Result<Vec<SocketAddr>, EstablishError> {
-    match deadline.bound(lookup_host((server.host.as_str(), server.port))).await {
+async fn resolve(name: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, EstablishError> {
+    match deadline.bound(lookup_host((name, port))).await {
         Ok(Ok(addresses)) => Ok(addresses.collect()),
         Ok(Err(error)) => Err(EstablishError::unlabelled(Stage::Resolve, error)),
         Err(timeout) => Err(EstablishError::unlabelled(Stage::Resolve, timeout)),

@@ -8,12 +8,11 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use wharf::telemetry::{EventCounts, JsonLines, Log};
-//! use wharf::{Endpoint, Pool};
+//! use wharf::Endpoint;
 //!
 //! let (counts, lines) = (EventCounts::new(), JsonLines::new(Vec::new()));
-//! let endpoint = Endpoint::new("localhost")?;
-//! let address = endpoint.address().to_owned();
-//! let pool = Pool::builder(&address, endpoint)
+//! let pool = Endpoint::new("localhost")?
+//!     .pool()
 //!     .subscriber(counts.clone())
 //!     .subscriber(lines.clone())
 //!     .subscriber(Log::new())

@@ -3,9 +3,6 @@
 use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf};
 
-/// The greatest length of an application's name, in bytes.
-pub const MAX_APP_NAME: usize = 128;
-
 /// The greatest length of the metadata document, in bytes, with all of BSON's overhead.
 pub const MAX_METADATA: usize = 512;
 
@@ -23,7 +20,7 @@ pub const MAX_METADATA: usize = 512;
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientMetadata {
-    /// `application.name`: the application's own name, of at most [`MAX_APP_NAME`] bytes.
+    /// `application.name`: the application's own name, of at most 128 bytes.
     pub app_name: Option<String>,
     /// `os`: the operating system.
     pub os: OperatingSystem,

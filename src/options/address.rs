@@ -1,6 +1,7 @@
 //! A server's address, as connection strings write it.
 
 use std::net::Ipv6Addr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -8,15 +9,31 @@ use thiserror::Error;
 /// The port of a server whose address names none.
 const DEFAULT_PORT: u16 = 27017;
 
-/// A host and a port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ServerAddress {
-    /// A name in lower case, or an IP address without brackets.
-    pub host: String,
-    /// The port, never 0.
-    pub port: u16,
-    /// Both together, as events and errors show them.
-    pub text: Arc<str>,
+/// A server's address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ServerAddress {
+    /// Where the server listens.
+    pub(crate) host: Host,
+    /// The address in one piece, as events and errors show it.
+    pub(crate) text: Arc<str>,
+}
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Host {
+    /// At a port of TCP.
+    Tcp {
+        /// A name in lower case, or an IP address without brackets.
+        name: String,
+        /// The port, never 0.
+        port: u16,
+    },
+    /// At a Unix domain socket.
+    Unix {
+        /// The path of the socket.
+        path: PathBuf,
+    },
 }
 
 impl ServerAddress {
@@ -58,7 +75,7 @@ impl ServerAddress {
         };
         let host = host.to_lowercase();
         let text = if bracketed { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        Ok(Self { host, port, text: text.into() })
+        Ok(Self { host: Host::Tcp { name: host, port }, text: text.into() })
     }
 }
 
@@ -86,7 +103,7 @@ mod tests {
             ("[FE80::1]:27018", "fe80::1", 27018, "[fe80::1]:27018"),
         ];
         for (address, host, port, text) in addresses {
-            let expected = ServerAddress { host: host.into(), port, text: text.into() };
+            let expected = ServerAddress { host: Host::Tcp { name: host.into(), port }, text: text.into() };
             assert_eq!(ServerAddress::parse(address), Ok(expected));
         }
     }

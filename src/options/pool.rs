@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thiserror::Error;
+use super::InvalidOption;
 
 /// The largest `maxPoolSize` that a pool accepts, and the number of connections at which an unlimited pool stops
 /// growing: 1,048,575.
@@ -207,18 +207,6 @@ pub enum OptionValue {
     Number(u64),
     /// A yes or no.
     Flag(bool),
-}
-
-/// An option has a value that cannot work.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{option} is {value}, but must be {allowed}")]
-pub struct InvalidOption {
-    /// The option, by its name in connection strings.
-    pub option: &'static str,
-    /// The value that was given.
-    pub value: String,
-    /// What would have been accepted.
-    pub allowed: String,
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,0 +1,28 @@
+//! The compressors that the two ends of a connection may agree on.
+
+/// A compressor of messages (OP_COMPRESSED specification).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compressor {
+    /// `snappy`.
+    Snappy,
+    /// `zlib`.
+    Zlib {
+        /// `zlibCompressionLevel`: -1 (zlib's own default) to 9.
+        level: i32,
+    },
+    /// `zstd`, at its default level.
+    Zstd,
+}
+
+impl Compressor {
+    /// The compressor's name in connection strings and in the handshake.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Snappy => "snappy",
+            Self::Zlib { .. } => "zlib",
+            Self::Zstd => "zstd",
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Everything that a connection string says.
+
+use std::time::Duration;
+
+use super::{Compressor, Credential, DriverInfo, InvalidAddress, PoolOptions, ProxyOptions, ServerAddress, ServerApi};
+use super::{InvalidOption, TlsOptions};
+
+/// The longest `appName` in bytes.
+const MAX_APP_NAME: usize = 128;
+
+/// A deployment of MongoDB, and how to connect to it.
+///
+/// ```
+/// use std::time::Duration;
+/// use wharf::Options;
+///
+/// let options = Options::new(["localhost"])?.app_name("shop").connect_timeout(Duration::from_secs(2));
+/// assert!(options.validate().is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct Options {
+    pub(crate) hosts: Vec<ServerAddress>,
+    pub(crate) app_name: Option<String>,
+    pub(crate) driver_info: Option<DriverInfo>,
+    pub(crate) credential: Option<Credential>,
+    pub(crate) tls: Option<TlsOptions>,
+    pub(crate) proxy: Option<ProxyOptions>,
+    pub(crate) compressors: Vec<Compressor>,
+    pub(crate) server_api: Option<ServerApi>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) socket_timeout: Duration,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) pool: PoolOptions,
+}
+
+impl Options {
+    /// The deployment at these addresses, with every option at its default.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidAddress`] says what an address must be.
+    pub fn new<'a>(hosts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidAddress> {
+        Ok(Self {
+            hosts: hosts.into_iter().map(ServerAddress::parse).collect::<Result<_, _>>()?,
+            app_name: None,
+            driver_info: None,
+            credential: None,
+            tls: None,
+            proxy: None,
+            compressors: Vec::new(),
+            server_api: None,
+            connect_timeout: Duration::from_secs(10),
+            socket_timeout: Duration::ZERO,
+            timeout: None,
+            pool: PoolOptions::default(),
+        })
+    }
+
+    /// `appName`: the application's name, for the server's logs and profiles, of at most 128 bytes. By default there is
+    /// none.
+    pub fn app_name(mut self, name: impl Into<String>) -> Self {
+        self.app_name = Some(name.into());
+        self
+    }
+
+    /// A library that wraps wharf, for the server's logs.
+    pub fn driver_info(mut self, info: DriverInfo) -> Self {
+        self.driver_info = Some(info);
+        self
+    }
+
+    /// Who to authenticate as. By default nobody.
+    pub fn credential(mut self, credential: Credential) -> Self {
+        self.credential = Some(credential);
+        self
+    }
+
+    /// `tls`: secures all connections. By default they are not.
+    pub fn tls(mut self, options: TlsOptions) -> Self {
+        self.tls = Some(options);
+        self
+    }
+
+    /// The proxy that all TCP connections go through. By default there is none.
+    pub fn proxy(mut self, proxy: ProxyOptions) -> Self {
+        self.proxy = Some(proxy);
+        self
+    }
+
+    /// `compressors`, the preferred first. The first that the server has too is used. By default there are none.
+    pub fn compressors(mut self, compressors: impl IntoIterator<Item = Compressor>) -> Self {
+        self.compressors = compressors.into_iter().collect();
+        self
+    }
+
+    /// The API version to declare with every command. By default none.
+    pub fn server_api(mut self, api: ServerApi) -> Self {
+        self.server_api = Some(api);
+        self
+    }
+
+    /// `connectTimeoutMS`: how long the whole establishment of a connection may take, from resolving the server's name
+    /// to the end of authentication. Default 10 seconds; zero means no limit.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// `socketTimeoutMS`: how long a read or a write on a connection may take. Deprecated in favour of
+    /// [`timeout`](Self::timeout), which replaces it. Default zero, which means no limit.
+    pub fn socket_timeout(mut self, limit: Duration) -> Self {
+        self.socket_timeout = limit;
+        self
+    }
+
+    /// `timeoutMS`: how long an operation may take altogether. Zero means no limit. By default it is not set, and then
+    /// the older limits apply.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// The options of each server's pool.
+    pub fn pool(mut self, options: PoolOptions) -> Self {
+        self.pool = options;
+        self
+    }
+
+    /// Refuses options that cannot work, alone or together.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] names the first offending option, its value and what is allowed.
+    pub fn validate(&self) -> Result<(), InvalidOption> {
+        if let Some(name) = self.app_name.as_ref().filter(|name| name.len() > MAX_APP_NAME) {
+            return Err(InvalidOption {
+                option: "appName",
+                value: format!("{name:?} ({} bytes)", name.len()),
+                allowed: format!("at most {MAX_APP_NAME} bytes"),
+            });
+        }
+        self.pool.validate()
+    }
+}

@@ -1,0 +1,60 @@
+//! What a deployment is and how to connect to it: options, and the connection strings that say them.
+//!
+//! Each option is documented once, at the method that sets it, with its name in connection strings, its unit and its
+//! default. Whatever way an option is set, the same validation applies: a value that cannot work is an
+//! [`InvalidOption`], which names the option, the value and what is allowed. A password is a [`Secret`], which prints as
+//! stars and is wiped from memory when it is dropped.
+
+use thiserror::Error;
+
+#[cfg(not(loom))]
+mod address;
+#[cfg(not(loom))]
+mod compressor;
+#[cfg(not(loom))]
+mod credential;
+#[cfg(not(loom))]
+mod deployment;
+#[cfg(not(loom))]
+mod driver_info;
+mod pool;
+#[cfg(not(loom))]
+mod proxy;
+#[cfg(not(loom))]
+mod secret;
+#[cfg(not(loom))]
+mod server_api;
+#[cfg(not(loom))]
+mod tls;
+
+#[cfg(not(loom))]
+pub use address::{Host, InvalidAddress, ServerAddress};
+#[cfg(not(loom))]
+pub use compressor::Compressor;
+#[cfg(not(loom))]
+pub use credential::{Credential, Mechanism};
+#[cfg(not(loom))]
+pub use deployment::Options;
+#[cfg(not(loom))]
+pub use driver_info::DriverInfo;
+pub use pool::{BackgroundInterval, MAX_CONNECTIONS, OptionValue, PoolOptions};
+#[cfg(not(loom))]
+pub use proxy::ProxyOptions;
+#[cfg(not(loom))]
+pub use secret::Secret;
+#[cfg(not(loom))]
+pub use server_api::ServerApi;
+#[cfg(not(loom))]
+pub use tls::TlsOptions;
+
+/// An option has a value that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{option} is {value}, but must be {allowed}")]
+pub struct InvalidOption {
+    /// The option, by its name in connection strings.
+    pub option: &'static str,
+    /// The value that was given.
+    pub value: String,
+    /// What would have been accepted.
+    pub allowed: String,
+}
