@@ -86,6 +86,7 @@ const FORKS: usize = 20;
 #[test]
 fn a_forked_child_starts_anew_and_the_parent_goes_on() {
     a_paused_pool_stays_paused_and_a_closed_one_closed();
+    a_child_without_a_runtime_gets_its_background_task_with_one();
     // With few tasks there are always available connections; with many there is always a queue.
     for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {
         let mut parent = Parent::new(tasks);
@@ -127,6 +128,25 @@ fn a_paused_pool_stays_paused_and_a_closed_one_closed() {
     });
 }
 
+/// The child looks at its pool before it has a runtime, and the pool is populated all the same once it has one.
+fn a_child_without_a_runtime_gets_its_background_task_with_one() {
+    let parent = Parent::with_options(0, PoolOptions::default().max_pool_size(SIZE).min_pool_size(3));
+    in_child("no runtime at first", || {
+        if parent.pool.status().phase != Phase::Paused {
+            return Err(Wrong::NotPausedOneGenerationLater);
+        }
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|_| Wrong::Runtime)?;
+        runtime.block_on(async {
+            parent.pool.ready();
+            while parent.pool.status().available < 3 {
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        })
+    });
+    parent.end();
+}
+
 struct Parent {
     mock: Mock,
     pool: Pool<Mock>,
@@ -141,11 +161,15 @@ struct Parent {
 
 impl Parent {
     fn new(tasks: u32) -> Self {
+        Self::with_options(tasks, PoolOptions::default().max_pool_size(SIZE))
+    }
+
+    fn with_options(tasks: u32, options: PoolOptions) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
         let mock = Mock::default();
         let counters = mock.clone();
         let pool = Pool::builder("mock:27017", mock.clone())
-            .options(PoolOptions::default().max_pool_size(SIZE))
+            .options(options)
             .runtime(runtime.handle().clone())
             .subscriber(move |event: &PoolEvent| match event {
                 PoolEvent::PoolCleared { .. } => count(&counters.0.cleared),

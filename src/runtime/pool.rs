@@ -48,8 +48,9 @@ pub struct Pool<E: Establish> {
 
 struct Shared<E: Establish> {
     core: Arc<Core<E::Connection, TokioHost<E>>>,
-    /// Where the pool's tasks run. In a forked child, the runtime of whoever calls.
-    runtime: Option<Handle>,
+    /// Where the pool's tasks run. In a forked child unset until the pool is first used on a runtime; it is then that
+    /// one, and the background task begins.
+    runtime: OnceLock<Handle>,
     /// What this pool is after a fork.
     after_fork: OnceLock<Pool<E>>,
 }
@@ -128,7 +129,11 @@ impl<E: Establish> Pool<E> {
     /// Marks a paused pool as ready: check-outs are served and connections opened from now on. Returns whether it was
     /// paused.
     pub fn ready(&self) -> bool {
-        self.here().shared.core.ready()
+        let this = self.here();
+        if let Ok(runtime) = Handle::try_current() {
+            this.run_on(|| runtime);
+        }
+        this.shared.core.ready()
     }
 
     /// Pauses the pool and makes all its connections stale. Returns whether anything was done: not if the pool is
@@ -271,7 +276,8 @@ impl<E: Establish> Pool<E> {
         let pending = place.create().map_err(|refusal| core.refused(refusal))?;
         let (connection_id, generation) = (pending.id(), pending.generation());
         let (asked_by, delivery) = oneshot::channel();
-        self.runtime().spawn(opening::open(core.clone(), pending, Some(asked_by)));
+        // A pool without a runtime is a forked child's; and this is a check-out's future, which runs on one.
+        self.run_on(Handle::current).spawn(opening::open(core.clone(), pending, Some(asked_by)));
         let delivered = match deadline {
             None => delivery.await,
             Some(until) => match tokio::time::timeout_at(until, delivery).await {
@@ -303,26 +309,31 @@ impl<E: Establish> Pool<E> {
                 before.on_failure.clone(),
                 is_closed,
             );
-            Self::start(core.after_fork(host), Handle::try_current().ok())
+            let successor = Self::new(core.after_fork(host));
+            if let Ok(runtime) = Handle::try_current() {
+                successor.run_on(|| runtime);
+            }
+            successor
         });
         // Not before: a subscriber that uses the pool comes here, too.
         successor.shared.core.host().deliver();
         successor.here()
     }
 
-    fn start(core: Arc<Core<E::Connection, TokioHost<E>>>, runtime: Option<Handle>) -> Self {
-        if let Some(runtime) = &runtime
-            && core.options().interval() != BackgroundInterval::Never
-        {
-            runtime.spawn(background::keep::<E>(core.clone(), runtime.clone()));
-        }
-        Self { shared: Arc::new(Shared { core, runtime, after_fork: OnceLock::new() }) }
+    fn new(core: Arc<Core<E::Connection, TokioHost<E>>>) -> Self {
+        Self { shared: Arc::new(Shared { core, runtime: OnceLock::new(), after_fork: OnceLock::new() }) }
     }
 
-    fn runtime(&self) -> Handle {
-        // Without one of its own, the pool is a forked child's, and this is called from a check-out's future, which
-        // runs on a runtime.
-        self.shared.runtime.clone().unwrap_or_else(Handle::current)
+    /// The runtime of the pool's tasks. Where it has none yet, it is this one from now on, with the background task.
+    fn run_on(&self, runtime: impl FnOnce() -> Handle) -> &Handle {
+        self.shared.runtime.get_or_init(|| {
+            let runtime = runtime();
+            let core = &self.shared.core;
+            if core.options().interval() != BackgroundInterval::Never {
+                runtime.spawn(background::keep::<E>(core.clone(), runtime.clone()));
+            }
+            runtime
+        })
     }
 }
 
@@ -427,7 +438,9 @@ impl<E: Establish> PoolBuilder<E> {
         fork::watch();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let host = TokioHost::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
-        Ok(Pool::start(Core::new(&self.address, self.options, threads, host)?, Some(runtime)))
+        let pool = Pool::new(Core::new(&self.address, self.options, threads, host)?);
+        pool.run_on(|| runtime);
+        Ok(pool)
     }
 }
 
