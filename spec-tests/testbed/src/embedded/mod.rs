@@ -10,6 +10,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::Document;
 use bson::oid::ObjectId;
@@ -56,6 +57,9 @@ impl Default for EmbeddedOptions {
         Self { documents: 100, service_ids: Vec::new(), min_wire_version: 0, max_wire_version: 21 }
     }
 }
+
+/// How long the server rests after it could not accept a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
@@ -185,8 +189,12 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                // A connection that its client gave up before it was accepted is no reason to stop.
-                let Ok((stream, _)) = accepted else { continue };
+                let Ok((stream, _)) = accepted else {
+                    // The client gave up before it was accepted, or this process is out of descriptors. The pause keeps
+                    // the latter from becoming a loop without end.
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                };
                 next_id += 1;
                 let open = connection::OpenConnection::count(&shared);
                 if !shared.faults.current().close_after_accept {
