@@ -68,6 +68,9 @@
 //! | `a_clear_of_a_paused_pool_emits_nothing` | none | 11 | `paused_clear_announced` |
 //! | `an_interruption_reaches_exactly_the_generations_before_its_clear` | 3 | 2,386 | `interrupt_reaches_one_more` |
 //! | `an_interruption_wakes_who_waits_for_it` | none | 3,632 | `mark_not_looked_at_again` |
+//! | **services: load-balanced mode** | | | |
+//! | `a_check_in_against_a_clear_of_its_service_is_closed_once_as_stale` | none | 34,170 | `current_asked_before_the_head`, `empty_detach_keeps_the_head` |
+//! | `a_check_out_while_a_run_looks_through_the_shards_is_handed_what_is_put_back` | 4 | 12,932 | `push_ignores_waiters` |
 //! | **stack: the stack** | | | |
 //! | `an_old_head_is_never_mistaken_for_a_new_one` | 6 | 12,533 | `tag_not_counted` |
 //! | `a_check_in_publishes_what_was_done_with_the_connection` | none | 17 | `head_publishes_nothing` |
