@@ -12,7 +12,8 @@ use crate::wire::hello::LoadBalancingUnsupported;
 async fn open(server: &EmbeddedServer) -> (Result<EndpointConnection, EstablishError>, Vec<ObjectId>) {
     let endpoint = Endpoint::new(&server.address()).unwrap();
     let identified = Mutex::new(Vec::new());
-    let connection = endpoint.open(Some(|id| identified.lock().unwrap().push(id))).await;
+    let identify = |id| identified.lock().unwrap().push(id);
+    let connection = endpoint.open(Place { connection_id: 1, generation: 0, identify: Some(&identify) }).await;
     (connection, identified.into_inner().unwrap())
 }
 
