@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 
 use super::*;
+use crate::error::Labels;
 use crate::wire::hello::LoadBalancingUnsupported;
 
 /// Opens a load-balanced connection, and returns it with the services that were identified.
