@@ -1,27 +1,34 @@
 //! The world around a core on tokio.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bson::oid::ObjectId;
 use event_listener::Event;
+use tokio::runtime::Handle;
 
 use super::establish::Establish;
 use super::fork;
 use super::publisher::{Publisher, Subscribers};
+use super::recovery;
 use crate::error::{ClearError, ConnectionError, Labels};
 use crate::event::PoolEvent;
-use crate::pool::{Clear, Core, Host};
+use crate::pool::{Clear, Core, Fit, Host, Unfinished};
 
 /// Connects a core to its establisher, its subscribers, its background task and the clock.
 pub struct TokioHost<E: Establish> {
     pub(super) establish: Arc<E>,
     pub(super) publisher: Publisher,
     pub(super) on_failure: Option<Arc<FailureSink>>,
+    /// Where the pool's tasks run. In a forked child unset until the pool is first used on a runtime; it is then that
+    /// one, and the background task begins.
+    pub(super) runtime: OnceLock<Handle>,
     /// Wakes the background task.
     pub(super) run: tokio::sync::Notify,
+    /// Notified when the pool may have been cleared or closed, for those who recover connections of it.
+    pub(super) changed: Event,
     /// Whether closing is over, `PoolClosed` included.
     pub(super) is_closed: AtomicBool,
     /// Notified when a closed pool has lost a connection or delivered its events.
@@ -42,7 +49,9 @@ impl<E: Establish> TokioHost<E> {
             establish,
             publisher: Publisher::new(subscribers),
             on_failure,
+            runtime: OnceLock::new(),
             run: tokio::sync::Notify::new(),
+            changed: Event::new(),
             is_closed: AtomicBool::new(is_closed),
             emptier: Event::new(),
             forks: fork::forks(),
@@ -101,8 +110,12 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
 
     /// A connection whose judgement panics is not one to use again.
     #[inline]
-    fn is_errored(&self, connection: &E::Connection) -> bool {
-        catch_unwind(AssertUnwindSafe(|| self.establish.is_errored(connection))).unwrap_or(true)
+    fn fit(&self, connection: &E::Connection) -> Fit {
+        catch_unwind(AssertUnwindSafe(|| self.establish.fit(connection))).unwrap_or(Fit::Broken)
+    }
+
+    fn recover(&self, unfinished: Unfinished<E::Connection, Self>) {
+        recovery::begin::<E>(unfinished);
     }
 
     /// A panic is not the pool's, and must not keep it from closing others; the panic hook has reported it.
@@ -112,6 +125,7 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
 
     fn schedule_run(&self) {
         self.run.notify_one();
+        self.changed.notify(usize::MAX);
         self.emptier.notify(usize::MAX);
     }
 }

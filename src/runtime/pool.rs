@@ -48,9 +48,6 @@ pub struct Pool<E: Establish> {
 
 struct Shared<E: Establish> {
     core: Arc<Core<E::Connection, TokioHost<E>>>,
-    /// Where the pool's tasks run. In a forked child unset until the pool is first used on a runtime; it is then that
-    /// one, and the background task begins.
-    runtime: OnceLock<Handle>,
     /// What this pool is after a fork.
     after_fork: OnceLock<Pool<E>>,
 }
@@ -321,14 +318,14 @@ impl<E: Establish> Pool<E> {
     }
 
     fn new(core: Arc<Core<E::Connection, TokioHost<E>>>) -> Self {
-        Self { shared: Arc::new(Shared { core, runtime: OnceLock::new(), after_fork: OnceLock::new() }) }
+        Self { shared: Arc::new(Shared { core, after_fork: OnceLock::new() }) }
     }
 
     /// The runtime of the pool's tasks. Where it has none yet, it is this one from now on, with the background task.
     fn run_on(&self, runtime: impl FnOnce() -> Handle) -> &Handle {
-        self.shared.runtime.get_or_init(|| {
+        let core = &self.shared.core;
+        core.host().runtime.get_or_init(|| {
             let runtime = runtime();
-            let core = &self.shared.core;
             if core.options().interval() != BackgroundInterval::Never {
                 runtime.spawn(background::keep::<E>(core.clone(), runtime.clone()));
             }
