@@ -11,11 +11,13 @@
 //! - [`reply`]: what a command's reply says about its success.
 //! - [`hello`] and [`metadata`]: the first command on every connection, and its reply (MongoDB Handshake
 //!   specification).
+//! - [`auth`]: what is said to prove who the client is (Authentication specification).
 //!
 //! Nothing here panics, whatever bytes it is given: a peer's mistakes are [`WireError`]s.
 
 use thiserror::Error;
 
+pub mod auth;
 pub mod header;
 pub mod hello;
 pub mod metadata;
