@@ -32,7 +32,7 @@ pub mod wire;
 
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use endpoint::{CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError};
+pub use endpoint::{CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError, ResolveError};
 #[doc(inline)]
 pub use error::{
     Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, PoolCleared,
@@ -45,8 +45,9 @@ pub use options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValu
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use options::{
-    Compressor, Credential, DriverInfo, Host, InvalidAddress, Mechanism, Options, ProxyOptions, Secret, ServerAddress,
-    ServerApi, TlsOptions,
+    Acknowledgement, Compressor, Credential, DriverInfo, Host, InvalidAddress, Mechanism, Options, ProxyOptions,
+    ReadPreference, ReadPreferenceMode, Secret, ServerAddress, ServerApi, ServerApiVersion, ServerMonitoringMode,
+    SrvName, TlsOptions, UriWarning, WriteConcern,
 };
 #[doc(inline)]
 pub use pool::{Clear, Phase, PoolStatus, Purpose};

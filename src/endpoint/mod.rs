@@ -27,6 +27,7 @@ mod connection;
 mod deadline;
 mod platform;
 mod pooled;
+mod srv;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -34,6 +35,9 @@ mod transport;
 pub use connection::{CommandFailure, EndpointConnection};
 pub use deadline::ConnectTimeout;
 pub use pooled::OperationError;
+pub use srv::ResolveError;
+#[cfg(feature = "srv")]
+pub use srv::hickory_resolver;
 pub use transport::ConnectFailed;
 
 #[doc(inline)]
@@ -92,9 +96,11 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if [`Options::validate`] or a file refuses.
+    /// [`InvalidOption`] if [`Options::validate`] or a file refuses, or if the servers are not
+    /// [resolved](Options::resolve) yet.
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
+        self.check_resolved()?;
         let options = Arc::new(self.clone());
         let metadata = ClientMetadata { app_name: self.app_name.clone(), ..platform::metadata() };
         let client = Arc::new(metadata.to_document());

@@ -1,5 +1,6 @@
 //! What the tests and examples of wharf run against.
 
+pub mod dns;
 pub mod embedded;
 pub mod mongod;
 pub mod provision;
