@@ -26,6 +26,7 @@ mod deadline;
 mod handshake;
 mod platform;
 mod pooled;
+mod srv;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -34,6 +35,9 @@ pub use authentication::{AuthenticationCause, AuthenticationFailed};
 pub use connection::{CommandFailure, EndpointConnection};
 pub use deadline::ConnectTimeout;
 pub use pooled::OperationError;
+pub use srv::ResolveError;
+#[cfg(feature = "srv")]
+pub use srv::hickory_resolver;
 pub use transport::{ConnectFailed, FailedAttempt, NoTrustedAuthority, ProxyFailed};
 
 #[doc(inline)]
@@ -96,9 +100,11 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if [`Options::validate`] or a file refuses.
+    /// [`InvalidOption`] if [`Options::validate`] or a file refuses, or if the servers are not
+    /// [resolved](Options::resolve) yet.
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
+        self.check_resolved()?;
         let options = Arc::new(self.clone());
         let handshake = Arc::new(Handshake::new(&options)?);
         let authenticator = Authenticator::new(&options)?;
