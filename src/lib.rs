@@ -49,7 +49,7 @@ pub use options::{
     ServerApi, TlsOptions,
 };
 #[doc(inline)]
-pub use pool::{Clear, Phase, PoolStatus, Purpose};
+pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool, PoolBuilder, Subscriber};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bson::{RawDocument, RawDocumentBuf};
 use thiserror::Error;
 
+use super::authentication::Authentication;
 use super::channel::{Channel, ExchangeError};
 use crate::wire::reply::{self, Unsuccessful};
 use crate::wire::{CommandError, HelloReply, WireError};
@@ -15,13 +16,31 @@ use crate::wire::{CommandError, HelloReply, WireError};
 #[derive(Debug)]
 pub struct EndpointConnection {
     address: Arc<str>,
+    connection_id: u64,
+    generation: u64,
     channel: Channel,
     hello: HelloReply,
+    authentication: Option<Box<Authentication>>,
+}
+
+/// All that a connection is when it has been established.
+pub(super) struct Opened {
+    /// The endpoint's address.
+    pub address: Arc<str>,
+    /// The connection's number in its pool; 0 if it belongs to none.
+    pub connection_id: u64,
+    /// The pool's generation when the connection was created; 0 if it belongs to none.
+    pub generation: u64,
+    pub channel: Channel,
+    pub hello: HelloReply,
+    /// What repeats the authentication; `None` if there was none.
+    pub authentication: Option<Box<Authentication>>,
 }
 
 impl EndpointConnection {
-    pub(super) fn new(address: Arc<str>, channel: Channel, hello: HelloReply) -> Self {
-        Self { address, channel, hello }
+    pub(super) fn new(opened: Opened) -> Self {
+        let Opened { address, connection_id, generation, channel, hello, authentication } = opened;
+        Self { address, connection_id, generation, channel, hello, authentication }
     }
 
     /// Runs `command` on `database`, and returns the reply of its success.
