@@ -168,12 +168,12 @@ fn encode_parts((body, sequences): &Parts, flags: Flags, database: Option<&str>)
         identified().map(|((identifier, _), documents)| OutgoingSequence::new(identifier, documents)).collect();
     let owned: Vec<_> =
         identified().map(|((identifier, documents), _)| OutgoingSequence::new(identifier, documents)).collect();
-    let [borrowed, owned] = [borrowed, owned].map(|sequences| encode_with(body, &sequences, flags, database));
+    let [borrowed, owned] = [borrowed, owned].map(|sequences| encode_sequences(body, &sequences, flags, database));
     assert_eq!(borrowed, owned);
     owned
 }
 
-fn encode_with(
+fn encode_sequences(
     body: &RawDocument,
     sequences: &[OutgoingSequence<'_>],
     flags: Flags,
