@@ -102,7 +102,7 @@ async fn a_reply_that_announces_another_is_refused() {
 
 #[tokio::test]
 async fn a_reply_with_a_sequence_is_refused() {
-    let sequence = op_msg::OutgoingSequence { identifier: "documents", documents: &[] };
+    let sequence = op_msg::OutgoingSequence::new("documents", &[] as &[RawDocumentBuf]);
     let error = refusal(move |request| successful(request, Flags::NONE, &[sequence])).await;
     assert_eq!(error, WireError::Sequences { count: 1 });
 }

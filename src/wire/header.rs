@@ -76,10 +76,12 @@ impl Header {
 
     /// Appends the header's sixteen bytes.
     pub fn write(&self, buffer: &mut Vec<u8>) {
-        buffer.extend_from_slice(&self.message_length.to_le_bytes());
-        buffer.extend_from_slice(&self.request_id.to_le_bytes());
-        buffer.extend_from_slice(&self.response_to.to_le_bytes());
-        buffer.extend_from_slice(&self.op_code.to_le_bytes());
+        let mut bytes = [0; LENGTH];
+        bytes[..4].copy_from_slice(&self.message_length.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.request_id.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.response_to.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.op_code.to_le_bytes());
+        buffer.extend_from_slice(&bytes);
     }
 }
 

@@ -115,17 +115,18 @@ impl Codec {
         compressor: Compressor,
         buffer: &mut Vec<u8>,
     ) -> Result<(), WireError> {
-        let outcome: Result<(), String> = match compressor {
+        #[allow(unused, reason = "without any compressor")]
+        let refused = |reason| WireError::Compressed { compressor: compressor.name(), reason };
+        match compressor {
             #[cfg(feature = "snappy")]
-            Compressor::Snappy => self.snappy.compress(content, buffer),
+            Compressor::Snappy => self.snappy.compress(content, buffer).map_err(refused),
             #[cfg(feature = "zlib")]
-            Compressor::Zlib { level } => self.zlib.compress(content, level, buffer),
+            Compressor::Zlib { level } => self.zlib.compress(content, level, buffer).map_err(refused),
             #[cfg(feature = "zstd")]
-            Compressor::Zstd => self.zstd.compress(content, buffer),
+            Compressor::Zstd => self.zstd.compress(content, buffer).map_err(refused),
             #[allow(unreachable_patterns, reason = "with all compressors")]
-            _ => return Err(unsupported(id(compressor))),
-        };
-        outcome.map_err(|reason| WireError::Compressed { compressor: compressor.name(), reason })
+            _ => Err(unsupported(id(compressor))),
+        }
     }
 
     /// Appends the content after the header of the message, which is then known to be as long as the envelope says.

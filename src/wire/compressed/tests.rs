@@ -1,11 +1,13 @@
 use bson::{RawDocumentBuf, rawdoc};
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 use super::*;
 use crate::wire::{Flags, Outgoing, op_msg};
 
 const LIMIT: u32 = 1 << 20;
 
-/// Every compressor that this build has.
+/// Every compressor that this build has, zlib once with each level.
 fn compressors() -> Vec<Compressor> {
     let zlib = (-1..=9).map(|level| Compressor::Zlib { level });
     [Compressor::Snappy, Compressor::Zstd].into_iter().chain(zlib).filter(|each| each.is_supported()).collect()
@@ -20,9 +22,10 @@ fn message(body: &RawDocumentBuf) -> Vec<u8> {
 }
 
 fn compressed(message: &[u8], compressor: Compressor) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    let mut bytes = b"before".to_vec();
     assert!(compress(message, compressor, LIMIT, &mut bytes).unwrap());
-    bytes
+    assert!(bytes.starts_with(b"before"));
+    bytes.split_off(6)
 }
 
 fn decompressed(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
@@ -33,6 +36,35 @@ fn decompressed(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
     outcome.map(|()| buffer.split_off(6))
 }
 
+fn refusal(bytes: &[u8]) -> String {
+    decompressed(bytes).unwrap_err().to_string()
+}
+
+/// An envelope around `content`, with its length put right.
+fn envelope(original: i32, size: i32, compressor_id: u8, content: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let message_length = (PREFIX_LENGTH + content.len()) as u32;
+    super::super::Header { message_length, request_id: 1, response_to: 2, op_code: OP_CODE }.write(&mut bytes);
+    bytes.extend_from_slice(&original.to_le_bytes());
+    bytes.extend_from_slice(&size.to_le_bytes());
+    bytes.push(compressor_id);
+    bytes.extend_from_slice(content);
+    bytes
+}
+
+/// `bytes` with their length put right after a change of it.
+fn resized(mut bytes: Vec<u8>) -> Vec<u8> {
+    let length = bytes.len() as u32;
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    bytes
+}
+
+/// `bytes` with another `uncompressedSize`.
+fn claiming(mut bytes: Vec<u8>, size: usize) -> Vec<u8> {
+    bytes[20..24].copy_from_slice(&(size as u32).to_le_bytes());
+    bytes
+}
+
 #[test]
 fn what_is_compressed_is_decompressed() {
     for content in ["", "a", &"wharf ".repeat(10_000)] {
@@ -40,6 +72,259 @@ fn what_is_compressed_is_decompressed() {
         for compressor in compressors() {
             let bytes = compressed(&message, compressor);
             assert_eq!(decompressed(&bytes).unwrap(), message, "{compressor:?}");
+            let stored = compressor == Compressor::Zlib { level: 0 };
+            assert!(content.len() < 2 || stored || bytes.len() * 10 < message.len(), "{compressor:?} compresses");
+        }
+    }
+}
+
+#[test]
+fn an_envelope_is_laid_out_as_the_specification_says() {
+    let message = message(&rawdoc! { "ping": 1 });
+    for (compressor, id) in [(Compressor::Snappy, 1), (Compressor::Zlib { level: 6 }, 2), (Compressor::Zstd, 3)] {
+        if !compressor.is_supported() {
+            continue;
+        }
+        let bytes = compressed(&message, compressor);
+        let content = bytes[25..].to_vec();
+        let mut expected = (bytes.len() as u32).to_le_bytes().to_vec();
+        expected.extend_from_slice(&message[4..12]);
+        expected.extend_from_slice(&[0xdc, 7, 0, 0, 0xdd, 7, 0, 0, message.len() as u8 - 16, 0, 0, 0, id]);
+        expected.extend_from_slice(&content);
+        assert_eq!(bytes, expected);
+    }
+}
+
+#[cfg(feature = "zlib")]
+#[test]
+fn the_level_is_kept_to_also_after_another() {
+    let text: String = (0..4_000).map(|number| (number * number % 977).to_string()).collect();
+    let message = message(&rawdoc! { "text": text });
+    let length = |level| compressed(&message, Compressor::Zlib { level }).len();
+    let (stored, fastest, best, default) = (length(0), length(1), length(9), length(-1));
+    assert!(stored > message.len() && stored > fastest && fastest > best, "{stored} {fastest} {best}");
+    assert_eq!((length(0), length(9), default), (stored, best, length(6)));
+    for level in [-2, 10, i32::MAX, i32::MIN] {
+        let mut buffer = vec![1];
+        let error = compress(&message, Compressor::Zlib { level }, LIMIT, &mut buffer).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("zlibCompressionLevel is {level}, but must be -1 to 9")), "{error}");
+        assert_eq!(buffer, [1]);
+    }
+}
+
+#[test]
+fn the_commands_of_the_list_are_never_compressed() {
+    let list = [
+        "hello",
+        "isMaster",
+        "ismaster",
+        "saslStart",
+        "saslContinue",
+        "getnonce",
+        "authenticate",
+        "createUser",
+        "updateUser",
+        "copydbSaslStart",
+        "copydbgetnonce",
+        "copydb",
+    ];
+    for name in list {
+        let mut command = RawDocumentBuf::new();
+        command.append(bson::raw::CString::try_from(name).unwrap(), 1);
+        assert!(!may_be_compressed(&command), "{name}");
+    }
+    let others = [
+        rawdoc! { "ping": 1 },
+        rawdoc! { "helloWorld": 1 },
+        rawdoc! { "hell": 1 },
+        rawdoc! { "HELLO": 1 },
+        rawdoc! { "find": "hello", "authenticate": 1 },
+        rawdoc! {},
+    ];
+    for command in others {
+        assert!(may_be_compressed(&command), "{command:?}");
+    }
+}
+
+#[test]
+fn what_grows_beyond_the_limit_is_left_as_it_is() {
+    let message = message(&rawdoc! { "ping": 1 });
+    for compressor in compressors() {
+        let mut buffer = vec![1];
+        let longer = compressed(&message, compressor).len() as u32;
+        assert!(longer > message.len() as u32, "nothing to save here");
+        assert_eq!(compress(&message, compressor, longer - 1, &mut buffer), Ok(false));
+        assert_eq!(buffer, [1]);
+        assert_eq!(compress(&message, compressor, longer, &mut buffer), Ok(true));
+    }
+}
+
+#[test]
+fn only_a_whole_op_msg_is_compressed() {
+    let whole = message(&rawdoc! { "ping": 1 });
+    for compressor in compressors() {
+        let refusal = |message: &[u8]| compress(message, compressor, LIMIT, &mut Vec::new()).unwrap_err().to_string();
+        let length = whole.len();
+        assert_eq!(
+            refusal(&whole[..length - 1]),
+            format!("message needs {length} bytes, but only {} are there", length - 1)
+        );
+        assert!(refusal(&[&whole[..], b"x"].concat()).starts_with("1 bytes follow the end of the message"));
+        assert_eq!(refusal(&compressed(&whole, compressor)), "opCode is 2012, but must be 2013");
+    }
+}
+
+#[test]
+fn each_mistake_of_an_envelope_is_named() {
+    let inside: &[u8] = b"\0\0\0\0\0\x05\0\0\0\0";
+    let mistakes = [
+        (vec![1, 0], "header needs 16 bytes, but only 2 are there"),
+        (resized(envelope(2013, 0, 0, b"")[..24].to_vec()), "OP_COMPRESSED needs 25 bytes, but only 24 are there"),
+        (message(&rawdoc! {}), "opCode is 2013, but must be 2012"),
+        (envelope(2012, 10, 0, inside), "originalOpcode is 2012, but must be 2013"),
+        (envelope(1, 10, 0, inside), "originalOpcode is 1, but must be 2013"),
+        (envelope(2013, -1, 0, inside), "uncompressedSize is -1 bytes, but must be 0 to 1048560"),
+        (envelope(2013, 1_048_561, 0, inside), "uncompressedSize is 1048561 bytes, but must be 0 to 1048560"),
+        (
+            envelope(2013, 9, 0, inside),
+            "compressedMessage is no message compressed with noop: it has 10 bytes instead of 9",
+        ),
+    ];
+    for (bytes, error) in mistakes {
+        assert_eq!(refusal(&bytes), error, "{bytes:?}");
+    }
+    for id in [4, 255] {
+        assert!(
+            refusal(&envelope(2013, 10, id, inside))
+                .starts_with(&format!("compressorId is {id}, but must be 0 (noop)"))
+        );
+    }
+    let mut too_long = envelope(2013, 10, 0, inside);
+    too_long.push(0);
+    assert!(refusal(&too_long).starts_with("1 bytes follow"));
+}
+
+#[test]
+fn a_message_that_is_only_wrapped_is_taken_out() {
+    let inside: &[u8] = b"\0\0\0\0\0\x05\0\0\0\0";
+    let message = decompressed(&envelope(2013, 10, 0, inside)).unwrap();
+    assert_eq!(message, [b"\x1a\0\0\0\x01\0\0\0\x02\0\0\0\xdd\x07\0\0", inside].concat());
+}
+
+#[test]
+fn a_compressor_that_is_not_compiled_in_is_refused() {
+    for (compressor, id) in [(Compressor::Snappy, 1), (Compressor::Zlib { level: 6 }, 2), (Compressor::Zstd, 3)] {
+        let packed = compress(&message(&rawdoc! {}), compressor, LIMIT, &mut Vec::new());
+        let unpacked = decompressed(&envelope(2013, 10, id, b"x"));
+        let refused =
+            |error| matches!(error, Some(WireError::Compressor { value, .. }) if value.starts_with(&id.to_string()));
+        assert_eq!(refused(packed.err()), !compressor.is_supported());
+        assert_eq!(refused(unpacked.err()), !compressor.is_supported());
+    }
+}
+
+#[test]
+fn a_size_that_is_not_that_of_the_content_is_refused() {
+    // Also what the libraries themselves do not mind: claims that are too large by one, and zeros after the end.
+    let message = message(&rawdoc! { "text": "wharf ".repeat(1_000) });
+    let size = message.len() - 16;
+    for compressor in compressors() {
+        let bytes = compressed(&message, compressor);
+        for claimed in [0, 1, size - 1, size + 1, size * 2, LIMIT as usize - 16] {
+            let error = decompressed(&claiming(bytes.clone(), claimed)).unwrap_err();
+            assert!(matches!(error, WireError::Compressed { .. }), "{compressor:?} {claimed}: {error}");
+        }
+    }
+}
+
+#[test]
+fn what_follows_the_content_is_refused() {
+    let message = message(&rawdoc! { "text": "wharf ".repeat(1_000) });
+    for compressor in compressors() {
+        let bytes = compressed(&message, compressor);
+        // A whole second content among them, which zstd by itself would decompress after the first.
+        for more in [&b"\0"[..], b"\xff", &bytes[PREFIX_LENGTH..]] {
+            for size in [message.len() - 16, 2 * (message.len() - 16)] {
+                let longer = resized(claiming([&bytes, more].concat(), size));
+                assert!(matches!(decompressed(&longer), Err(WireError::Compressed { .. })), "{compressor:?} {more:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cut_content_is_refused() {
+    let message = message(&rawdoc! { "text": "wharf, a pool. ".repeat(20) });
+    for compressor in compressors() {
+        let bytes = compressed(&message, compressor);
+        for end in PREFIX_LENGTH..bytes.len() {
+            let error = decompressed(&resized(bytes[..end].to_vec())).unwrap_err();
+            assert!(matches!(error, WireError::Compressed { .. }), "{compressor:?} {end}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_claim_that_the_content_cannot_fulfil_makes_no_room() {
+    for id in [1, 2, 3] {
+        for content in [&b""[..], b"x", b"\x78\x9c", &[0xff; 20]] {
+            let mut buffer = Vec::new();
+            assert!(decompress(&envelope(2013, LIMIT as i32 - 16, id, content), LIMIT, &mut buffer).is_err());
+            assert!(buffer.capacity() < 1_000, "{id} {content:?}: {}", buffer.capacity());
+        }
+    }
+}
+
+#[test]
+fn the_densest_content_there_is_is_still_accepted() {
+    // Zeros, of which one compressed byte stands for the most: what refuses impossible claims must not refuse these.
+    let mut densest = vec![0; 1_000_000];
+    let body =
+        rawdoc! { "zeros": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: densest.split_off(1) } };
+    let message = message(&body);
+    for compressor in compressors() {
+        assert_eq!(decompressed(&compressed(&message, compressor)).unwrap(), message, "{compressor:?}");
+    }
+}
+
+fn any_compressor() -> impl Strategy<Value = Compressor> {
+    proptest::sample::select(compressors())
+}
+
+#[cfg(any(feature = "snappy", feature = "zlib", feature = "zstd"))]
+proptest! {
+    #[test]
+    fn any_content_survives(
+        compressor in any_compressor(),
+        noise in vec(any::<u8>(), 0..3_000),
+        repeated in 0_usize..20,
+    ) {
+        let bytes = [noise.repeat(repeated), noise].concat();
+        let message = message(&rawdoc! { "b": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes } });
+        prop_assert_eq!(decompressed(&compressed(&message, compressor)).unwrap(), message);
+    }
+
+    #[test]
+    fn no_bytes_make_decompressing_panic(id in 0_u8..5, size in 0_i32..4_000, content in vec(any::<u8>(), 0..300)) {
+        if let Ok(message) = decompressed(&envelope(2013, size, id, &content)) {
+            prop_assert_eq!(message.len(), 16 + size as usize);
+        }
+    }
+
+    #[test]
+    fn a_changed_message_is_refused_or_as_long_as_it_says(
+        compressor in any_compressor(),
+        text in "[a-d]{0,400}",
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut bytes = compressed(&message(&rawdoc! { "text": text }), compressor);
+        for (at, value) in changes {
+            let at = 4 + at.index(bytes.len() - 4);
+            bytes[at] = value;
+        }
+        if let Ok(message) = decompressed(&bytes) {
+            let declared = u32::from_le_bytes([bytes[20], bytes[21], bytes[22], bytes[23]]);
+            prop_assert_eq!(message.len(), 16 + declared as usize);
         }
     }
 }

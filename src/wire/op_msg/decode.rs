@@ -73,7 +73,8 @@ impl<'a> Message<'a> {
         let mut body = None;
         let mut count = 0;
         let mut sequences = Vec::new();
-        let mut identifiers = HashSet::new();
+        // Made with the first sequence, as most messages have none.
+        let mut identifiers: Option<HashSet<&str>> = None;
         while !cursor.rest.is_empty() {
             let [payload_type] = cursor.chunk("payloadType")?;
             match payload_type {
@@ -83,7 +84,7 @@ impl<'a> Message<'a> {
                 }
                 SEQUENCE => {
                     let sequence = Sequence::read(&mut cursor, limits)?;
-                    if !identifiers.insert(sequence.identifier) {
+                    if !identifiers.get_or_insert_default().insert(sequence.identifier) {
                         let value = sequence.identifier.to_owned();
                         return Err(WireError::Identifier { value, allowed: "unique within its message" });
                     }

@@ -1,6 +1,6 @@
 //! Writing a message into a buffer.
 
-use bson::RawDocument;
+use bson::{RawDocument, RawDocumentBuf};
 
 use super::{BODY, CHECKSUM_LENGTH, Flags, OP_CODE, SEQUENCE};
 use crate::wire::WireError;
@@ -25,12 +25,114 @@ pub struct Outgoing<'a> {
 }
 
 /// An argument of a command that travels as a document sequence.
+///
+/// ```
+/// use bson::rawdoc;
+/// use wharf::wire::op_msg::OutgoingSequence;
+///
+/// let documents = vec![rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }];
+/// let owned = OutgoingSequence::new("documents", &documents);
+/// let borrowed = OutgoingSequence::new("documents", &[&*documents[1], &*documents[0]]);
+/// # let _ = (owned, borrowed);
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct OutgoingSequence<'a> {
     /// The argument's name: `documents`, `updates` or `deletes`. Unique within a message.
     pub identifier: &'a str,
     /// The documents, in order.
-    pub documents: &'a [&'a RawDocument],
+    pub documents: OutgoingDocuments<'a>,
+}
+
+impl<'a> OutgoingSequence<'a> {
+    /// The argument `identifier` with these documents: a slice, an array or a vector of them, owned or borrowed.
+    pub fn new(identifier: &'a str, documents: impl Into<OutgoingDocuments<'a>>) -> Self {
+        Self { identifier, documents: documents.into() }
+    }
+}
+
+/// The documents of a sequence, as they lie in the caller's memory: they are copied once, into the buffer that is sent.
+#[derive(Debug, Clone, Copy)]
+pub enum OutgoingDocuments<'a> {
+    /// Documents that the caller has gathered from elsewhere.
+    Borrowed(&'a [&'a RawDocument]),
+    /// Documents that the caller owns.
+    Owned(&'a [RawDocumentBuf]),
+}
+
+impl OutgoingDocuments<'_> {
+    /// How many documents there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Borrowed(documents) => documents.len(),
+            Self::Owned(documents) => documents.len(),
+        }
+    }
+
+    /// Whether there is no document.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The length of all documents together, in bytes.
+    fn byte_length(&self) -> usize {
+        fn sum(documents: &[impl AsRef<RawDocument>]) -> usize {
+            documents.iter().map(|document| document.as_ref().as_bytes().len()).sum()
+        }
+        match self {
+            Self::Borrowed(documents) => sum(documents),
+            Self::Owned(documents) => sum(documents),
+        }
+    }
+
+    fn write(&self, buffer: &mut Vec<u8>) {
+        fn append(documents: &[impl AsRef<RawDocument>], buffer: &mut Vec<u8>) {
+            for document in documents {
+                buffer.extend_from_slice(document.as_ref().as_bytes());
+            }
+        }
+        match self {
+            Self::Borrowed(documents) => append(documents, buffer),
+            Self::Owned(documents) => append(documents, buffer),
+        }
+    }
+}
+
+impl<'a> From<&'a [&'a RawDocument]> for OutgoingDocuments<'a> {
+    fn from(documents: &'a [&'a RawDocument]) -> Self {
+        Self::Borrowed(documents)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [&'a RawDocument; N]> for OutgoingDocuments<'a> {
+    fn from(documents: &'a [&'a RawDocument; N]) -> Self {
+        Self::Borrowed(documents)
+    }
+}
+
+impl<'a> From<&'a Vec<&'a RawDocument>> for OutgoingDocuments<'a> {
+    fn from(documents: &'a Vec<&'a RawDocument>) -> Self {
+        Self::Borrowed(documents)
+    }
+}
+
+impl<'a> From<&'a [RawDocumentBuf]> for OutgoingDocuments<'a> {
+    fn from(documents: &'a [RawDocumentBuf]) -> Self {
+        Self::Owned(documents)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [RawDocumentBuf; N]> for OutgoingDocuments<'a> {
+    fn from(documents: &'a [RawDocumentBuf; N]) -> Self {
+        Self::Owned(documents)
+    }
+}
+
+impl<'a> From<&'a Vec<RawDocumentBuf>> for OutgoingDocuments<'a> {
+    fn from(documents: &'a Vec<RawDocumentBuf>) -> Self {
+        Self::Owned(documents)
+    }
 }
 
 /// Appends `message` to `buffer`. The documents' bytes are copied as they are.
@@ -122,8 +224,7 @@ fn body_length(message: &Outgoing<'_>, appended: &[&[u8]]) -> usize {
 }
 
 fn sequence_length(sequence: &OutgoingSequence<'_>) -> usize {
-    let documents: usize = sequence.documents.iter().map(|document| document.as_bytes().len()).sum();
-    4 + sequence.identifier.len() + 1 + documents
+    4 + sequence.identifier.len() + 1 + sequence.documents.byte_length()
 }
 
 fn write_body(message: &Outgoing<'_>, appended: &[&[u8]], body_length: usize, buffer: &mut Vec<u8>) {
@@ -144,12 +245,14 @@ fn write_body(message: &Outgoing<'_>, appended: &[&[u8]], body_length: usize, bu
 }
 
 fn write_sequence(sequence: &OutgoingSequence<'_>, buffer: &mut Vec<u8>) {
-    write_length(sequence_length(sequence), buffer);
+    let start = buffer.len();
+    write_length(0, buffer);
     buffer.extend_from_slice(sequence.identifier.as_bytes());
     buffer.push(0);
-    for document in sequence.documents {
-        buffer.extend_from_slice(document.as_bytes());
-    }
+    sequence.documents.write(buffer);
+    // Read off the buffer instead of adding up the documents' lengths again.
+    let length = (buffer.len() - start) as u32;
+    buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
 /// Writes a length that [`check_length`] has found to fit.

@@ -53,7 +53,7 @@ fn a_message_beyond_the_limit_is_not_sent() {
 #[test]
 fn identifiers_are_checked_before_anything_is_sent() {
     let body = rawdoc! {};
-    let sequence = |identifier| OutgoingSequence { identifier, documents: &[] };
+    let sequence = |identifier| OutgoingSequence::new(identifier, &[] as &[&RawDocument]);
     for sequences in [vec![sequence("")], vec![sequence("a\0b")], vec![sequence("a"), sequence("a")]] {
         let error = encode(&outgoing(&body, &sequences), 1_000, &mut Vec::new()).unwrap_err();
         assert!(matches!(error, WireError::Identifier { .. }), "{error}");
@@ -114,7 +114,8 @@ fn a_document_of_a_sequence_is_held_to_its_limit_and_a_body_is_not() {
     let large = rawdoc! { "a": "b".repeat(100) };
     let limits = Limits { max_document_size: 50, ..LIMITS };
     assert!(Message::decode(&encoded(&outgoing(&large, &[])), limits).is_ok());
-    let sequences = [OutgoingSequence { identifier: "documents", documents: &[&large] }];
+    let documents = [large];
+    let sequences = [OutgoingSequence::new("documents", &documents)];
     let error = Message::decode(&encoded(&outgoing(&rawdoc! {}, &sequences)), limits).unwrap_err();
     assert_eq!(error.to_string(), "document of a sequence is 113 bytes, but must be 5 to 50");
 }
@@ -160,14 +161,25 @@ fn parts() -> impl Strategy<Value = Parts> {
 }
 
 fn encode_parts((body, sequences): &Parts, flags: Flags, database: Option<&str>) -> Vec<u8> {
-    let borrowed: Vec<Vec<&RawDocument>> =
+    let gathered: Vec<Vec<&RawDocument>> =
         sequences.iter().map(|(_, documents)| documents.iter().map(|document| &**document).collect()).collect();
-    let sequences: Vec<_> = sequences
-        .iter()
-        .zip(&borrowed)
-        .map(|((identifier, _), documents)| OutgoingSequence { identifier, documents })
-        .collect();
-    encoded(&Outgoing { request_id: 3, response_to: -4, flags, body, database, sequences: &sequences })
+    let identified = || sequences.iter().zip(&gathered);
+    let borrowed: Vec<_> =
+        identified().map(|((identifier, _), documents)| OutgoingSequence::new(identifier, documents)).collect();
+    let owned: Vec<_> =
+        identified().map(|((identifier, documents), _)| OutgoingSequence::new(identifier, documents)).collect();
+    let [borrowed, owned] = [borrowed, owned].map(|sequences| encode_sequences(body, &sequences, flags, database));
+    assert_eq!(borrowed, owned);
+    owned
+}
+
+fn encode_sequences(
+    body: &RawDocument,
+    sequences: &[OutgoingSequence<'_>],
+    flags: Flags,
+    database: Option<&str>,
+) -> Vec<u8> {
+    encoded(&Outgoing { request_id: 3, response_to: -4, flags, body, database, sequences })
 }
 
 fn flags() -> impl Strategy<Value = Flags> {

@@ -1,0 +1,101 @@
+//! Changing bytes at random, in ways that matter to binary formats and to texts.
+
+/// A sequence of numbers that follows from its seed (SplitMix64).
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// The sequence of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`, and 0 if that is 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.number() % end.max(1) as u64) as usize
+    }
+
+    /// One of these.
+    ///
+    /// # Panics
+    ///
+    /// If there are none.
+    pub fn one_of<'a, T: ?Sized>(&mut self, choices: &'a [&'a T]) -> &'a T {
+        choices[self.below(choices.len())]
+    }
+}
+
+/// The longest input in bytes.
+const LONGEST: usize = 64 * 1024;
+
+/// Numbers at the edges of what lengths and counts may be.
+const EDGES: [i32; 14] = [0, 1, -1, 2, 4, 5, 15, 16, 17, 255, 65_536, 48_000_000, i32::MAX, i32::MIN];
+
+/// Changes `bytes` in one way. `words` are what may be put in, and `other` is another input to take pieces from.
+pub fn mutate(bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]], random: &mut Random) {
+    let at = random.below(bytes.len());
+    let length = 1 + random.below(16);
+    let end = (at + length).min(bytes.len());
+    match random.below(12) {
+        0 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
+        1 if !bytes.is_empty() => bytes[at] = random.number() as u8,
+        2 if !bytes.is_empty() => {
+            bytes[at] = random.one_of::<u8>(&[&0, &1, &2, &3, &4, &0x10, &0x7f, &0x80, &0xff]).to_owned()
+        }
+        3 => overwrite(bytes, at, &EDGES[random.below(EDGES.len())].to_le_bytes()),
+        4 => nudge(bytes, at, random),
+        5 => drop(bytes.drain(at..end)),
+        6 => {
+            let piece = bytes[at..end].to_vec();
+            let to = random.below(bytes.len());
+            insert(bytes, to, &piece);
+        }
+        7 => bytes.truncate(at),
+        8 => {
+            let from = random.below(other.len());
+            let to = (from + 1 + random.below(64)).min(other.len());
+            insert(bytes, at, &other[from..to]);
+        }
+        9 => {
+            let from = random.below(other.len());
+            bytes.truncate(at);
+            bytes.extend_from_slice(&other[from..]);
+        }
+        10 if !words.is_empty() => {
+            let word = random.one_of(words);
+            insert(bytes, at, word);
+        }
+        11 if !words.is_empty() => {
+            let word = random.one_of(words);
+            overwrite(bytes, at, word);
+        }
+        _ => insert(bytes, at, &[random.number() as u8]),
+    }
+    bytes.truncate(LONGEST);
+}
+
+/// Adds a little to a number of 32 bits, as most lengths are.
+fn nudge(bytes: &mut [u8], at: usize, random: &mut Random) {
+    if let Some(number) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<4>()) {
+        let by = random.below(9) as i32 - 4;
+        *number = i32::from_le_bytes(*number).wrapping_add(by).to_le_bytes();
+    }
+}
+
+fn overwrite(bytes: &mut [u8], at: usize, with: &[u8]) {
+    let end = (at + with.len()).min(bytes.len());
+    bytes[at..end].copy_from_slice(&with[..end - at]);
+}
+
+fn insert(bytes: &mut Vec<u8>, at: usize, piece: &[u8]) {
+    drop(bytes.splice(at..at, piece.iter().copied()));
+}

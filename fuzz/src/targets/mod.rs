@@ -1,0 +1,40 @@
+//! The targets.
+
+mod addresses;
+mod authentication;
+mod messages;
+mod replies;
+
+use crate::Target;
+
+/// All of them.
+pub const TARGETS: [Target; 10] = [
+    messages::HEADER,
+    messages::OP_MSG,
+    messages::COMPRESSED,
+    messages::COMPRESS,
+    replies::HELLO,
+    replies::REPLY,
+    authentication::SASL,
+    authentication::SCRAM_FIRST,
+    authentication::SCRAM_FINAL,
+    addresses::ADDRESS,
+];
+
+/// Leaves an input as it is.
+fn as_it_is(_: &mut Vec<u8>) {}
+
+/// Puts the length before a message or a document right, and ends a document as documents end.
+fn length_first(bytes: &mut Vec<u8>) {
+    let length = bytes.len() as u32;
+    if let Some(field) = bytes.first_chunk_mut::<4>() {
+        *field = length.to_le_bytes();
+    }
+}
+
+fn document(bytes: &mut Vec<u8>) {
+    if bytes.last() != Some(&0) {
+        bytes.push(0);
+    }
+    length_first(bytes);
+}

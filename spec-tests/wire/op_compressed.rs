@@ -1,0 +1,69 @@
+//! Compressed messages, each compressor in both directions.
+
+use wharf_testbed::mongod::{Mongod, MongodOptions};
+
+use super::*;
+
+const COMPRESSORS: [(Compressor, u8); 3] =
+    [(Compressor::Snappy, 1), (Compressor::Zlib { level: -1 }, 2), (Compressor::Zstd, 3)];
+
+/// Where a compressed message names its compressor.
+const COMPRESSOR_ID: usize = 24;
+
+fn op_code(received: &[u8]) -> i32 {
+    Header::read(received, LIMITS.max_message_size).unwrap().unwrap().op_code
+}
+
+#[test]
+fn each_compressor_is_understood_by_a_server_and_understands_it() {
+    let server = mongod::shared().unwrap();
+    for (compressor, id) in COMPRESSORS {
+        if !compressor.is_supported() {
+            continue;
+        }
+        let mut peer = Peer::connect(server.address(), Some(compressor));
+        let is_compressed = |peer: &Peer| {
+            let compressed = op_code(&peer.received) == compressed::OP_CODE && peer.received[COMPRESSOR_ID] == id;
+            assert!(compressed, "the server has compressed its reply with {}", compressor.name());
+        };
+        peer.run("admin", &rawdoc! { "ping": 1 });
+        is_compressed(&peer);
+
+        // As many documents as fit the first batch of a find.
+        let collection = collection();
+        let documents: Vec<_> = (0..100).map(|i| rawdoc! { "_id": i, "text": "wharf ".repeat(i as usize) }).collect();
+        let insert = rawdoc! { "insert": &*collection, "ordered": true };
+        let inserted = peer.run_with("test", &insert, &[OutgoingSequence::new("documents", &documents)]);
+        assert_eq!(inserted.get_i32("n").unwrap(), 100);
+        is_compressed(&peer);
+        let found = peer.run("test", &rawdoc! { "find": &*collection, "sort": { "_id": 1 }, "batchSize": 100 });
+        assert_eq!(batch(&found, "firstBatch"), documents);
+        is_compressed(&peer);
+        assert!(peer.received.len() * 2 < peer.reply.len(), "the reply is shorter by compression");
+        peer.run("test", &rawdoc! { "drop": &*collection });
+    }
+}
+
+/// Levels are the sender's own business: the server understands all of them.
+#[test]
+#[cfg(feature = "zlib")]
+fn each_level_of_zlib_is_understood_by_a_server() {
+    let server = mongod::shared().unwrap();
+    for level in -1..=9 {
+        let mut peer = Peer::connect(server.address(), Some(Compressor::Zlib { level }));
+        peer.run("admin", &rawdoc! { "ping": 1, "comment": "wharf ".repeat(1_000) });
+    }
+}
+
+/// OP_COMPRESSED, "Connection strings, and results": the server and the client have nothing in common.
+#[test]
+fn a_server_without_the_compressor_answers_uncompressed() {
+    let options =
+        MongodOptions { extra_args: vec!["--networkMessageCompressors".into(), "zlib".into()], ..Default::default() };
+    let server = Mongod::start(options).unwrap();
+    let mut peer = Peer::connect(server.address(), None);
+    let hello = peer.run("admin", &rawdoc! { "hello": 1, "compression": ["snappy", "zstd"] });
+    assert_eq!(hello.get("compression").unwrap(), None);
+    assert_eq!(op_code(&peer.received), op_msg::OP_CODE);
+    server.stop().unwrap();
+}
