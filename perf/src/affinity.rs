@@ -1,0 +1,192 @@
+//! Which cores the server and the clients run on.
+//!
+//! On one core each disturbs the other, and who runs when is up to the scheduler; that costs more than what is to be
+//! measured. So each gets cores of its own.
+
+use std::io;
+
+use crate::arguments::Machine;
+
+/// The cores of both sides. They have none in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    pub server: Vec<usize>,
+    pub client: Vec<usize>,
+}
+
+/// Why the two sides cannot be told apart.
+#[derive(Debug, thiserror::Error)]
+pub enum CannotPlace {
+    /// There is no second core, or it was given away.
+    #[error(
+        "server and clients need cores of their own, {client} for the clients and at least one for the server, but this \
+         process may use {available}. With --no-pin it runs all the same, and measures the scheduler as well."
+    )]
+    TooFewCores {
+        /// The cores that this process may run on.
+        available: usize,
+        /// How many the clients are to have.
+        client: usize,
+    },
+    /// The operating system does not say which cores there are, or refuses to use them.
+    #[error("could not choose cores (--no-pin goes without): {0}")]
+    System(#[from] io::Error),
+}
+
+impl Placement {
+    /// The placement that the command line asks for. `None`: none.
+    pub fn choose(machine: &Machine) -> Result<Option<Self>, CannotPlace> {
+        if machine.no_pin {
+            return Ok(None);
+        }
+        Self::split(&system::own_cores()?, machine.client_cores.map(|cores| cores as usize)).map(Some)
+    }
+
+    /// The clients get the last cores: the first one usually has the interrupts to serve.
+    fn split(cores: &[usize], client: Option<usize>) -> Result<Self, CannotPlace> {
+        let client = client.unwrap_or((cores.len() / 2).max(1));
+        match cores.len().checked_sub(client) {
+            None | Some(0) => Err(CannotPlace::TooFewCores { available: cores.len(), client }),
+            Some(server) => {
+                let (server, client) = cores.split_at(server);
+                Ok(Self { server: server.to_vec(), client: client.to_vec() })
+            }
+        }
+    }
+
+    /// Puts a server on its cores, with all the threads it has, and so with those it will have.
+    pub fn place_server(&self, process: u32) -> io::Result<()> {
+        system::move_process(process, &self.server)
+    }
+
+    /// Puts the calling thread on the clients' cores, and so the threads and processes that it starts from now on.
+    pub fn place_client(&self) -> io::Result<()> {
+        system::move_this_thread(&self.client)
+    }
+}
+
+/// How many workers the clients' runtime has: one for each core.
+pub fn workers(placement: Option<&Placement>) -> usize {
+    placement
+        .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |placement| placement.client.len())
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::collections::HashSet;
+    use std::{fs, io};
+
+    use nix::errno::Errno;
+    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use nix::unistd::Pid;
+
+    /// How system calls name the calling thread.
+    const THIS_THREAD: Pid = Pid::from_raw(0);
+
+    pub fn own_cores() -> io::Result<Vec<usize>> {
+        let mask = sched_getaffinity(THIS_THREAD)?;
+        Ok((0..CpuSet::count()).filter(|&core| mask.is_set(core).unwrap_or(false)).collect())
+    }
+
+    pub fn move_this_thread(cores: &[usize]) -> io::Result<()> {
+        Ok(sched_setaffinity(THIS_THREAD, &mask(cores)?)?)
+    }
+
+    /// A new thread has the cores of the thread that starts it. So once a look at all threads has found none that was
+    /// not moved before, there will be none.
+    pub fn move_process(process: u32, cores: &[usize]) -> io::Result<()> {
+        let mask = mask(cores)?;
+        let mut moved = HashSet::new();
+        loop {
+            let mut found_another = false;
+            for entry in fs::read_dir(format!("/proc/{process}/task"))? {
+                let name = entry?.file_name();
+                let thread: i32 = name.to_string_lossy().parse().map_err(io::Error::other)?;
+                if moved.insert(thread) {
+                    found_another = true;
+                    match sched_setaffinity(Pid::from_raw(thread), &mask) {
+                        // It has ended meanwhile.
+                        Ok(()) | Err(Errno::ESRCH) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+            if !found_another {
+                return Ok(());
+            }
+        }
+    }
+
+    fn mask(cores: &[usize]) -> io::Result<CpuSet> {
+        let mut mask = CpuSet::new();
+        cores.iter().try_for_each(|&core| mask.set(core))?;
+        Ok(mask)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::io;
+
+    fn unsupported() -> io::Error {
+        io::Error::new(io::ErrorKind::Unsupported, "this operating system has no affinity that this program knows")
+    }
+
+    pub fn own_cores() -> io::Result<Vec<usize>> {
+        Err(unsupported())
+    }
+
+    pub fn move_this_thread(_cores: &[usize]) -> io::Result<()> {
+        Err(unsupported())
+    }
+
+    pub fn move_process(_process: u32, _cores: &[usize]) -> io::Result<()> {
+        Err(unsupported())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clients_have_half_of_the_cores_or_as_many_as_they_are_given() {
+        let split = |cores: &[usize], client| Placement::split(cores, client).map(|it| (it.server, it.client)).unwrap();
+        assert_eq!(split(&[0, 1], None), (vec![0], vec![1]));
+        assert_eq!(split(&[2, 5, 7], None), (vec![2, 5], vec![7]));
+        assert_eq!(split(&[0, 1, 2, 3], Some(3)), (vec![0], vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn without_a_core_for_each_there_is_no_placement() {
+        for (cores, client) in [(&[0][..], None), (&[], None), (&[0, 1], Some(2)), (&[0, 1], Some(3))] {
+            let refusal = Placement::split(cores, client).unwrap_err().to_string();
+            assert!(refusal.contains("--no-pin"), "{refusal}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn all_threads_of_a_process_are_moved_and_later_ones_with_them() {
+        use std::process::{Command, Stdio};
+
+        let cores = system::own_cores().unwrap();
+        let last = vec![*cores.last().unwrap()];
+        let placement = Placement { server: last.clone(), client: last.clone() };
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        placement.place_server(child.id()).unwrap();
+        let process = nix::unistd::Pid::from_raw(child.id() as i32);
+        let mask = nix::sched::sched_getaffinity(process).unwrap();
+        assert!(cores.iter().all(|&core| mask.is_set(core).unwrap() == (core == last[0])));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+
+        std::thread::spawn(move || {
+            placement.place_client().unwrap();
+            assert_eq!(std::thread::spawn(system::own_cores).join().unwrap().unwrap(), last);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(system::own_cores().unwrap(), cores, "this thread has stayed where it was");
+    }
+}

@@ -1,0 +1,194 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::subjects::Kind;
+
+/// Compares the cost of a `ping` through wharf with a hand-written loop and with the official driver, on a real mongod.
+///
+/// Ends with 0 whatever it finds, unless --check is given; with 2 if it cannot measure.
+#[derive(Debug, Parser)]
+#[command(name = "roundtrips", args_conflicts_with_subcommands = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub mode: Option<Mode>,
+    #[command(flatten)]
+    pub comparison: Comparison,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Mode {
+    /// Runs one subject for long, in this process, for a profiler to look at.
+    Profile(Profile),
+    /// Starts a server and prints its address, until the standard input ends.
+    Serve(Serve),
+    /// One measurement; the comparison runs it.
+    #[command(hide = true)]
+    Cell(Cell),
+    /// One cold start; the comparison runs it.
+    #[command(hide = true)]
+    ColdStart(ColdStart),
+}
+
+#[derive(Debug, Args)]
+pub struct Comparison {
+    /// How often everything is measured; medians are shown.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// How long each measurement takes, in seconds.
+    #[arg(long, default_value = "2", value_parser = seconds)]
+    pub seconds: Duration,
+    /// How long the load runs before each measurement, in seconds.
+    #[arg(long, default_value = "1", value_parser = seconds)]
+    pub warm_up: Duration,
+    /// How many tasks share the connections.
+    #[arg(long, value_delimiter = ',', default_value = "1,64,512,4096",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub tasks: Vec<u32>,
+    /// What is measured.
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "floor,wharf,official")]
+    pub subjects: Vec<Kind>,
+    /// How many tasks meet a fresh pool in the cold start; 0 leaves the cold start out.
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    pub cold_tasks: u32,
+    /// Appends each measurement to this file, as a line of JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Ends with 1 unless every claim holds.
+    #[arg(long)]
+    pub check: bool,
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// Where server and clients run.
+#[derive(Debug, Clone, Args)]
+pub struct Machine {
+    /// A server that runs already: host:port, without authentication and TLS. By default one is started.
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    pub uri: Option<String>,
+    /// How many cores the clients have; the server has the others. By default half of them.
+    #[arg(long, value_name = "CORES", conflicts_with = "no_pin", value_parser = clap::value_parser!(u32).range(1..))]
+    pub client_cores: Option<u32>,
+    /// Lets the operating system place server and clients. The numbers then say more about the scheduler.
+    #[arg(long)]
+    pub no_pin: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Profile {
+    /// What runs.
+    #[arg(long, value_enum, default_value = "wharf")]
+    pub subject: Kind,
+    /// How many tasks share the connections.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub tasks: u32,
+    /// How many connections they share.
+    #[arg(long, default_value_t = CONNECTIONS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub connections: u32,
+    /// How long it runs, in seconds.
+    #[arg(long, default_value = "20", value_parser = seconds, conflicts_with = "operations")]
+    pub seconds: Duration,
+    /// How many operations it runs, instead of for how long; shared evenly by the tasks, and at least one each.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub operations: Option<u64>,
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+#[derive(Debug, Args)]
+pub struct Serve {
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// What every child process is told.
+#[derive(Debug, Args)]
+pub struct Child {
+    #[arg(long, value_enum)]
+    pub subject: Kind,
+    #[arg(long)]
+    pub server: String,
+    #[arg(long)]
+    pub workers: usize,
+    #[arg(long)]
+    pub tasks: u32,
+    #[arg(long)]
+    pub connections: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct Cell {
+    #[command(flatten)]
+    pub child: Child,
+    #[arg(long, value_parser = seconds)]
+    pub seconds: Duration,
+    #[arg(long, value_parser = seconds)]
+    pub warm_up: Duration,
+}
+
+#[derive(Debug, Args)]
+pub struct ColdStart {
+    #[command(flatten)]
+    pub child: Child,
+}
+
+/// The size of the pools that are compared.
+pub const CONNECTIONS: u32 = 100;
+
+/// An hour is more than enough, and well within what the clock can add.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 3_600.0 => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("must be a number of seconds above 0 and up to 3600".to_owned()),
+    }
+}
+
+/// Every subject must be able to use it, and the floor knows neither credentials nor options.
+fn address(text: &str) -> Result<String, String> {
+    let refuse = || Err("must be host:port or mongodb://host:port, with nothing else".to_owned());
+    let bare = text.strip_prefix("mongodb://").unwrap_or(text);
+    let bare = bare.strip_suffix('/').unwrap_or(bare);
+    match bare.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && !host.contains(['@', '/', ',', '?']) => match port.parse::<u16>() {
+            Ok(port) if port != 0 => Ok(bare.to_owned()),
+            _ => refuse(),
+        },
+        _ => refuse(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn an_address_is_a_host_and_a_port_and_nothing_else() {
+        for accepted in ["127.0.0.1:1", "mongodb://127.0.0.1:1", "mongodb://127.0.0.1:1/"] {
+            assert_eq!(address(accepted).as_deref(), Ok("127.0.0.1:1"));
+        }
+        for refused in
+            ["", "host", "host:0", "host:65536", "user:password@host:1", "a:1,b:2", "mongodb://a:1/?tls=true"]
+        {
+            assert!(address(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_above_zero_and_within_an_hour() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for refused in ["0", "-1", "3601", "NaN", "inf", "soon"] {
+            assert!(seconds(refused).is_err(), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What the child processes of the comparison do, and what a profiler looks at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::arguments::{Cell, ColdStart, Profile};
+use crate::cold_start;
+use crate::load::{self, Outcome};
+use crate::server::Server;
+use crate::statistics::percentile;
+use crate::subjects::{Floor, Kind, Official, Subject, Wharf};
+use crate::{Failure, arguments};
+
+/// The result of one measurement under load, as it travels from a child process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CellResult {
+    pub operations: u64,
+    pub seconds: f64,
+    /// In user space and in the kernel.
+    pub cpu_seconds: f64,
+    pub p50_nanos: u64,
+    pub p99_nanos: u64,
+    /// Connections opened meanwhile; above zero the pool had not settled.
+    pub opened: i64,
+}
+
+impl TryFrom<Outcome> for CellResult {
+    type Error = Failure;
+
+    fn try_from(mut outcome: Outcome) -> Result<Self, Failure> {
+        let too_short = || Failure::from("no operation ended during the measurement: give it more --seconds");
+        Ok(Self {
+            operations: outcome.latencies.len() as u64,
+            seconds: outcome.elapsed.as_secs_f64(),
+            cpu_seconds: outcome.cpu.as_secs_f64(),
+            p50_nanos: percentile(&mut outcome.latencies, 0.5).ok_or_else(too_short)?,
+            p99_nanos: percentile(&mut outcome.latencies, 0.99).ok_or_else(too_short)?,
+            opened: outcome.opened,
+        })
+    }
+}
+
+/// Prints one [`CellResult`].
+pub fn cell(arguments: &Cell) -> Result<(), Failure> {
+    let result = match arguments.child.subject {
+        Kind::Floor => measure::<Floor>(arguments),
+        Kind::Wharf => measure::<Wharf>(arguments),
+        Kind::Official => measure::<Official>(arguments),
+    };
+    println!("{}", serde_json::to_string(&result?)?);
+    Ok(())
+}
+
+fn measure<S: Subject>(Cell { child, seconds, warm_up }: &Cell) -> Result<CellResult, Failure> {
+    let runtime = load::runtime(child.workers)?;
+    let subject = Arc::new(runtime.block_on(filled::<S>(&child.server, child.connections))?);
+    let outcome = load::measure(&runtime, &subject, &child.server, child.tasks, (*warm_up, *seconds))?;
+    runtime.block_on(subject.close());
+    outcome.try_into()
+}
+
+async fn filled<S: Subject>(server: &str, connections: u32) -> Result<S, Failure> {
+    let subject = S::open(server, connections).await?;
+    subject.fill().await?;
+    Ok(subject)
+}
+
+/// Prints one [`cold_start::ColdResult`].
+pub fn cold_start(ColdStart { child }: &ColdStart) -> Result<(), Failure> {
+    let runtime = load::runtime(child.workers)?;
+    let (server, tasks, connections) = (child.server.clone(), child.tasks, child.connections);
+    // On a worker, so that no other thread takes part.
+    let running = match child.subject {
+        Kind::Floor => runtime.spawn(cold_start::second_of_two::<Floor>(server, tasks, connections)),
+        Kind::Wharf => runtime.spawn(cold_start::second_of_two::<Wharf>(server, tasks, connections)),
+        Kind::Official => runtime.spawn(cold_start::second_of_two::<Official>(server, tasks, connections)),
+    };
+    println!("{}", serde_json::to_string(&runtime.block_on(running)??)?);
+    Ok(())
+}
+
+/// Runs one subject for a profiler.
+pub fn profile(arguments: &Profile) -> Result<(), Failure> {
+    match arguments.subject {
+        Kind::Floor => profile_one::<Floor>(arguments),
+        Kind::Wharf => profile_one::<Wharf>(arguments),
+        Kind::Official => profile_one::<Official>(arguments),
+    }
+}
+
+fn profile_one<S: Subject>(arguments: &Profile) -> Result<(), Failure> {
+    let &arguments::Profile { subject: kind, tasks, connections, seconds, operations, ref machine } = arguments;
+    let server = Server::provide(machine)?;
+    eprintln!("{kind}, {tasks} tasks, {connections} connections; {}", server.describe());
+    let runtime = load::runtime(server.workers())?;
+    let subject = Arc::new(runtime.block_on(filled::<S>(&server.address, connections))?);
+    match operations {
+        Some(operations) => {
+            let each = operations.div_ceil(tasks.into());
+            load::run(&runtime, &subject, tasks, each)?;
+            println!("{} operations", each * u64::from(tasks));
+        }
+        None => {
+            let limits = (Duration::from_secs(1), seconds);
+            let result: CellResult = load::measure(&runtime, &subject, &server.address, tasks, limits)?.try_into()?;
+            println!("{}", serde_json::to_string(&result)?);
+            println!("{:.1} % of the process's CPU time in user space", 100.0 * load::user_share()?);
+        }
+    }
+    runtime.block_on(subject.close());
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! What a round trip through wharf costs on a real `mongod`, beside a hand-written loop over bare streams (the floor)
+//! and the official driver.
+//!
+//! The comparison runs each measurement in a child process of its own, so that nothing of another subject is alive and
+//! the process's CPU time is that of the subject alone. The server runs on some cores and the clients on the others.
+
+mod affinity;
+mod arguments;
+mod child;
+mod claims;
+mod cold_start;
+mod comparison;
+mod load;
+mod observer;
+mod report;
+mod server;
+mod statistics;
+mod subjects;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Mode};
+
+/// Whatever ends the program early, for people to read.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match &arguments.mode {
+        None => comparison::run(&arguments.comparison),
+        Some(Mode::Profile(profile)) => child::profile(profile).map(|()| true),
+        Some(Mode::Serve(serve)) => server::serve(serve, io::stdin()).map(|()| true),
+        Some(Mode::Cell(cell)) => child::cell(cell).map(|()| true),
+        Some(Mode::ColdStart(cold)) => child::cold_start(cold).map(|()| true),
+    };
+    match outcome {
+        Ok(all_hold) if all_hold || !arguments.comparison.check => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("roundtrips: {failure}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What the server itself says about its connections.
+
+use std::time::{Duration, Instant};
+
+use bson::{RawDocument, rawdoc};
+use wharf::{Endpoint, EndpointConnection};
+
+use crate::Failure;
+
+/// The pause between two looks at a number that is to come to rest.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long it may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection of its own, opened before whatever it observes.
+pub struct Observer {
+    connection: EndpointConnection,
+}
+
+/// The server's count of its connections, the observer's included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connections {
+    /// Those open now.
+    pub current: i64,
+    /// Those opened since the server started.
+    pub created: i64,
+}
+
+impl Observer {
+    pub async fn connect(server: &str) -> Result<Self, Failure> {
+        Ok(Self { connection: Endpoint::new(server)?.connect().await? })
+    }
+
+    pub async fn connections(&mut self) -> Result<Connections, Failure> {
+        let command = rawdoc! {
+            "serverStatus": 1, "repl": 0, "metrics": 0, "locks": 0, "wiredTiger": 0, "tcmalloc": 0, "opLatencies": 0,
+        };
+        let status = self.connection.run_command("admin", &command).await?;
+        let connections = status.get_document("connections")?;
+        Ok(Connections { current: whole(connections, "current")?, created: whole(connections, "totalCreated")? })
+    }
+
+    /// The counts once they have come to rest: connections that were being opened or closed are counted then.
+    pub async fn at_rest(&mut self) -> Result<Connections, Failure> {
+        let began = Instant::now();
+        let mut last = self.connections().await?;
+        while began.elapsed() < PATIENCE {
+            tokio::time::sleep(PAUSE).await;
+            let now = self.connections().await?;
+            if now == last {
+                return Ok(now);
+            }
+            last = now;
+        }
+        Err(format!("the server's connections did not come to rest within {PATIENCE:?}").into())
+    }
+
+    /// Waits until no more connections are open than `before`.
+    pub async fn until_closed(&mut self, before: Connections) -> Result<(), Failure> {
+        let began = Instant::now();
+        while self.connections().await?.current > before.current {
+            if began.elapsed() > PATIENCE {
+                return Err(format!("the server still has the pool's connections {PATIENCE:?} after its end").into());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+}
+
+fn whole(document: &RawDocument, field: &str) -> Result<i64, Failure> {
+    let value = document.get(field)?.ok_or_else(|| format!("serverStatus has no connections.{field}"))?;
+    let number = value.as_i64().or_else(|| value.as_i32().map(i64::from));
+    number.ok_or_else(|| format!("serverStatus has no whole number in connections.{field}").into())
+}

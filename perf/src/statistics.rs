@@ -1,0 +1,50 @@
+//! Medians and percentiles.
+
+/// The value that a share of all are at or below, of at least one. Sorts the values.
+pub fn percentile(values: &mut [u64], share: f64) -> Option<u64> {
+    values.sort_unstable();
+    let rank = (share * values.len() as f64).ceil() as usize;
+    values.get(rank.max(1) - 1).copied()
+}
+
+/// The value in the middle, or between the two in the middle.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+/// The least and the greatest.
+pub fn range(values: &[f64]) -> Option<(f64, f64)> {
+    let least = values.iter().copied().reduce(f64::min)?;
+    let greatest = values.iter().copied().reduce(f64::max)?;
+    Some((least, greatest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_one_of_the_values() {
+        let mut hundred: Vec<u64> = (1..=100).rev().collect();
+        assert_eq!(percentile(&mut hundred, 0.5), Some(50));
+        assert_eq!(percentile(&mut hundred, 0.99), Some(99));
+        assert_eq!(percentile(&mut hundred, 1.0), Some(100));
+        assert_eq!(percentile(&mut [7], 0.01), Some(7));
+        assert_eq!(percentile(&mut [], 0.5), None);
+    }
+
+    #[test]
+    fn a_median_is_in_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(&[]), None);
+        assert_eq!(range(&[2.0, 1.0, 3.0]), Some((1.0, 3.0)));
+    }
+}

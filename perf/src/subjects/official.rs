@@ -1,0 +1,53 @@
+//! The official driver, with every option but the pool's size at its default.
+
+use std::sync::Arc;
+
+use bson::doc;
+use mongodb::event::EventHandler;
+use mongodb::event::sdam::SdamEvent;
+use mongodb::options::{ClientOptions, ServerAddress};
+use mongodb::{Client, Database};
+use tokio::sync::Notify;
+
+use super::Subject;
+use crate::Failure;
+
+/// A client that has found its server.
+pub struct Official {
+    client: Client,
+    admin: Database,
+}
+
+impl Subject for Official {
+    async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
+        let discovered = Arc::new(Notify::new());
+        let on_event = {
+            let discovered = discovered.clone();
+            move |event| {
+                if let SdamEvent::ServerHeartbeatSucceeded(_) = event {
+                    discovered.notify_one();
+                }
+            }
+        };
+        let options = ClientOptions::builder()
+            .hosts(vec![ServerAddress::parse(server)?])
+            .direct_connection(true)
+            .max_pool_size(connections)
+            .sdam_event_handler(EventHandler::callback(on_event))
+            .build();
+        let client = Client::with_options(options)?;
+        // The other subjects need not find out first what kind of server it is, so that is not to count.
+        discovered.notified().await;
+        Ok(Self { admin: client.database("admin"), client })
+    }
+
+    async fn ping(&self) -> Result<(), Failure> {
+        // An error unless the reply reports success. The driver takes the document, so it is made each time.
+        self.admin.run_command(doc! { "ping": 1 }).await?;
+        Ok(())
+    }
+
+    async fn close(&self) {
+        self.client.clone().shutdown().await;
+    }
+}
