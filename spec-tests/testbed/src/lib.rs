@@ -3,3 +3,4 @@
 pub mod embedded;
 pub mod mongod;
 pub mod provision;
+pub mod scripted;
