@@ -1,7 +1,7 @@
 //! Authentication against a real server, and against servers that do not play by the rules.
 #![cfg(not(loom))]
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};

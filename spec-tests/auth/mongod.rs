@@ -193,21 +193,22 @@ async fn a_pool_is_authenticated_whatever_number_of_connections_it_opens() {
 #[tokio::test]
 async fn a_server_api_is_declared_during_authentication_too() {
     let mongod = Mongod::start(MongodOptions {
+        auth: true,
         extra_args: vec!["--setParameter".into(), "requireApiVersion=1".into()],
         ..MongodOptions::default()
     })
     .unwrap();
     let address = mongod.address().to_string();
-    let options = |api: bool| {
-        let options = Options::new([address.as_str()]).unwrap();
-        let declared = wharf::ServerApi { version: "1".into(), strict: Some(true), deprecation_errors: Some(true) };
-        if api { options.server_api(declared) } else { options }
-    };
-    let mut plain = options(false).endpoint().unwrap().connect().await.unwrap();
-    let refused = plain.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-    assert_eq!(refused.command_error().unwrap().code, 498_870);
+    let options = || Options::new([address.as_str()]).unwrap();
+    let refused = options().endpoint().unwrap().connect().await.unwrap_err();
+    assert_eq!((refused.stage, refused.source.is::<wharf::CommandError>()), (Stage::Hello, true), "{refused}");
 
-    let mut declared = options(true).endpoint().unwrap().connect().await.unwrap();
+    let api = wharf::ServerApi { version: "1".into(), strict: None, deprecation_errors: None };
+    let mut first = options().server_api(api.clone()).endpoint().unwrap().connect().await.unwrap();
+    create(&mut first, "admin", "both", "both", &BOTH).await;
+    let api = wharf::ServerApi { strict: Some(true), deprecation_errors: Some(true), ..api };
+    let declared = options().server_api(api).credential(Credential::new("both", "both"));
+    let mut declared = declared.endpoint().unwrap().connect().await.unwrap();
     run(&mut declared, "admin", doc! { "ping": 1 }).await;
     let refused = declared.run_command("admin", &rawdoc! { "serverStatus": 1 }).await.unwrap_err();
     assert_eq!(&*refused.command_error().unwrap().code_name, "APIStrictError");

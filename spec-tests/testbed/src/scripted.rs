@@ -5,11 +5,12 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bson::{Document, RawDocumentBuf};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
 
@@ -35,7 +36,7 @@ pub type Script = Box<dyn FnMut(&Document) -> Answer + Send>;
 #[derive(Debug)]
 pub struct ScriptedServer {
     address: SocketAddr,
-    commands: Arc<Mutex<Vec<Document>>>,
+    commands: Arc<watch::Sender<Vec<Document>>>,
     accepting: JoinHandle<()>,
 }
 
@@ -48,7 +49,7 @@ impl ScriptedServer {
     pub async fn start(script: impl Fn() -> Script + Send + 'static) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let commands: Arc<Mutex<Vec<Document>>> = Arc::default();
+        let commands = Arc::new(watch::Sender::new(Vec::new()));
         let recorded = Arc::clone(&commands);
         let accepting = tokio::spawn(async move {
             // Dropped with this task, which ends all connections.
@@ -70,7 +71,13 @@ impl ScriptedServer {
     /// All commands so far, of all connections, in the order in which they arrived.
     #[must_use]
     pub fn commands(&self) -> Vec<Document> {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.commands.borrow().clone()
+    }
+
+    /// Waits until so many commands have arrived.
+    pub async fn until(&self, commands: usize) {
+        // The sender lives as long as `self`, so this ends only when there are enough.
+        let _ = self.commands.subscribe().wait_for(|arrived| arrived.len() >= commands).await;
     }
 
     /// The names of all commands so far.
@@ -81,7 +88,7 @@ impl ScriptedServer {
 
     /// Forgets the commands so far.
     pub fn forget(&self) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.commands.send_modify(Vec::clear);
     }
 }
 
@@ -97,19 +104,23 @@ pub fn name(command: &Document) -> String {
     command.keys().next().cloned().unwrap_or_default()
 }
 
-async fn serve(mut stream: TcpStream, mut script: Script, commands: Arc<Mutex<Vec<Document>>>) {
+async fn serve(mut stream: TcpStream, mut script: Script, commands: Arc<watch::Sender<Vec<Document>>>) {
     // Whatever ends a connection, there is nobody left on it to be told.
     let _ = follow(&mut stream, &mut script, &commands).await;
 }
 
-async fn follow(stream: &mut TcpStream, script: &mut Script, commands: &Mutex<Vec<Document>>) -> io::Result<()> {
+async fn follow(
+    stream: &mut TcpStream,
+    script: &mut Script,
+    commands: &watch::Sender<Vec<Document>>,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut incoming = Vec::new();
     loop {
         let header = receive(stream, &mut incoming).await?;
         let message = Message::decode(&incoming, LIMITS).map_err(io::Error::other)?;
         let command = Document::try_from(message.body).map_err(io::Error::other)?;
-        commands.lock().unwrap_or_else(PoisonError::into_inner).push(command.clone());
+        commands.send_modify(|commands| commands.push(command.clone()));
         match script(&command) {
             Answer::Reply(document) => stream.write_all(&reply(header, &document)?).await?,
             Answer::Cut(document, bytes) => {
