@@ -9,6 +9,7 @@
 //! - [`op_msg`]: requests and replies (OP_MSG specification).
 //! - [`compressed`]: the envelope of a compressed message (OP_COMPRESSED specification).
 //! - [`reply`]: what a command's reply says about its success.
+//! - [`server_api`]: what every command carries if a server API is declared.
 //! - [`hello`] and [`metadata`]: the first command on every connection, and its reply (MongoDB Handshake
 //!   specification).
 //! - [`auth`]: what is said to prove who the client is (Authentication specification).
@@ -24,6 +25,7 @@ pub mod hello;
 pub mod metadata;
 pub mod op_msg;
 pub mod reply;
+pub mod server_api;
 
 #[doc(inline)]
 pub use header::Header;
