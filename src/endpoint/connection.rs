@@ -128,15 +128,17 @@ impl EndpointConnection {
         &self.hello
     }
 
-    /// This end's socket address.
+    /// This end's IP address and port; `None` if the connection is a Unix domain socket's.
     #[must_use]
-    pub fn local_address(&self) -> SocketAddr {
+    pub fn local_address(&self) -> Option<SocketAddr> {
         self.channel.transport().local()
     }
 
-    /// The server's socket address.
+    /// The IP address and port of the other end: the server's, or the proxy's if the connection goes through one.
+    ///
+    /// `None` if the connection is a Unix domain socket's, whose path is the [`address`](Self::address).
     #[must_use]
-    pub fn peer_address(&self) -> SocketAddr {
+    pub fn peer_address(&self) -> Option<SocketAddr> {
         self.channel.transport().peer()
     }
 

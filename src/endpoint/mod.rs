@@ -34,7 +34,7 @@ pub use authentication::{AuthenticationCause, AuthenticationFailed};
 pub use connection::{CommandFailure, EndpointConnection};
 pub use deadline::ConnectTimeout;
 pub use pooled::OperationError;
-pub use transport::ConnectFailed;
+pub use transport::{ConnectFailed, FailedAttempt, NoTrustedAuthority, ProxyFailed};
 
 #[doc(inline)]
 pub use crate::wire::CommandError;
@@ -44,7 +44,7 @@ use channel::Channel;
 use connection::Opened;
 use deadline::Deadline;
 use handshake::Handshake;
-use transport::Connector;
+use transport::{Connector, Connectors};
 
 /// One MongoDB server, or a load balancer in front of several, and how connections to it are opened.
 ///
@@ -102,10 +102,11 @@ impl Options {
         let options = Arc::new(self.clone());
         let handshake = Arc::new(Handshake::new(&options));
         let authenticator = Authenticator::new(&options)?;
+        let connectors = Connectors::new(&options)?;
         let endpoint = |address: &ServerAddress| {
             Ok(Endpoint {
                 address: address.clone(),
-                connector: Connector::new(address, &options)?,
+                connector: connectors.connector(address)?,
                 options: options.clone(),
                 handshake: handshake.clone(),
                 authenticator: authenticator.clone(),
