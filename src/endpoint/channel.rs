@@ -1,6 +1,7 @@
 //! Requests and replies over a stream of bytes, as exchanges that can be left and taken up again.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bson::RawDocument;
@@ -55,6 +56,9 @@ pub(super) enum Phase {
         /// What follows it; `None` for a request without a reply.
         then: Option<Awaited>,
     },
+    /// A request without a reply is written, but may still be in the stream's own buffer, which only a later read or
+    /// write would push on.
+    Flushing,
     /// The reply is being read, into `incoming`.
     Receiving(Awaited),
     /// The reply is there.
@@ -89,10 +93,12 @@ pub(super) struct Request<'a> {
     pub appended: &'a [u8],
 }
 
-/// A reply as it lies in the channel's buffer.
+/// A reply that lies in one of the channel's buffers until the channel is used again. [`Channel::body`] shows it.
 #[derive(Debug)]
-pub(super) struct Reply<'c> {
-    pub body: &'c RawDocument,
+pub(super) struct Reply {
+    /// Where its body is.
+    body: Range<usize>,
+    is_plain: bool,
     /// Whether another one follows by itself.
     pub more_to_come: bool,
 }
@@ -171,16 +177,20 @@ impl Channel {
             Phase::Sending { then: None, .. } => Fit::Unfinished,
             // Only the server knows how many replies there will be, and closing the connection also stops it.
             Phase::Sending { then: Some(awaited), .. } | Phase::Receiving(awaited) | Phase::Received(awaited) => {
-                if awaited.exhaust { Fit::Broken } else { Fit::Unfinished }
+                if awaited.exhaust {
+                    Fit::Broken
+                } else {
+                    Fit::Unfinished
+                }
             }
-            Phase::Discarding { .. } => Fit::Unfinished,
+            Phase::Flushing | Phase::Discarding { .. } => Fit::Unfinished,
             Phase::Errored => Fit::Broken,
         }
     }
 
     /// Whether the exchange is about to be read, rather than written.
     pub fn is_sent(&self) -> bool {
-        !matches!(self.phase, Phase::Idle | Phase::Sending { .. })
+        !matches!(self.phase, Phase::Idle | Phase::Sending { .. } | Phase::Flushing)
     }
 
     /// Sends `command`, and returns the reply's body as it lies in the channel's own buffer.
@@ -188,8 +198,9 @@ impl Channel {
     /// Dropping the future before it has ended leaves the exchange unfinished if anything was sent.
     pub async fn exchange(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, ExchangeError> {
         self.begin(&Request { database, body: command, sequences: &[], flags: Flags::NONE, appended: &[] })?;
-        while !self.advance().await? {}
-        Ok(self.take_reply()?.body)
+        self.finish().await?;
+        let reply = self.take_reply()?;
+        Ok(self.body(&reply))
     }
 
     /// Notices what has come over an idle stream, where nobody has asked for anything. As long as nothing has, this is
@@ -261,9 +272,16 @@ impl Channel {
                 self.phase = match then {
                     _ if written + sent < self.outgoing.len() => Phase::Sending { written: written + sent, then },
                     Some(awaited) => Phase::Receiving(awaited),
-                    None => Phase::Idle,
+                    None => Phase::Flushing,
                 };
-                Ok(self.phase == Phase::Idle)
+                Ok(false)
+            }
+            Phase::Flushing => {
+                if let Err(error) = self.transport.flush().await {
+                    return Err(self.network(error));
+                }
+                self.phase = Phase::Idle;
+                Ok(true)
             }
             Phase::Receiving(awaited) => {
                 if self.taken > 0 {
@@ -290,12 +308,19 @@ impl Channel {
         }
     }
 
+    /// Advances until there is nothing more to write or read. Loses nothing when it is dropped, either.
+    #[inline]
+    pub async fn finish(&mut self) -> Result<(), ExchangeError> {
+        while !self.advance().await? {}
+        Ok(())
+    }
+
     /// Ends the exchange whose reply is there, or where others follow it by themselves, goes on to the next of them.
     ///
     /// # Errors
     ///
     /// [`ExchangeError::Wire`] if it is no reply; the channel is errored then.
-    pub fn take_reply(&mut self) -> Result<Reply<'_>, ExchangeError> {
+    pub fn take_reply(&mut self) -> Result<Reply, ExchangeError> {
         let Phase::Received(awaited) = self.phase else { return Err(ExchangeError::Errored) };
         // Until the reply turns out to be one.
         self.phase = Phase::Errored;
@@ -304,7 +329,8 @@ impl Channel {
         let length = header.message_length as usize;
         // The next reply of a stream may have been read along with this one.
         let bytes = if awaited.exhaust { &self.incoming[..length] } else { &self.incoming[..] };
-        let bytes = if header.op_code == compressed::OP_CODE {
+        let is_plain = header.op_code == compressed::OP_CODE;
+        let bytes = if is_plain {
             self.plain.clear();
             compressed::decompress(bytes, most, &mut self.plain)?;
             &self.plain[..]
@@ -328,7 +354,25 @@ impl Channel {
         } else {
             Phase::Idle
         };
-        Ok(Reply { body: message.body, more_to_come })
+        let body = message.body.as_bytes();
+        let start = body.as_ptr().addr() - bytes.as_ptr().addr();
+        Ok(Reply { body: start..start + body.len(), is_plain, more_to_come })
+    }
+
+    /// The body of the reply that was taken last.
+    pub fn body(&self, reply: &Reply) -> &RawDocument {
+        let buffer = if reply.is_plain { &self.plain } else { &self.incoming };
+        RawDocument::from_bytes(&buffer[reply.body.clone()]).expect("BUG: it was a document when it was decoded")
+    }
+
+    /// Whether a request was begun of which nothing has been sent.
+    pub fn is_unsent(&self) -> bool {
+        matches!(self.phase, Phase::Sending { written: 0, .. })
+    }
+
+    /// What came over the stream breaks the protocol above the messages: nothing more is to.
+    pub fn condemn(&mut self) {
+        self.phase = Phase::Errored;
     }
 
     /// Gives back the room of an unusually large message, between two exchanges.

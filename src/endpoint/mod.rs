@@ -17,22 +17,30 @@ use bson::oid::ObjectId;
 
 use crate::error::{EstablishError, Stage};
 use crate::options::{InvalidAddress, InvalidOption, Options, ServerAddress};
+use crate::pool::Fit;
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
 
 mod authentication;
 mod channel;
+mod command;
 mod connection;
 mod deadline;
+mod exhaust;
+mod failure;
 mod handshake;
 mod platform;
 mod pooled;
+mod salvage;
 #[cfg(test)]
 mod tests;
 mod transport;
 
 pub use authentication::{AuthenticationCause, AuthenticationFailed};
-pub use connection::{CommandFailure, EndpointConnection};
+pub use command::Command;
+pub use connection::EndpointConnection;
 pub use deadline::ConnectTimeout;
+pub use exhaust::Replies;
+pub use failure::{CommandFailure, Expired, Origin};
 pub use pooled::OperationError;
 pub use transport::{ConnectFailed, FailedAttempt, NoTrustedAuthority, ProxyFailed};
 
@@ -189,6 +197,7 @@ impl Endpoint {
         };
         Ok(EndpointConnection::new(Opened {
             address: Arc::clone(&self.address.text),
+            options: Arc::clone(&self.options),
             connection_id: place.connection_id,
             generation: place.generation,
             channel,
@@ -223,6 +232,15 @@ impl Establish for Endpoint {
 
     fn is_errored(&self, connection: &EndpointConnection) -> bool {
         connection.is_errored()
+    }
+
+    #[inline]
+    fn fit(&self, connection: &EndpointConnection) -> Fit {
+        connection.fit()
+    }
+
+    async fn recover(&self, connection: &mut EndpointConnection) {
+        connection.recover().await;
     }
 
     fn abandon_after_fork(&self, connection: EndpointConnection) {

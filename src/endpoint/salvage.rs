@@ -75,7 +75,7 @@ impl Channel {
                     self.take_reply()?;
                     self.trim();
                 }
-                Phase::Discarding { .. } => {
+                Phase::Flushing | Phase::Discarding { .. } => {
                     self.advance().await?;
                 }
                 Phase::Errored => return Err(ExchangeError::Errored.into()),
