@@ -48,6 +48,8 @@ pub(super) struct Opened {
     /// The pool's generation when the connection was created; 0 if it belongs to none.
     pub generation: u64,
     pub channel: Channel,
+    /// The compressor that was agreed on, for all messages that may be compressed; not for those of authentication.
+    pub compressor: Option<Compressor>,
     pub hello: HelloReply,
     /// What repeats the authentication; `None` if there was none.
     pub authentication: Option<Box<Authentication>>,
