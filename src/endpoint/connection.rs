@@ -13,7 +13,7 @@ use super::channel::{Channel, ExchangeError, Reply, Request};
 use super::command::{Command, Limit, MaxTime};
 use super::deadline::Deadline;
 use super::failure::{CommandFailure, Expired, Origin};
-use crate::options::Options;
+use crate::options::{Compressor, Options};
 use crate::pool::Fit;
 use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, Unsuccessful};
 use crate::wire::{CommandError, Flags, HelloReply};
@@ -83,7 +83,9 @@ impl Identity {
 
 impl EndpointConnection {
     pub(super) fn new(opened: Opened) -> Self {
-        let Opened { address, options, connection_id, generation, channel, hello, authentication } = opened;
+        let Opened { address, options, connection_id, generation, mut channel, compressor, hello, authentication } =
+            opened;
+        channel.set_compressor(compressor);
         let identity = Identity { address, connection_id, generation, hello };
         Self { identity, options, channel, authentication, reauthenticating: false }
     }

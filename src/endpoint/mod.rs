@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bson::oid::ObjectId;
 
 use crate::error::{EstablishError, Stage};
-use crate::options::{InvalidAddress, InvalidOption, Options, ServerAddress};
+use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
 use crate::pool::Fit;
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
 

@@ -231,11 +231,7 @@ mod tests {
         for (code, expected) in codes {
             // With a code, the message says nothing.
             let error = rawdoc! { "code": code, "errmsg": "not master or secondary" };
-            let mut failed = rawdoc! { "ok": 0 };
-            error.iter().for_each(|element| {
-                let (name, value) = element.unwrap();
-                failed.append(name, value.to_raw_bson());
-            });
+            let failed = rawdoc! { "ok": 0, "code": code, "errmsg": "not master or secondary" };
             assert_eq!(state_change(&failed), expected, "{code}");
             assert_eq!(state_change(&rawdoc! { "ok": 1, "writeConcernError": error.clone() }), expected, "{code}");
             assert_eq!(state_change(&rawdoc! { "ok": 0, "writeConcernError": error.clone() }), expected, "{code}");
