@@ -17,8 +17,6 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bson::RawDocumentBuf;
-use zeroize::Zeroize;
 
 #[cfg(feature = "aws")]
 mod aws;
@@ -29,6 +27,7 @@ mod keys;
 mod oidc;
 mod scram;
 
+pub(super) use conversation::Wiped;
 pub use failure::{AuthenticationCause, AuthenticationFailed};
 
 use conversation::Conversation;
@@ -64,27 +63,18 @@ enum Method {
     Oidc(oidc::Oidc),
 }
 
-/// What hello carries for authentication.
-#[derive(Debug, Default)]
+/// What hello carries for authentication. It may hold a token, so it cannot be printed.
+#[derive(Default)]
 pub(super) struct Speculation {
     /// `saslSupportedMechs`, if the mechanism is to be negotiated.
     pub supported_mechanisms_of: Option<String>,
     /// `speculativeAuthenticate`.
-    pub command: Option<RawDocumentBuf>,
+    pub command: Option<Wiped>,
     state: Speculated,
 }
 
-impl Drop for Speculation {
-    /// The command may hold a token.
-    fn drop(&mut self) {
-        if let Some(command) = self.command.take() {
-            command.into_bytes().zeroize();
-        }
-    }
-}
-
 /// What must be remembered of the message that was sent along with hello.
-#[derive(Debug, Default)]
+#[derive(Default)]
 enum Speculated {
     #[default]
     Nothing,
@@ -146,9 +136,9 @@ impl Authenticator {
         let (command, state) = match &self.method {
             Method::Scram(scram) => {
                 // If there are no random bytes now, the conversation that follows says so.
-                let (command, state) = scram
-                    .speculation()
-                    .map_or((None, Speculated::Nothing), |(command, begun)| (Some(command), Speculated::Scram(begun)));
+                let (command, state) = scram.speculation().map_or((None, Speculated::Nothing), |(command, begun)| {
+                    (Some(Wiped::new(command)), Speculated::Scram(begun))
+                });
                 return Speculation { supported_mechanisms_of: scram.supported_mechanisms_of(), command, state };
             }
             Method::X509 => {
@@ -166,7 +156,7 @@ impl Authenticator {
                 Some((command, token)) => (Some(command), Speculated::Oidc(token)),
             },
         };
-        Speculation { supported_mechanisms_of: None, command, state }
+        Speculation { supported_mechanisms_of: None, command: command.map(Wiped::new), state }
     }
 
     /// Authenticates a new connection, after its hello. `speculation` is what was sent along with that hello.
@@ -185,14 +175,14 @@ impl Authenticator {
         channel: &mut Channel,
         address: &ServerAddress,
         hello: &HelloReply,
-        mut speculation: Speculation,
+        speculation: Speculation,
         deadline: Deadline,
     ) -> Result<Option<Authentication>, AuthenticationFailed> {
         if hello.is_arbiter() {
             return Ok(None);
         }
         let mut conversation = Conversation::new(channel, address, deadline);
-        let speculated = (std::mem::take(&mut speculation.state), hello.speculative_authenticate());
+        let speculated = (speculation.state, hello.speculative_authenticate());
         let state = match &self.method {
             Method::Scram(scram) => {
                 let hash = scram.choose(hello.sasl_supported_mechanisms.as_deref());
