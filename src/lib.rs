@@ -48,6 +48,15 @@ pub use options::{
     Compressor, Credential, DriverInfo, Host, InvalidAddress, Mechanism, Options, ProxyOptions, Secret, ServerAddress,
     ServerApi, TlsOptions,
 };
+#[cfg(all(not(loom), feature = "aws"))]
+#[doc(inline)]
+pub use options::{AwsCredentialProvider, AwsCredentials};
+#[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
+#[doc(inline)]
+pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
+#[cfg(all(not(loom), feature = "oidc"))]
+#[doc(inline)]
+pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 #[doc(inline)]
 pub use pool::{Clear, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]

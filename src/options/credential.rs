@@ -12,6 +12,12 @@ pub struct Credential {
     pub(crate) mechanism: Option<Mechanism>,
     /// `authMechanismProperties`, in the order in which they were given.
     pub(crate) mechanism_properties: Vec<(String, Secret)>,
+    #[cfg(feature = "aws")]
+    pub(crate) aws_provider: Option<super::aws::Provider>,
+    #[cfg(feature = "oidc")]
+    pub(crate) oidc: super::OidcOptions,
+    #[cfg(any(feature = "aws", feature = "oidc"))]
+    pub(crate) cloud: super::CloudEnvironment,
 }
 
 /// `authMechanism`: how a client proves who it is.
