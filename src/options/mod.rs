@@ -10,7 +10,7 @@ use thiserror::Error;
 #[cfg(not(loom))]
 mod address;
 #[cfg(all(not(loom), feature = "aws"))]
-mod aws;
+pub(crate) mod aws;
 #[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
 mod cloud;
 #[cfg(not(loom))]

@@ -17,8 +17,12 @@ use bson::{RawDocument, RawDocumentBuf};
 mod aws;
 mod conversation;
 mod failure;
+#[cfg(any(feature = "aws", feature = "oidc"))]
+mod http;
 #[cfg(feature = "oidc")]
 mod oidc;
+#[cfg(any(feature = "aws", feature = "oidc"))]
+mod token_file;
 
 pub use failure::{AuthenticationCause, AuthenticationFailed};
 
