@@ -58,7 +58,7 @@ pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
 #[doc(inline)]
 pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 #[doc(inline)]
-pub use pool::{Clear, Phase, PoolStatus, Purpose};
+pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool, PoolBuilder, Subscriber};

@@ -1,8 +1,10 @@
 //! Requests and replies over a stream of bytes.
 
 use std::io;
+use std::sync::Arc;
 
 use bson::RawDocument;
+use zeroize::Zeroize;
 
 use super::transport::Transport;
 use crate::wire::header::{self, Header};
@@ -20,6 +22,8 @@ const KEPT_CAPACITY: usize = 256 * 1024;
 pub(super) struct Channel {
     transport: Transport,
     limits: Limits,
+    /// The elements that every command carries: the declared server API.
+    appended: Arc<[u8]>,
     last_request_id: i32,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
@@ -46,9 +50,26 @@ impl From<WireError> for ExchangeError {
 
 impl Channel {
     /// A channel with the limits that hold until the server has told its own.
-    pub fn new(transport: Transport) -> Self {
+    ///
+    /// `appended` are BSON elements that every command is to carry, hello and those of authentication included
+    /// ([`server_api::elements`](crate::wire::server_api::elements)).
+    pub fn new(transport: Transport, appended: Arc<[u8]>) -> Self {
         let limits = Limits { max_message_size: DEFAULT_MAX_MESSAGE_SIZE, max_document_size: 16 * 1024 * 1024 };
-        Self { transport, limits, last_request_id: 0, outgoing: Vec::new(), incoming: Vec::new(), errored: false }
+        Self {
+            transport,
+            limits,
+            appended,
+            last_request_id: 0,
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            errored: false,
+        }
+    }
+
+    /// Overwrites what the buffers hold, after something that may be secret was sent or received.
+    pub fn wipe(&mut self) {
+        self.outgoing.zeroize();
+        self.incoming.zeroize();
     }
 
     /// Holds later messages to the server's own limits.
@@ -91,7 +112,7 @@ impl Channel {
             sequences: &[],
         };
         self.outgoing.clear();
-        op_msg::encode(&request, self.limits.max_message_size, &mut self.outgoing)?;
+        op_msg::encode_with(&request, &[&self.appended], self.limits.max_message_size, &mut self.outgoing)?;
 
         self.errored = true;
         self.transport.write_all(&self.outgoing).await.map_err(ExchangeError::Network)?;

@@ -16,19 +16,27 @@ use crate::error::{EstablishError, Labels, Stage};
 use crate::options::Options;
 use crate::wire::metadata::ClientMetadata;
 use crate::wire::reply::{self, Unsuccessful};
-use crate::wire::{HelloReply, hello};
+use crate::wire::{HelloReply, hello, server_api};
 
 /// What all connections of some options say in their hello.
 #[derive(Debug)]
 pub(super) struct Handshake {
     /// The client metadata, as it is sent.
     client: RawDocumentBuf,
+    /// The elements that declare the server API with every command; empty if none is declared.
+    server_api: Arc<[u8]>,
 }
 
 impl Handshake {
     pub fn new(options: &Options) -> Self {
         let metadata = ClientMetadata { app_name: options.app_name.clone(), ..platform::metadata() };
-        Self { client: metadata.to_document() }
+        let server_api = server_api::elements(options.server_api.as_ref()).into();
+        Self { client: metadata.to_document(), server_api }
+    }
+
+    /// The elements that every command carries, hello included.
+    pub fn server_api(&self) -> &Arc<[u8]> {
+        &self.server_api
     }
 
     /// Makes the handshake on a new channel, which from then on is held to the server's limits.

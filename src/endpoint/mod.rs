@@ -167,9 +167,9 @@ impl Endpoint {
     async fn open(&self, place: Place<'_>) -> Result<EndpointConnection, EstablishError> {
         let deadline = Deadline::after(self.options.connect_timeout);
         let transport = self.connector.connect(deadline).await?;
-        let mut channel = Channel::new(transport);
+        let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
         let speculation = match &self.authenticator {
-            Some(authenticator) => authenticator.speculation().await,
+            Some(authenticator) => authenticator.speculation(&self.address).await,
             None => Speculation::default(),
         };
         let load_balanced = place.identify.is_some();

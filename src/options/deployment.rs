@@ -25,6 +25,8 @@ pub struct Options {
     pub(crate) app_name: Option<String>,
     pub(crate) driver_info: Option<DriverInfo>,
     pub(crate) credential: Option<Credential>,
+    /// The connection string's database.
+    pub(crate) default_database: Option<String>,
     pub(crate) tls: Option<TlsOptions>,
     pub(crate) proxy: Option<ProxyOptions>,
     pub(crate) compressors: Vec<Compressor>,
@@ -47,6 +49,7 @@ impl Options {
             app_name: None,
             driver_info: None,
             credential: None,
+            default_database: None,
             tls: None,
             proxy: None,
             compressors: Vec::new(),
@@ -74,6 +77,13 @@ impl Options {
     /// Who to authenticate as. By default nobody.
     pub fn credential(mut self, credential: Credential) -> Self {
         self.credential = Some(credential);
+        self
+    }
+
+    /// The database that a user is defined in if the credential names none. By default there is none, and then it is
+    /// `admin` (`$external` for `PLAIN`). By itself it makes nobody authenticate.
+    pub fn default_database(mut self, name: impl Into<String>) -> Self {
+        self.default_database = Some(name.into());
         self
     }
 
@@ -140,6 +150,9 @@ impl Options {
                 value: format!("{name:?} ({} bytes)", name.len()),
                 allowed: format!("at most {MAX_APP_NAME} bytes"),
             });
+        }
+        if let Some(credential) = &self.credential {
+            credential.validate()?;
         }
         self.pool.validate()
     }

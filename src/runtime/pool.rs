@@ -48,8 +48,6 @@ pub struct Pool<E: Establish> {
 
 struct Shared<E: Establish> {
     core: Arc<Core<E::Connection, TokioHost<E>>>,
-    /// Where the pool's tasks run. In a forked child, the runtime of whoever calls.
-    runtime: Option<Handle>,
     /// What this pool is after a fork.
     after_fork: OnceLock<Pool<E>>,
 }
@@ -301,28 +299,29 @@ impl<E: Establish> Pool<E> {
                 before.establish.clone(),
                 before.publisher.subscribers(),
                 before.on_failure.clone(),
+                Handle::try_current().ok(),
                 is_closed,
             );
-            Self::start(core.after_fork(host), Handle::try_current().ok())
+            Self::start(core.after_fork(host))
         });
         // Not before: a subscriber that uses the pool comes here, too.
         successor.shared.core.host().deliver();
         successor.here()
     }
 
-    fn start(core: Arc<Core<E::Connection, TokioHost<E>>>, runtime: Option<Handle>) -> Self {
-        if let Some(runtime) = &runtime
+    fn start(core: Arc<Core<E::Connection, TokioHost<E>>>) -> Self {
+        if let Some(runtime) = &core.host().runtime
             && core.options().interval() != BackgroundInterval::Never
         {
             runtime.spawn(background::keep::<E>(core.clone(), runtime.clone()));
         }
-        Self { shared: Arc::new(Shared { core, runtime, after_fork: OnceLock::new() }) }
+        Self { shared: Arc::new(Shared { core, after_fork: OnceLock::new() }) }
     }
 
     fn runtime(&self) -> Handle {
         // Without one of its own, the pool is a forked child's, and this is called from a check-out's future, which
         // runs on a runtime.
-        self.shared.runtime.clone().unwrap_or_else(Handle::current)
+        self.shared.core.host().runtime.clone().unwrap_or_else(Handle::current)
     }
 }
 
@@ -426,8 +425,8 @@ impl<E: Establish> PoolBuilder<E> {
         };
         fork::watch();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let host = TokioHost::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
-        Ok(Pool::start(Core::new(&self.address, self.options, threads, host)?, Some(runtime)))
+        let host = TokioHost::new(Arc::new(self.establish), self.subscribers, self.on_failure, Some(runtime), false);
+        Ok(Pool::start(Core::new(&self.address, self.options, threads, host)?))
     }
 }
 

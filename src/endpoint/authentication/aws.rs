@@ -61,7 +61,7 @@ impl Aws {
         getrandom::fill(&mut nonce).map_err(|error| Cause::Provider(Box::new(Unavailable::Nonce(error))))?;
         let command = sasl::start(Mechanism::MongoDbAws, client_first(&nonce).as_bytes(), None);
         let reply = SaslReply::read(conversation.run(DATABASE, &command).await?)?;
-        require_done(reply, false)?;
+        require_done(&reply, false)?;
         let server = ServerFirst::read(reply.payload, &nonce)?;
 
         let keys = Keys {
@@ -70,10 +70,10 @@ impl Aws {
             session_token: credentials.session_token.as_ref().map(|token| token.reveal()),
         };
         let message = Zeroizing::new(client_second(&server, keys, now())?.into_bytes());
-        let command = sasl::advance(&reply, &message);
+        let command = sasl::advance(&reply.conversation_id, &message);
         let outcome = conversation.run(DATABASE, &command).await;
         drop(Zeroizing::new(command.into_bytes()));
-        require_done(SaslReply::read(outcome?)?, true)?;
+        require_done(&SaslReply::read(outcome?)?, true)?;
         Ok(())
     }
 
@@ -117,7 +117,7 @@ fn now() -> Timestamp {
 }
 
 /// Refuses a reply that ends the conversation too early, or does not end it.
-fn require_done(reply: SaslReply<'_>, done: bool) -> Result<(), WireError> {
+fn require_done(reply: &SaslReply<'_>, done: bool) -> Result<(), WireError> {
     let allowed = if done { "true after the last message" } else { "false before the last message" };
     match reply.done == done {
         true => Ok(()),

@@ -98,7 +98,7 @@ impl Authenticator {
             #[cfg(feature = "aws")]
             Some(Mechanism::MongoDbAws) => Method::Aws(aws::Aws::new(credential)?),
             #[cfg(feature = "oidc")]
-            Some(Mechanism::MongoDbOidc) => Method::Oidc(oidc::Oidc::new(credential)?),
+            Some(Mechanism::MongoDbOidc) => Method::Oidc(oidc::Oidc::new(options)?),
             Some(mechanism) => return Err(not_compiled_in(mechanism)),
             None => return Err(not_compiled_in(Mechanism::ScramSha256)),
         };
@@ -106,12 +106,12 @@ impl Authenticator {
     }
 
     /// What to send along with hello. Without it authentication works just as well, with a round trip more.
-    pub async fn speculation(&self) -> Speculation {
+    pub async fn speculation(&self, address: &ServerAddress) -> Speculation {
         match &self.method {
             #[cfg(feature = "aws")]
             Method::Aws(_) => Speculation::default(),
             #[cfg(feature = "oidc")]
-            Method::Oidc(oidc) => match oidc.speculation().await {
+            Method::Oidc(oidc) => match oidc.speculation(address) {
                 None => Speculation::default(),
                 Some((command, token)) => {
                     Speculation { command: Some(command), state: Speculated::Oidc(token), ..Speculation::default() }

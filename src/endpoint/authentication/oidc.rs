@@ -146,13 +146,13 @@ impl Oidc {
         let command = sasl::start(Mechanism::MongoDbOidc, payload.as_bytes(), None);
         let reply = conversation.run(DATABASE, &command).await?.to_owned();
         let reply = SaslReply::read(&reply)?;
-        require_done(reply, false)?;
+        require_done(&reply, false)?;
         let idp_info = messages::read_idp(reply.payload)?;
         // A refresh token must not be passed on here, because another provider may have issued it.
         let (token, _) = self.token(conversation, Some(idp_info), None).await?;
 
         let payload = Zeroizing::new(messages::token(token.reveal()).into_bytes());
-        let command = sasl::advance(&reply, &payload);
+        let command = sasl::advance(&reply.conversation_id, &payload);
         finish(conversation, command).await.map(|()| token)
     }
 
@@ -225,11 +225,11 @@ async fn one_step(conversation: &mut Conversation<'_>, token: &Token) -> Result<
 async fn finish(conversation: &mut Conversation<'_>, command: RawDocumentBuf) -> Result<(), Cause> {
     let outcome = conversation.run(DATABASE, &command).await;
     drop(Zeroizing::new(command.into_bytes()));
-    require_done(SaslReply::read(outcome?)?, true)?;
+    require_done(&SaslReply::read(outcome?)?, true)?;
     Ok(())
 }
 
-fn require_done(reply: SaslReply<'_>, done: bool) -> Result<(), WireError> {
+fn require_done(reply: &SaslReply<'_>, done: bool) -> Result<(), WireError> {
     let allowed = if done { "true after the last message" } else { "false before the last message" };
     match reply.done == done {
         true => Ok(()),

@@ -79,7 +79,24 @@ impl Transport {
         self.peer
     }
 
+    /// Writes a beginning of `bytes`, and returns its length in bytes.
+    ///
+    /// # Cancel safety
+    ///
+    /// The bytes that are reported are written, and nothing else: dropping the future before it is ready has written
+    /// nothing.
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.stream.write(bytes).await? {
+            0 if !bytes.is_empty() => Err(io::ErrorKind::WriteZero.into()),
+            written => Ok(written),
+        }
+    }
+
     /// Writes all of `bytes`.
+    ///
+    /// # Cancel safety
+    ///
+    /// None: dropping the future before it is ready has written a beginning of unknown length.
     pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await
     }
@@ -87,6 +104,10 @@ impl Transport {
     /// Reads at least one byte, and as many as are there and fit in `buffer`'s spare capacity.
     ///
     /// The end of the stream is an error, because nobody reads without expecting something.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future before it is ready has read nothing: the bytes stay in the stream, and `buffer` is as it was.
     pub async fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
         match self.stream.read_buf(buffer).await? {
             0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
