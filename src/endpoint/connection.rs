@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::authentication::Authentication;
 use super::channel::{Channel, ExchangeError};
+use crate::options::Compressor;
 use crate::wire::reply::{self, Unsuccessful};
 use crate::wire::{CommandError, HelloReply, WireError};
 
@@ -19,6 +20,7 @@ pub struct EndpointConnection {
     connection_id: u64,
     generation: u64,
     channel: Channel,
+    compressor: Option<Compressor>,
     hello: HelloReply,
     authentication: Option<Box<Authentication>>,
 }
@@ -32,6 +34,8 @@ pub(super) struct Opened {
     /// The pool's generation when the connection was created; 0 if it belongs to none.
     pub generation: u64,
     pub channel: Channel,
+    /// The compressor that was agreed on, for all messages that may be compressed; not for those of authentication.
+    pub compressor: Option<Compressor>,
     pub hello: HelloReply,
     /// What repeats the authentication; `None` if there was none.
     pub authentication: Option<Box<Authentication>>,
@@ -39,8 +43,8 @@ pub(super) struct Opened {
 
 impl EndpointConnection {
     pub(super) fn new(opened: Opened) -> Self {
-        let Opened { address, connection_id, generation, channel, hello, authentication } = opened;
-        Self { address, connection_id, generation, channel, hello, authentication }
+        let Opened { address, connection_id, generation, channel, compressor, hello, authentication } = opened;
+        Self { address, connection_id, generation, channel, compressor, hello, authentication }
     }
 
     /// Runs `command` on `database`, and returns the reply of its success.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bson::oid::ObjectId;
 
 use crate::error::{EstablishError, Stage};
-use crate::options::{InvalidAddress, InvalidOption, Options, ServerAddress};
+use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
 
 mod authentication;
@@ -100,7 +100,7 @@ impl Options {
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
         let options = Arc::new(self.clone());
-        let handshake = Arc::new(Handshake::new(&options));
+        let handshake = Arc::new(Handshake::new(&options)?);
         let authenticator = Authenticator::new(&options)?;
         let endpoint = |address: &ServerAddress| {
             Ok(Endpoint {
@@ -145,6 +145,19 @@ impl Endpoint {
         &self.options
     }
 
+    /// Appends a library that wraps wharf to the metadata that connections send with their hello (MongoDB Handshake,
+    /// "Metadata updates after MongoClient initialization").
+    ///
+    /// It concerns the connections that are opened from now on, of this endpoint, its clones, its pool, and all other
+    /// endpoints that were made together with it. A library that has been appended before is not appended again.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if there is no name, if a field contains `|`, or if the metadata would be longer than 512 bytes.
+    pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
+        self.handshake.append_metadata(library)
+    }
+
     /// Opens a connection that belongs to no pool. It is not in load-balanced mode.
     ///
     /// # Errors
@@ -153,6 +166,7 @@ impl Endpoint {
     ///
     /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network failed during hello),
     ///   [`ConnectFailed`] or [`ConnectTimeout`];
+    /// - an [`AuthenticationFailed`];
     /// - a [`CommandError`], an [`IncompatibleServer`](crate::wire::hello::IncompatibleServer) or a
     ///   [`WireError`](crate::wire::WireError): the server's answer to hello.
     ///
@@ -181,8 +195,7 @@ impl Endpoint {
         let authentication = match &self.authenticator {
             Some(authenticator) => {
                 let outcome = authenticator.authenticate(&mut channel, &self.address, &hello, speculation, deadline);
-                let refuse = |failed| EstablishError::unlabelled(Stage::Authenticate, failed);
-                Some(Box::new(outcome.await.map_err(refuse)?))
+                outcome.await.map_err(AuthenticationFailed::into_establish_error)?.map(Box::new)
             }
             None => None,
         };
@@ -191,6 +204,7 @@ impl Endpoint {
             connection_id: place.connection_id,
             generation: place.generation,
             channel,
+            compressor: self.handshake.agreed_compressor(&hello),
             hello,
             authentication,
         }))

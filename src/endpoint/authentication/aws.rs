@@ -71,9 +71,7 @@ impl Aws {
         };
         let message = Zeroizing::new(client_second(&server, keys, now())?.into_bytes());
         let command = sasl::advance(&reply.conversation_id, &message);
-        let outcome = conversation.run(DATABASE, &command).await;
-        drop(Zeroizing::new(command.into_bytes()));
-        require_done(&SaslReply::read(outcome?)?, true)?;
+        require_done(&SaslReply::read(conversation.run_secret(DATABASE, command).await?)?, true)?;
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
@@ -79,12 +80,14 @@ impl Oidc {
         })
     }
 
-    /// The command to send along with hello (`saslStart`, without `db`), and the token that it carries; `None` if there
+    /// The command to send along with hello (`saslStart`, with `db`), and the token that it carries; `None` if there
     /// is no token yet, or none for that server.
     pub fn speculation(&self, address: &ServerAddress) -> Option<(RawDocumentBuf, Token)> {
         self.require_allowed(address).ok()?;
         let token = self.tokens.current()?;
-        Some((start(&token), token))
+        let mut command = start(&token);
+        command.append(cstr!("db"), DATABASE);
+        Some((command, token))
     }
 
     /// Authenticates a new connection. `speculated` is what was sent along with hello and the server's answer to it.
@@ -223,9 +226,7 @@ async fn one_step(conversation: &mut Conversation<'_>, token: &Token) -> Result<
 
 /// Runs the last command of a conversation, which carries a token.
 async fn finish(conversation: &mut Conversation<'_>, command: RawDocumentBuf) -> Result<(), Cause> {
-    let outcome = conversation.run(DATABASE, &command).await;
-    drop(Zeroizing::new(command.into_bytes()));
-    require_done(&SaslReply::read(outcome?)?, true)?;
+    require_done(&SaslReply::read(conversation.run_secret(DATABASE, command).await?)?, true)?;
     Ok(())
 }
 
