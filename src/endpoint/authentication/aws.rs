@@ -1,5 +1,6 @@
 //! The mechanism MONGODB-AWS (Authentication specification, "MONGODB-AWS").
 
+use std::io;
 use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -58,7 +59,7 @@ impl Aws {
         let credentials = credentials.map_err(|error| Cause::Provider(Box::new(error)))?;
 
         let mut nonce = [0; NONCE_LENGTH];
-        getrandom::fill(&mut nonce).map_err(|error| Cause::Provider(Box::new(Unavailable::Nonce(error))))?;
+        getrandom::fill(&mut nonce).map_err(|error| Cause::Randomness(io::Error::other(error)))?;
         let command = sasl::start(Mechanism::MongoDbAws, client_first(&nonce).as_bytes(), None);
         let reply = SaslReply::read(conversation.run(DATABASE, &command).await?)?;
         require_done(&reply, false)?;

@@ -30,7 +30,7 @@ pub(in crate::endpoint::authentication) enum Unavailable {
     #[error("the AWS credential provider failed: {0}")]
     Custom(#[source] CallbackError),
     #[error("the operating system has no random numbers: {0}")]
-    Nonce(#[source] getrandom::Error),
+    Random(#[source] getrandom::Error),
     #[error("the environment variable {name} is {value}, but must be {allowed}")]
     Variable { name: &'static str, value: &'static str, allowed: &'static str },
     #[error("AWS_WEB_IDENTITY_TOKEN_FILE: {0}")]
@@ -237,7 +237,7 @@ fn web_identity_form(name: &str, role: &str, token: &Secret) -> Zeroizing<Vec<u8
 
 fn random_name() -> Result<String, Unavailable> {
     let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(Unavailable::Nonce)?;
+    getrandom::fill(&mut bytes).map_err(Unavailable::Random)?;
     let mut name = "wharf-".to_owned();
     for byte in bytes {
         write!(name, "{byte:02x}").expect("BUG: a String takes all text");
