@@ -11,7 +11,7 @@ use bson::RawDocumentBuf;
 use super::authentication::Speculation;
 use super::channel::{Channel, ExchangeError};
 use super::deadline::Deadline;
-use super::platform;
+use super::{platform, transport};
 use crate::error::{EstablishError, Labels, Stage};
 use crate::options::{Compressor, DriverInfo, InvalidOption, Options};
 use crate::wire::metadata::ClientMetadata;
@@ -96,7 +96,7 @@ impl Handshake {
         let command = request.command();
         let document = match deadline.bound(channel.exchange("admin", &command)).await {
             Ok(Ok(document)) => document,
-            Ok(Err(ExchangeError::Network(error))) => return Err(EstablishError::overloaded(Stage::Hello, error)),
+            Ok(Err(ExchangeError::Network(error))) => return Err(transport::stream_failed(Stage::Hello, error)),
             Ok(Err(ExchangeError::Wire(error))) => return Err(EstablishError::unlabelled(Stage::Hello, error)),
             Ok(Err(ExchangeError::Errored)) => unreachable!("BUG: hello is the first command on its channel"),
             Err(timeout) => return Err(EstablishError::overloaded(Stage::Hello, timeout)),

@@ -17,24 +17,32 @@ use bson::oid::ObjectId;
 
 use crate::error::{EstablishError, Stage};
 use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
+use crate::pool::Fit;
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
 
 mod authentication;
 mod channel;
+mod command;
 mod connection;
 mod deadline;
+mod exhaust;
+mod failure;
 mod handshake;
 mod platform;
 mod pooled;
+mod salvage;
 #[cfg(test)]
 mod tests;
 mod transport;
 
 pub use authentication::{AuthenticationCause, AuthenticationFailed};
-pub use connection::{CommandFailure, EndpointConnection};
+pub use command::Command;
+pub use connection::EndpointConnection;
 pub use deadline::ConnectTimeout;
+pub use exhaust::Replies;
+pub use failure::{CommandFailure, Expired, Origin};
 pub use pooled::OperationError;
-pub use transport::ConnectFailed;
+pub use transport::{ConnectFailed, FailedAttempt, NoTrustedAuthority, ProxyFailed};
 
 #[doc(inline)]
 pub use crate::wire::CommandError;
@@ -44,7 +52,7 @@ use channel::Channel;
 use connection::Opened;
 use deadline::Deadline;
 use handshake::Handshake;
-use transport::Connector;
+use transport::{Connector, Connectors};
 
 /// One MongoDB server, or a load balancer in front of several, and how connections to it are opened.
 ///
@@ -102,10 +110,11 @@ impl Options {
         let options = Arc::new(self.clone());
         let handshake = Arc::new(Handshake::new(&options)?);
         let authenticator = Authenticator::new(&options)?;
+        let connectors = Connectors::new(&options)?;
         let endpoint = |address: &ServerAddress| {
             Ok(Endpoint {
                 address: address.clone(),
-                connector: Connector::new(address, &options)?,
+                connector: connectors.connector(address)?,
                 options: options.clone(),
                 handshake: handshake.clone(),
                 authenticator: authenticator.clone(),
@@ -201,6 +210,7 @@ impl Endpoint {
         };
         Ok(EndpointConnection::new(Opened {
             address: Arc::clone(&self.address.text),
+            options: Arc::clone(&self.options),
             connection_id: place.connection_id,
             generation: place.generation,
             channel,
@@ -236,6 +246,15 @@ impl Establish for Endpoint {
 
     fn is_errored(&self, connection: &EndpointConnection) -> bool {
         connection.is_errored()
+    }
+
+    #[inline]
+    fn fit(&self, connection: &EndpointConnection) -> Fit {
+        connection.fit()
+    }
+
+    async fn recover(&self, connection: &mut EndpointConnection) {
+        connection.recover().await;
     }
 
     fn abandon_after_fork(&self, connection: EndpointConnection) {
