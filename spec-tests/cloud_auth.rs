@@ -61,9 +61,13 @@ fn variables(variables: &[(&'static str, &str)]) -> CloudEnvironment {
     let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     // Nobody listens at the discard port of this machine, so that nothing is asked by mistake.
     let nowhere = "http://127.0.0.1:9";
-    CloudEnvironment::default().aws_ecs(nowhere).aws_ec2(nowhere).aws_sts(nowhere).azure(nowhere).gcp(nowhere).variables(
-        move |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()),
-    )
+    CloudEnvironment::default()
+        .aws_ecs(nowhere)
+        .aws_ec2(nowhere)
+        .aws_sts(nowhere)
+        .azure(nowhere)
+        .gcp(nowhere)
+        .variables(move |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
 }
 
 fn options(server: &Server, credential: Credential) -> Options {

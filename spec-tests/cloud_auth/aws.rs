@@ -135,9 +135,8 @@ async fn a_web_identity_is_exchanged_for_credentials() {
         r#"{{"Credentials":{{"AccessKeyId":"{KEY_ID}","SecretAccessKey":"{SECRET_KEY}","SessionToken":"{TOKEN}",
             "Expiration":{expiration}.5}}}}"#
     );
-    let wrapped = format!(
-        r#"{{"AssumeRoleWithWebIdentityResponse":{{"AssumeRoleWithWebIdentityResult":{credentials}}}}}"#
-    );
+    let wrapped =
+        format!(r#"{{"AssumeRoleWithWebIdentityResponse":{{"AssumeRoleWithWebIdentityResult":{credentials}}}}}"#);
     let set = [
         ("AWS_WEB_IDENTITY_TOKEN_FILE", file.path()),
         ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/app"),
@@ -287,7 +286,8 @@ async fn a_server_that_breaks_the_conversation_is_refused() {
         assert!(shown(&error).contains("h (sts host)"), "{error}");
         assert_eq!(server.state().count("saslContinue"), 0);
     }
-    let not_mine = doc! { "s": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: vec![0; 64] }, "h": "h" };
+    let not_mine =
+        doc! { "s": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: vec![0; 64] }, "h": "h" };
     let replies: [(&str, Document, &str); 6] = [
         ("saslStart", server::sasl(not_mine, false), "s (server nonce) is another conversation's"),
         ("saslStart", server::sasl(doc! {}, false), "s (server nonce) is missing"),

@@ -109,7 +109,8 @@ async fn receive(stream: &mut TcpStream) -> Option<Seen> {
         (name.to_ascii_lowercase(), value.trim().to_owned())
     };
     let headers: Vec<_> = lines.map(header).collect();
-    let length = headers.iter().find(|(name, _)| name == "content-length").map_or(0, |(_, value)| value.parse().unwrap());
+    let length =
+        headers.iter().find(|(name, _)| name == "content-length").map_or(0, |(_, value)| value.parse().unwrap());
     while bytes.len() < head + 4 + length {
         (stream.read_buf(&mut bytes).await.ok()? > 0).then_some(())?;
     }

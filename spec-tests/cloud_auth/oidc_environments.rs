@@ -70,7 +70,8 @@ async fn google_is_asked_for_a_token_of_the_resource() {
     let metadata = HttpServer::start(|_| Answer::ok("token-a")).await;
     connect(&server, with_resource("gcp", variables(&[]).gcp(&metadata.url))).await.unwrap();
     let [seen] = &metadata.seen()[..] else { panic!("not asked once") };
-    let path = "GET /computeMetadata/v1/instance/service-accounts/default/identity?audience=api%3A%2F%2Fa%2Cb%2Fc%20d%3Fe%26f";
+    let path =
+        "GET /computeMetadata/v1/instance/service-accounts/default/identity?audience=api%3A%2F%2Fa%2Cb%2Fc%20d%3Fe%26f";
     assert_eq!((&*seen.line, seen.header("metadata-flavor")), (path, Some("Google")));
 }
 

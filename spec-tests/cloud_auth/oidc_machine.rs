@@ -112,13 +112,22 @@ async fn contradictory_options_are_refused() {
     let azure = || oidc().mechanism_property("ENVIRONMENT", "azure").mechanism_property("TOKEN_RESOURCE", "r");
     for (credential, option) in [
         // 2.4 of the text
-        (oidc().mechanism_property("ENVIRONMENT", "test").oidc_callback(callback()), "ENVIRONMENT of authMechanismProperties"),
-        (oidc().mechanism_property("ENVIRONMENT", "test").oidc_human_callback(callback()), "ENVIRONMENT of authMechanismProperties"),
+        (
+            oidc().mechanism_property("ENVIRONMENT", "test").oidc_callback(callback()),
+            "ENVIRONMENT of authMechanismProperties",
+        ),
+        (
+            oidc().mechanism_property("ENVIRONMENT", "test").oidc_human_callback(callback()),
+            "ENVIRONMENT of authMechanismProperties",
+        ),
         // 2.5 of the text
         (azure().allowed_hosts([""; 0]), "ALLOWED_HOSTS"),
         (oidc().oidc_callback(callback()).allowed_hosts(["localhost"]), "ALLOWED_HOSTS"),
         (oidc().oidc_callback(callback()).oidc_human_callback(callback()), "OIDC_HUMAN_CALLBACK"),
-        (oidc().oidc_callback(callback()).mechanism_property("TOKEN_RESOURCE", "r"), "TOKEN_RESOURCE of authMechanismProperties"),
+        (
+            oidc().oidc_callback(callback()).mechanism_property("TOKEN_RESOURCE", "r"),
+            "TOKEN_RESOURCE of authMechanismProperties",
+        ),
         (oidc(), "ENVIRONMENT of authMechanismProperties"),
         (Credential::new("ada", "p").oidc_callback(callback()).mechanism(Mechanism::MongoDbOidc), "password"),
         (Credential::new("ada", "p").mechanism(Mechanism::Plain).oidc_callback(callback()), "OIDC_CALLBACK"),
@@ -217,15 +226,26 @@ async fn a_connection_forgets_only_the_token_that_it_used() {
     let (server, callback) = (Server::of_tokens(&["token-a", "token-b"]).await, Callback::new(&["token-a", "token-b"]));
     let endpoint = callback.endpoint(&server);
     let (mut one, mut other) = (endpoint.connect().await.unwrap(), endpoint.connect().await.unwrap());
-    server.state().failures.extend([("find", 391), ("find", 391)]);
+    server.state().failures.push_back(("find", 391));
     one.run_command("test", &find()).await.unwrap();
     // The second was authenticated with the first token too, which the first has replaced already.
+    server.state().failures.push_back(("find", 391));
     other.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 2);
     // Both have the second token now, so that it is forgotten in its turn.
     server.state().failures.push_back(("find", 391));
     other.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 3);
+}
+
+#[tokio::test]
+async fn a_command_that_fails_again_is_not_run_a_third_time() {
+    let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
+    let mut connection = callback.endpoint(&server).connect().await.unwrap();
+    server.state().failures.extend([("find", 391), ("find", 391)]);
+    let error = connection.run_command("test", &find()).await.unwrap_err();
+    assert_eq!(error.command_error().unwrap().code, 391);
+    assert_eq!((callback.calls(), server.state().count("find")), (2, 2));
 }
 
 #[tokio::test]

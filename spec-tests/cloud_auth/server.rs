@@ -289,8 +289,7 @@ fn is_signed(state: &State, nonce: &[u8], payload: &Document) -> bool {
         key = mac(&key, part);
     }
     let signature = hex(&mac(&key, &format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{request}")));
-    authorization
-        == format!("AWS4-HMAC-SHA256 Credential={id}/{scope}, SignedHeaders={names}, Signature={signature}")
+    authorization == format!("AWS4-HMAC-SHA256 Credential={id}/{scope}, SignedHeaders={names}, Signature={signature}")
 }
 
 fn mac(key: &[u8], text: &str) -> Vec<u8> {

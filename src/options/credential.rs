@@ -280,7 +280,11 @@ impl Credential {
     fn check_callbacks(&self, mechanism: Mechanism) -> Result<(), InvalidOption> {
         #[cfg(feature = "aws")]
         if self.aws_provider.is_some() && mechanism != Mechanism::MongoDbAws {
-            return Err(InvalidOption::new("AWS_CREDENTIAL_PROVIDER", "given", "left out unless authMechanism=MONGODB-AWS"));
+            return Err(InvalidOption::new(
+                "AWS_CREDENTIAL_PROVIDER",
+                "given",
+                "left out unless authMechanism=MONGODB-AWS",
+            ));
         }
         #[cfg(feature = "oidc")]
         if self.oidc != super::OidcOptions::default() && mechanism != Mechanism::MongoDbOidc {

@@ -37,11 +37,7 @@ pub(super) struct Aws {
 
 impl Aws {
     pub fn new(credential: &Credential) -> Result<Self, InvalidOption> {
-        Ok(Self {
-            provider: credential.aws_provider.clone(),
-            cloud: credential.cloud.clone(),
-            cache: Mutex::new(None),
-        })
+        Ok(Self { provider: credential.aws_provider.clone(), cloud: credential.cloud.clone(), cache: Mutex::new(None) })
     }
 
     /// Holds the conversation of MONGODB-AWS. It is never speculative.

@@ -195,7 +195,8 @@ mod tests {
             assert_eq!((service.secure, &*service.host, service.port), (secure, host, port));
             assert_eq!(service.authority, authority);
         }
-        for base in ["", "metadata", "/path", "ftp://host", "http://host/path", "http://host?x", "http://u:p@host", "http://"]
+        for base in
+            ["", "metadata", "/path", "ftp://host", "http://host/path", "http://host?x", "http://u:p@host", "http://"]
         {
             assert!(matches!(Service::parse(base), Err(HttpError::Url { .. })), "{base}");
         }

@@ -18,19 +18,13 @@ fn the_signature_is_that_of_awss_published_examples() {
     let request = CanonicalRequest { method: "GET", path: "/", query, headers: &headers, body: b"" };
     assert_eq!(request.hash(), "f536975d06c0309214f805bb90ccff089219ecd68b2577efef23edd43b7e1a59");
     let scope = Scope { date: "20150830T123600Z", region: "us-east-1", service: "iam" };
-    assert_eq!(
-        signature(&request, scope, SECRET),
-        "5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7"
-    );
+    assert_eq!(signature(&request, scope, SECRET), "5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7");
 
     // get-vanilla of the suite for Signature Version 4.
     let headers = [("host", "example.amazonaws.com"), ("x-amz-date", "20150830T123600Z")];
     let request = CanonicalRequest { method: "GET", path: "/", query: "", headers: &headers, body: b"" };
     let scope = Scope { service: "service", ..scope };
-    assert_eq!(
-        signature(&request, scope, SECRET),
-        "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"
-    );
+    assert_eq!(signature(&request, scope, SECRET), "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31");
 }
 
 #[test]
@@ -92,7 +86,8 @@ fn the_region_is_the_hosts_second_label() {
         assert_eq!(region(host), Ok(expected), "{host}");
     }
     let long = "a".repeat(256);
-    for host in ["sts..com", ".amazonaws.com", "sts.amazonaws.", "", ".", &long, "sts.a\nhost:b", "sts. ", "sts.ä.com"] {
+    for host in ["sts..com", ".amazonaws.com", "sts.amazonaws.", "", ".", &long, "sts.a\nhost:b", "sts. ", "sts.ä.com"]
+    {
         assert!(matches!(region(host), Err(WireError::ReplyField { field: "h (sts host)", .. })), "{host:?}");
     }
 }
@@ -136,11 +131,20 @@ fn times_are_written_as_they_are_read() {
         assert_eq!(Timestamp::parse(rfc), Some(Timestamp(seconds)));
     }
     assert_eq!(Timestamp::parse("1970-01-01T00:00:01.999Z"), Some(Timestamp(1)));
-    for text in
-        ["", "Z", "2024-02-30T00:00:00Z", "2023-02-29T00:00:00Z", "2024-13-01T00:00:00Z", "2024-01-01T24:00:00Z",
-         "2024-01-01T00:00:00", "2024-01-01 00:00:00Z", "2024-01-01T00:00:00.Z", "1969-12-31T23:59:59Z",
-         "2024-01-01T00:00:00+01:00", "2024-01-0äT00:00:0Z"]
-    {
+    for text in [
+        "",
+        "Z",
+        "2024-02-30T00:00:00Z",
+        "2023-02-29T00:00:00Z",
+        "2024-13-01T00:00:00Z",
+        "2024-01-01T24:00:00Z",
+        "2024-01-01T00:00:00",
+        "2024-01-01 00:00:00Z",
+        "2024-01-01T00:00:00.Z",
+        "1969-12-31T23:59:59Z",
+        "2024-01-01T00:00:00+01:00",
+        "2024-01-0äT00:00:0Z",
+    ] {
         assert_eq!(Timestamp::parse(text), None, "{text}");
     }
     // Every day of eight centuries has a date of its own, after the one before it.

@@ -104,7 +104,9 @@ mod tests {
             (rawdoc! { "issuer": "i", "requestScopes": "a" }, "requestScopes"),
             (rawdoc! { "issuer": "i", "requestScopes": ["a", 1] }, "requestScopes"),
         ] {
-            let Err(WireError::ReplyField { field, .. }) = read_idp(document.as_bytes()) else { panic!("{document:?}") };
+            let Err(WireError::ReplyField { field, .. }) = read_idp(document.as_bytes()) else {
+                panic!("{document:?}")
+            };
             assert_eq!(field, expected);
         }
         for payload in [&b""[..], b"\x05\0\0\0", b"\x08\0\0\0\x02i\0"] {

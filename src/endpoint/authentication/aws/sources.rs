@@ -198,7 +198,11 @@ const PATH_SEGMENT: &percent_encoding::AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'+').remove(b'=').remove(b'@');
 
 /// Exchanges a token of another identity provider ("AssumeRoleWithWebIdentity").
-async fn from_web_identity(cloud: &CloudEnvironment, file: OsString, role: &str) -> Result<AwsCredentials, Unavailable> {
+async fn from_web_identity(
+    cloud: &CloudEnvironment,
+    file: OsString,
+    role: &str,
+) -> Result<AwsCredentials, Unavailable> {
     let token = token_file::read(file).await?;
     let name = match text(cloud, "AWS_ROLE_SESSION_NAME")? {
         Some(name) => name,

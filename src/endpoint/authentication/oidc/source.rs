@@ -13,7 +13,8 @@ use zeroize::Zeroizing;
 use super::super::http::{HttpError, HttpRequest};
 use super::super::token_file::{self, TokenFileError};
 use crate::options::{
-    Callback, CallbackError, CallbackFuture, CloudEnvironment, Credential, InvalidOption, OidcContext, OidcToken, Secret,
+    Callback, CallbackError, CallbackFuture, CloudEnvironment, Credential, InvalidOption, OidcContext, OidcToken,
+    Secret,
 };
 
 /// The token of a service account, where no variable names another file.

@@ -209,9 +209,8 @@ mod tests {
     async fn a_refresh_token_stays_until_the_token_that_it_obtained_is_refused() {
         let tokens = Tokens::default();
         let idp_info = IdpInfo { issuer: "i".to_owned(), client_id: None, request_scopes: Vec::new() };
-        let call = || -> CallbackFuture<'_, OidcToken> {
-            Box::pin(async { Ok(OidcToken::new("a").refresh_token("r")) })
-        };
+        let call =
+            || -> CallbackFuture<'_, OidcToken> { Box::pin(async { Ok(OidcToken::new("a").refresh_token("r")) }) };
         let (token, _) = tokens.current_or(LIMIT, Some(idp_info.clone()), call).await.unwrap();
         assert_eq!(tokens.refresh(), Some((Secret::new("r"), idp_info)));
         tokens.invalidate(&token);
