@@ -40,14 +40,23 @@ pub use error::{
 };
 #[doc(inline)]
 pub use event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};
+#[cfg(all(not(loom), feature = "aws"))]
+#[doc(inline)]
+pub use options::{AwsCredentialProvider, AwsCredentials};
 #[doc(inline)]
 pub use options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
+#[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
+#[doc(inline)]
+pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use options::{
     Compressor, Credential, DriverInfo, Host, InvalidAddress, Mechanism, Options, ProxyOptions, Secret, ServerAddress,
     ServerApi, TlsOptions,
 };
+#[cfg(all(not(loom), feature = "oidc"))]
+#[doc(inline)]
+pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 #[doc(inline)]
 pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]

@@ -192,10 +192,7 @@ impl Endpoint {
         let transport = self.connector.connect(deadline).await?;
         let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
         let speculation = match &self.authenticator {
-            Some(authenticator) => {
-                let refuse = |timeout| EstablishError::unlabelled(Stage::Authenticate, timeout);
-                deadline.bound(authenticator.speculation()).await.map_err(refuse)?
-            }
+            Some(authenticator) => authenticator.speculation(&self.address),
             None => Speculation::default(),
         };
         let load_balanced = place.identify.is_some();

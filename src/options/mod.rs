@@ -9,6 +9,10 @@ use thiserror::Error;
 
 #[cfg(not(loom))]
 mod address;
+#[cfg(all(not(loom), feature = "aws"))]
+pub(crate) mod aws;
+#[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
+mod cloud;
 #[cfg(not(loom))]
 mod compressor;
 #[cfg(not(loom))]
@@ -17,6 +21,8 @@ mod credential;
 mod deployment;
 #[cfg(not(loom))]
 mod driver_info;
+#[cfg(all(not(loom), feature = "oidc"))]
+mod oidc;
 mod pool;
 #[cfg(not(loom))]
 mod proxy;
@@ -29,6 +35,10 @@ mod tls;
 
 #[cfg(not(loom))]
 pub use address::{Host, InvalidAddress, ServerAddress};
+#[cfg(all(not(loom), feature = "aws"))]
+pub use aws::{AwsCredentialProvider, AwsCredentials};
+#[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
+pub use cloud::{CallbackError, CallbackFuture, CloudEnvironment};
 #[cfg(not(loom))]
 pub use compressor::Compressor;
 #[cfg(not(loom))]
@@ -37,6 +47,10 @@ pub use credential::{Credential, Mechanism};
 pub use deployment::Options;
 #[cfg(not(loom))]
 pub use driver_info::DriverInfo;
+#[cfg(all(not(loom), feature = "oidc"))]
+pub(crate) use oidc::{Callback, DEFAULT_ALLOWED_HOSTS, OidcOptions};
+#[cfg(all(not(loom), feature = "oidc"))]
+pub use oidc::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 pub use pool::{BackgroundInterval, MAX_CONNECTIONS, OptionValue, PoolOptions};
 #[cfg(not(loom))]
 pub use proxy::ProxyOptions;
