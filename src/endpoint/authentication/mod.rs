@@ -64,7 +64,7 @@ enum Method {
     #[cfg(feature = "aws")]
     Aws(aws::Aws),
     #[cfg(feature = "oidc")]
-    Oidc(oidc::Oidc),
+    Oidc(Box<oidc::Oidc>),
 }
 
 /// What hello carries for authentication. It may hold a token, so it cannot be printed.
@@ -126,7 +126,7 @@ impl Authenticator {
             #[cfg(feature = "aws")]
             Some(Mechanism::MongoDbAws) => Method::Aws(aws::Aws::new(credential)?),
             #[cfg(feature = "oidc")]
-            Some(Mechanism::MongoDbOidc) => Method::Oidc(oidc::Oidc::new(options)?),
+            Some(Mechanism::MongoDbOidc) => Method::Oidc(Box::new(oidc::Oidc::new(options)?)),
             #[allow(unreachable_patterns, reason = "reached only without the features of the arms above")]
             Some(mechanism @ (Mechanism::Gssapi | Mechanism::MongoDbAws | Mechanism::MongoDbOidc)) => {
                 return Err(unavailable(mechanism));
@@ -136,6 +136,7 @@ impl Authenticator {
     }
 
     /// What to send along with hello. Without it authentication works just as well, with a round trip more.
+    #[cfg_attr(not(feature = "oidc"), expect(unused_variables, reason = "only OIDC has to know where it is sent"))]
     pub fn speculation(&self, address: &ServerAddress) -> Speculation {
         let (command, state) = match &self.method {
             Method::Scram(scram) => {
