@@ -17,23 +17,31 @@ use bson::oid::ObjectId;
 
 use crate::error::{EstablishError, Stage};
 use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
+use crate::pool::Fit;
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
 
 mod authentication;
 mod channel;
+mod command;
 mod connection;
 mod deadline;
+mod exhaust;
+mod failure;
 mod handshake;
 mod platform;
 mod pooled;
+mod salvage;
 mod srv;
 #[cfg(test)]
 mod tests;
 mod transport;
 
 pub use authentication::{AuthenticationCause, AuthenticationFailed};
-pub use connection::{CommandFailure, EndpointConnection};
+pub use command::Command;
+pub use connection::EndpointConnection;
 pub use deadline::ConnectTimeout;
+pub use exhaust::Replies;
+pub use failure::{CommandFailure, Expired, Origin};
 pub use pooled::OperationError;
 pub use srv::ResolveError;
 #[cfg(feature = "srv")]
@@ -190,11 +198,14 @@ impl Endpoint {
         let transport = self.connector.connect(deadline).await?;
         let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
         let speculation = match &self.authenticator {
-            Some(authenticator) => authenticator.speculation().await,
+            Some(authenticator) => authenticator.speculation(&self.address),
             None => Speculation::default(),
         };
         let load_balanced = place.identify.is_some();
-        let hello = self.handshake.make(&mut channel, self.address(), load_balanced, &speculation, deadline).await?;
+        let hello = self.handshake.make(&mut channel, self.address(), load_balanced, &speculation, deadline).await;
+        // What was speculated may be a token, and is still in the buffers.
+        channel.wipe();
+        let hello = hello?;
         if let Some(identify) = place.identify {
             let refuse = |error| EstablishError::unlabelled(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
@@ -208,6 +219,7 @@ impl Endpoint {
         };
         Ok(EndpointConnection::new(Opened {
             address: Arc::clone(&self.address.text),
+            options: Arc::clone(&self.options),
             connection_id: place.connection_id,
             generation: place.generation,
             channel,
@@ -243,6 +255,15 @@ impl Establish for Endpoint {
 
     fn is_errored(&self, connection: &EndpointConnection) -> bool {
         connection.is_errored()
+    }
+
+    #[inline]
+    fn fit(&self, connection: &EndpointConnection) -> Fit {
+        connection.fit()
+    }
+
+    async fn recover(&self, connection: &mut EndpointConnection) {
+        connection.recover().await;
     }
 
     fn abandon_after_fork(&self, connection: EndpointConnection) {

@@ -7,5 +7,6 @@ pub mod folder;
 pub mod mongod;
 pub mod provision;
 pub mod relay;
+pub mod scripted;
 pub mod socks;
 pub mod tls_front;
