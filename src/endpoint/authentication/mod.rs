@@ -63,9 +63,9 @@ enum Method {
     X509,
     Plain(Secret),
     #[cfg(feature = "aws")]
-    Aws(aws::Aws),
+    Aws(Box<aws::Aws>),
     #[cfg(feature = "oidc")]
-    Oidc(oidc::Oidc),
+    Oidc(Box<oidc::Oidc>),
 }
 
 /// What hello carries for authentication.
@@ -134,9 +134,9 @@ impl Authenticator {
             Some(Mechanism::MongoDbX509) => Method::X509,
             Some(Mechanism::Plain) => Method::Plain(plain_password(credential)?),
             #[cfg(feature = "aws")]
-            Some(Mechanism::MongoDbAws) => Method::Aws(aws::Aws::new(credential)?),
+            Some(Mechanism::MongoDbAws) => Method::Aws(Box::new(aws::Aws::new(credential)?)),
             #[cfg(feature = "oidc")]
-            Some(Mechanism::MongoDbOidc) => Method::Oidc(oidc::Oidc::new(options)?),
+            Some(Mechanism::MongoDbOidc) => Method::Oidc(Box::new(oidc::Oidc::new(options)?)),
             #[allow(unreachable_patterns, reason = "reached only without the features of the arms above")]
             Some(mechanism @ (Mechanism::Gssapi | Mechanism::MongoDbAws | Mechanism::MongoDbOidc)) => {
                 return Err(unavailable(mechanism));
@@ -146,7 +146,11 @@ impl Authenticator {
     }
 
     /// What to send along with hello. Without it authentication works just as well, with a round trip more.
+    ///
+    /// `address` is the server's, because not every server may be told everything.
     pub async fn speculation(&self, address: &ServerAddress) -> Speculation {
+        #[cfg(not(feature = "oidc"))]
+        let _ = address;
         let (command, state) = match &self.method {
             Method::Scram(scram) => {
                 // If there are no random bytes now, the conversation that follows says so.
