@@ -14,7 +14,7 @@ use crate::wire::reply::{self, Unsuccessful};
 /// When it is dropped, what was said is wiped from the channel's buffers.
 pub(super) struct Conversation<'a> {
     channel: &'a mut Channel,
-    #[cfg_attr(not(feature = "oidc"), allow(dead_code, reason = "only MONGODB-OIDC tells servers apart"))]
+    #[cfg_attr(not(feature = "oidc"), expect(dead_code, reason = "only OIDC has to know who the other end is"))]
     pub address: &'a ServerAddress,
     pub deadline: Deadline,
 }

@@ -62,7 +62,7 @@ enum Method {
     X509,
     Plain(Secret),
     #[cfg(feature = "aws")]
-    Aws(Box<aws::Aws>),
+    Aws(aws::Aws),
     #[cfg(feature = "oidc")]
     Oidc(Box<oidc::Oidc>),
 }
@@ -124,7 +124,7 @@ impl Authenticator {
             Some(Mechanism::MongoDbX509) => Method::X509,
             Some(Mechanism::Plain) => Method::Plain(plain_password(credential)?),
             #[cfg(feature = "aws")]
-            Some(Mechanism::MongoDbAws) => Method::Aws(Box::new(aws::Aws::new(credential)?)),
+            Some(Mechanism::MongoDbAws) => Method::Aws(aws::Aws::new(credential)?),
             #[cfg(feature = "oidc")]
             Some(Mechanism::MongoDbOidc) => Method::Oidc(Box::new(oidc::Oidc::new(options)?)),
             #[allow(unreachable_patterns, reason = "reached only without the features of the arms above")]
@@ -136,11 +136,8 @@ impl Authenticator {
     }
 
     /// What to send along with hello. Without it authentication works just as well, with a round trip more.
-    ///
-    /// `address` is the server's, because not every server may be told everything.
+    #[cfg_attr(not(feature = "oidc"), expect(unused_variables, reason = "only OIDC has to know where it is sent"))]
     pub fn speculation(&self, address: &ServerAddress) -> Speculation {
-        #[cfg(not(feature = "oidc"))]
-        let _ = address;
         let (command, state) = match &self.method {
             Method::Scram(scram) => {
                 // If there are no random bytes now, the conversation that follows says so.
