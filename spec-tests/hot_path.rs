@@ -1,11 +1,7 @@
 //! What the common paths allocate: nothing.
-//!
-//! Counted for each thread by itself, so that neither the harness nor other tests disturb.
 
 #![cfg(not(loom))]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -13,46 +9,10 @@ use std::time::Duration;
 
 use wharf::{CheckOutError, Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
 
-struct Counting;
+#[path = "allocations/counting.rs"]
+mod counting;
 
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending has no locals any more, and is not being measured.
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-#[allow(unsafe_code)]
-// SAFETY: all is left to the system's allocator. Counting allocates nothing: the local needs no initialization.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are the same, and `alloc` took it from there.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are the same, and `alloc` took it from there.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocations<T>(run: impl FnOnce() -> T) -> (usize, T) {
-    let before = ALLOCATIONS.get();
-    let result = run();
-    (ALLOCATIONS.get() - before, result)
-}
+use counting::allocations;
 
 struct Numbers;
 
