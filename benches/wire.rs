@@ -7,7 +7,7 @@
 //! "case/size". `cargo test --benches` runs every case once.
 //!
 //! The bytes of a message are those that travel without compression. zstd's library has an allocator of its own, which
-//! is not counted here but ruled out by `spec-tests/wire_instructions.rs`.
+//! is not counted here but ruled out by `spec-tests/instructions/wire.rs`.
 
 #[path = "../spec-tests/allocations/counting.rs"]
 mod counting;

@@ -55,7 +55,7 @@ fn encoding_sequences_allocates_nothing() {
     assert_eq!(count, 0);
 }
 
-/// For zstd, whose library is not Rust's and has an allocator of its own, `wire_instructions` shows the same.
+/// For zstd, whose library is not Rust's and has an allocator of its own, `instructions` shows the same.
 #[test]
 fn compressing_and_decompressing_allocate_nothing() {
     let command = rawdoc! { "insert": "c", "text": "wharf, a pool. ".repeat(1_000) };

@@ -1,10 +1,4 @@
-//! What messages cost, in counts of instructions, which neither the machine nor its neighbours change: see
-//! `instructions.rs`, which says how they are counted and what it takes.
-//!
-//! ```sh
-//! cargo test --release --test wire_instructions -- --ignored --nocapture
-//! ```
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(any(loom, shuttle))))]
+//! What messages cost. The tests of the allocator besides, because zstd's library does not use Rust's.
 
 use std::hint::black_box;
 
@@ -13,10 +7,7 @@ use wharf::Compressor;
 use wharf::wire::op_msg::encode;
 use wharf::wire::{Flags, Limits, Message, Outgoing, compressed};
 
-#[path = "instructions/callgrind.rs"]
-mod callgrind;
-
-use callgrind::{Cost, cost_of_a_round};
+use crate::callgrind::{Cost, cost_of_a_round};
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
@@ -27,7 +18,7 @@ fn outgoing(body: &bson::RawDocument) -> Outgoing<'_> {
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn encoding_a_small_command() {
-    let cost = cost_of_a_round("encoding_a_small_command", |rounds| {
+    let cost = cost_of_a_round("wire::encoding_a_small_command", |rounds| {
         let (body, mut buffer) = (rawdoc! { "ping": 1 }, Vec::new());
         for _ in 0..rounds {
             buffer.clear();
@@ -41,7 +32,7 @@ fn encoding_a_small_command() {
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn decoding_a_small_reply() {
-    let cost = cost_of_a_round("decoding_a_small_reply", |rounds| {
+    let cost = cost_of_a_round("wire::decoding_a_small_reply", |rounds| {
         let mut buffer = Vec::new();
         encode(&outgoing(&rawdoc! { "ok": 1.0 }), LIMITS.max_message_size, &mut buffer).unwrap();
         for _ in 0..rounds {
@@ -56,7 +47,7 @@ fn decoding_a_small_reply() {
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn decoding_a_large_reply() {
-    let cost = cost_of_a_round("decoding_a_large_reply", |rounds| {
+    let cost = cost_of_a_round("wire::decoding_a_large_reply", |rounds| {
         let mut buffer = Vec::new();
         let numbers: bson::RawArrayBuf = (0..10_000).collect();
         encode(&outgoing(&rawdoc! { "ok": 1.0, "numbers": numbers }), LIMITS.max_message_size, &mut buffer).unwrap();
@@ -73,7 +64,7 @@ fn decoding_a_large_reply() {
 #[cfg(feature = "zstd")]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn zstd_allocates_nothing() {
-    let cost = cost_of_a_round("zstd_allocates_nothing", |rounds| {
+    let cost = cost_of_a_round("wire::zstd_allocates_nothing", |rounds| {
         let (mut plain, mut packed, mut again) = (Vec::new(), Vec::new(), Vec::new());
         encode(&outgoing(&rawdoc! { "text": "wharf ".repeat(100) }), LIMITS.max_message_size, &mut plain).unwrap();
         for _ in 0..rounds {
