@@ -32,7 +32,7 @@ pub mod wire;
 
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use endpoint::{CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError};
+pub use endpoint::{Command, CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError};
 #[doc(inline)]
 pub use error::{
     Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, PoolCleared,

@@ -21,15 +21,6 @@ impl Deadline {
         Self { limit, at }
     }
 
-    /// This deadline, brought forward so that one of `attempts` still to be made has its even share of the time left.
-    pub fn share(self, attempts: u32) -> Self {
-        let at = self.at.map(|at| {
-            let now = Instant::now();
-            now + at.saturating_duration_since(now) / attempts.max(1)
-        });
-        Self { at, ..self }
-    }
-
     /// Runs `step` until the deadline.
     pub async fn bound<T>(self, step: impl Future<Output = T>) -> Result<T, ConnectTimeout> {
         match self.at {

@@ -34,6 +34,8 @@ pub struct Options {
     pub(crate) connect_timeout: Duration,
     pub(crate) socket_timeout: Duration,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) drain_limit: u64,
     pub(crate) pool: PoolOptions,
 }
 
@@ -57,6 +59,8 @@ impl Options {
             connect_timeout: Duration::from_secs(10),
             socket_timeout: Duration::ZERO,
             timeout: None,
+            drain_timeout: Duration::from_secs(3),
+            drain_limit: 4 * 1024 * 1024,
             pool: PoolOptions::default(),
         })
     }
@@ -129,6 +133,22 @@ impl Options {
     /// the older limits apply.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
+        self
+    }
+
+    /// How long a connection whose command was cancelled or timed out may take to end it in the background, before it is
+    /// closed instead. It counts as in use meanwhile. Default 3 seconds; zero means that such a connection is closed at
+    /// once. Not part of connection strings.
+    pub fn drain_timeout(mut self, limit: Duration) -> Self {
+        self.drain_timeout = limit;
+        self
+    }
+
+    /// How many bytes a reply may have that is read in the background because its command was cancelled or timed out, and
+    /// how many may be left of a request that is written then. Connections with more are closed instead. Default 4 MiB:
+    /// about as much work as a new connection. Not part of connection strings.
+    pub fn drain_limit(mut self, bytes: u64) -> Self {
+        self.drain_limit = bytes;
         self
     }
 

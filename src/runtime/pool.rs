@@ -89,7 +89,7 @@ impl<E: Establish> Pool<E> {
     /// next in the queue, and one that is being opened goes on being opened. `ConnectionCheckOutFailed` is emitted with
     /// the reason "timeout".
     pub fn check_out(&self) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        self.check_out_by(None)
+        self.check_out_by(None, true)
     }
 
     /// As [`Pool::check_out`], but also gives up at `deadline`, whatever it is waiting for then.
@@ -105,7 +105,7 @@ impl<E: Establish> Pool<E> {
         &self,
         deadline: Instant,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        self.check_out_by(Some(deadline))
+        self.check_out_by(Some(deadline), true)
     }
 
     /// Checks a connection in, as dropping it does, but refuses one of another pool.
@@ -216,7 +216,13 @@ impl<E: Establish> Pool<E> {
 
     /// One state machine for the two ways that must cost little: finding a connection at once, and waiting for one
     /// without a time limit. Whatever else may happen is boxed, which keeps the future of a check-out small.
-    async fn check_out_by(&self, deadline: Option<Instant>) -> Result<Connection<E>, CheckOutError> {
+    ///
+    /// `queues`: whether `waitQueueTimeoutMS` counts.
+    pub(crate) async fn check_out_by(
+        &self,
+        deadline: Option<Instant>,
+        queues: bool,
+    ) -> Result<Connection<E>, CheckOutError> {
         let this = self.here();
         let core = &this.shared.core;
         let started = core.check_out_started();
@@ -226,10 +232,10 @@ impl<E: Establish> Pool<E> {
         let mut attempt = Attempt { core, started, is_over: false };
         // `ConnectionCheckOutStarted` does not wait with us.
         core.host().deliver();
-        let grant = if deadline.is_none() && core.options().wait_queue_timeout.is_zero() {
+        let grant = if deadline.is_none() && (!queues || core.options().wait_queue_timeout.is_zero()) {
             Some(core.acquire().await)
         } else {
-            Box::pin(this.acquire_in_time(deadline)).await
+            Box::pin(this.acquire_in_time(deadline, queues)).await
         };
         let outcome = match grant {
             // Cleared or closed between the grant and our coming to look: as if we still had waited.
@@ -250,14 +256,19 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Waits for a grant. `None`: until `waitQueueTimeoutMS` or the deadline.
-    async fn acquire_in_time(&self, deadline: Option<Instant>) -> Option<Grant<E::Connection, TokioHost<E>>> {
+    async fn acquire_in_time(
+        &self,
+        deadline: Option<Instant>,
+        queues: bool,
+    ) -> Option<Grant<E::Connection, TokioHost<E>>> {
         let core = &self.shared.core;
         let mut acquire = pin!(core.acquire());
         // No timer is made for what comes at once.
         if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
             return Some(grant);
         }
-        match earlier(core.options().wait_queue_deadline(), deadline) {
+        let queue = if queues { core.options().wait_queue_deadline() } else { None };
+        match earlier(queue, deadline) {
             None => Some(acquire.await),
             Some(until) => tokio::time::timeout_at(until, acquire).await.ok(),
         }

@@ -382,7 +382,4 @@ pub enum ScramError {
     /// The server says that the conversation has ended before it has proven anything.
     #[error("the server ended the conversation before it proved that it knows the password")]
     EndedEarly,
-    /// The server does not end the conversation.
-    #[error("the server goes on with the conversation after its end")]
-    Endless,
 }
