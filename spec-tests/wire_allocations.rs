@@ -1,14 +1,10 @@
-//! What a command allocates on its way to the server and back: between two buffers that are reused, nothing; over a
-//! connection, the reply that the caller keeps.
+//! What messages allocate between buffers that are reused: nothing. `hot_path` says the same of whole commands.
 #![cfg(not(loom))]
 
-use std::thread;
-
 use bson::{RawDocumentBuf, rawdoc};
+use wharf::Compressor;
 use wharf::wire::op_msg::{OutgoingSequence, encode};
 use wharf::wire::{Flags, Limits, Message, Outgoing, compressed, reply};
-use wharf::{Compressor, Endpoint};
-use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 
 #[path = "allocations/counting.rs"]
 mod counting;
@@ -77,40 +73,4 @@ fn compressing_and_decompressing_allocate_nothing() {
         assert_eq!(count, 0, "{compressor:?}");
         assert_eq!(again, plain);
     }
-}
-
-#[test]
-fn a_command_over_a_connection_allocates_at_most_twice() {
-    // The server runs on a thread of its own, so that only the client's allocations are counted.
-    let (send_address, address) = std::sync::mpsc::channel();
-    let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    let server = thread::spawn(move || {
-        runtime().block_on(async {
-            let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
-            send_address.send(server.address()).unwrap();
-            let _ = ended.await;
-            server.stop().await;
-        });
-    });
-    let address = address.recv().unwrap();
-    runtime().block_on(async {
-        const COMMANDS: usize = 200;
-        let mut connection = Endpoint::new(&address).unwrap().connect().await.unwrap();
-        let ping = rawdoc! { "ping": 1 };
-        connection.run_command("admin", &ping).await.unwrap();
-        let before = counting::so_far();
-        for _ in 0..COMMANDS {
-            connection.run_command("admin", &ping).await.unwrap();
-        }
-        let count = counting::so_far() - before;
-        assert!(count <= 2 * COMMANDS, "{count} allocations of {COMMANDS} commands");
-        // The reply is the caller's, so it cannot be fewer than one.
-        assert!(count >= COMMANDS, "{count} allocations of {COMMANDS} commands");
-    });
-    end.send(()).unwrap();
-    server.join().unwrap();
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
