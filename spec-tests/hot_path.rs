@@ -1,58 +1,20 @@
-//! What the common paths allocate: nothing.
-//!
-//! Counted for each thread by itself, so that neither the harness nor other tests disturb.
+//! What the common paths allocate: nothing, and a command its reply.
 
 #![cfg(not(loom))]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use wharf::{CheckOutError, Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
+use bson::rawdoc;
+use wharf::{CheckOutError, Connection, Endpoint, Establish, EstablishError, Establishing, Pool, PoolOptions};
+use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 
-struct Counting;
+#[path = "allocations/counting.rs"]
+mod counting;
 
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending has no locals any more, and is not being measured.
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-#[allow(unsafe_code)]
-// SAFETY: all is left to the system's allocator. Counting allocates nothing: the local needs no initialization.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are the same, and `alloc` took it from there.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are the same, and `alloc` took it from there.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocations<T>(run: impl FnOnce() -> T) -> (usize, T) {
-    let before = ALLOCATIONS.get();
-    let result = run();
-    (ALLOCATIONS.get() - before, result)
-}
+use counting::{allocations, so_far};
 
 struct Numbers;
 
@@ -159,4 +121,39 @@ fn waiting_allocates_at_most_once_for_each_waiter() {
             }
         });
     }
+}
+
+#[test]
+fn a_command_allocates_its_reply_and_nothing_else() {
+    // On a thread of its own, so that only the client is counted.
+    let serving = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = serving.block_on(EmbeddedServer::start(EmbeddedOptions::default())).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let pool = Endpoint::new(&server.address()).unwrap().pool().build().unwrap();
+        pool.ready();
+        let ping = rawdoc! { "ping": 1 };
+        const COMMANDS: usize = 500;
+        // The buffers grow once.
+        pool.run_command("admin", &ping).await.unwrap();
+        let before = so_far();
+        for _ in 0..COMMANDS {
+            let mut connection = pool.check_out().await.unwrap();
+            connection.run_command("admin", &ping).await.unwrap();
+        }
+        assert_eq!(so_far() - before, COMMANDS, "on a connection that is checked out");
+
+        let before = so_far();
+        for _ in 0..COMMANDS {
+            pool.run_command("admin", &ping).await.unwrap();
+        }
+        assert_eq!(so_far() - before, COMMANDS, "on the pool");
+
+        let mut connection = pool.check_out().await.unwrap();
+        let before = so_far();
+        for _ in 0..COMMANDS {
+            connection.reply_to("admin", &ping).await.unwrap();
+        }
+        assert_eq!(so_far() - before, 0, "for a reply that is borrowed");
+    });
 }

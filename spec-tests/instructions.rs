@@ -25,6 +25,8 @@ use wharf::{Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 #[path = "instructions/callgrind.rs"]
 mod callgrind;
+#[path = "instructions/wire.rs"]
+mod wire;
 
 use callgrind::{Cost, cost_of_a_round};
 

@@ -14,7 +14,7 @@ const INPUTS: u64 = 5_000;
 const TURN: Duration = Duration::from_secs(2);
 
 #[test]
-fn every_seed_is_accepted_by_some_target_and_harms_none() {
+fn seeds_violate_no_property_and_some_are_accepted() {
     for target in &TARGETS {
         let mut accepted = 0;
         for seed in (target.seeds)() {

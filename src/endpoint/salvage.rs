@@ -11,6 +11,9 @@ use super::channel::{Channel, ExchangeError, KEPT_CAPACITY, Phase};
 use crate::wire::header::{self, Header};
 use crate::wire::{Flags, WireError, op_msg};
 
+#[cfg(test)]
+mod tests;
+
 /// How many bytes of a large reply are read at a time, to be thrown away.
 const DISCARDED_AT_A_TIME: usize = 64 * 1024;
 

@@ -94,14 +94,6 @@ fn assert_same(one: &Message<'_>, other: &Message<'_>) {
     }
 }
 
-const COMPRESSORS: [Compressor; 5] = [
-    Compressor::Snappy,
-    Compressor::Zstd,
-    Compressor::Zlib { level: -1 },
-    Compressor::Zlib { level: 0 },
-    Compressor::Zlib { level: 9 },
-];
-
 pub const COMPRESSED: Target = Target {
     name: "compressed",
     run: decompress,
@@ -142,7 +134,9 @@ fn compress(bytes: &[u8]) -> bool {
 }
 
 fn assert_survives(message: &[u8]) {
-    for compressor in COMPRESSORS {
+    // Another level than the last takes another context, which costs far more than the message does.
+    let level = if message.len() % 64 == 0 { message.len() as i32 / 64 % 11 - 1 } else { -1 };
+    for compressor in [Compressor::Snappy, Compressor::Zstd, Compressor::Zlib { level }] {
         let (mut packed, mut again) = (Vec::new(), Vec::new());
         if compressed::compress(message, compressor, LIMITS.max_message_size, &mut packed).expect("it is whole") {
             compressed::decompress(&packed, LIMITS.max_message_size, &mut again).expect("what was compressed");

@@ -25,6 +25,7 @@ pub const TARGETS: [Target; 10] = [
 fn as_it_is(_: &mut Vec<u8>) {}
 
 /// Puts the length before a message or a document right, and ends a document as documents end.
+#[allow(clippy::ptr_arg, reason = "one type for all that mend")]
 fn length_first(bytes: &mut Vec<u8>) {
     let length = bytes.len() as u32;
     if let Some(field) = bytes.first_chunk_mut::<4>() {

@@ -201,21 +201,6 @@ impl Transport {
         }
     }
 
-    /// Writes all of `bytes`, as far as the operating system.
-    ///
-    /// # Cancel safety
-    ///
-    /// None: dropping the future before it is ready has written a beginning of unknown length.
-    pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match &mut self.stream {
-            Stream::Plain(socket) => socket.write_all(bytes).await,
-            Stream::Tls(stream) => {
-                stream.write_all(bytes).await?;
-                stream.flush().await
-            }
-        }
-    }
-
     /// Reads at least one byte, and as many as are there and fit in `buffer`'s spare capacity.
     ///
     /// The end of the stream is an error, because nobody reads without expecting something.

@@ -24,7 +24,7 @@ mod zstd;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use bson::RawDocument;
 
@@ -130,20 +130,14 @@ pub fn decompress(bytes: &[u8], max_message_size: u32, buffer: &mut Vec<u8>) -> 
     with_codec(|codec| codec.decompress(bytes, max_message_size, buffer))
 }
 
-/// Lends this thread's codec. No code of the embedder runs inside, so that it is lent only once at a time; a thread that
-/// is ending has none any more, and gets a new one each time.
+/// Lends this thread's codec, taken out of its place for that time. A thread that is ending has no place any more, and
+/// makes a codec each time.
 fn with_codec<T>(run: impl FnOnce(&mut Codec) -> T) -> T {
     thread_local! {
-        static CODEC: RefCell<Codec> = const { RefCell::new(Codec::new()) };
+        static CODEC: Cell<Codec> = const { Cell::new(Codec::new()) };
     }
-    let mut run = Some(run);
-    let lent = CODEC.try_with(|codec| {
-        let mut codec = codec.try_borrow_mut().ok()?;
-        run.take().map(|run| run(&mut codec))
-    });
-    match (lent, run) {
-        (Ok(Some(result)), _) => result,
-        (_, Some(run)) => run(&mut Codec::new()),
-        (_, None) => unreachable!("it is taken only by the run that yields the result"),
-    }
+    let mut codec = CODEC.try_with(Cell::take).unwrap_or_default();
+    let result = run(&mut codec);
+    let _ = CODEC.try_with(|place| place.set(codec));
+    result
 }

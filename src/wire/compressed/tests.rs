@@ -1,6 +1,10 @@
+use std::cell::RefCell;
+use std::sync::mpsc;
+use std::thread;
+
 use bson::{RawDocumentBuf, rawdoc};
-use proptest::collection::vec;
-use proptest::prelude::*;
+#[cfg(any(feature = "snappy", feature = "zlib", feature = "zstd"))]
+use proptest::{collection::vec, prelude::*};
 
 use super::*;
 use crate::wire::{Flags, Outgoing, op_msg};
@@ -287,6 +291,40 @@ fn the_densest_content_there_is_is_still_accepted() {
     }
 }
 
+/// Destructors of a thread's locals run in an order that nobody promises, so the codec may be gone before another one.
+#[test]
+fn a_thread_that_is_ending_still_has_a_codec() {
+    struct AtTheEnd(mpsc::Sender<Vec<u8>>);
+    impl Drop for AtTheEnd {
+        fn drop(&mut self) {
+            for compressor in compressors() {
+                let bytes = compressed(&message(&rawdoc! { "ping": 1 }), compressor);
+                self.0.send(decompressed(&bytes).unwrap()).unwrap();
+            }
+        }
+    }
+    thread_local! {
+        static LAST: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+    }
+    for codec_first in [true, false] {
+        let (sender, receiver) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let use_codec = || compressors().into_iter().for_each(|each| drop(compressed(&message(&rawdoc! {}), each)));
+            if codec_first {
+                use_codec();
+            }
+            LAST.set(Some(AtTheEnd(sender)));
+            if !codec_first {
+                use_codec();
+            }
+        });
+        thread.join().unwrap();
+        let received: Vec<_> = receiver.into_iter().collect();
+        assert_eq!(received, vec![message(&rawdoc! { "ping": 1 }); compressors().len()]);
+    }
+}
+
+#[cfg(any(feature = "snappy", feature = "zlib", feature = "zstd"))]
 fn any_compressor() -> impl Strategy<Value = Compressor> {
     proptest::sample::select(compressors())
 }

@@ -1,0 +1,55 @@
+//! The table of all cases.
+
+use std::time::{Duration, Instant};
+
+use super::Case;
+use super::counting::allocations;
+
+/// How many times it is each case's turn. The median of the turns counts, and the turns of one case lie far apart, so
+/// that something else on the machine disturbs few of them.
+const TURNS: usize = 7;
+
+/// Measures the cases, each turn for as long as `slice`, and prints what they cost.
+pub fn print(cases: &mut [Case], slice: Duration) {
+    let mut nanoseconds = vec![Vec::new(); cases.len()];
+    let mut allocated = Vec::new();
+    for turn in 0..TURNS {
+        for (case, nanoseconds) in cases.iter_mut().zip(&mut nanoseconds) {
+            if turn == 0 {
+                allocated.push(allocations_of_one(case));
+            }
+            nanoseconds.push(measure(case, slice));
+        }
+    }
+    println!("\n{:<26} {:>9} {:>12} {:>9} {:>6} {:>12}", "case", "bytes", "ns", "bytes/ns", "left", "allocations");
+    for ((case, nanoseconds), allocated) in cases.iter().zip(&mut nanoseconds).zip(allocated) {
+        nanoseconds.sort_by(f64::total_cmp);
+        let median = nanoseconds[TURNS / 2];
+        let rate = case.bytes as f64 / median;
+        let left = case.left.map_or(String::new(), |left| format!("{:.0} %", 100.0 * left as f64 / case.bytes as f64));
+        println!("{:<26} {:>9} {median:>12.1} {rate:>9.3} {left:>6} {allocated:>12.2}", case.name, case.bytes);
+    }
+}
+
+/// What one run allocates, once the buffers have grown.
+fn allocations_of_one(case: &mut Case) -> f64 {
+    const RUNS: usize = 10;
+    (case.run)();
+    let (count, ()) = allocations(|| (0..RUNS).for_each(|_| (case.run)()));
+    count as f64 / RUNS as f64
+}
+
+/// The nanoseconds of one run.
+fn measure(case: &mut Case, slice: Duration) -> f64 {
+    // As many runs between two looks at the clock as make its cost vanish.
+    let started = Instant::now();
+    (case.run)();
+    let batch = (Duration::from_micros(50).as_nanos() / started.elapsed().as_nanos().max(1)).clamp(1, 10_000) as u32;
+    let started = Instant::now();
+    let mut runs = 0;
+    while started.elapsed() < slice {
+        (0..batch).for_each(|_| (case.run)());
+        runs += batch;
+    }
+    started.elapsed().as_nanos() as f64 / f64::from(runs)
+}
