@@ -40,8 +40,6 @@ pub use error::{
 };
 #[doc(inline)]
 pub use event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};
-#[doc(inline)]
-pub use options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use options::{
@@ -49,6 +47,8 @@ pub use options::{
     ReadPreference, ReadPreferenceMode, Secret, ServerAddress, ServerApi, ServerApiVersion, ServerMonitoringMode,
     SrvName, TlsOptions, UriWarning, WriteConcern,
 };
+#[doc(inline)]
+pub use options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
 #[doc(inline)]
 pub use pool::{Clear, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]

@@ -62,7 +62,9 @@ pub enum ResolveError {
         domain: String,
     },
     /// An SRV record says nothing that can be connected to.
-    #[error("an SRV record of {name:?} is for {server:?} at port {port}, but must be for a name and a port that is not 0")]
+    #[error(
+        "an SRV record of {name:?} is for {server:?} at port {port}, but must be for a name and a port that is not 0"
+    )]
     InvalidServer {
         /// The name that was resolved.
         name: String,

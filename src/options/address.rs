@@ -75,7 +75,9 @@ impl ServerAddress {
             },
         };
         if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/?#%],\0".contains(char)) {
-            return Err(refuse("host or host:port, where host is a name or an IP address, or a socket's path ending in .sock"));
+            return Err(refuse(
+                "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock",
+            ));
         }
         let port = match port {
             None => DEFAULT_PORT,
@@ -169,8 +171,14 @@ mod tests {
         let refusals = [
             ("", "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock"),
             (":27017", "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock"),
-            ("/run/mongodb.socket", "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock"),
-            ("host,host2", "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock"),
+            (
+                "/run/mongodb.socket",
+                "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock",
+            ),
+            (
+                "host,host2",
+                "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock",
+            ),
             ("host:", "host or host:port, where port is 1 to 65535"),
             ("host:0", "host or host:port, where port is 1 to 65535"),
             ("host:65536", "host or host:port, where port is 1 to 65535"),

@@ -170,7 +170,11 @@ impl Credential {
     /// The value of a mechanism property, by its name in any case.
     #[must_use]
     pub fn property(&self, name: &str) -> Option<&Secret> {
-        self.mechanism_properties.iter().rev().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        self.mechanism_properties
+            .iter()
+            .rev()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
     }
 
     /// Refuses what the mechanism lacks and what it has no use for.
@@ -229,9 +233,7 @@ impl Credential {
     fn refuse_password(&self, mechanism: &str) -> Result<(), InvalidOption> {
         match &self.password {
             None => Ok(()),
-            Some(_) => {
-                Err(InvalidOption::new("password", "given", format!("left out with authMechanism={mechanism}")))
-            }
+            Some(_) => Err(InvalidOption::new("password", "given", format!("left out with authMechanism={mechanism}"))),
         }
     }
 

@@ -77,9 +77,11 @@ impl ReadPreference {
 
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         match self.max_staleness {
-            Some(limit) if limit < SMALLEST_MAX_STALENESS => {
-                Err(InvalidOption::new("maxStalenessSeconds", limit.as_secs().to_string(), "-1 (no limit), or at least 90"))
-            }
+            Some(limit) if limit < SMALLEST_MAX_STALENESS => Err(InvalidOption::new(
+                "maxStalenessSeconds",
+                limit.as_secs().to_string(),
+                "-1 (no limit), or at least 90",
+            )),
             _ => Ok(()),
         }
     }

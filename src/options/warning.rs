@@ -88,7 +88,10 @@ impl fmt::Display for UriWarning {
                 write!(f, "Deprecated value {value:?} of {option:?}; use \"{option}={meaning}\"")
             }
             Self::CommaInProperty { property } => {
-                write!(f, "The value of {property:?} in \"authMechanismProperties\" has a comma; set it in code instead")
+                write!(
+                    f,
+                    "The value of {property:?} in \"authMechanismProperties\" has a comma; set it in code instead"
+                )
             }
             Self::NoEffect { option, reason } => write!(f, "{option:?} has no effect, because {reason}"),
         }

@@ -67,7 +67,8 @@ impl Zone {
                 Some(None) => return None,
                 Some(Some(code)) => response.metadata.response_code = *code,
                 None => {
-                    let of_name: Vec<_> = self.records.iter().filter(|record| record.name.to_lowercase() == name).collect();
+                    let of_name: Vec<_> =
+                        self.records.iter().filter(|record| record.name.to_lowercase() == name).collect();
                     if of_name.is_empty() {
                         response.metadata.response_code = ResponseCode::NXDomain;
                     }

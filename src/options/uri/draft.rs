@@ -201,7 +201,9 @@ impl Draft {
             "waitQueueTimeoutMS" => options.pool.wait_queue_timeout = read_millis(&text)?,
             "wTimeoutMS" | "wtimeout" => options.write_concern.w_timeout = Some(read_long_millis(&text)?),
             "zlibCompressionLevel" => self.zlib_level = Some(read_level(&text)?),
-            "gssapiServiceName" => self.mechanism_properties.push(("SERVICE_NAME".to_owned(), Secret::new(name(text)?))),
+            "gssapiServiceName" => {
+                self.mechanism_properties.push(("SERVICE_NAME".to_owned(), Secret::new(name(text)?)))
+            }
             unlisted => unreachable!("BUG: {unlisted} is an option that nobody reads"),
         }
         Ok(())
@@ -329,7 +331,8 @@ fn read_word<W: Copy>(text: &str, words: &[W], name: fn(W) -> &'static str) -> R
 }
 
 fn read_mechanism(text: &str) -> Result<Mechanism, Refusal> {
-    Mechanism::named(text).ok_or_else(|| fatal("authMechanism", format!("{text:?}"), format!("of {}", Mechanism::names())))
+    Mechanism::named(text)
+        .ok_or_else(|| fatal("authMechanism", format!("{text:?}"), format!("of {}", Mechanism::names())))
 }
 
 /// A number, where it is one, and otherwise the name of a mode.

@@ -72,9 +72,8 @@ impl Options {
             false => reader.read_hosts(hosts, &mut start)?,
         }
         if !database.is_empty() {
-            let decoded = decode(database).ok_or_else(|| {
-                InvalidOption::new("database", "not percent-encoded", "percent-encoded, in UTF-8")
-            })?;
+            let decoded = decode(database)
+                .ok_or_else(|| InvalidOption::new("database", "not percent-encoded", "percent-encoded, in UTF-8"))?;
             start.default_database = Some(decoded);
             start.check()?;
         }
@@ -92,7 +91,8 @@ impl Options {
         let mut draft = Draft::of(Options::nowhere());
         for pair in record.split('&') {
             let refuse = |value: String| InvalidOption::new("TXT record", value, "of key=value pairs joined by &");
-            let (key, value) = pair.split_once('=').ok_or_else(|| refuse(format!("{} without a value", shown(pair))))?;
+            let (key, value) =
+                pair.split_once('=').ok_or_else(|| refuse(format!("{} without a value", shown(pair))))?;
             let Some(name) = TXT_OPTIONS.into_iter().find(|name| name.eq_ignore_ascii_case(key)) else {
                 let allowed = format!("only {}", TXT_OPTIONS.join(", "));
                 return Err(InvalidOption::new("option in TXT record", shown(key), allowed));
@@ -189,7 +189,8 @@ impl Reader {
 
     fn read_hosts(&mut self, text: &str, options: &mut Options) -> Result<(), InvalidOption> {
         if text.is_empty() {
-            let allowed = "at least one host; the path of a socket must be percent-encoded, as in %2Ftmp%2Fmongodb.sock";
+            let allowed =
+                "at least one host; the path of a socket must be percent-encoded, as in %2Ftmp%2Fmongodb.sock";
             return Err(InvalidOption::new("hosts", "empty", allowed));
         }
         for host in text.split(',') {

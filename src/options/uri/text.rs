@@ -14,7 +14,9 @@ pub(super) fn decode(text: &str) -> Option<String> {
 
 /// Whether a text has only the characters of an option's name.
 pub(super) fn is_plain(text: &str) -> bool {
-    !text.is_empty() && text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-+.".contains(&byte))
+    !text.is_empty()
+        && text.len() <= 64
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-+.".contains(&byte))
 }
 
 #[cfg(test)]
