@@ -93,7 +93,7 @@ fn check(file: &str, case: &Value, options: &Options) {
         let found = match name.as_str() {
             "user" => credential.and_then(|credential| credential.username.as_deref()),
             "password" => credential.and_then(|credential| Some(credential.password.as_ref()?.reveal())),
-            "auth_database" | "db" => options.default_database.as_deref(),
+            "auth_database" | "db" | "defaultDatabase" => options.default_database.as_deref(),
             unknown => panic!("{file}: {unknown}"),
         };
         assert_eq!(found, expected.as_str(), "{file}: {name}");
