@@ -11,9 +11,12 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use wharf::Options;
 
+/// Level, target and message of an event.
+type Line = (Level, &'static str, String);
+
 /// Keeps the messages of all events.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<(Level, &'static str, String)>>>);
+struct Log(Arc<Mutex<Vec<Line>>>);
 
 impl Subscriber for Log {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
