@@ -32,7 +32,7 @@ pub mod wire;
 
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use endpoint::{CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError, ResolveError};
+pub use endpoint::{Command, CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError, ResolveError};
 #[doc(inline)]
 pub use error::{
     Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, PoolCleared,
@@ -47,10 +47,19 @@ pub use options::{
     ReadPreference, ReadPreferenceMode, Secret, ServerAddress, ServerApi, ServerApiVersion, ServerMonitoringMode,
     SrvName, TlsOptions, UriWarning, WriteConcern,
 };
+#[cfg(all(not(loom), feature = "aws"))]
+#[doc(inline)]
+pub use options::{AwsCredentialProvider, AwsCredentials};
 #[doc(inline)]
 pub use options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
+#[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
 #[doc(inline)]
-pub use pool::{Clear, Phase, PoolStatus, Purpose};
+pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
+#[cfg(all(not(loom), feature = "oidc"))]
+#[doc(inline)]
+pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
+#[doc(inline)]
+pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool, PoolBuilder, Subscriber};

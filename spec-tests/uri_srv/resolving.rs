@@ -26,7 +26,8 @@ async fn error(zone: Zone, uri: &str) -> ResolveError {
 #[tokio::test]
 async fn both_records_are_asked_for_once_by_their_full_names() {
     let server = start(one_server()).await;
-    resolve(&server, "mongodb+srv://Cluster.Example.com.").await.unwrap();
+    let resolved = resolve(&server, "mongodb+srv://Cluster.Example.com.").await.unwrap();
+    assert_eq!(hosts(&resolved), ["a.example.com:27017"]);
     let mut asked: Vec<_> = server.questions().into_iter().map(|asked| (asked.name, asked.record)).collect();
     asked.sort();
     assert_eq!(asked, [(format!("{SERVICE}."), RecordType::SRV), (format!("{NAME}."), RecordType::TXT)]);

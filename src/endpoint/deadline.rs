@@ -21,13 +21,17 @@ impl Deadline {
         Self { limit, at }
     }
 
-    /// This deadline, brought forward so that one of `attempts` still to be made has its even share of the time left.
-    pub fn share(self, attempts: u32) -> Self {
-        let at = self.at.map(|at| {
-            let now = Instant::now();
-            now + at.saturating_duration_since(now) / attempts.max(1)
-        });
-        Self { at, ..self }
+    /// This deadline, put off by time that does not count.
+    #[cfg(feature = "oidc")]
+    pub fn later_by(self, uncounted: Duration) -> Self {
+        // A deadline that the clock cannot show is none.
+        Self { at: self.at.and_then(|at| at.checked_add(uncounted)), ..self }
+    }
+
+    /// How much time is left; `None` if there is no limit.
+    #[cfg(feature = "oidc")]
+    pub fn remaining(self) -> Option<Duration> {
+        self.at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
     /// Runs `step` until the deadline.

@@ -4,48 +4,59 @@
 //! ([`Endpoint::connect`]). Establishing takes these steps, all of them under one deadline:
 //!
 //! 1. the server's name is resolved and a TCP connection opened (`transport`),
-//! 2. the hello handshake is made, in `OP_MSG` (`channel`, over [`wire`](crate::wire)).
+//! 2. the hello handshake is made (`handshake`), in `OP_MSG` (`channel`, over [`wire`](crate::wire)),
+//! 3. the application proves who it is, if the options have a credential (`authentication`).
 //!
 //! Where further steps belong: another kind of socket, and TLS, are in `transport`, whose bytes the `channel` neither
 //! knows nor interprets; compression is in the `channel`, between encoding and writing and between reading and
-//! decoding; authentication comes after hello in `Endpoint::open`, on the finished channel.
+//! decoding.
 
 use std::sync::Arc;
 
-use bson::RawDocumentBuf;
 use bson::oid::ObjectId;
 
-use crate::error::{EstablishError, Labels, Stage};
-use crate::options::{InvalidAddress, InvalidOption, Options, ServerAddress};
+use crate::error::{EstablishError, Stage};
+use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
+use crate::pool::Fit;
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
-use crate::wire::metadata::ClientMetadata;
-use crate::wire::reply::{self, Unsuccessful};
-use crate::wire::{HelloReply, hello};
 
+mod authentication;
 mod channel;
+mod command;
 mod connection;
 mod deadline;
+mod exhaust;
+mod failure;
+mod handshake;
 mod platform;
 mod pooled;
+mod salvage;
 mod srv;
 #[cfg(test)]
 mod tests;
 mod transport;
 
-pub use connection::{CommandFailure, EndpointConnection};
+pub use authentication::{AuthenticationCause, AuthenticationFailed};
+pub use command::Command;
+pub use connection::EndpointConnection;
 pub use deadline::ConnectTimeout;
+pub use exhaust::Replies;
+pub use failure::{CommandFailure, Expired, Origin};
 pub use pooled::OperationError;
 pub use srv::ResolveError;
 #[cfg(feature = "srv")]
 pub use srv::hickory_resolver;
-pub use transport::ConnectFailed;
+pub use transport::{ConnectFailed, FailedAttempt, NoTrustedAuthority, ProxyFailed};
 
 #[doc(inline)]
 pub use crate::wire::CommandError;
 
-use channel::{Channel, ExchangeError};
+use authentication::{Authenticator, Speculation};
+use channel::Channel;
+use connection::Opened;
 use deadline::Deadline;
-use transport::Connector;
+use handshake::Handshake;
+use transport::{Connector, Connectors};
 
 /// One MongoDB server, or a load balancer in front of several, and how connections to it are opened.
 ///
@@ -66,8 +77,9 @@ pub struct Endpoint {
     address: ServerAddress,
     options: Arc<Options>,
     connector: Connector,
-    /// The client metadata, as it is sent.
-    client: Arc<RawDocumentBuf>,
+    handshake: Arc<Handshake>,
+    /// `None` if the options have no credential.
+    authenticator: Option<Arc<Authenticator>>,
 }
 
 impl Options {
@@ -102,14 +114,16 @@ impl Options {
         self.validate()?;
         self.check_resolved()?;
         let options = Arc::new(self.clone());
-        let metadata = ClientMetadata { app_name: self.app_name.clone(), ..platform::metadata() };
-        let client = Arc::new(metadata.to_document());
+        let handshake = Arc::new(Handshake::new(&options)?);
+        let authenticator = Authenticator::new(&options)?;
+        let connectors = Connectors::new(&options)?;
         let endpoint = |address: &ServerAddress| {
             Ok(Endpoint {
                 address: address.clone(),
-                connector: Connector::new(address, &options)?,
+                connector: connectors.connector(address)?,
                 options: options.clone(),
-                client: client.clone(),
+                handshake: handshake.clone(),
+                authenticator: authenticator.clone(),
             })
         };
         self.hosts.iter().map(endpoint).collect()
@@ -146,6 +160,19 @@ impl Endpoint {
         &self.options
     }
 
+    /// Appends a library that wraps wharf to the metadata that connections send with their hello (MongoDB Handshake,
+    /// "Metadata updates after MongoClient initialization").
+    ///
+    /// It concerns the connections that are opened from now on, of this endpoint, its clones, its pool, and all other
+    /// endpoints that were made together with it. A library that has been appended before is not appended again.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if there is no name, if a field contains `|`, or if the metadata would be longer than 512 bytes.
+    pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
+        self.handshake.append_metadata(library)
+    }
+
     /// Opens a connection that belongs to no pool. It is not in load-balanced mode.
     ///
     /// # Errors
@@ -154,78 +181,86 @@ impl Endpoint {
     ///
     /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network failed during hello),
     ///   [`ConnectFailed`] or [`ConnectTimeout`];
-    /// - a [`CommandError`], an [`IncompatibleServer`](hello::IncompatibleServer) or a
+    /// - an [`AuthenticationFailed`];
+    /// - a [`CommandError`], an [`IncompatibleServer`](crate::wire::hello::IncompatibleServer) or a
     ///   [`WireError`](crate::wire::WireError): the server's answer to hello.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future closes what has been opened. Nothing else is lost.
     pub async fn connect(&self) -> Result<EndpointConnection, EstablishError> {
-        self.open(None::<fn(ObjectId)>).await
+        self.open(Place { connection_id: 0, generation: 0, identify: None }).await
     }
 
-    /// Opens a connection. With `identify` it is in load-balanced mode, and `identify` is told its service.
-    async fn open(&self, identify: Option<impl FnOnce(ObjectId) + Send>) -> Result<EndpointConnection, EstablishError> {
+    /// Opens a connection for `place`, in load-balanced mode if that is the pool's.
+    async fn open(&self, place: Place<'_>) -> Result<EndpointConnection, EstablishError> {
         let deadline = Deadline::after(self.options.connect_timeout);
         let transport = self.connector.connect(deadline).await?;
-        let mut channel = Channel::new(transport);
-        let hello = self.shake_hands(&mut channel, identify.is_some(), deadline).await?;
-        channel.set_limits(&hello);
-        if let Some(identify) = identify {
+        let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
+        let speculation = match &self.authenticator {
+            Some(authenticator) => authenticator.speculation(&self.address).await,
+            None => Speculation::default(),
+        };
+        let load_balanced = place.identify.is_some();
+        let hello = self.handshake.make(&mut channel, self.address(), load_balanced, &speculation, deadline).await?;
+        if let Some(identify) = place.identify {
             let refuse = |error| EstablishError::unlabelled(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
         }
-        Ok(EndpointConnection::new(Arc::clone(&self.address.text), channel, hello))
-    }
-
-    async fn shake_hands(
-        &self,
-        channel: &mut Channel,
-        load_balanced: bool,
-        deadline: Deadline,
-    ) -> Result<HelloReply, EstablishError> {
-        let command = hello::command(&self.client, load_balanced);
-        let document = match deadline.bound(channel.exchange("admin", &command)).await {
-            Ok(Ok(document)) => document,
-            Ok(Err(ExchangeError::Network(error))) => return Err(EstablishError::overloaded(Stage::Hello, error)),
-            Ok(Err(ExchangeError::Wire(error))) => return Err(EstablishError::unlabelled(Stage::Hello, error)),
-            Ok(Err(ExchangeError::Errored)) => unreachable!("BUG: hello is the first command on its channel"),
-            Err(timeout) => return Err(EstablishError::overloaded(Stage::Hello, timeout)),
+        let authentication = match &self.authenticator {
+            Some(authenticator) => {
+                let outcome = authenticator.authenticate(&mut channel, &self.address, &hello, speculation, deadline);
+                outcome.await.map_err(AuthenticationFailed::into_establish_error)?.map(Box::new)
+            }
+            None => None,
         };
-        reply::check(document).map_err(refusal)?;
-        let hello =
-            HelloReply::read(document.to_owned()).map_err(|error| EstablishError::unlabelled(Stage::Hello, error))?;
-        match hello.check_compatible(self.address()) {
-            Ok(()) => Ok(hello),
-            Err(incompatible) => Err(EstablishError::unlabelled(Stage::Hello, incompatible)),
-        }
+        Ok(EndpointConnection::new(Opened {
+            address: Arc::clone(&self.address.text),
+            options: Arc::clone(&self.options),
+            connection_id: place.connection_id,
+            generation: place.generation,
+            channel,
+            compressor: self.handshake.agreed_compressor(&hello),
+            hello,
+            authentication,
+        }))
     }
 }
 
-/// A hello that the server refused. It has the labels that the server gave it, and no others.
-fn refusal(unsuccessful: Unsuccessful) -> EstablishError {
-    match unsuccessful {
-        Unsuccessful::Wire(error) => EstablishError::unlabelled(Stage::Hello, error),
-        Unsuccessful::Command(error) => {
-            let labels = [Labels::SYSTEM_OVERLOADED, Labels::RETRYABLE]
-                .into_iter()
-                .filter(|label| label.names().all(|name| error.has_label(name)))
-                .fold(Labels::NONE, Labels::with);
-            EstablishError { stage: Stage::Hello, labels, source: Arc::new(*error) }
-        }
-    }
+/// Where a connection belongs.
+struct Place<'a> {
+    /// Its number in its pool, or 0.
+    connection_id: u64,
+    /// The pool's generation, or 0.
+    generation: u64,
+    /// In load-balanced mode, who is to be told the connection's service.
+    identify: Option<&'a (dyn Fn(ObjectId) + Sync)>,
 }
 
 impl Establish for Endpoint {
     type Connection = EndpointConnection;
 
     async fn establish(&self, connecting: Establishing) -> Result<EndpointConnection, EstablishError> {
-        let identify = connecting.load_balanced().then_some(|service_id| connecting.identify(service_id));
-        self.open(identify).await
+        let identify = |service_id| connecting.identify(service_id);
+        self.open(Place {
+            connection_id: connecting.connection_id(),
+            generation: connecting.generation(),
+            identify: if connecting.load_balanced() { Some(&identify) } else { None },
+        })
+        .await
     }
 
     fn is_errored(&self, connection: &EndpointConnection) -> bool {
         connection.is_errored()
+    }
+
+    #[inline]
+    fn fit(&self, connection: &EndpointConnection) -> Fit {
+        connection.fit()
+    }
+
+    async fn recover(&self, connection: &mut EndpointConnection) {
+        connection.recover().await;
     }
 
     fn abandon_after_fork(&self, connection: EndpointConnection) {

@@ -6,13 +6,15 @@ use std::sync::Mutex;
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 
 use super::*;
+use crate::error::Labels;
 use crate::wire::hello::LoadBalancingUnsupported;
 
 /// Opens a load-balanced connection, and returns it with the services that were identified.
 async fn open(server: &EmbeddedServer) -> (Result<EndpointConnection, EstablishError>, Vec<ObjectId>) {
     let endpoint = Endpoint::new(&server.address()).unwrap();
     let identified = Mutex::new(Vec::new());
-    let connection = endpoint.open(Some(|id| identified.lock().unwrap().push(id))).await;
+    let identify = |id| identified.lock().unwrap().push(id);
+    let connection = endpoint.open(Place { connection_id: 1, generation: 0, identify: Some(&identify) }).await;
     (connection, identified.into_inner().unwrap())
 }
 

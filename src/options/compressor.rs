@@ -41,8 +41,9 @@ impl Compressor {
         }
     }
 
-    /// Whether this build of wharf has the compressor: each is a feature.
-    pub(super) fn is_available(self) -> bool {
+    /// Whether this build has the compressor: each is a feature of its own, named like it, and all are default features.
+    #[must_use]
+    pub fn is_supported(self) -> bool {
         match self {
             Self::Snappy => cfg!(feature = "snappy"),
             Self::Zlib { .. } => cfg!(feature = "zlib"),
@@ -53,7 +54,7 @@ impl Compressor {
     /// The compressors that this build of wharf has, as an error lists them.
     pub(super) fn available() -> String {
         let all = [Self::Snappy, Self::Zlib { level: DEFAULT_ZLIB_LEVEL }, Self::Zstd];
-        let names: Vec<_> = all.into_iter().filter(|one| one.is_available()).map(Self::name).collect();
+        let names: Vec<_> = all.into_iter().filter(|one| one.is_supported()).map(Self::name).collect();
         match names.is_empty() {
             true => "left out, because this build of wharf has no compressor".to_owned(),
             false => format!("of {}", names.join(", ")),
@@ -65,7 +66,7 @@ impl Compressor {
             Self::Zlib { level } if !(-1..=9).contains(&level) => {
                 Err(InvalidOption::new("zlibCompressionLevel", level.to_string(), "-1 (zlib's default) to 9"))
             }
-            _ if !self.is_available() => Err(InvalidOption::new("compressors", self.name(), Self::available())),
+            _ if !self.is_supported() => Err(InvalidOption::new("compressors", self.name(), Self::available())),
             _ => Ok(()),
         }
     }

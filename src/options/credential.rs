@@ -33,6 +33,12 @@ pub struct Credential {
     pub mechanism: Option<Mechanism>,
     /// `authMechanismProperties`, in the order in which they were given.
     pub mechanism_properties: Vec<(String, Secret)>,
+    #[cfg(feature = "aws")]
+    pub(crate) aws_provider: Option<super::aws::Provider>,
+    #[cfg(feature = "oidc")]
+    pub(crate) oidc: super::OidcOptions,
+    #[cfg(any(feature = "aws", feature = "oidc"))]
+    pub(crate) cloud: super::CloudEnvironment,
 }
 
 /// `authMechanism`: how a client proves who it is.
@@ -191,6 +197,7 @@ impl Credential {
             return Err(InvalidOption::new("authSource", source, format!("{EXTERNAL} with authMechanism={name}")));
         }
         self.check_properties(&format!("authMechanism={name}"), mechanism.properties())?;
+        self.check_callbacks(mechanism)?;
         match mechanism {
             Mechanism::ScramSha1 | Mechanism::ScramSha256 | Mechanism::Plain => {
                 self.require_username(&format!("authMechanism={name}"))?;
@@ -202,7 +209,14 @@ impl Credential {
             }
             Mechanism::MongoDbX509 => self.refuse_password(name),
             Mechanism::MongoDbAws => self.refuse_username(name).and(self.refuse_password(name)),
-            Mechanism::MongoDbOidc => self.refuse_password(name).and_then(|()| self.check_environment()),
+            Mechanism::MongoDbOidc => {
+                self.refuse_password(name)?;
+                #[cfg(feature = "oidc")]
+                if self.oidc.validate(self.property("ENVIRONMENT").map(Secret::reveal))? {
+                    return self.refuse_resource("a callback");
+                }
+                self.check_environment()
+            }
         }
     }
 
@@ -263,6 +277,32 @@ impl Credential {
         }
     }
 
+    fn refuse_resource(&self, with: &str) -> Result<(), InvalidOption> {
+        let allowed = || format!("left out with {with}");
+        match self.property("TOKEN_RESOURCE") {
+            Some(_) => Err(InvalidOption::new("TOKEN_RESOURCE of authMechanismProperties", "given", allowed())),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses callbacks that the mechanism never calls.
+    fn check_callbacks(&self, mechanism: Mechanism) -> Result<(), InvalidOption> {
+        #[cfg(feature = "aws")]
+        if self.aws_provider.is_some() && mechanism != Mechanism::MongoDbAws {
+            return Err(InvalidOption::new(
+                "AWS_CREDENTIAL_PROVIDER",
+                "given",
+                "left out unless authMechanism=MONGODB-AWS",
+            ));
+        }
+        #[cfg(feature = "oidc")]
+        if self.oidc != super::OidcOptions::default() && mechanism != Mechanism::MongoDbOidc {
+            return Err(InvalidOption::new("OIDC_CALLBACK", "given", "left out unless authMechanism=MONGODB-OIDC"));
+        }
+        let _ = mechanism;
+        Ok(())
+    }
+
     fn check_environment(&self) -> Result<(), InvalidOption> {
         let environment = self.property("ENVIRONMENT").map(Secret::reveal);
         let resource = self.property("TOKEN_RESOURCE");
@@ -283,11 +323,7 @@ impl Credential {
                 "not given",
                 format!("a URI with ENVIRONMENT={needing}"),
             )),
-            (Some(other @ ("k8s" | "test")), Some(_)) => Err(InvalidOption::new(
-                "TOKEN_RESOURCE of authMechanismProperties",
-                "given",
-                format!("left out with ENVIRONMENT={other}"),
-            )),
+            (Some(other @ ("k8s" | "test")), Some(_)) => self.refuse_resource(&format!("ENVIRONMENT={other}")),
             (Some(unknown), _) => refuse_environment(unknown),
         }
     }

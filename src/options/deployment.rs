@@ -70,6 +70,14 @@ pub struct Options {
     /// `timeoutMS`: how long an operation may take altogether. Zero means no limit. By default it is not set, and then the
     /// older limits apply.
     pub timeout: Option<Duration>,
+    /// How long a connection whose command was cancelled or timed out may take to end it in the background, before it is
+    /// closed instead. It counts as in use meanwhile. Default 3 seconds; zero means that such a connection is closed at
+    /// once. Not part of connection strings.
+    pub drain_timeout: Duration,
+    /// How many bytes a reply may have that is read in the background because its command was cancelled or timed out, and
+    /// how many may be left of a request that is written then. Connections with more are closed instead. Default 4 MiB:
+    /// about as much work as a new connection. Not part of connection strings.
+    pub drain_limit: u64,
     /// The options of each server's pool: `maxPoolSize`, `minPoolSize`, `maxIdleTimeMS`, `maxConnecting`,
     /// `waitQueueTimeoutMS`.
     pub pool: PoolOptions,
@@ -157,6 +165,8 @@ impl Options {
             connect_timeout: Duration::from_secs(10),
             socket_timeout: Duration::ZERO,
             timeout: None,
+            drain_timeout: Duration::from_secs(3),
+            drain_limit: 4 * 1024 * 1024,
             pool: PoolOptions::default(),
             load_balanced: None,
             replica_set: None,
@@ -266,6 +276,18 @@ impl Options {
     /// Sets [`timeout`](Self#structfield.timeout).
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
+        self
+    }
+
+    /// Sets [`drain_timeout`](Self#structfield.drain_timeout).
+    pub fn drain_timeout(mut self, limit: Duration) -> Self {
+        self.drain_timeout = limit;
+        self
+    }
+
+    /// Sets [`drain_limit`](Self#structfield.drain_limit).
+    pub fn drain_limit(mut self, bytes: u64) -> Self {
+        self.drain_limit = bytes;
         self
     }
 

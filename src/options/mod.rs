@@ -9,6 +9,10 @@ use thiserror::Error;
 
 #[cfg(not(loom))]
 mod address;
+#[cfg(all(not(loom), feature = "aws"))]
+pub(crate) mod aws;
+#[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
+mod cloud;
 #[cfg(not(loom))]
 mod compressor;
 #[cfg(not(loom))]
@@ -19,6 +23,8 @@ mod deployment;
 mod driver_info;
 #[cfg(not(loom))]
 mod monitoring;
+#[cfg(all(not(loom), feature = "oidc"))]
+mod oidc;
 mod pool;
 #[cfg(not(loom))]
 mod proxy;
@@ -43,6 +49,10 @@ mod write_concern;
 
 #[cfg(not(loom))]
 pub use address::{Host, InvalidAddress, ServerAddress};
+#[cfg(all(not(loom), feature = "aws"))]
+pub use aws::{AwsCredentialProvider, AwsCredentials};
+#[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
+pub use cloud::{CallbackError, CallbackFuture, CloudEnvironment};
 #[cfg(not(loom))]
 pub use compressor::Compressor;
 #[cfg(not(loom))]
@@ -53,6 +63,10 @@ pub use deployment::Options;
 pub use driver_info::DriverInfo;
 #[cfg(not(loom))]
 pub use monitoring::ServerMonitoringMode;
+#[cfg(all(not(loom), feature = "oidc"))]
+pub(crate) use oidc::{Callback, DEFAULT_ALLOWED_HOSTS, OidcOptions};
+#[cfg(all(not(loom), feature = "oidc"))]
+pub use oidc::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 pub use pool::{BackgroundInterval, MAX_CONNECTIONS, OptionValue, PoolOptions};
 #[cfg(not(loom))]
 pub use proxy::ProxyOptions;

@@ -212,7 +212,7 @@ impl Draft {
     fn set_compressors(&mut self, text: &str, reader: &mut Reader) -> Result<(), Refusal> {
         let mut compressors = Vec::new();
         for name in text.split(',') {
-            match Compressor::named(name).filter(|compressor| compressor.is_available()) {
+            match Compressor::named(name).filter(|compressor| compressor.is_supported()) {
                 Some(compressor) if compressors.contains(&compressor) => {}
                 Some(compressor) => compressors.push(compressor),
                 None => {

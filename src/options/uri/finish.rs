@@ -80,6 +80,7 @@ impl Draft {
             source: self.options.auth_source.clone(),
             mechanism: self.mechanism,
             mechanism_properties: properties,
+            ..Credential::default()
         })
     }
 

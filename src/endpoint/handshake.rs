@@ -1,0 +1,132 @@
+//! The hello handshake: the first exchange on every connection (MongoDB Handshake specification).
+//!
+//! The current text has all of it in `OP_MSG`, the legacy hello included, so that the older `OP_QUERY` and `OP_REPLY`
+//! are needed nowhere. The command is `hello` where a server API is declared or the connection is in load-balanced
+//! mode, and else the legacy hello with `helloOk`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bson::RawDocumentBuf;
+
+use super::authentication::Speculation;
+use super::channel::{Channel, ExchangeError};
+use super::deadline::Deadline;
+use super::{platform, transport};
+use crate::error::{EstablishError, Labels, Stage};
+use crate::options::{Compressor, DriverInfo, InvalidOption, Options};
+use crate::wire::metadata::ClientMetadata;
+use crate::wire::reply::{self, Unsuccessful};
+use crate::wire::{CommandError, HelloReply, hello, server_api};
+
+/// What all connections of some options say in their hello.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    client: Mutex<Client>,
+    /// The compressors to offer: those that the options want and that were compiled in.
+    compressors: Vec<Compressor>,
+    /// The elements that declare the server API with every command; empty if none is declared.
+    server_api: Arc<[u8]>,
+}
+
+/// The client metadata, and the document that it makes.
+#[derive(Debug)]
+struct Client {
+    metadata: ClientMetadata,
+    document: Arc<RawDocumentBuf>,
+}
+
+impl Handshake {
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if the metadata cannot have the library that wraps wharf.
+    pub fn new(options: &Options) -> Result<Self, InvalidOption> {
+        let mut metadata = ClientMetadata { app_name: options.app_name.clone(), ..platform::metadata() };
+        if let Some(library) = &options.driver_info {
+            metadata.append(library.clone())?;
+        }
+        let document = Arc::new(metadata.to_document());
+        Ok(Self {
+            client: Mutex::new(Client { metadata, document }),
+            compressors: options.compressors.iter().copied().filter(|compressor| compressor.is_supported()).collect(),
+            server_api: server_api::elements(options.server_api.as_ref()).into(),
+        })
+    }
+
+    /// Appends a library that wraps wharf to the metadata of the connections that are opened from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if the metadata cannot have it.
+    pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
+        // Poisoned is as good: either field is replaced as a whole.
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        client.metadata.append(library)?;
+        client.document = Arc::new(client.metadata.to_document());
+        Ok(())
+    }
+
+    /// The elements that every command carries, hello included.
+    pub fn server_api(&self) -> &Arc<[u8]> {
+        &self.server_api
+    }
+
+    /// The compressor for the messages after authentication.
+    pub fn agreed_compressor(&self, hello: &HelloReply) -> Option<Compressor> {
+        hello.agreed_compressor(&self.compressors)
+    }
+
+    /// Makes the handshake on a new channel, which from then on is held to the server's limits.
+    pub async fn make(
+        &self,
+        channel: &mut Channel,
+        address: &str,
+        load_balanced: bool,
+        speculation: &Speculation,
+        deadline: Deadline,
+    ) -> Result<HelloReply, EstablishError> {
+        let client = Arc::clone(&self.client.lock().unwrap_or_else(PoisonError::into_inner).document);
+        let request = hello::Request {
+            client: &client,
+            server_api: !self.server_api.is_empty(),
+            load_balanced,
+            compressors: &self.compressors,
+            supported_mechanisms_of: speculation.supported_mechanisms_of.as_deref(),
+            speculative_authenticate: speculation.command.as_deref(),
+        };
+        let command = request.command();
+        let document = match deadline.bound(channel.exchange("admin", &command)).await {
+            Ok(Ok(document)) => document,
+            Ok(Err(ExchangeError::Network(error))) => return Err(transport::stream_failed(Stage::Hello, error)),
+            Ok(Err(ExchangeError::Wire(error))) => return Err(EstablishError::unlabelled(Stage::Hello, error)),
+            Ok(Err(ExchangeError::Errored)) => unreachable!("BUG: hello is the first command on its channel"),
+            Err(timeout) => return Err(EstablishError::overloaded(Stage::Hello, timeout)),
+        };
+        reply::check(document).map_err(refusal)?;
+        let hello =
+            HelloReply::read(document.to_owned()).map_err(|error| EstablishError::unlabelled(Stage::Hello, error))?;
+        if let Err(incompatible) = hello.check_compatible(address) {
+            return Err(EstablishError::unlabelled(Stage::Hello, incompatible));
+        }
+        channel.set_limits(&hello);
+        Ok(hello)
+    }
+}
+
+/// A hello that the server refused. It has the labels that the server gave it, and no others.
+fn refusal(unsuccessful: Unsuccessful) -> EstablishError {
+    match unsuccessful {
+        Unsuccessful::Wire(error) => EstablishError::unlabelled(Stage::Hello, error),
+        Unsuccessful::Command(error) => {
+            let labels = labels_of(&error);
+            EstablishError { stage: Stage::Hello, labels, source: Arc::new(*error) }
+        }
+    }
+}
+
+/// The labels that a server gave its error, of those that matter to the pool.
+pub(super) fn labels_of(error: &CommandError) -> Labels {
+    [Labels::SYSTEM_OVERLOADED, Labels::RETRYABLE]
+        .into_iter()
+        .filter(|label| label.names().all(|name| error.has_label(name)))
+        .fold(Labels::NONE, Labels::with)
+}

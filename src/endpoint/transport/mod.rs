@@ -1,0 +1,272 @@
+//! The stream of bytes to a server: TCP or a Unix domain socket, perhaps through a proxy, perhaps in TLS.
+//!
+//! [`Connectors`] reads once what a deployment's options say, files included; a [`Connector`] opens streams to one of its
+//! servers; a [`Transport`] is one such stream. What is opened is closed by dropping it, whatever it is and wherever it
+//! happens: no runtime is needed, and nothing is sent. A TLS stream is therefore closed without the `close_notify` that
+//! tells the peer that no bytes are missing. Nobody needs it here: a message of the wire protocol says how long it is.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
+use tokio::net::lookup_host;
+
+use super::deadline::Deadline;
+use crate::error::{EstablishError, Stage};
+use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress};
+
+mod proxy;
+mod race;
+mod socket;
+mod tls;
+
+pub use proxy::ProxyFailed;
+pub use race::{ConnectFailed, FailedAttempt};
+pub use tls::NoTrustedAuthority;
+
+use socket::Socket;
+use tls::{Identity, Tls, TlsStream};
+
+/// What all connections of one deployment have in common.
+#[derive(Debug)]
+pub(super) struct Connectors {
+    proxy: Option<Arc<ProxyOptions>>,
+    tls: Option<Arc<Tls>>,
+}
+
+impl Connectors {
+    /// Reads the files that the options name, so that they are refused here and not with the first connection.
+    pub fn new(options: &Options) -> Result<Self, InvalidOption> {
+        options.proxy.as_ref().map_or(Ok(()), proxy::check)?;
+        let tls = options.tls.as_ref().map(Tls::new).transpose()?;
+        Ok(Self { proxy: options.proxy.clone().map(Arc::new), tls: tls.map(Arc::new) })
+    }
+
+    /// What opens connections to the server at `address`.
+    pub fn connector(&self, address: &ServerAddress) -> Result<Connector, InvalidOption> {
+        if let Host::Unix { path } = &address.host {
+            socket::check_path(path)?;
+        }
+        let tls = match &self.tls {
+            None => None,
+            Some(tls) => Some((Arc::clone(tls), tls.identity_of(&address.host)?)),
+        };
+        Ok(Connector { address: address.clone(), proxy: self.proxy.clone(), tls })
+    }
+}
+
+/// Opens streams of bytes to one server, as the options want them.
+///
+/// Clones, and the connectors to the other servers of the deployment, share what they resume TLS sessions from.
+#[derive(Debug, Clone)]
+pub(super) struct Connector {
+    address: ServerAddress,
+    proxy: Option<Arc<ProxyOptions>>,
+    tls: Option<(Arc<Tls>, Identity)>,
+}
+
+impl Connector {
+    /// Opens a stream, all within the deadline.
+    ///
+    /// # Errors
+    ///
+    /// Network errors and timeouts have the labels of an overloaded server. What overload cannot cause has none: a name
+    /// that does not resolve, whatever happens on the way through a proxy, and everything that TLS itself objects to.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what has been opened.
+    pub async fn connect(&self, deadline: Deadline) -> Result<Transport, EstablishError> {
+        let socket = match (&self.address.host, &self.proxy) {
+            (Host::Unix { path }, _) => connect_unix(path, deadline).await?,
+            (Host::Tcp { name, port }, Some(proxy)) => proxy::connect(proxy, name, *port, deadline).await?,
+            (Host::Tcp { name, port }, None) => connect_tcp(resolve(name, *port, deadline).await?, deadline).await?,
+        };
+        let (local, peer) = socket.addresses().map_err(|error| EstablishError::overloaded(Stage::Connect, error))?;
+        let stream = match &self.tls {
+            None => Stream::Plain(socket),
+            Some((tls, identity)) => Stream::Tls(tls.secure(socket, identity, deadline).await?),
+        };
+        Ok(Transport { stream, local, peer })
+    }
+}
+
+async fn connect_tcp(addresses: Vec<SocketAddr>, deadline: Deadline) -> Result<Socket, EstablishError> {
+    let connected = race::connect_first(addresses, Socket::connect, deadline).await;
+    connected.map_err(|failed| EstablishError::overloaded(Stage::Connect, failed))
+}
+
+/// Connects to a Unix domain socket. Where there are none, there is no connector to one.
+async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Socket, EstablishError> {
+    let (source, timeout) = match deadline.bound(Socket::connect_unix(path)).await {
+        Ok(Ok(socket)) => return Ok(socket),
+        Ok(Err(error)) => (error, None),
+        Err(timeout) => (io::Error::new(io::ErrorKind::TimedOut, "no answer in time"), Some(timeout)),
+    };
+    let attempts = vec![FailedAttempt { peer: path.display().to_string(), source }];
+    Err(EstablishError::overloaded(Stage::Connect, ConnectFailed { attempts, timeout }))
+}
+
+/// Every address of a host, at least one. Failing here says nothing about the server's load, so the errors have no label.
+async fn resolve(name: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, EstablishError> {
+    let addresses: Vec<_> = match deadline.bound(lookup_host((name, port))).await {
+        Ok(Ok(addresses)) => addresses.collect(),
+        Ok(Err(error)) => return Err(EstablishError::unlabelled(Stage::Resolve, error)),
+        Err(timeout) => return Err(EstablishError::unlabelled(Stage::Resolve, timeout)),
+    };
+    if addresses.is_empty() {
+        let error = io::Error::new(io::ErrorKind::NotFound, format!("the name {name} has no address"));
+        return Err(EstablishError::unlabelled(Stage::Resolve, error));
+    }
+    Ok(addresses)
+}
+
+/// A stream that failed after it was opened and before hello had ended, as an establishment's failure.
+///
+/// Besides the network it may be TLS that failed: in its version 1.3 a client hears only after its own handshake has ended
+/// that the server does not accept its certificate. Such an error cannot come from overload and has no label
+/// (CMAP specification, "Backpressure-enabled").
+pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
+    if tls::is_refusal(&error) {
+        EstablishError::unlabelled(stage, error)
+    } else {
+        EstablishError::overloaded(stage, error)
+    }
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")
+}
+
+/// A connected stream of bytes.
+#[derive(Debug)]
+pub(super) struct Transport {
+    stream: Stream,
+    local: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+}
+
+/// The enumeration, rather than a trait object, keeps reads and writes of plain sockets as they were without TLS: an
+/// operation matches and calls.
+#[derive(Debug)]
+enum Stream {
+    Plain(Socket),
+    Tls(TlsStream),
+}
+
+impl Transport {
+    /// This end's address; `None` if the stream is a Unix domain socket.
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    /// The address of the other end, which is the proxy's if there is one; `None` if the stream is a Unix domain socket.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    /// Writes a beginning of `bytes`, and returns its length in bytes, which is not 0 unless `bytes` is empty.
+    ///
+    /// In TLS the bytes may still be on their way through the stream's own buffer. They are pushed on by the next call of
+    /// `write` or [`read`](Self::read), so whoever waits for a reply need not care, and whoever does not calls
+    /// [`flush`](Self::flush).
+    ///
+    /// # Cancel safety
+    ///
+    /// The bytes that are reported are written, and nothing else: dropping the future before it is ready has written
+    /// nothing.
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = match &mut self.stream {
+            Stream::Plain(socket) => socket.write(bytes).await?,
+            Stream::Tls(stream) => stream.write(bytes).await?,
+        };
+        match written {
+            0 if !bytes.is_empty() => Err(io::ErrorKind::WriteZero.into()),
+            written => Ok(written),
+        }
+    }
+
+    /// Hands everything that was written to the operating system.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: the next call goes on.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        match &mut self.stream {
+            Stream::Plain(_) => Ok(()),
+            Stream::Tls(stream) => stream.flush().await,
+        }
+    }
+
+    /// Writes all of `bytes`, as far as the operating system.
+    ///
+    /// # Cancel safety
+    ///
+    /// None: dropping the future before it is ready has written a beginning of unknown length.
+    pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.stream {
+            Stream::Plain(socket) => socket.write_all(bytes).await,
+            Stream::Tls(stream) => {
+                stream.write_all(bytes).await?;
+                stream.flush().await
+            }
+        }
+    }
+
+    /// Reads at least one byte, and as many as are there and fit in `buffer`'s spare capacity.
+    ///
+    /// The end of the stream is an error, because nobody reads without expecting something.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future before it is ready has read nothing: the bytes stay in the stream, and `buffer` is as it was.
+    pub async fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let read = match &mut self.stream {
+            Stream::Plain(socket) => socket.read_buf(buffer).await?,
+            Stream::Tls(stream) => stream.read_buf(buffer).await?,
+        };
+        match read {
+            0 => Err(closed()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes what has arrived on a stream that nobody is reading, as far as the runtime has noticed, and returns how many
+    /// bytes it was. For a plain socket on which nothing has arrived this is no system call.
+    ///
+    /// # Errors
+    ///
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the peer has closed the stream, or the operating system's error.
+    #[inline]
+    pub fn take_unasked(&mut self) -> io::Result<usize> {
+        let mut bytes = [0; 64];
+        let taken = match &mut self.stream {
+            Stream::Plain(socket) => socket.try_read(&mut bytes),
+            Stream::Tls(stream) => {
+                // A session ticket is no bytes. The next read leaves a waker that is meant.
+                let mut buffer = ReadBuf::new(&mut bytes);
+                match Pin::new(stream).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer) {
+                    Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+                    Poll::Ready(read) => read.map(|()| buffer.filled().len()),
+                }
+            }
+        };
+        match taken {
+            Ok(0) => Err(closed()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            taken => taken,
+        }
+    }
+
+    /// Gives up the stream in a forked child, without any effect on the parent's: nothing is sent, and the parent's
+    /// socket stays open and registered.
+    pub fn abandon_after_fork(self) {
+        match self.stream {
+            Stream::Plain(socket) => socket.abandon_after_fork(),
+            Stream::Tls(stream) => stream.into_socket().abandon_after_fork(),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Connecting to the first of several addresses that accepts (RFC 8305, "Happy Eyeballs").
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::time::timeout;
+
+use crate::endpoint::deadline::{ConnectTimeout, Deadline};
+
+/// How long an attempt is waited for before the next one begins beside it (RFC 8305, "Connection Attempt Delay").
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// Connects to `addresses` in the order that [`interleave`] gives them.
+///
+/// The next attempt begins as soon as one has failed, or 250 ms after the last one began; the first that succeeds wins,
+/// and the others are dropped.
+pub(super) async fn connect_first<T, F>(
+    addresses: Vec<SocketAddr>,
+    connect: impl FnMut(SocketAddr) -> F,
+    deadline: Deadline,
+) -> Result<T, ConnectFailed>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    let mut race = Race { untried: interleave(addresses), running: Vec::new(), failed: Vec::new(), connect };
+    match deadline.bound(race.run()).await {
+        Ok(Some(winner)) => Ok(winner),
+        Ok(None) => Err(ConnectFailed { attempts: race.failed, timeout: None }),
+        Err(timeout) => {
+            let unanswered = |peer: SocketAddr, why| FailedAttempt {
+                peer: peer.to_string(),
+                source: io::Error::new(io::ErrorKind::TimedOut, why),
+            };
+            let running = race.running.iter().map(|attempt| unanswered(attempt.peer, "no answer in time"));
+            let untried = race.untried.iter().map(|peer| unanswered(*peer, "not tried in time"));
+            let attempts = race.failed.into_iter().chain(running).chain(untried).collect();
+            Err(ConnectFailed { attempts, timeout: Some(timeout) })
+        }
+    }
+}
+
+/// The addresses with the two families taking turns, the first one's family first, and each family's in their order.
+///
+/// A family that is not reachable then costs one attempt, and not as many as it has addresses.
+fn interleave(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
+    let first_is_ipv6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (first, second): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|address| address.is_ipv6() == first_is_ipv6);
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let mut taking_turns = VecDeque::new();
+    loop {
+        let before = taking_turns.len();
+        taking_turns.extend(first.next());
+        taking_turns.extend(second.next());
+        if taking_turns.len() == before {
+            return taking_turns;
+        }
+    }
+}
+
+struct Race<F, C> {
+    untried: VecDeque<SocketAddr>,
+    running: Vec<Attempt<F>>,
+    failed: Vec<FailedAttempt>,
+    connect: C,
+}
+
+struct Attempt<F> {
+    peer: SocketAddr,
+    future: Pin<Box<F>>,
+}
+
+impl<T, F, C> Race<F, C>
+where
+    F: Future<Output = io::Result<T>>,
+    C: FnMut(SocketAddr) -> F,
+{
+    /// The first success; `None` when every attempt has failed.
+    async fn run(&mut self) -> Option<T> {
+        loop {
+            match self.untried.pop_front() {
+                Some(peer) => self.running.push(Attempt { peer, future: Box::pin((self.connect)(peer)) }),
+                None if self.running.is_empty() => return None,
+                None => {}
+            }
+            let ended = poll_fn(|cx| poll_ended(&mut self.running, cx));
+            let ended = match self.untried.is_empty() {
+                true => Some(ended.await),
+                false => timeout(ATTEMPT_DELAY, ended).await.ok(),
+            };
+            match ended {
+                Some((_, Ok(winner))) => return Some(winner),
+                Some((peer, Err(source))) => self.failed.push(FailedAttempt { peer: peer.to_string(), source }),
+                None => {}
+            }
+        }
+    }
+}
+
+/// Takes out the first attempt that has ended.
+fn poll_ended<T, F>(running: &mut Vec<Attempt<F>>, cx: &mut Context<'_>) -> Poll<(SocketAddr, io::Result<T>)>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    for index in 0..running.len() {
+        if let Poll::Ready(outcome) = running[index].future.as_mut().poll(cx) {
+            return Poll::Ready((running.remove(index).peer, outcome));
+        }
+    }
+    Poll::Pending
+}
+
+/// None of a server's addresses accepted a connection.
+#[derive(Debug, Error)]
+pub struct ConnectFailed {
+    /// Every address, with what went wrong there, in the order in which the attempts ended. Never empty.
+    pub attempts: Vec<FailedAttempt>,
+    /// What ended the attempts that were still running, if it was the time.
+    pub timeout: Option<ConnectTimeout>,
+}
+
+/// An attempt to connect to one address.
+#[derive(Debug, Error)]
+#[error("{peer}: {source}")]
+pub struct FailedAttempt {
+    /// The IP address and port, or the path of a Unix domain socket.
+    pub peer: String,
+    /// The operating system's error, or [`TimedOut`](io::ErrorKind::TimedOut).
+    pub source: io::Error,
+}
+
+impl fmt::Display for ConnectFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server did not accept a connection (")?;
+        for (index, attempt) in self.attempts.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{attempt}")?;
+        }
+        f.write_str(")")?;
+        match &self.timeout {
+            Some(timeout) => write!(f, ": {timeout}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! TLS, by rustls with *ring*.
+//!
+//! The provider of the cryptography is named here and never taken from the process's default, so that an application
+//! that uses rustls too has no say in this, and need not say anything.
+//!
+//! # Revocation
+//!
+//! Whether a certificate was revoked is not checked (OCSP Support specification, "Documentation Requirements"). rustls
+//! asks the server for a stapled OCSP response, but has nothing that verifies one, so whatever is stapled is ignored, also
+//! if it is missing from a certificate that demands it (Must-Staple) or says "revoked". No OCSP responder is asked, no
+//! revocation list is read. `tlsDisableOCSPEndpointCheck` and `tlsDisableCertificateRevocationCheck` have nothing to
+//! switch off.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client;
+use tokio_rustls::rustls;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::socket::Socket;
+use crate::endpoint::deadline::Deadline;
+use crate::error::{EstablishError, Stage};
+use crate::options::{Host, InvalidOption, TlsOptions};
+
+mod certificate_key;
+mod pem;
+mod trust;
+
+pub use trust::NoTrustedAuthority;
+
+use trust::Verifier;
+
+/// What the options of TLS say, ready for use. The sessions that later connections resume are kept in here.
+pub(super) struct Tls {
+    config: Arc<ClientConfig>,
+    verifier: Arc<Verifier>,
+}
+
+/// The name that a server's certificate must hold. Only a DNS name is told to the server (SNI); an IP address is not.
+pub(super) type Identity = ServerName<'static>;
+
+impl Tls {
+    /// Reads the files that the options name.
+    ///
+    /// The system's certificate authorities are not read yet: that may take many milliseconds, so it is left to the first
+    /// connection, which does it beside the asynchronous threads.
+    pub fn new(options: &TlsOptions) -> Result<Self, InvalidOption> {
+        let provider = Arc::new(ring::default_provider());
+        let verifier = Arc::new(Verifier::new(options, &provider)?);
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .expect("BUG: ring has cipher suites for TLS 1.2 and 1.3")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::<Verifier>::clone(&verifier));
+        let config = match certificate_key::read(options)? {
+            None => builder.with_no_client_auth(),
+            Some(own) => builder.with_client_cert_resolver(Arc::new(own.into_resolver()?)),
+        };
+        Ok(Self { config: Arc::new(config), verifier })
+    }
+
+    /// The name that the certificate of the server at `host` must hold.
+    pub fn identity_of(&self, host: &Host) -> Result<Identity, InvalidOption> {
+        match host {
+            Host::Tcp { name, .. } => ServerName::try_from(name.clone()).map_err(|_| InvalidOption {
+                option: "hosts",
+                value: format!("{name:?}"),
+                allowed: "a DNS name or an IP address, because TLS looks for it in the server's certificate".to_owned(),
+            }),
+            // The name is not looked at, and being an IP address it is not sent either.
+            Host::Unix { .. } if !self.verifier.checks_name() => {
+                Ok(ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST)))
+            }
+            Host::Unix { path } => Err(InvalidOption {
+                option: "tls",
+                value: format!("true for the Unix domain socket {path:?}"),
+                allowed: "false there, because certificates hold no paths, or true with tlsAllowInvalidHostnames"
+                    .to_owned(),
+            }),
+        }
+    }
+
+    /// Makes the TLS handshake with the server at the other end of `socket`.
+    pub async fn secure(
+        &self,
+        socket: Socket,
+        identity: &Identity,
+        deadline: Deadline,
+    ) -> Result<TlsStream, EstablishError> {
+        match deadline.bound(self.verifier.load()).await {
+            Ok(loaded) => loaded.map_err(|error| EstablishError::unlabelled(Stage::Tls, error))?,
+            // It is this machine that was slow, so nothing is known of the server.
+            Err(timeout) => return Err(EstablishError::unlabelled(Stage::Tls, timeout)),
+        }
+        let handshake = TlsConnector::from(Arc::clone(&self.config)).connect(identity.clone(), socket);
+        match deadline.bound(handshake).await {
+            Ok(Ok(stream)) => Ok(TlsStream(Box::new(stream))),
+            Ok(Err(error)) => Err(super::stream_failed(Stage::Tls, error)),
+            Err(timeout) => Err(EstablishError::overloaded(Stage::Tls, timeout)),
+        }
+    }
+}
+
+/// The configuration holds a private key, and rustls's own description of it is long.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("verifier", &self.verifier).finish_non_exhaustive()
+    }
+}
+
+/// Whether TLS itself failed, and not the network below it: a certificate that one end does not accept, an alert, bytes
+/// that are no TLS.
+pub(super) fn is_refusal(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|source| source.is::<rustls::Error>())
+}
+
+/// A stream in TLS. It is boxed so that it makes neither plain streams larger nor connections costly to move.
+#[derive(Debug)]
+pub(super) struct TlsStream(Box<client::TlsStream<Socket>>);
+
+impl TlsStream {
+    /// Gives the socket back. Nothing is sent.
+    pub fn into_socket(self) -> Socket {
+        self.0.into_inner().0
+    }
+
+    /// The reason for a failed write, if the server has sent one before it closed.
+    ///
+    /// A server that refuses the client's certificate after the handshake says so in an alert and closes, and then the
+    /// first thing to fail may be a write, whose own error is a mere reset.
+    fn reason(&mut self, error: io::Error, cx: &mut Context<'_>) -> io::Error {
+        match Pin::new(&mut *self.0).poll_read(cx, &mut ReadBuf::new(&mut [])) {
+            Poll::Ready(Err(reason)) if is_refusal(&reason) => reason,
+            _ => error,
+        }
+    }
+}
+
+impl AsyncRead for TlsStream {
+    /// Reads, and meanwhile pushes on what is still to be written: the end of a request, or an answer of TLS's own.
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let stream = &mut self.get_mut().0;
+        let pushed = match stream.get_ref().1.wants_write() {
+            true => Pin::new(&mut **stream).poll_flush(cx),
+            false => Poll::Ready(Ok(())),
+        };
+        // What can be read is worth more than why the rest cannot be written.
+        match (Pin::new(&mut **stream).poll_read(cx, buffer), pushed) {
+            (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
+            // The end without a `close_notify` is an end like any other: messages say how long they are.
+            (Poll::Ready(Err(error)), _) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
+            (read, _) => read,
+        }
+    }
+}
+
+impl AsyncWrite for TlsStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        Pin::new(&mut *this.0).poll_write(cx, bytes).map_err(|error| this.reason(error, cx))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        Pin::new(&mut *this.0).poll_flush(cx).map_err(|error| this.reason(error, cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.get_mut().0).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,150 @@
+//! The commands that carry the messages of SASL mechanisms (Authentication specification, "SASL Mechanisms").
+
+use bson::raw::cstr;
+use bson::spec::BinarySubtype;
+use bson::{RawBinaryRef, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+
+use crate::options::Mechanism;
+use crate::wire::WireError;
+use crate::wire::reply::whole_number;
+
+/// The longest payload that a server's reply may have, in bytes. The longest that any mechanism needs is that of OIDC,
+/// with the address of an identity provider.
+pub const MAX_PAYLOAD: usize = 64 * 1024;
+
+/// The command that begins a conversation.
+///
+/// `options` is the document of that name, if there is to be one.
+#[must_use]
+pub fn start(mechanism: Mechanism, payload: &[u8], options: Option<&RawDocument>) -> RawDocumentBuf {
+    let mut command = rawdoc! { "saslStart": 1, "mechanism": mechanism.name() };
+    command.append(cstr!("payload"), binary(payload));
+    command.append(cstr!("autoAuthorize"), 1);
+    if let Some(options) = options {
+        command.append(cstr!("options"), options);
+    }
+    command
+}
+
+/// The command that continues a conversation.
+///
+/// `conversation_id` is that of the server's first reply ([`SaslReply::conversation_id`]).
+#[must_use]
+pub fn advance(conversation_id: &RawBson, payload: &[u8]) -> RawDocumentBuf {
+    let mut command = rawdoc! { "saslContinue": 1 };
+    command.append(cstr!("conversationId"), conversation_id.clone());
+    command.append(cstr!("payload"), binary(payload));
+    command
+}
+
+fn binary(bytes: &[u8]) -> RawBsonRef<'_> {
+    RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Generic, bytes })
+}
+
+/// A server's reply to either command, if it was successful.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SaslReply<'a> {
+    /// `conversationId`: what the next commands must repeat, of whichever numeric type the server chose.
+    pub conversation_id: RawBson,
+    /// `payload`: the mechanism's message.
+    pub payload: &'a [u8],
+    /// `done`: whether the conversation has ended, as far as the server is concerned.
+    pub done: bool,
+}
+
+impl<'a> SaslReply<'a> {
+    /// Reads the reply of a successful command (see [`reply::check`](crate::wire::reply::check)), or the reply to a
+    /// speculative one.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::ReplyField`] if a field is missing or not of its type.
+    pub fn read(reply: &'a RawDocument) -> Result<Self, WireError> {
+        whole_number(reply, "conversationId")?;
+        let conversation_id = field(reply, "conversationId", "a whole number")?.into();
+        let payload = match field(reply, "payload", "binary data")? {
+            RawBsonRef::Binary(RawBinaryRef { bytes, .. }) => bytes,
+            other => return Err(refuse("payload", format!("{:?}", other.element_type()), "binary data")),
+        };
+        if payload.len() > MAX_PAYLOAD {
+            return Err(refuse("payload", format!("{} bytes", payload.len()), "at most 65536 bytes"));
+        }
+        match field(reply, "done", "a boolean")? {
+            RawBsonRef::Boolean(done) => Ok(Self { conversation_id, payload, done }),
+            other => Err(refuse("done", format!("{:?}", other.element_type()), "a boolean")),
+        }
+    }
+}
+
+fn field<'a>(reply: &'a RawDocument, field: &'static str, allowed: &'static str) -> Result<RawBsonRef<'a>, WireError> {
+    match reply.get(field) {
+        Ok(Some(value)) => Ok(value),
+        Ok(None) => Err(refuse(field, "missing".to_owned(), allowed)),
+        Err(error) => Err(refuse(field, error.to_string(), allowed)),
+    }
+}
+
+fn refuse(field: &'static str, value: String, allowed: &'static str) -> WireError {
+    WireError::ReplyField { field, value, allowed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply() -> RawDocumentBuf {
+        let mut reply = rawdoc! { "conversationId": 1, "done": false };
+        reply.append(cstr!("payload"), binary(b"hello"));
+        reply
+    }
+
+    #[test]
+    fn the_commands_are_those_of_the_specification() {
+        let command = start(Mechanism::ScramSha256, b"n,,", Some(&rawdoc! { "skipEmptyExchange": true }));
+        assert_eq!(command.get_i32("saslStart").unwrap(), 1);
+        assert_eq!(command.get_str("mechanism").unwrap(), "SCRAM-SHA-256");
+        assert_eq!(command.get_binary("payload").unwrap().bytes, b"n,,");
+        assert!(command.get_document("options").unwrap().get_bool("skipEmptyExchange").unwrap());
+        assert_eq!(start(Mechanism::Plain, b"", None).get("options").unwrap(), None);
+
+        let document = reply();
+        let command = advance(&SaslReply::read(&document).unwrap().conversation_id, b"");
+        assert_eq!(command.get_i32("saslContinue").unwrap(), 1);
+        assert_eq!(command.get_i32("conversationId").unwrap(), 1);
+        assert_eq!(command.get_binary("payload").unwrap().bytes, b"");
+    }
+
+    #[test]
+    fn a_reply_is_read() {
+        let document = reply();
+        let read = SaslReply::read(&document).unwrap();
+        assert_eq!((read.conversation_id, read.payload, read.done), (RawBson::Int32(1), &b"hello"[..], false));
+    }
+
+    #[test]
+    fn a_reply_without_a_field_or_with_one_of_another_type_is_refused() {
+        let with = |build: &dyn Fn(&mut RawDocumentBuf)| {
+            let mut document = RawDocumentBuf::new();
+            build(&mut document);
+            SaslReply::read(&document).unwrap_err().to_string()
+        };
+        assert_eq!(with(&|_| {}), "the reply's conversationId is missing, but must be a whole number");
+        let no_payload = with(&|document| document.append(cstr!("conversationId"), 1));
+        assert_eq!(no_payload, "the reply's payload is missing, but must be binary data");
+        let no_done = with(&|document| {
+            document.append(cstr!("conversationId"), 1);
+            document.append(cstr!("payload"), binary(b""));
+        });
+        assert_eq!(no_done, "the reply's done is missing, but must be a boolean");
+        let text = with(&|document| {
+            document.append(cstr!("conversationId"), 1);
+            document.append(cstr!("payload"), "text");
+        });
+        assert_eq!(text, "the reply's payload is String, but must be binary data");
+        let long = with(&|document| {
+            document.append(cstr!("conversationId"), 1);
+            document.append(cstr!("payload"), binary(&[0; MAX_PAYLOAD + 1]));
+        });
+        assert_eq!(long, "the reply's payload is 65537 bytes, but must be at most 65536 bytes");
+    }
+}
