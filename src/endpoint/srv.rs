@@ -1,6 +1,5 @@
 //! Finding a deployment's servers in the DNS (Initial DNS Seedlist Discovery specification).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -149,13 +148,14 @@ impl Options {
 #[cfg(feature = "srv")]
 mod look_up {
     use std::hash::{BuildHasher, RandomState};
+    use std::sync::Arc;
 
     use hickory_resolver::TokioResolver;
     use hickory_resolver::lookup::Lookup;
     use hickory_resolver::net::NetError;
     use hickory_resolver::proto::rr::{Name, RData, RecordType};
 
-    use super::{Arc, Options, ResolveError};
+    use super::{Options, ResolveError};
     use crate::options::{ServerAddress, SrvName};
 
     pub(super) async fn by_system(options: Options) -> Result<Options, ResolveError> {
