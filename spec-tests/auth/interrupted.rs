@@ -3,8 +3,10 @@
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tokio::sync::mpsc;
+use wharf::CommandFailure;
 use wharf::endpoint::ConnectTimeout;
-use wharf_testbed::scripted::{Answer, Script, ScriptedServer, reply_length};
+use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name, reply_length};
 
 use super::scripted_scram::{Behaviour, credential, replies};
 use super::*;
@@ -90,4 +92,66 @@ async fn a_pool_reports_the_failure_and_keeps_no_connection() {
     assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE));
     assert!(error.cause().is::<AuthenticationFailed>());
     assert_eq!(error.connection_id(), 1);
+}
+
+/// Tells when it is dropped, with the connection whose script holds it.
+struct Closing(mpsc::UnboundedSender<()>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+#[tokio::test]
+async fn whoever_gives_up_in_the_middle_of_a_conversation_closes_the_connection() {
+    for answered in 0..4 {
+        let (closing, mut closed) = mpsc::unbounded_channel();
+        let script = move || -> Script {
+            let (closing, mut reply, mut left) = (Closing(closing.clone()), replies(longest()), answered);
+            Box::new(move |command| {
+                let _held = &closing;
+                let reply = reply(command);
+                left -= 1;
+                if left >= 0 { Answer::Reply(reply) } else { Answer::Hang }
+            })
+        };
+        let server = ScriptedServer::start(script).await.unwrap();
+        let endpoint = Options::new([&*server.address()]).unwrap().credential(credential()).endpoint().unwrap();
+        tokio::select! {
+            outcome = endpoint.connect() => panic!("it was to wait: {outcome:?}"),
+            () = server.until(answered as usize + 1) => {}
+        }
+        tokio::time::timeout(AGES, closed.recv()).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn whoever_gives_up_while_a_connection_is_authenticated_again_cannot_use_it_any_more() {
+    // The second conversation is never ended.
+    for answered in 1..3 {
+        let script = move || -> Script {
+            let (mut reply, mut expired, mut left) = (replies(longest()), false, answered);
+            Box::new(move |command| {
+                if name(command) == "ping" {
+                    (reply, expired) = (replies(longest()), true);
+                    return Answer::Reply(doc! { "ok": 0.0, "code": 391, "errmsg": "expired" });
+                }
+                let reply = reply(command);
+                left -= i32::from(expired);
+                if left >= 0 { Answer::Reply(reply) } else { Answer::Hang }
+            })
+        };
+        let server = ScriptedServer::start(script).await.unwrap();
+        let mut connection = connect(&server.address(), credential()).await.unwrap();
+        let (before, ping) = (server.commands().len(), rawdoc! { "ping": 1 });
+        tokio::select! {
+            outcome = connection.run_command("admin", &ping) => panic!("it was to wait: {outcome:?}"),
+            () = server.until(before + 2 + answered as usize) => {}
+        }
+        assert!(connection.is_errored());
+        let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+        assert!(matches!(failure, CommandFailure::Closed { .. }), "{failure}");
+        assert!(!tokio::time::timeout(AGES, connection.recover()).await.unwrap());
+    }
 }

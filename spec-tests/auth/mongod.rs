@@ -1,5 +1,9 @@
 //! A real server with users of all kinds (Authentication specification, "Test Plan").
 
+use wharf::{Compressor, TlsOptions};
+use wharf_testbed::certificates::{Certificates, Pem};
+use wharf_testbed::mongod::MongodTls;
+
 use super::*;
 
 /// Both mechanisms' names.
@@ -212,4 +216,59 @@ async fn a_server_api_is_declared_during_authentication_too() {
     run(&mut declared, "admin", doc! { "ping": 1 }).await;
     let refused = declared.run_command("admin", &rawdoc! { "serverStatus": 1 }).await.unwrap_err();
     assert_eq!(&*refused.command_error().unwrap().code_name, "APIStrictError");
+}
+
+#[tokio::test]
+async fn a_certificate_is_proof_enough_with_and_without_its_name() {
+    let certificates = Certificates::create().unwrap();
+    let mongod = Mongod::start(MongodOptions {
+        auth: true,
+        tls: Some(MongodTls {
+            certificate_key_file: certificates.file(Pem::Server),
+            ca_file: certificates.file(Pem::Authority),
+            require_client_certificate: false,
+        }),
+        // The certificates have the organisation of the server's own, which is to be a member's of its cluster.
+        extra_args: vec!["--setParameter".into(), "enforceUserClusterSeparation=false".into()],
+        ..MongodOptions::default()
+    })
+    .unwrap();
+    let address = mongod.address().to_string();
+    let options = |tls: TlsOptions| Options::new([address.as_str()]).unwrap().tls(tls);
+    let trusting = TlsOptions::default().ca_file(certificates.file(Pem::Authority));
+    let certified = trusting.clone().certificate_key_file(certificates.file(Pem::Client));
+
+    let mut first = options(trusting.clone()).endpoint().unwrap().connect().await.unwrap();
+    create(&mut first, "admin", "root", "root", &BOTH).await;
+    let root = options(trusting.clone()).credential(Credential::new("root", "root"));
+    let mut root = root.endpoint().unwrap().connect().await.unwrap();
+    let user = "CN=client,O=wharf";
+    run(&mut root, "$external", doc! { "createUser": user, "roles": [{ "role": "root", "db": "admin" }] }).await;
+
+    let credential = Credential::of(Mechanism::MongoDbX509);
+    for credential in [credential.clone(), credential.clone().username(user)] {
+        let before = Server::requests(&mut root).await;
+        let endpoint = options(certified.clone()).credential(credential).endpoint().unwrap();
+        let mut connection = endpoint.connect().await.unwrap();
+        assert_eq!(Server::requests(&mut root).await - before - 1, 1, "the proof did not travel with hello");
+        let status = run(&mut connection, "admin", doc! { "connectionStatus": 1 }).await;
+        let users = status.get_document("authInfo").unwrap().get_array("authenticatedUsers").unwrap();
+        let found = users.get(0).unwrap().unwrap().as_document().unwrap();
+        assert_eq!((found.get_str("user").unwrap(), found.get_str("db").unwrap()), (user, "$external"));
+    }
+
+    let other = options(certified).credential(credential.clone().username("CN=other")).endpoint().unwrap();
+    assert_refused(&other.connect().await.unwrap_err());
+    let uncertified = options(trusting).credential(credential).endpoint().unwrap();
+    let error = uncertified.connect().await.unwrap_err();
+    assert!(failure(&error).command_error().is_some(), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_whose_messages_are_compressed_is_authenticated_uncompressed() {
+    let server = shared().await;
+    let options = Options::new([&*server.address()]).unwrap().credential(Credential::new("both", "both"));
+    let compressors = [Compressor::Zstd, Compressor::Snappy, Compressor::Zlib { level: 1 }];
+    let mut connection = options.compressors(compressors).endpoint().unwrap().connect().await.unwrap();
+    run(&mut connection, "admin", doc! { "dbStats": 1 }).await;
 }

@@ -1,11 +1,12 @@
 //! Conversations that no real server would hold, and those of mechanisms that a real server has only with LDAP or TLS.
 
-use bson::Bson;
+use bson::{Bson, rawdoc};
+use wharf::CommandFailure;
 use wharf::wire::WireError;
 use wharf::wire::auth::scram::{MAX_ITERATIONS, MIN_ITERATIONS};
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
-use super::scripted_scram::{Behaviour, PASSWORD, credential, hello, payload, sasl, start};
+use super::scripted_scram::{Behaviour, PASSWORD, credential, hello, payload, replies, sasl, start};
 use super::*;
 
 /// Asserts that SCRAM-SHA-256 with a server that behaves like this fails, and returns why, in words.
@@ -154,7 +155,10 @@ async fn answering(fields: Document, reply: Document) -> ScriptedServer {
 async fn plain_sends_the_name_and_the_password_to_the_external_source() {
     let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
     let server = answering(doc! {}, sasl(b"", true)).await;
-    connect(&server.address(), credential.clone()).await.unwrap();
+    let connection = connect(&server.address(), credential.clone()).await.unwrap();
+    // The connection prints the buffers that the password went through.
+    let printed = format!("{connection:?}");
+    assert!(printed.contains("outgoing: []") && !printed.contains("112, 101, 110"), "{printed}");
     let commands = server.commands();
     assert_eq!(server.command_names(), ["isMaster", "saslStart"]);
     assert!(!commands[0].contains_key("speculativeAuthenticate") && !commands[0].contains_key("saslSupportedMechs"));
@@ -227,4 +231,56 @@ fn a_zero_byte_cannot_be_said_in_plain() {
         assert_eq!(error.option, option);
         assert!(!error.to_string().contains("b\0c"));
     }
+}
+
+/// A server that wants the connection to be authenticated again before it answers its first `ping`.
+async fn expiring(behaviour: Behaviour) -> ScriptedServer {
+    let script = move || -> Script {
+        let (mut reply, mut expired) = (replies(behaviour.clone()), false);
+        let again = behaviour.clone();
+        Box::new(move |command| {
+            if name(command) == "ping" && !expired {
+                expired = true;
+                reply = replies(again.clone());
+                let required = "ReauthenticationRequired";
+                return Answer::Reply(doc! { "ok": 0.0, "code": 391, "codeName": required, "errmsg": "expired" });
+            }
+            Answer::Reply(reply(command))
+        })
+    };
+    ScriptedServer::start(script).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_is_authenticated_again_without_another_hello() {
+    let server = expiring(Behaviour { speculates: true, ..Behaviour::default() }).await;
+    let mut connection = connect(&server.address(), credential()).await.unwrap();
+    run(&mut connection, "admin", doc! { "ping": 1 }).await;
+    assert_eq!(server.command_names(), ["isMaster", "saslContinue", "ping", "saslStart", "saslContinue", "ping"]);
+}
+
+#[tokio::test]
+async fn a_connection_that_cannot_be_authenticated_again_is_not_used_again() {
+    let server = expiring(Behaviour { speculates: true, ..Behaviour::default() }).await;
+    let credential = Credential::new("user", "other").mechanism(Mechanism::ScramSha256);
+    assert_refused(&connect(&server.address(), credential).await.unwrap_err());
+
+    // A user who is removed while connected.
+    let script = move || -> Script {
+        let (mut reply, mut expired) = (replies(Behaviour::default()), false);
+        Box::new(move |command| {
+            expired |= name(command) == "ping";
+            match (expired, &*name(command)) {
+                (true, "ping") => Answer::Reply(doc! { "ok": 0.0, "code": 391, "errmsg": "expired" }),
+                (true, _) => Answer::Reply(doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed" }),
+                (false, _) => Answer::Reply(reply(command)),
+            }
+        })
+    };
+    let server = ScriptedServer::start(script).await.unwrap();
+    let mut connection = connect(&server.address(), super::scripted_scram::credential()).await.unwrap();
+    let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+    let CommandFailure::Reauthentication { source, .. } = &failure else { panic!("another failure: {failure}") };
+    assert_eq!(source.command_error().unwrap().code, 18);
+    assert!(connection.is_errored());
 }

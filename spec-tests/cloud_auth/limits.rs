@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::Notify;
-use wharf::endpoint::{AuthenticationCause, AuthenticationFailed};
+use wharf::endpoint::{AuthenticationCause, AuthenticationFailed, Command};
 
 use super::*;
 
@@ -127,4 +127,28 @@ async fn a_callbacks_time_counts_only_with_timeout_ms() {
     assert!(shown(&error).contains("no access token was obtained within 50 ms"), "{error}");
     let error = options(&server, slow()).connect_timeout(LIMIT).timeout(AGES).endpoint().unwrap().connect().await;
     assert!(shown(&error.unwrap_err()).contains("no access token was obtained within"));
+}
+
+#[tokio::test]
+async fn a_commands_timeout_limits_the_callback_that_it_needs() {
+    let server = Server::of_tokens(&["token-a"]).await;
+    let calls = std::sync::atomic::AtomicUsize::new(0);
+    let credential = Credential::of(Mechanism::MongoDbOidc).oidc_callback(move |context: OidcContext| {
+        let first = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        async move {
+            if !first {
+                assert!(context.timeout <= LIMIT, "{:?}", context.timeout);
+                std::future::pending::<()>().await;
+            }
+            Ok(OidcToken::new("token-a"))
+        }
+    });
+    let mut connection = connect(&server, credential).await.unwrap();
+    server.state().failures.push_back(("find", 391));
+    let find = find();
+    let running = connection.run(Command::new("test", &find).timeout(LIMIT));
+    let failure = tokio::time::timeout(AGES, running).await.unwrap().unwrap_err();
+    assert!(failure.to_string().contains("no access token was obtained within"), "{failure}");
+    // Nobody knows who this is any more.
+    assert!(connection.is_errored());
 }

@@ -226,15 +226,26 @@ async fn a_connection_forgets_only_the_token_that_it_used() {
     let (server, callback) = (Server::of_tokens(&["token-a", "token-b"]).await, Callback::new(&["token-a", "token-b"]));
     let endpoint = callback.endpoint(&server);
     let (mut one, mut other) = (endpoint.connect().await.unwrap(), endpoint.connect().await.unwrap());
-    server.state().failures.extend([("find", 391), ("find", 391)]);
+    server.state().failures.push_back(("find", 391));
     one.run_command("test", &find()).await.unwrap();
     // The second was authenticated with the first token too, which the first has replaced already.
+    server.state().failures.push_back(("find", 391));
     other.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 2);
     // Both have the second token now, so that it is forgotten in its turn.
     server.state().failures.push_back(("find", 391));
     other.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 3);
+}
+
+#[tokio::test]
+async fn a_command_that_fails_again_is_not_run_a_third_time() {
+    let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
+    let mut connection = callback.endpoint(&server).connect().await.unwrap();
+    server.state().failures.extend([("find", 391), ("find", 391)]);
+    let error = connection.run_command("test", &find()).await.unwrap_err();
+    assert_eq!(error.command_error().unwrap().code, 391);
+    assert_eq!((callback.calls(), server.state().count("find")), (2, 2));
 }
 
 #[tokio::test]

@@ -152,7 +152,13 @@ impl Channel {
     }
 
     /// Overwrites what the buffers hold, after something that may be secret was sent or received.
+    ///
+    /// An exchange that has not ended cannot go on without them, so the channel is errored then.
     pub fn wipe(&mut self) {
+        if self.phase != Phase::Idle {
+            self.phase = Phase::Errored;
+        }
+        self.taken = 0;
         self.outgoing.zeroize();
         self.incoming.zeroize();
         self.plain.zeroize();

@@ -327,16 +327,16 @@ impl EndpointConnection {
 
     /// Authenticates again, because the server wants it, and runs the command once more.
     async fn run_again(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandFailure> {
-        let left = match command.limit {
+        let deadline = match command.limit {
             Limit::Until { at, limit } => match at.checked_duration_since(Instant::now()) {
-                Some(left) if !left.is_zero() => left,
+                Some(left) if !left.is_zero() => Deadline::of_operation(left),
                 _ => return Err(self.timed_out(limit, Expired::Unsent)),
             },
-            _ => self.options.connect_timeout,
+            _ => Deadline::after(self.options.connect_timeout),
         };
         if let Some(authentication) = &mut self.authentication {
             self.reauthenticating = true;
-            let repeated = authentication.repeat(&mut self.channel, Deadline::after(left)).await;
+            let repeated = authentication.repeat(&mut self.channel, deadline).await;
             if let Err(error) = repeated {
                 let (origin, source) = (self.identity.origin(), Arc::new(error));
                 return Err(CommandFailure::Reauthentication { origin, source });

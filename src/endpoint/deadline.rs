@@ -12,13 +12,27 @@ pub(super) struct Deadline {
     limit: Duration,
     /// `None` if there is no limit.
     at: Option<Instant>,
+    /// Whether it is an operation's own, from which nothing is excepted.
+    #[cfg_attr(not(feature = "oidc"), allow(dead_code, reason = "only MONGODB-OIDC excepts anything"))]
+    whole: bool,
 }
 
 impl Deadline {
     /// The deadline after `limit` from now; none if `limit` is zero, or too long for the clock.
     pub fn after(limit: Duration) -> Self {
         let at = if limit.is_zero() { None } else { Instant::now().checked_add(limit) };
-        Self { limit, at }
+        Self { limit, at, whole: false }
+    }
+
+    /// The deadline after what is left of an operation's own time, from which nothing is excepted.
+    pub fn of_operation(left: Duration) -> Self {
+        Self { whole: true, ..Self::after(left) }
+    }
+
+    /// Whether nothing is excepted from it.
+    #[cfg(feature = "oidc")]
+    pub fn is_whole(self) -> bool {
+        self.whole
     }
 
     /// This deadline, put off by time that does not count.

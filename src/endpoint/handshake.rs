@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::RawDocumentBuf;
 
-use super::authentication::Speculation;
+use super::authentication::{Speculation, Wiped};
 use super::channel::{Channel, ExchangeError};
 use super::deadline::Deadline;
 use super::{platform, transport};
@@ -91,10 +91,11 @@ impl Handshake {
             load_balanced,
             compressors: &self.compressors,
             supported_mechanisms_of: speculation.supported_mechanisms_of.as_deref(),
-            speculative_authenticate: speculation.command.as_deref(),
+            speculative_authenticate: speculation.command.as_ref().map(Wiped::document),
         };
-        let command = request.command();
-        let document = match deadline.bound(channel.exchange("admin", &command)).await {
+        // What is speculated may be a token.
+        let command = Wiped::new(request.command());
+        let document = match deadline.bound(channel.exchange("admin", command.document())).await {
             Ok(Ok(document)) => document,
             Ok(Err(ExchangeError::Network(error))) => return Err(transport::stream_failed(Stage::Hello, error)),
             Ok(Err(ExchangeError::Wire(error))) => return Err(EstablishError::unlabelled(Stage::Hello, error)),

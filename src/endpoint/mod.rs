@@ -198,11 +198,14 @@ impl Endpoint {
         let transport = self.connector.connect(deadline).await?;
         let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
         let speculation = match &self.authenticator {
-            Some(authenticator) => authenticator.speculation(&self.address).await,
+            Some(authenticator) => authenticator.speculation(&self.address),
             None => Speculation::default(),
         };
         let load_balanced = place.identify.is_some();
-        let hello = self.handshake.make(&mut channel, self.address(), load_balanced, &speculation, deadline).await?;
+        let hello = self.handshake.make(&mut channel, self.address(), load_balanced, &speculation, deadline).await;
+        // What was speculated may be a token, and is still in the buffers.
+        channel.wipe();
+        let hello = hello?;
         if let Some(identify) = place.identify {
             let refuse = |error| EstablishError::unlabelled(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);

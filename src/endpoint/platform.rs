@@ -150,5 +150,15 @@ mod tests {
         assert_eq!(found.container_runtime, Some("docker"));
         assert_eq!(found.container_orchestrator, Some("kubernetes"));
         assert_eq!(found.service, None);
+
+        let lambda = [("AWS_EXECUTION_ENV", "AWS_Lambda_java8"), ("AWS_REGION", "us-east-2")];
+        let both = environment_of(&[lambda[0], lambda[1], ("KUBERNETES_SERVICE_HOST", "1")]);
+        let expected = Environment {
+            service: Some("aws.lambda"),
+            region: Some("us-east-2".into()),
+            container_orchestrator: Some("kubernetes"),
+            ..Environment::default()
+        };
+        assert_eq!(both, expected);
     }
 }

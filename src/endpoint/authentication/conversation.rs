@@ -14,6 +14,7 @@ use crate::wire::reply::{self, Unsuccessful};
 /// When it is dropped, what was said is wiped from the channel's buffers.
 pub(super) struct Conversation<'a> {
     channel: &'a mut Channel,
+    #[cfg_attr(not(feature = "oidc"), expect(dead_code, reason = "only OIDC has to know who the other end is"))]
     pub address: &'a ServerAddress,
     pub deadline: Deadline,
 }
@@ -40,8 +41,8 @@ impl<'a> Conversation<'a> {
 
     /// As [`run`](Self::run), for a command that holds a secret: it is wiped whatever happens.
     pub async fn run_secret(&mut self, database: &str, command: RawDocumentBuf) -> Result<&RawDocument, Cause> {
-        let command = Wiped(command);
-        self.run(database, &command.0).await
+        let command = Wiped::new(command);
+        self.run(database, command.document()).await
     }
 }
 
@@ -52,7 +53,17 @@ impl Drop for Conversation<'_> {
 }
 
 /// A command that is wiped when it is dropped.
-struct Wiped(RawDocumentBuf);
+pub(in crate::endpoint) struct Wiped(RawDocumentBuf);
+
+impl Wiped {
+    pub fn new(command: RawDocumentBuf) -> Self {
+        Self(command)
+    }
+
+    pub fn document(&self) -> &RawDocument {
+        &self.0
+    }
+}
 
 impl Drop for Wiped {
     fn drop(&mut self) {

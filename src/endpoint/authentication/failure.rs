@@ -79,7 +79,7 @@ pub enum AuthenticationCause {
     #[error("the network failed: {0}")]
     Network(#[source] io::Error),
     /// Not all was done in time.
-    #[error(transparent)]
+    #[error("it did not end within the limit of {} ms", .0.limit.as_millis())]
     Timeout(ConnectTimeout),
     /// A reply breaks the protocol.
     #[error(transparent)]

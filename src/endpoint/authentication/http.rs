@@ -74,11 +74,16 @@ impl HttpRequest<'_> {
     ///
     /// Dropping the future closes the connection. The service may have heeded the request.
     pub async fn send(self) -> Result<HttpAnswer, HttpError> {
-        let limit = self.limit;
-        timeout(limit, self.send_unbounded()).await.map_err(|_| HttpError::Timeout { limit })?
+        self.send_trusting(system_trust).await
     }
 
-    async fn send_unbounded(self) -> Result<HttpAnswer, HttpError> {
+    /// As [`send`](Self::send), with the authorities that `trust` reads from somewhere.
+    async fn send_trusting(self, trust: Trust) -> Result<HttpAnswer, HttpError> {
+        let limit = self.limit;
+        timeout(limit, self.send_unbounded(trust)).await.map_err(|_| HttpError::Timeout { limit })?
+    }
+
+    async fn send_unbounded(self, trust: Trust) -> Result<HttpAnswer, HttpError> {
         let service = Service::parse(self.base)?;
         let mut request = Request::builder()
             .method(self.method)
@@ -96,8 +101,9 @@ impl HttpRequest<'_> {
             return exchange(stream, request).await;
         }
         let name = ServerName::try_from(service.host).map_err(|_| HttpError::Url { url: self.base.to_owned() })?;
-        let config = tokio::task::spawn_blocking(trust).await.map_err(io::Error::other);
-        let connector = TlsConnector::from(config.and_then(|config| config).map_err(HttpError::Tls)?);
+        let roots = tokio::task::spawn_blocking(trust).await.map_err(io::Error::other);
+        let config = roots.and_then(|roots| tls(roots?)).map_err(HttpError::Tls)?;
+        let connector = TlsConnector::from(config);
         exchange(connector.connect(name, stream).await.map_err(HttpError::Tls)?, request).await
     }
 }
@@ -163,14 +169,20 @@ impl Service {
     }
 }
 
-/// TLS with the operating system's trust store. It reads files.
-fn trust() -> io::Result<Arc<ClientConfig>> {
+/// Finds authorities to trust. It may read files.
+type Trust = fn() -> io::Result<RootCertStore>;
+
+/// The operating system's trust store.
+fn system_trust() -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        return Err(io::Error::other("the operating system's trust store has no certificates"));
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    match roots.is_empty() {
+        true => Err(io::Error::other("the operating system's trust store has no certificates")),
+        false => Ok(roots),
     }
+}
+
+fn tls(roots: RootCertStore) -> io::Result<Arc<ClientConfig>> {
     let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
@@ -181,6 +193,17 @@ fn trust() -> io::Result<Arc<ClientConfig>> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+    use std::sync::OnceLock;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio_rustls::rustls::pki_types::CertificateDer;
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
+    use tokio_rustls::rustls::version;
+    use wharf_testbed::certificates::{Certificates, Pem};
+    use wharf_testbed::tls_front::TlsFront;
+
     use super::*;
 
     #[test]
@@ -199,6 +222,59 @@ mod tests {
             ["", "metadata", "/path", "ftp://host", "http://host/path", "http://host?x", "http://u:p@host", "http://"]
         {
             assert!(matches!(Service::parse(base), Err(HttpError::Url { .. })), "{base}");
+        }
+    }
+
+    /// A service that answers every request with "hello", behind TLS.
+    async fn secure_service(certificates: &Certificates, certificate: Pem) -> (TlsFront, tokio::task::JoinHandle<()>) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let answering = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") && stream.read_buf(&mut request).await.unwrap_or(0) > 0 {}
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").await;
+            }
+        });
+        let file = certificates.file(certificate);
+        (TlsFront::start(address, &file, &version::TLS13).await.unwrap(), answering)
+    }
+
+    #[tokio::test]
+    async fn a_secured_service_must_prove_its_name_to_a_trusted_authority() {
+        static TRUSTED: OnceLock<PathBuf> = OnceLock::new();
+        let trust: Trust = || {
+            let mut roots = RootCertStore::empty();
+            let file = TRUSTED.get().expect("set before the first request");
+            roots.add(CertificateDer::from_pem_file(file).map_err(io::Error::other)?).map_err(io::Error::other)?;
+            Ok(roots)
+        };
+        let certificates = Certificates::create().unwrap();
+        TRUSTED.set(certificates.file(Pem::Authority)).unwrap();
+        for (certificate, is_trusted) in [
+            (Pem::Server, true),
+            (Pem::OtherAuthoritysServer, false),
+            (Pem::OtherNameServer, false),
+            (Pem::ExpiredServer, false),
+        ] {
+            let (front, answering) = secure_service(&certificates, certificate).await;
+            let base = format!("https://{}", front.address());
+            let request = HttpRequest {
+                method: Method::GET,
+                base: &base,
+                path: "/",
+                headers: &[],
+                body: Zeroizing::default(),
+                limit: Duration::from_secs(60),
+            };
+            // Whatever the operating system trusts, it is not this.
+            let untrusted = request.clone().send().await;
+            assert!(matches!(untrusted, Err(HttpError::Tls(_))), "{certificate:?}");
+            match request.send_trusting(trust).await {
+                Ok(answer) => assert_eq!((is_trusted, &answer.body[..]), (true, &b"hello"[..])),
+                Err(error) => assert!(!is_trusted && matches!(error, HttpError::Tls(_)), "{certificate:?}: {error}"),
+            }
+            answering.abort();
         }
     }
 }

@@ -17,8 +17,6 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bson::RawDocumentBuf;
-use zeroize::Zeroize;
 
 #[cfg(feature = "aws")]
 mod aws;
@@ -33,6 +31,7 @@ mod scram;
 #[cfg(any(feature = "aws", feature = "oidc"))]
 mod token_file;
 
+pub(super) use conversation::Wiped;
 pub use failure::{AuthenticationCause, AuthenticationFailed};
 
 use conversation::Conversation;
@@ -65,30 +64,21 @@ enum Method {
     #[cfg(feature = "aws")]
     Aws(aws::Aws),
     #[cfg(feature = "oidc")]
-    Oidc(oidc::Oidc),
+    Oidc(Box<oidc::Oidc>),
 }
 
-/// What hello carries for authentication.
-#[derive(Debug, Default)]
+/// What hello carries for authentication. It may hold a token, so it cannot be printed.
+#[derive(Default)]
 pub(super) struct Speculation {
     /// `saslSupportedMechs`, if the mechanism is to be negotiated.
     pub supported_mechanisms_of: Option<String>,
     /// `speculativeAuthenticate`.
-    pub command: Option<RawDocumentBuf>,
+    pub command: Option<Wiped>,
     state: Speculated,
 }
 
-impl Drop for Speculation {
-    /// The command may hold a token.
-    fn drop(&mut self) {
-        if let Some(command) = self.command.take() {
-            command.into_bytes().zeroize();
-        }
-    }
-}
-
 /// What must be remembered of the message that was sent along with hello.
-#[derive(Debug, Default)]
+#[derive(Default)]
 enum Speculated {
     #[default]
     Nothing,
@@ -136,7 +126,7 @@ impl Authenticator {
             #[cfg(feature = "aws")]
             Some(Mechanism::MongoDbAws) => Method::Aws(aws::Aws::new(credential)?),
             #[cfg(feature = "oidc")]
-            Some(Mechanism::MongoDbOidc) => Method::Oidc(oidc::Oidc::new(options)?),
+            Some(Mechanism::MongoDbOidc) => Method::Oidc(Box::new(oidc::Oidc::new(options)?)),
             #[allow(unreachable_patterns, reason = "reached only without the features of the arms above")]
             Some(mechanism @ (Mechanism::Gssapi | Mechanism::MongoDbAws | Mechanism::MongoDbOidc)) => {
                 return Err(unavailable(mechanism));
@@ -146,13 +136,14 @@ impl Authenticator {
     }
 
     /// What to send along with hello. Without it authentication works just as well, with a round trip more.
-    pub async fn speculation(&self, address: &ServerAddress) -> Speculation {
+    #[cfg_attr(not(feature = "oidc"), expect(unused_variables, reason = "only OIDC has to know where it is sent"))]
+    pub fn speculation(&self, address: &ServerAddress) -> Speculation {
         let (command, state) = match &self.method {
             Method::Scram(scram) => {
                 // If there are no random bytes now, the conversation that follows says so.
-                let (command, state) = scram
-                    .speculation()
-                    .map_or((None, Speculated::Nothing), |(command, begun)| (Some(command), Speculated::Scram(begun)));
+                let (command, state) = scram.speculation().map_or((None, Speculated::Nothing), |(command, begun)| {
+                    (Some(Wiped::new(command)), Speculated::Scram(begun))
+                });
                 return Speculation { supported_mechanisms_of: scram.supported_mechanisms_of(), command, state };
             }
             Method::X509 => {
@@ -170,7 +161,7 @@ impl Authenticator {
                 Some((command, token)) => (Some(command), Speculated::Oidc(token)),
             },
         };
-        Speculation { supported_mechanisms_of: None, command, state }
+        Speculation { supported_mechanisms_of: None, command: command.map(Wiped::new), state }
     }
 
     /// Authenticates a new connection, after its hello. `speculation` is what was sent along with that hello.
@@ -189,14 +180,14 @@ impl Authenticator {
         channel: &mut Channel,
         address: &ServerAddress,
         hello: &HelloReply,
-        mut speculation: Speculation,
+        speculation: Speculation,
         deadline: Deadline,
     ) -> Result<Option<Authentication>, AuthenticationFailed> {
         if hello.is_arbiter() {
             return Ok(None);
         }
         let mut conversation = Conversation::new(channel, address, deadline);
-        let speculated = (std::mem::take(&mut speculation.state), hello.speculative_authenticate());
+        let speculated = (speculation.state, hello.speculative_authenticate());
         let state = match &self.method {
             Method::Scram(scram) => {
                 let hash = scram.choose(hello.sasl_supported_mechanisms.as_deref());

@@ -161,7 +161,8 @@ impl Oidc {
 
     /// The shared token, which is obtained if there is none; and whether this call obtained it.
     ///
-    /// The time that it takes does not count towards `connectTimeoutMS`, unless `timeoutMS` limits both.
+    /// The time that it takes does not count towards `connectTimeoutMS`, unless `timeoutMS` or the timeout of the
+    /// command that made the server want it limits both. A human's time never counts.
     async fn token(
         &self,
         conversation: &mut Conversation<'_>,
@@ -185,9 +186,9 @@ impl Oidc {
     fn limit(&self, deadline: Deadline) -> (Duration, bool) {
         match (&self.allowed_hosts, self.timeout) {
             (Some(_), _) => (HUMAN_LIMIT, false),
-            (None, None) => (MACHINE_LIMIT, false),
-            (None, Some(timeout)) => {
-                let timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+            (None, None) if !deadline.is_whole() => (MACHINE_LIMIT, false),
+            (None, timeout) => {
+                let timeout = timeout.filter(|timeout| !timeout.is_zero());
                 let limit = [timeout, deadline.remaining()].into_iter().flatten().min();
                 (limit.unwrap_or(MACHINE_LIMIT), true)
             }

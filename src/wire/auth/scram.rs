@@ -249,7 +249,6 @@ impl Challenge {
     /// The client's final message, and what the server's must pass.
     ///
     /// `keys` must have been derived with this challenge's salt and iterations.
-    #[must_use]
     pub fn answer(self, keys: &Keys) -> (String, Verification) {
         let proof = BASE64.encode(&*keys.proof(&self.auth_message));
         let signature = Zeroizing::new(keys.hash.hmac(&keys.server_key, self.auth_message.as_bytes()));
