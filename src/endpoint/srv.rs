@@ -1,6 +1,5 @@
 //! Finding a deployment's servers in the DNS (Initial DNS Seedlist Discovery specification).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -149,12 +148,14 @@ impl Options {
 #[cfg(feature = "srv")]
 mod look_up {
     use std::hash::{BuildHasher, RandomState};
+    use std::sync::Arc;
 
     use hickory_resolver::TokioResolver;
+    use hickory_resolver::lookup::Lookup;
     use hickory_resolver::net::NetError;
-    use hickory_resolver::proto::rr::{RData, RecordType};
+    use hickory_resolver::proto::rr::{Name, RData, RecordType};
 
-    use super::{Arc, Options, ResolveError};
+    use super::{Options, ResolveError};
     use crate::options::{ServerAddress, SrvName};
 
     pub(super) async fn by_system(options: Options) -> Result<Options, ResolveError> {
@@ -191,10 +192,16 @@ mod look_up {
         Ok(options)
     }
 
+    /// Names in ASCII are asked for as they are, because the rules for other names would refuse underscores.
+    async fn look_up(resolver: &TokioResolver, name: &str, record: RecordType) -> Result<Lookup, NetError> {
+        let name = if name.is_ascii() { Name::from_ascii(name) } else { Name::from_utf8(name) };
+        resolver.lookup(name.map_err(NetError::from)?, record).await
+    }
+
     async fn servers(resolver: &TokioResolver, name: &SrvName) -> Result<Vec<ServerAddress>, ResolveError> {
         // The dot at the end keeps the resolver from trying the name in its search domains.
         let query = format!("_{}._tcp.{}.", name.service_name, name.host);
-        let found = resolver.lookup(query.as_str(), RecordType::SRV).await;
+        let found = look_up(resolver, &query, RecordType::SRV).await;
         let failed = |error| ResolveError::Lookup { name: query.clone(), record: "SRV", source: Arc::new(error) };
         let found = found.map_err(failed)?;
         let records = found.answers().iter().filter_map(|record| match &record.data {
@@ -208,8 +215,9 @@ mod look_up {
                 let server = server.to_owned();
                 return Err(ResolveError::InvalidServer { name: name.host.clone(), server, port: record.port });
             }
+            let address = record.target.to_ascii().to_lowercase();
             match name.accepts(server) {
-                true => Ok(ServerAddress::tcp(server.to_owned(), record.port)),
+                true => Ok(ServerAddress::tcp(address.trim_end_matches('.').to_owned(), record.port)),
                 false => Err(ResolveError::ForeignServer {
                     name: name.host.clone(),
                     server: server.to_owned(),
@@ -226,7 +234,7 @@ mod look_up {
 
     /// The text of the TXT record, if there is one.
     async fn defaults(resolver: &TokioResolver, name: &SrvName) -> Result<Option<String>, ResolveError> {
-        let found = match resolver.lookup(format!("{}.", name.host).as_str(), RecordType::TXT).await {
+        let found = match look_up(resolver, &format!("{}.", name.host), RecordType::TXT).await {
             Err(error) if error.is_no_records_found() => return Ok(None),
             found => found.map_err(|error| ResolveError::Lookup {
                 name: name.host.clone(),
@@ -263,5 +271,18 @@ mod look_up {
     fn below(end: usize) -> usize {
         let random = RandomState::new().hash_one(end) % end as u64;
         usize::try_from(random).expect("BUG: a number below a usize is none")
+    }
+}
+
+#[cfg(all(test, not(feature = "srv")))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_the_feature_a_name_is_refused_and_hosts_are_not() {
+        let refused = Options::from_uri("mongodb+srv://cluster.example.com").await.unwrap_err();
+        let message = "\"cluster.example.com\" is a name of SRV records, but wharf was built without its feature `srv`";
+        assert_eq!(refused.to_string(), message);
+        assert!(Options::from_uri("mongodb://example.com").await.is_ok());
     }
 }

@@ -59,6 +59,7 @@ impl SrvName {
     }
 
     /// Whether a server of this name (in lower case, without a dot at its end) is in the [`domain`](Self::domain).
+    #[cfg(any(test, feature = "srv"))]
     pub(crate) fn accepts(&self, server: &str) -> bool {
         let label = server.strip_suffix(self.domain()).and_then(|rest| rest.strip_suffix('.'));
         label.is_some_and(|label| !label.is_empty())

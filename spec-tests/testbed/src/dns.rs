@@ -129,7 +129,10 @@ impl DnsServer {
 }
 
 fn fqdn(name: &str) -> Name {
-    Name::from_utf8(format!("{}.", name.trim_end_matches('.'))).unwrap_or_else(|error| panic!("{name}: {error}"))
+    let name = format!("{}.", name.trim_end_matches('.'));
+    // The rules for names beyond ASCII would refuse underscores.
+    let parsed = if name.is_ascii() { Name::from_ascii(&name) } else { Name::from_utf8(&name) };
+    parsed.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// A port that is free for both protocols. Another process may take one of the two in between, so there are several tries.

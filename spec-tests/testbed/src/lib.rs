@@ -6,7 +6,7 @@ pub mod embedded;
 pub mod folder;
 pub mod mongod;
 pub mod provision;
-pub mod scripted;
 pub mod relay;
+pub mod scripted;
 pub mod socks;
 pub mod tls_front;

@@ -12,13 +12,12 @@ mod draft;
 mod finish;
 mod text;
 
-use std::mem;
-
 use super::{InvalidOption, Options, Secret, ServerAddress, SrvName, UriWarning};
 use draft::{Draft, Refusal};
 use text::{decode, is_plain};
 
 /// The options that a TXT record may set.
+#[cfg(feature = "srv")]
 const TXT_OPTIONS: [&str; 3] = ["authSource", "replicaSet", "loadBalanced"];
 
 /// The options of which only one may be given, because each of them says how strictly TLS is checked.
@@ -86,8 +85,9 @@ impl Options {
     }
 
     /// Takes the defaults that the TXT record of an SRV name gives.
+    #[cfg(feature = "srv")]
     pub(crate) fn apply_txt(&mut self, record: &str) -> Result<(), InvalidOption> {
-        let mut reader = Reader { shows_values: true, warnings: mem::take(&mut self.warnings) };
+        let mut reader = Reader { shows_values: true, warnings: std::mem::take(&mut self.warnings) };
         let mut draft = Draft::of(Options::nowhere());
         for pair in record.split('&') {
             let refuse = |value: String| InvalidOption::new("TXT record", value, "of key=value pairs joined by &");
