@@ -83,7 +83,7 @@ fn trust(certificates: &Certificates) -> TlsOptions {
 async fn front(certificates: &Certificates, certificate: Pem) -> (EmbeddedServer, TlsFront) {
     let server = embedded().await;
     let version = &tokio_rustls::rustls::version::TLS13;
-    let front = TlsFront::start(socket_address(&server), &certificates.file(certificate), version).await.unwrap();
+    let front = TlsFront::start(socket_address(&server), &certificates.file(certificate), version, None).await.unwrap();
     (server, front)
 }
 

@@ -8,6 +8,10 @@ use super::*;
 const KEY_FILE: &str = "a readable PEM file with the client's certificate and its private key";
 const CA_FILE: &str = "a readable PEM file with the certificates of the authorities to trust";
 
+/// As OpenSSL wrote it before PKCS#8.
+const LEGACY: &str = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
+                      DEK-Info: AES-256-CBC,6A50757F930958218598E63965C111C5\n\nAQID\n-----END RSA PRIVATE KEY-----\n";
+
 fn invalid(tls: TlsOptions) -> InvalidOption {
     options("localhost").tls(tls).endpoint().expect_err("an endpoint with a file that cannot be used")
 }
@@ -79,7 +83,7 @@ fn a_certificate_key_file_says_what_is_wrong_with_it() {
             write("dsa", &format!("{certificate}{dsa}")),
             format!("line {}: a key of the kind DSA PRIVATE KEY is not supported", lines + 1),
         ),
-        (certificates.file(Pem::ClientRsaLegacyEncrypted), legacy),
+        (write("legacy", &format!("{certificate}{LEGACY}")), legacy),
     ];
     for (path, problem) in cases {
         let tls = TlsOptions::default().certificate_key_file(&path).certificate_key_file_password(KEY_PASSWORD);
@@ -88,7 +92,8 @@ fn a_certificate_key_file_says_what_is_wrong_with_it() {
     for (path, problem) in [
         (write("malformed", &format!("{certificate}{malformed}")), "failed to parse private key"),
         (certificates.file(Pem::ClientWithOtherKey), "KeyMismatch"),
-        (certificates.file(Pem::ClientRsaEncryptedDes3), "is unsupported"),
+        (certificates.file(Pem::ClientRsaEncryptedDes3), "only AES under PBKDF2 or scrypt (PBES2) is supported"),
+        (certificates.file(Pem::ClientRsaLegacyEncrypted), "the legacy PEM format"),
     ] {
         let tls = TlsOptions::default().certificate_key_file(&path).certificate_key_file_password(KEY_PASSWORD);
         let error = invalid(tls);

@@ -11,7 +11,7 @@ async fn later_connections_of_an_endpoint_resume_its_sessions() {
     for version in [&TLS13, &TLS12] {
         let server = embedded().await;
         let file = certificates.file(Pem::Server);
-        let front = TlsFront::start(socket_address(&server), &file, version).await.unwrap();
+        let front = TlsFront::start(socket_address(&server), &file, version, None).await.unwrap();
         let relay = Relay::start(front.address()).await.unwrap();
         // The same server by two ports: the endpoints of one deployment share their sessions.
         let hosts = [front.address(), relay.address()].map(|address| format!("localhost:{}", address.port()));
