@@ -24,7 +24,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::{Config, Runner, future, thread};
-use wharf::pool::{Core, Grant, Host, Idle, Lease, Opening, Pending};
+use wharf::pool::{Core, Fit, Grant, Host, Idle, Lease, Opening, Pending};
 use wharf::{BackgroundInterval, Clear, Phase, PoolEvent, PoolOptions};
 
 const USERS: usize = 6;
@@ -71,8 +71,8 @@ impl Host<Connection> for World {
         self.events.lock().unwrap().push(event);
     }
 
-    fn is_errored(&self, connection: &Connection) -> bool {
-        connection.broken.load(StatisticOrdering::Relaxed)
+    fn fit(&self, connection: &Connection) -> Fit {
+        if connection.broken.load(StatisticOrdering::Relaxed) { Fit::Broken } else { Fit::Good }
     }
 
     fn dispose(&self, connection: Connection) {

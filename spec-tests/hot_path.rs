@@ -1,4 +1,4 @@
-//! What the common paths allocate: nothing.
+//! What the common paths allocate: nothing, and a command its reply.
 //!
 //! Counted for each thread by itself, so that neither the harness nor other tests disturb.
 
@@ -11,7 +11,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use wharf::{CheckOutError, Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
+use bson::rawdoc;
+use wharf::{CheckOutError, Connection, Endpoint, Establish, EstablishError, Establishing, Pool, PoolOptions};
+use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 
 struct Counting;
 
@@ -159,4 +161,39 @@ fn waiting_allocates_at_most_once_for_each_waiter() {
             }
         });
     }
+}
+
+#[test]
+fn a_command_allocates_its_reply_and_nothing_else() {
+    // On a thread of its own, so that only the client is counted.
+    let serving = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = serving.block_on(EmbeddedServer::start(EmbeddedOptions::default())).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let pool = Endpoint::new(&server.address()).unwrap().pool().build().unwrap();
+        pool.ready();
+        let ping = rawdoc! { "ping": 1 };
+        const COMMANDS: usize = 500;
+        // The buffers grow once.
+        pool.run_command("admin", &ping).await.unwrap();
+        let before = ALLOCATIONS.get();
+        for _ in 0..COMMANDS {
+            let mut connection = pool.check_out().await.unwrap();
+            connection.run_command("admin", &ping).await.unwrap();
+        }
+        assert_eq!(ALLOCATIONS.get() - before, COMMANDS, "on a connection that is checked out");
+
+        let before = ALLOCATIONS.get();
+        for _ in 0..COMMANDS {
+            pool.run_command("admin", &ping).await.unwrap();
+        }
+        assert_eq!(ALLOCATIONS.get() - before, COMMANDS, "on the pool");
+
+        let mut connection = pool.check_out().await.unwrap();
+        let before = ALLOCATIONS.get();
+        for _ in 0..COMMANDS {
+            connection.reply_to("admin", &ping).await.unwrap();
+        }
+        assert_eq!(ALLOCATIONS.get() - before, 0, "for a reply that is borrowed");
+    });
 }

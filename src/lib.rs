@@ -32,7 +32,7 @@ pub mod wire;
 
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use endpoint::{CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError};
+pub use endpoint::{Command, CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError};
 #[doc(inline)]
 pub use error::{
     Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, PoolCleared,
@@ -49,7 +49,7 @@ pub use options::{
     ServerApi, TlsOptions,
 };
 #[doc(inline)]
-pub use pool::{Clear, Phase, PoolStatus, Purpose};
+pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool, PoolBuilder, Subscriber};

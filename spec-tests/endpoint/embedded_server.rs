@@ -25,7 +25,9 @@ async fn a_stopped_server_leaves_neither_port_nor_connections() {
     server.stop().await;
     assert_eq!(TcpStream::connect(&address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-    assert!(matches!(failure, CommandFailure::Network { .. }), "{failure}");
+    // Whether the runtime has noticed before the command is sent.
+    let is_lost = matches!(failure, CommandFailure::Network { .. } | CommandFailure::Lost { .. });
+    assert!(is_lost && failure.is_network_error(), "{failure}");
 }
 
 #[tokio::test]

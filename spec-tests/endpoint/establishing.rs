@@ -9,7 +9,7 @@ async fn the_handshake_says_what_the_specification_wants() {
 
     let mut handshake = server.counters().last_handshake.unwrap();
     let client = handshake.remove("client").unwrap();
-    let expected = doc! { "isMaster": 1, "helloOk": true, "backpressure": "2", "$db": "admin" };
+    let expected = doc! { "isMaster": 1, "helloOk": true, "backpressure": "2", "compression": [], "$db": "admin" };
     assert_eq!(handshake, expected);
     let client = client.as_document().unwrap();
     assert_eq!(client.get_document("application").unwrap(), &doc! { "name": "shop" });

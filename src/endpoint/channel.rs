@@ -1,30 +1,106 @@
-//! Requests and replies over a stream of bytes.
+//! Requests and replies over a stream of bytes, as exchanges that can be left and taken up again.
 
 use std::io;
+use std::ops::Range;
+use std::sync::Arc;
 
 use bson::RawDocument;
+use zeroize::Zeroize;
 
 use super::transport::Transport;
+use crate::options::Compressor;
+use crate::pool::Fit;
 use crate::wire::header::{self, Header};
-use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Message, Outgoing, WireError, op_msg};
+use crate::wire::op_msg::{self, OutgoingSequence};
+use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Message, Outgoing, WireError, compressed};
 
 /// How many bytes a read has room for at least, so that a reply of common size takes one.
 const READ_AHEAD: usize = 4 * 1024;
 
 /// The greatest capacity in bytes that each buffer keeps between two commands. A pool has many connections, most of
 /// them idle, and one large message is no reason to hold its room for good.
-const KEPT_CAPACITY: usize = 256 * 1024;
+pub(super) const KEPT_CAPACITY: usize = 256 * 1024;
 
 /// A stream of bytes that carries one request and its reply at a time.
+///
+/// An exchange is a state of the channel, not of a future: [`begin`](Self::begin) encodes the request,
+/// [`advance`](Self::advance) makes one write or one read, as often as it takes, and [`take_reply`](Self::take_reply)
+/// ends it. Whoever stops in between loses nothing, and somebody else may go on ([`drain`](Self::drain)).
 #[derive(Debug)]
 pub(super) struct Channel {
-    transport: Transport,
-    limits: Limits,
+    pub(super) transport: Transport,
+    pub(super) limits: Limits,
+    /// The elements that every command carries: the declared server API.
+    appended: Arc<[u8]>,
+    /// Agreed on in the handshake.
+    compressor: Option<Compressor>,
     last_request_id: i32,
-    outgoing: Vec<u8>,
-    incoming: Vec<u8>,
-    /// Whether the stream is not, or might not be, between two exchanges.
-    errored: bool,
+    pub(super) phase: Phase,
+    pub(super) outgoing: Vec<u8>,
+    pub(super) incoming: Vec<u8>,
+    /// How many bytes at the start of `incoming` are a reply that was taken already, before others of its stream.
+    taken: usize,
+    /// A message as it is before it is compressed, or after it was decompressed.
+    plain: Vec<u8>,
+}
+
+/// Where the exchange is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// There is none.
+    Idle,
+    /// The request is being written, from `outgoing`.
+    Sending {
+        /// How many bytes of it are written.
+        written: usize,
+        /// What follows it; `None` for a request without a reply.
+        then: Option<Awaited>,
+    },
+    /// A request without a reply is written, but may still be in the stream's own buffer, which only a later read or
+    /// write would push on.
+    Flushing,
+    /// The reply is being read, into `incoming`.
+    Receiving(Awaited),
+    /// The reply is there.
+    Received(Awaited),
+    /// The reply is being read for nobody, and is too large to be kept.
+    Discarding {
+        /// How many bytes of it are still to come.
+        left: u64,
+    },
+    /// The stream failed, or nobody knows what comes next on it.
+    Errored,
+}
+
+/// The reply that is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Awaited {
+    /// The message that it answers.
+    pub response_to: i32,
+    /// Whether others may follow it by themselves.
+    pub exhaust: bool,
+}
+
+/// A command as it goes over the channel.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub database: &'a str,
+    pub body: &'a RawDocument,
+    pub sequences: &'a [OutgoingSequence<'a>],
+    /// [`Flags::MORE_TO_COME`]: there is no reply. [`Flags::EXHAUST_ALLOWED`]: there may be several.
+    pub flags: Flags,
+    /// Further elements for this command alone.
+    pub appended: &'a [u8],
+}
+
+/// A reply that lies in one of the channel's buffers until the channel is used again. [`Channel::body`] shows it.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// Where its body is.
+    body: Range<usize>,
+    is_plain: bool,
+    /// Whether another one follows by itself.
+    pub more_to_come: bool,
 }
 
 /// Why a request has no reply.
@@ -34,7 +110,7 @@ pub(super) enum ExchangeError {
     Network(io::Error),
     /// The request must not be sent (then nothing has happened), or the reply is none.
     Wire(WireError),
-    /// An earlier exchange failed or was cancelled, so that the stream cannot carry another.
+    /// An earlier exchange failed or was not finished, so that the stream cannot carry another.
     Errored,
 }
 
@@ -46,15 +122,40 @@ impl From<WireError> for ExchangeError {
 
 impl Channel {
     /// A channel with the limits that hold until the server has told its own.
-    pub fn new(transport: Transport) -> Self {
-        let limits = Limits { max_message_size: DEFAULT_MAX_MESSAGE_SIZE, max_document_size: 16 * 1024 * 1024 };
-        Self { transport, limits, last_request_id: 0, outgoing: Vec::new(), incoming: Vec::new(), errored: false }
+    ///
+    /// `appended` are BSON elements that every command is to carry, hello and those of authentication included
+    /// ([`server_api::elements`](crate::wire::server_api::elements)).
+    pub fn new(transport: Transport, appended: Arc<[u8]>) -> Self {
+        Self {
+            transport,
+            limits: Limits { max_message_size: DEFAULT_MAX_MESSAGE_SIZE, max_document_size: 16 * 1024 * 1024 },
+            appended,
+            compressor: None,
+            last_request_id: 0,
+            phase: Phase::Idle,
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            taken: 0,
+            plain: Vec::new(),
+        }
     }
 
     /// Holds later messages to the server's own limits.
     pub fn set_limits(&mut self, hello: &HelloReply) {
         let HelloReply { max_message_size, max_document_size, .. } = *hello;
         self.limits = Limits { max_message_size, max_document_size };
+    }
+
+    /// Compresses later requests, but for those that must not be, and accepts compressed replies.
+    pub fn set_compressor(&mut self, compressor: Option<Compressor>) {
+        self.compressor = compressor;
+    }
+
+    /// Overwrites what the buffers hold, after something that may be secret was sent or received.
+    pub fn wipe(&mut self) {
+        self.outgoing.zeroize();
+        self.incoming.zeroize();
+        self.plain.zeroize();
     }
 
     /// The stream below.
@@ -67,89 +168,259 @@ impl Channel {
         self.transport
     }
 
-    /// Whether the stream cannot carry another exchange.
-    pub fn is_errored(&self) -> bool {
-        self.errored
+    /// What the channel is good for.
+    #[inline]
+    pub fn fit(&self) -> Fit {
+        match self.phase {
+            // A request that has not begun to leave was never sent.
+            Phase::Idle | Phase::Sending { written: 0, .. } => Fit::Good,
+            Phase::Sending { then: None, .. } => Fit::Unfinished,
+            // Only the server knows how many replies there will be, and closing the connection also stops it.
+            Phase::Sending { then: Some(awaited), .. } | Phase::Receiving(awaited) | Phase::Received(awaited) => {
+                if awaited.exhaust {
+                    Fit::Broken
+                } else {
+                    Fit::Unfinished
+                }
+            }
+            Phase::Flushing | Phase::Discarding { .. } => Fit::Unfinished,
+            Phase::Errored => Fit::Broken,
+        }
+    }
+
+    /// Whether the exchange is about to be read, rather than written.
+    pub fn is_sent(&self) -> bool {
+        !matches!(self.phase, Phase::Idle | Phase::Sending { .. } | Phase::Flushing)
     }
 
     /// Sends `command`, and returns the reply's body as it lies in the channel's own buffer.
     ///
-    /// Dropping the future before it has ended leaves the channel errored if anything may have been sent.
+    /// Dropping the future before it has ended leaves the exchange unfinished if anything was sent.
     pub async fn exchange(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, ExchangeError> {
-        if self.errored {
+        self.begin(&Request { database, body: command, sequences: &[], flags: Flags::NONE, appended: &[] })?;
+        self.finish().await?;
+        let reply = self.take_reply()?;
+        Ok(self.body(&reply))
+    }
+
+    /// Notices what has come over an idle stream, where nobody has asked for anything. As long as nothing has, this is
+    /// no system call.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::Network`] if the stream has ended or failed, [`ExchangeError::Wire`] if bytes have come. The
+    /// channel is errored then.
+    #[inline]
+    pub fn glance(&mut self) -> Result<(), ExchangeError> {
+        match self.transport.take_unasked() {
+            Ok(0) => Ok(()),
+            Ok(count) => Err(self.wire(WireError::Unasked { count: count as u64 })),
+            Err(error) => Err(self.network(error)),
+        }
+    }
+
+    /// Begins an exchange: encodes the request. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::Wire`] or [`ExchangeError::Errored`], and nothing has happened.
+    pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
+        if self.fit() != Fit::Good {
             return Err(ExchangeError::Errored);
         }
+        self.phase = Phase::Idle;
         self.trim();
         let request_id = self.last_request_id.wrapping_add(1);
         self.last_request_id = request_id;
-        let request = Outgoing {
-            request_id,
-            response_to: 0,
-            flags: Flags::NONE,
-            body: command,
-            database: Some(database),
-            sequences: &[],
-        };
+        let Request { database, body, sequences, flags, appended } = *request;
+        let message = Outgoing { request_id, response_to: 0, flags, body, database: Some(database), sequences };
+        let appended = [&*self.appended, appended];
+        let most = self.limits.max_message_size;
         self.outgoing.clear();
-        op_msg::encode(&request, self.limits.max_message_size, &mut self.outgoing)?;
-
-        self.errored = true;
-        self.transport.write_all(&self.outgoing).await.map_err(ExchangeError::Network)?;
-        self.receive(request_id).await?;
-        let body = reply_body(&self.incoming, self.limits)?;
-        self.errored = false;
-        Ok(body)
-    }
-
-    /// Gives back the room of an unusually large message.
-    pub fn trim(&mut self) {
-        for buffer in [&mut self.outgoing, &mut self.incoming] {
-            if buffer.capacity() > KEPT_CAPACITY {
-                *buffer = Vec::new();
-            }
-        }
-    }
-
-    /// Reads until the reply to `request_id` is whole. A header that cannot be its own is refused at once.
-    async fn receive(&mut self, request_id: i32) -> Result<(), ExchangeError> {
-        self.incoming.clear();
-        loop {
-            let missing = match Header::read(&self.incoming, self.limits.max_message_size)? {
-                None => header::LENGTH - self.incoming.len(),
-                Some(header) => {
-                    check_header(header, request_id)?;
-                    (header.message_length as usize).saturating_sub(self.incoming.len())
+        match self.compressor.filter(|_| compressed::may_be_compressed(body)) {
+            None => op_msg::encode_with(&message, &appended, most, &mut self.outgoing)?,
+            Some(compressor) => {
+                self.plain.clear();
+                op_msg::encode_with(&message, &appended, most, &mut self.plain)?;
+                if !compressed::compress(&self.plain, compressor, most, &mut self.outgoing)? {
+                    std::mem::swap(&mut self.plain, &mut self.outgoing);
                 }
-            };
-            if missing == 0 {
-                return Ok(());
             }
-            // The length that the server declares is within the limit, so it may decide how much room there is.
-            self.incoming.reserve_exact(missing.max(READ_AHEAD));
-            self.transport.read(&mut self.incoming).await.map_err(ExchangeError::Network)?;
+        }
+        let has_reply = !flags.contains(Flags::MORE_TO_COME);
+        let exhaust = flags.contains(Flags::EXHAUST_ALLOWED);
+        self.incoming.clear();
+        self.taken = 0;
+        let then = has_reply.then_some(Awaited { response_to: request_id, exhaust });
+        self.phase = Phase::Sending { written: 0, then };
+        Ok(())
+    }
+
+    /// Makes one write or one read, and returns whether there is nothing more to write or read: the reply is there, or
+    /// the request has none.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: what was written and read is noted in the channel.
+    pub async fn advance(&mut self) -> Result<bool, ExchangeError> {
+        match self.phase {
+            Phase::Sending { written, then } => {
+                let sent = match self.transport.write(&self.outgoing[written..]).await {
+                    Ok(sent) => sent,
+                    Err(error) => return Err(self.network(error)),
+                };
+                self.phase = match then {
+                    _ if written + sent < self.outgoing.len() => Phase::Sending { written: written + sent, then },
+                    Some(awaited) => Phase::Receiving(awaited),
+                    None => Phase::Flushing,
+                };
+                Ok(false)
+            }
+            Phase::Flushing => {
+                if let Err(error) = self.transport.flush().await {
+                    return Err(self.network(error));
+                }
+                self.phase = Phase::Idle;
+                Ok(true)
+            }
+            Phase::Receiving(awaited) => {
+                if self.taken > 0 {
+                    self.incoming.drain(..self.taken);
+                    self.taken = 0;
+                }
+                let missing = self.missing(awaited)?;
+                if missing > 0 {
+                    // The length that the server declares is within the limit, so it may decide how much room there is.
+                    self.incoming.reserve_exact(missing.max(READ_AHEAD));
+                    if let Err(error) = self.transport.read(&mut self.incoming).await {
+                        return Err(self.network(error));
+                    }
+                }
+                let is_whole = missing == 0 || self.missing(awaited)? == 0;
+                if is_whole {
+                    self.phase = Phase::Received(awaited);
+                }
+                Ok(is_whole)
+            }
+            Phase::Idle | Phase::Received(_) => Ok(true),
+            Phase::Discarding { left } => self.discard(left).await,
+            Phase::Errored => Err(ExchangeError::Errored),
         }
     }
-}
 
-fn check_header(header: Header, request_id: i32) -> Result<(), WireError> {
-    if header.op_code != op_msg::OP_CODE {
-        return Err(WireError::OpCode { value: header.op_code, allowed: op_msg::OP_CODE });
+    /// Advances until there is nothing more to write or read. Loses nothing when it is dropped, either.
+    #[inline]
+    pub async fn finish(&mut self) -> Result<(), ExchangeError> {
+        while !self.advance().await? {}
+        Ok(())
     }
-    if header.response_to != request_id {
-        return Err(WireError::ResponseTo { value: header.response_to, allowed: request_id });
-    }
-    Ok(())
-}
 
-/// The body of a reply, which has nothing beside it, and nothing after it either, because the request did not ask for
-/// further replies.
-fn reply_body(bytes: &[u8], limits: Limits) -> Result<&RawDocument, WireError> {
-    let message = Message::decode(bytes, limits)?;
-    if message.flags.contains(Flags::MORE_TO_COME) {
-        return Err(WireError::FlagBits { value: message.flags.bits(), allowed: Flags::CHECKSUM_PRESENT.bits() });
+    /// Ends the exchange whose reply is there, or where others follow it by themselves, goes on to the next of them.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::Wire`] if it is no reply; the channel is errored then.
+    pub fn take_reply(&mut self) -> Result<Reply, ExchangeError> {
+        let Phase::Received(awaited) = self.phase else { return Err(ExchangeError::Errored) };
+        // Until the reply turns out to be one.
+        self.phase = Phase::Errored;
+        let most = self.limits.max_message_size;
+        let header = Header::read(&self.incoming, most)?.ok_or(ExchangeError::Errored)?;
+        let length = header.message_length as usize;
+        // The next reply of a stream may have been read along with this one.
+        let bytes = if awaited.exhaust { &self.incoming[..length] } else { &self.incoming[..] };
+        let is_plain = header.op_code == compressed::OP_CODE;
+        let bytes = if is_plain {
+            self.plain.clear();
+            compressed::decompress(bytes, most, &mut self.plain)?;
+            &self.plain[..]
+        } else {
+            bytes
+        };
+        let message = Message::decode(bytes, self.limits)?;
+        let more_to_come = message.flags.contains(Flags::MORE_TO_COME);
+        if more_to_come && !awaited.exhaust {
+            let (value, allowed) = (message.flags.bits(), Flags::CHECKSUM_PRESENT.bits());
+            return Err(WireError::FlagBits { value, allowed }.into());
+        }
+        if !message.sequences.is_empty() {
+            return Err(WireError::Sequences { count: message.sequences.len() as u64 }.into());
+        }
+        self.phase = if more_to_come {
+            self.taken = length;
+            Phase::Receiving(Awaited { response_to: header.request_id, exhaust: true })
+        } else if self.incoming.len() > length {
+            return Err(WireError::Unasked { count: (self.incoming.len() - length) as u64 }.into());
+        } else {
+            Phase::Idle
+        };
+        let body = message.body.as_bytes();
+        let start = body.as_ptr().addr() - bytes.as_ptr().addr();
+        Ok(Reply { body: start..start + body.len(), is_plain, more_to_come })
     }
-    match message.sequences.len() {
-        0 => Ok(message.body),
-        count => Err(WireError::Sequences { count: count as u64 }),
+
+    /// The body of the reply that was taken last.
+    pub fn body(&self, reply: &Reply) -> &RawDocument {
+        let buffer = if reply.is_plain { &self.plain } else { &self.incoming };
+        RawDocument::from_bytes(&buffer[reply.body.clone()]).expect("BUG: it was a document when it was decoded")
+    }
+
+    /// Whether a request was begun of which nothing has been sent.
+    pub fn is_unsent(&self) -> bool {
+        matches!(self.phase, Phase::Sending { written: 0, .. })
+    }
+
+    /// What came over the stream breaks the protocol above the messages: nothing more is to.
+    pub fn condemn(&mut self) {
+        self.phase = Phase::Errored;
+    }
+
+    /// Gives back the room of an unusually large message, between two exchanges.
+    pub fn trim(&mut self) {
+        if self.phase == Phase::Idle {
+            for buffer in [&mut self.outgoing, &mut self.incoming, &mut self.plain] {
+                if buffer.capacity() > KEPT_CAPACITY {
+                    *buffer = Vec::new();
+                }
+            }
+        }
+    }
+
+    /// How many bytes of the awaited reply are missing, as far as is known: at least those of its header. A header that
+    /// cannot be its own is refused at once.
+    fn missing(&mut self, awaited: Awaited) -> Result<usize, ExchangeError> {
+        let missing = match Header::read(&self.incoming, self.limits.max_message_size) {
+            Ok(None) => Ok(header::LENGTH - self.incoming.len()),
+            Ok(Some(header)) => self
+                .check_header(header, awaited)
+                .map(|()| (header.message_length as usize).saturating_sub(self.incoming.len())),
+            Err(error) => Err(error),
+        };
+        missing.map_err(|error| self.wire(error))
+    }
+
+    fn check_header(&self, header: Header, awaited: Awaited) -> Result<(), WireError> {
+        let is_compressed = header.op_code == compressed::OP_CODE && self.compressor.is_some();
+        if header.op_code != op_msg::OP_CODE && !is_compressed {
+            return Err(WireError::OpCode { value: header.op_code, allowed: op_msg::OP_CODE });
+        }
+        if header.response_to != awaited.response_to {
+            return Err(WireError::ResponseTo { value: header.response_to, allowed: awaited.response_to });
+        }
+        Ok(())
+    }
+
+    /// The stream failed.
+    #[cold]
+    pub(super) fn network(&mut self, error: io::Error) -> ExchangeError {
+        self.phase = Phase::Errored;
+        ExchangeError::Network(error)
+    }
+
+    /// The peer broke the protocol.
+    #[cold]
+    pub(super) fn wire(&mut self, error: WireError) -> ExchangeError {
+        self.phase = Phase::Errored;
+        ExchangeError::Wire(error)
     }
 }

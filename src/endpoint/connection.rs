@@ -1,53 +1,97 @@
-//! An established connection, and what can go wrong with a command on it.
+//! An established connection that runs commands.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
-use thiserror::Error;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::authentication::Authentication;
-use super::channel::{Channel, ExchangeError};
-use crate::wire::reply::{self, Unsuccessful};
-use crate::wire::{CommandError, HelloReply, WireError};
+use super::channel::{Channel, ExchangeError, Reply, Request};
+use super::command::{Command, Limit, MaxTime};
+use super::deadline::Deadline;
+use super::failure::{CommandFailure, Expired, Origin};
+use crate::options::{Compressor, Options};
+use crate::pool::Fit;
+use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, Unsuccessful};
+use crate::wire::{CommandError, Flags, HelloReply};
 
 /// An established connection to a MongoDB server. Dropping it closes it.
 #[derive(Debug)]
 pub struct EndpointConnection {
+    pub(super) identity: Identity,
+    options: Arc<Options>,
+    pub(super) channel: Channel,
+    authentication: Option<Box<Authentication>>,
+    /// Whether an authentication was begun anew and not ended.
+    reauthenticating: bool,
+}
+
+/// Which connection it is, and whose.
+#[derive(Debug)]
+pub(super) struct Identity {
     address: Arc<str>,
     connection_id: u64,
     generation: u64,
-    channel: Channel,
     hello: HelloReply,
-    authentication: Option<Box<Authentication>>,
 }
 
 /// All that a connection is when it has been established.
 pub(super) struct Opened {
     /// The endpoint's address.
     pub address: Arc<str>,
+    pub options: Arc<Options>,
     /// The connection's number in its pool; 0 if it belongs to none.
     pub connection_id: u64,
     /// The pool's generation when the connection was created; 0 if it belongs to none.
     pub generation: u64,
     pub channel: Channel,
+    /// The compressor that was agreed on, for all messages that may be compressed; not for those of authentication.
+    pub compressor: Option<Compressor>,
     pub hello: HelloReply,
     /// What repeats the authentication; `None` if there was none.
     pub authentication: Option<Box<Authentication>>,
 }
 
-impl EndpointConnection {
-    pub(super) fn new(opened: Opened) -> Self {
-        let Opened { address, connection_id, generation, channel, hello, authentication } = opened;
-        Self { address, connection_id, generation, channel, hello, authentication }
+impl Identity {
+    /// Where an error of this connection happened. The generation of a service is known to its pool only.
+    pub fn origin(&self) -> Box<Origin> {
+        let in_pool = self.connection_id > 0;
+        let service_id = self.hello.service_id;
+        Box::new(Origin {
+            address: Arc::clone(&self.address),
+            connection_id: in_pool.then_some(self.connection_id),
+            server_connection_id: self.hello.server_connection_id,
+            generation: (in_pool && service_id.is_none()).then_some(self.generation),
+            service_id,
+        })
     }
 
-    /// Runs `command` on `database`, and returns the reply of its success.
-    ///
-    /// The command is sent as it is, with `$db` appended, so it must not have a `$db` of its own. It takes as long as
-    /// the server takes: bound it with a timeout of your own. A reply with `ok: 1` is a success also if it has
-    /// `writeErrors` or a `writeConcernError`: look for them in replies to writes.
+    /// The failure of a command whose exchange failed.
+    #[cold]
+    pub fn failed(&self, error: ExchangeError) -> CommandFailure {
+        let origin = self.origin();
+        match error {
+            ExchangeError::Network(source) => CommandFailure::Network { origin, source: Arc::new(source) },
+            ExchangeError::Wire(source) => CommandFailure::Wire { origin, source },
+            ExchangeError::Errored => CommandFailure::Closed { origin },
+        }
+    }
+}
+
+impl EndpointConnection {
+    pub(super) fn new(opened: Opened) -> Self {
+        let Opened { address, options, connection_id, generation, mut channel, compressor, hello, authentication } =
+            opened;
+        channel.set_compressor(compressor);
+        let identity = Identity { address, connection_id, generation, hello };
+        Self { identity, options, channel, authentication, reauthenticating: false }
+    }
+
+    /// Runs `command` on `database`, and returns the reply of its success: short for [`run`](Self::run) of
+    /// [`Command::new`].
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -63,69 +107,265 @@ impl EndpointConnection {
     ///
     /// # Errors
     ///
-    /// [`CommandFailure`] tells a command that the server refused from one whose outcome is unknown. After the latter
-    /// [`is_errored`](Self::is_errored) is true.
+    /// Those of [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future after its first poll leaves the connection errored, because a reply may arrive that nobody
-    /// waits for: the pool closes it at check-in. Whether the server executes the command is then unknown.
+    /// That of [`run`](Self::run).
     pub async fn run_command(
         &mut self,
         database: &str,
         command: &RawDocument,
     ) -> Result<RawDocumentBuf, CommandFailure> {
-        let address = Arc::clone(&self.address);
-        let reply = self.reply_to(database, command).await?;
-        let outcome = match reply::check(reply) {
-            Ok(()) => Ok(reply.to_owned()),
-            Err(Unsuccessful::Command(error)) => Err(CommandFailure::Command { address, source: error }),
-            Err(Unsuccessful::Wire(source)) => Err(CommandFailure::Wire { address, source }),
-        };
-        self.channel.trim();
-        outcome
+        self.run(Command::new(database, command)).await
+    }
+
+    /// Runs `command`, and returns the reply of its success.
+    ///
+    /// Without a time limit it takes as long as the server takes; see [`Command::timeout`]. A reply with `ok: 1` is a
+    /// success also if it has `writeErrors` or a `writeConcernError`: look for them in replies to writes.
+    ///
+    /// If the server wants the connection to authenticate again (error 391), that is done, and the command run once more.
+    ///
+    /// In the common case this is one write and one read, and one allocation: the reply.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandFailure`] tells a command that the server refused from one whose outcome is unknown, and both from one
+    /// that was not sent. After a [`Network`](CommandFailure::Network) or [`Wire`](CommandFailure::Wire) failure, and
+    /// after a timeout of a command that was sent, [`is_errored`](Self::is_errored) is true.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future after its first poll leaves the connection in the middle of the command, and the next command
+    /// fails with [`CommandFailure::Closed`]. Whether the server executes the command is unknown. A pool brings it to an
+    /// end in the background when the connection is checked in; [`recover`](Self::recover) does so here.
+    pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandFailure> {
+        let limit = self.complete(&command).await?;
+        match self.outcome(limit) {
+            Err(CommandFailure::Command { source, .. })
+                if source.code == REAUTHENTICATION_REQUIRED && self.authentication.is_some() =>
+            {
+                Box::pin(self.run_again(command.within(limit))).await
+            }
+            outcome => outcome,
+        }
     }
 
     /// Runs `command` on `database`, and returns the server's reply whether it reports success or not.
     ///
-    /// The reply is borrowed from the connection's buffer: in the steady state nothing is allocated.
+    /// The reply is borrowed from the connection's buffer: in the steady state nothing is allocated. The connection is
+    /// not authenticated again if the server wants that.
     ///
     /// # Errors
     ///
-    /// Those of [`run_command`](Self::run_command) but for [`CommandFailure::Command`].
+    /// Those of [`run`](Self::run) but for [`CommandFailure::Command`] and the server's own time limit.
     ///
     /// # Cancel safety
     ///
-    /// That of [`run_command`](Self::run_command).
+    /// That of [`run`](Self::run).
     pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, CommandFailure> {
-        let Self { address, channel, .. } = self;
-        channel.exchange(database, command).await.map_err(|error| {
-            let address = Arc::clone(address);
-            match error {
-                ExchangeError::Network(source) => CommandFailure::Network { address, source },
-                ExchangeError::Wire(source) => CommandFailure::Wire { address, source },
-                ExchangeError::Errored => CommandFailure::Closed { address },
+        self.complete(&Command::new(database, command)).await?;
+        let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
+        Ok(self.channel.body(&reply))
+    }
+
+    /// Sends `command` for which the server sends no reply (OP_MSG, "moreToCome on requests"): a write whose write
+    /// concern is `{ w: 0 }`, which its document must say. Completes when the operating system has all of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run) that need no reply. What becomes of the command is never known.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`run`](Self::run).
+    pub async fn send(&mut self, command: Command<'_>) -> Result<(), CommandFailure> {
+        self.complete(&command.with_flags(Flags::MORE_TO_COME)).await?;
+        self.channel.trim();
+        Ok(())
+    }
+
+    /// Brings to an end what a command has left undone that was cancelled, or whose time was up: the rest of it is
+    /// written, and its reply read and thrown away. Returns whether the connection can run another command now. Does
+    /// nothing if it can already.
+    ///
+    /// Bounded by [`Options::drain_timeout`] and [`Options::drain_limit`]. A pool does this by itself with connections
+    /// that are checked in. For those that are held for more than one command, such as a transaction.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: the next call goes on.
+    pub async fn recover(&mut self) -> bool {
+        match self.fit() {
+            Fit::Good => true,
+            Fit::Broken => false,
+            Fit::Unfinished => {
+                // What has kept it from its end does not matter: the state of the channel tells whether it came there.
+                let draining = self.channel.drain(self.options.drain_limit);
+                matches!(timeout(self.options.drain_timeout, draining).await, Ok(Ok(())))
             }
-        })
+        }
+    }
+
+    /// What the connection is good for: another command, none yet, or none any more.
+    #[must_use]
+    #[inline]
+    pub fn fit(&self) -> Fit {
+        match self.channel.fit() {
+            // In the middle of a conversation by which the server knows who this is.
+            _ if self.reauthenticating => Fit::Broken,
+            Fit::Unfinished if self.options.drain_timeout.is_zero() => Fit::Broken,
+            fit => fit,
+        }
     }
 
     /// Whether the connection can run no further command: an earlier one met a network or protocol error, or was
-    /// cancelled.
+    /// cancelled, or timed out.
     #[must_use]
     pub fn is_errored(&self) -> bool {
-        self.channel.is_errored()
+        self.fit() != Fit::Good
+    }
+
+    /// Encodes the command. Nothing is sent yet.
+    pub(super) fn begin(&mut self, command: &Command<'_>, max_time: MaxTime) -> Result<(), CommandFailure> {
+        if self.is_errored() {
+            return Err(self.identity.failed(ExchangeError::Errored));
+        }
+        if let Err(error) = self.channel.glance() {
+            return Err(match error {
+                ExchangeError::Network(source) => {
+                    CommandFailure::Lost { origin: self.identity.origin(), source: Arc::new(source) }
+                }
+                error => self.identity.failed(error),
+            });
+        }
+        let Command { database, body, sequences, flags, .. } = *command;
+        let request = Request { database, body, sequences, flags, appended: max_time.bytes() };
+        self.channel.begin(&request).map_err(|error| self.identity.failed(error))
+    }
+
+    /// Sends the command, and reads its reply into the channel. Returns the time limit that holds, which is running.
+    async fn complete(&mut self, command: &Command<'_>) -> Result<Limit, CommandFailure> {
+        let limit = command.limit(&self.options);
+        match limit {
+            Limit::Unset if !self.options.socket_timeout.is_zero() => {}
+            Limit::Unset | Limit::Infinite => {
+                self.begin(command, MaxTime::NONE)?;
+                self.channel.finish().await.map_err(|error| self.identity.failed(error))?;
+                return Ok(limit);
+            }
+            Limit::For(_) | Limit::Until { .. } => {}
+        }
+        // Boxed, so that what has no limit has no timer either.
+        Box::pin(async {
+            let max_time = self.max_time(command, limit)?;
+            self.begin(command, max_time)?;
+            self.finish_in_time(limit).await
+        })
+        .await?;
+        Ok(limit)
+    }
+
+    /// What the server is told of the time limit.
+    fn max_time(&self, command: &Command<'_>, limit: Limit) -> Result<MaxTime, CommandFailure> {
+        let Limit::Until { at, limit } = limit else { return Ok(MaxTime::NONE) };
+        let left = at.saturating_duration_since(Instant::now());
+        command.max_time(left).ok_or_else(|| self.timed_out(limit, Expired::Unsent))
+    }
+
+    /// Goes on with the exchange until its next reply is there, for as long as the limit allows.
+    pub(super) async fn finish_in_time(&mut self, limit: Limit) -> Result<(), CommandFailure> {
+        match limit {
+            Limit::Until { at, limit } => match timeout_at(at, self.channel.finish()).await {
+                Ok(finished) => finished.map_err(|error| self.identity.failed(error)),
+                Err(_) if self.channel.is_unsent() => Err(self.timed_out(limit, Expired::Unsent)),
+                Err(_) if self.channel.is_sent() => Err(self.timed_out(limit, Expired::Receiving)),
+                Err(_) => Err(self.timed_out(limit, Expired::Sending)),
+            },
+            Limit::Unset if !self.options.socket_timeout.is_zero() => loop {
+                match timeout(self.options.socket_timeout, self.channel.advance()).await {
+                    Ok(Ok(true)) => return Ok(()),
+                    Ok(Ok(false)) => {}
+                    Ok(Err(error)) => return Err(self.identity.failed(error)),
+                    Err(_) => {
+                        let message =
+                            format!("nothing for socketTimeoutMS ({} ms)", self.options.socket_timeout.as_millis());
+                        let source = Arc::new(io::Error::new(io::ErrorKind::TimedOut, message));
+                        return Err(CommandFailure::Network { origin: self.identity.origin(), source });
+                    }
+                }
+            },
+            Limit::Unset | Limit::Infinite | Limit::For(_) => {
+                self.channel.finish().await.map_err(|error| self.identity.failed(error))
+            }
+        }
+    }
+
+    /// Takes the reply that is there.
+    fn outcome(&mut self, limit: Limit) -> Result<RawDocumentBuf, CommandFailure> {
+        let reply = self.take(limit)?;
+        let reply = self.channel.body(&reply).to_owned();
+        self.channel.trim();
+        Ok(reply)
+    }
+
+    /// Takes the reply that is there, and leaves it where it lies. An error unless it is one of success.
+    pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, CommandFailure> {
+        let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
+        let examined = examine(self.channel.body(&reply), limit, &self.identity);
+        if let Err(failure) = examined {
+            if let CommandFailure::Wire { .. } = failure {
+                // It breaks the protocol above its framing, and is the last on its connection.
+                self.channel.condemn();
+            }
+            self.channel.trim();
+            return Err(failure);
+        }
+        Ok(reply)
+    }
+
+    /// Authenticates again, because the server wants it, and runs the command once more.
+    async fn run_again(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandFailure> {
+        let left = match command.limit {
+            Limit::Until { at, limit } => match at.checked_duration_since(Instant::now()) {
+                Some(left) if !left.is_zero() => left,
+                _ => return Err(self.timed_out(limit, Expired::Unsent)),
+            },
+            _ => self.options.connect_timeout,
+        };
+        if let Some(authentication) = &mut self.authentication {
+            self.reauthenticating = true;
+            let repeated = authentication.repeat(&mut self.channel, Deadline::after(left)).await;
+            if let Err(error) = repeated {
+                let (origin, source) = (self.identity.origin(), Arc::new(error));
+                return Err(CommandFailure::Reauthentication { origin, source });
+            }
+            self.reauthenticating = false;
+        }
+        let limit = self.complete(&command).await?;
+        self.outcome(limit)
+    }
+
+    #[cold]
+    fn timed_out(&self, limit: Duration, source: Expired) -> CommandFailure {
+        CommandFailure::Timeout { origin: self.identity.origin(), limit, source }
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        &self.options
     }
 
     /// The address of the endpoint that opened the connection.
     #[must_use]
     pub fn address(&self) -> &Arc<str> {
-        &self.address
+        &self.identity.address
     }
 
     /// The server's reply to the handshake on this very connection, with its limits.
     #[must_use]
     pub fn hello(&self) -> &HelloReply {
-        &self.hello
+        &self.identity.hello
     }
 
     /// This end's IP address and port; `None` if the connection is a Unix domain socket's.
@@ -147,62 +387,19 @@ impl EndpointConnection {
     }
 }
 
-/// A command has no successful reply.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum CommandFailure {
-    /// The server executed the command, or refused to, and says that it failed. The connection is as good as before.
-    /// The error's labels tell whether to try again.
-    #[error("Command on {address} failed: {source}")]
-    Command {
-        /// The endpoint's address.
-        address: Arc<str>,
-        /// What the server says.
-        source: Box<CommandError>,
-    },
-    /// The network failed, or the server closed the connection. The command may or may not have been executed.
-    #[error("Connection to {address} failed during a command: {source}")]
-    Network {
-        /// The endpoint's address.
-        address: Arc<str>,
-        /// The operating system's error, or [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
-        source: io::Error,
-    },
-    /// The command is too large to be sent, in which case the connection is as good as before; or the reply breaks the
-    /// protocol, and then trying again does not help.
-    #[error("Wire protocol error on a connection to {address}: {source}")]
-    Wire {
-        /// The endpoint's address.
-        address: Arc<str>,
-        /// The field that is not as it must be.
-        source: WireError,
-    },
-    /// The connection was errored before, so the command was not sent. It may be run on another connection.
-    #[error("Connection to {address} cannot be used again after an earlier failure or cancellation")]
-    Closed {
-        /// The endpoint's address.
-        address: Arc<str>,
-    },
-}
-
-impl CommandFailure {
-    /// The endpoint's address.
-    #[must_use]
-    pub fn address(&self) -> &str {
-        match self {
-            Self::Command { address, .. }
-            | Self::Network { address, .. }
-            | Self::Wire { address, .. }
-            | Self::Closed { address } => address,
+/// Tells a reply of success from any other. With a time limit, the server's own is told from its other errors.
+fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), CommandFailure> {
+    let expired = |source: Box<CommandError>| {
+        let length = if let Limit::Until { limit, .. } = limit { limit } else { Duration::ZERO };
+        CommandFailure::Timeout { origin: identity.origin(), limit: length, source: Expired::Server(source) }
+    };
+    match reply::check(reply) {
+        Ok(()) if limit == Limit::Unset => Ok(()),
+        Ok(()) => reply::max_time_expired(reply).map_or(Ok(()), |error| Err(expired(error))),
+        Err(Unsuccessful::Command(error)) if limit != Limit::Unset && error.code == MAX_TIME_MS_EXPIRED => {
+            Err(expired(error))
         }
-    }
-
-    /// The server's error, if it is the server that says the command failed.
-    #[must_use]
-    pub fn command_error(&self) -> Option<&CommandError> {
-        match self {
-            Self::Command { source, .. } => Some(source),
-            _ => None,
-        }
+        Err(Unsuccessful::Command(source)) => Err(CommandFailure::Command { origin: identity.origin(), source }),
+        Err(Unsuccessful::Wire(source)) => Err(CommandFailure::Wire { origin: identity.origin(), source }),
     }
 }

@@ -4,7 +4,7 @@
 //! are needed nowhere. The command is `hello` where a server API is declared or the connection is in load-balanced
 //! mode, and else the legacy hello with `helloOk`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::RawDocumentBuf;
 
@@ -13,22 +13,66 @@ use super::channel::{Channel, ExchangeError};
 use super::deadline::Deadline;
 use super::{platform, transport};
 use crate::error::{EstablishError, Labels, Stage};
-use crate::options::Options;
+use crate::options::{Compressor, DriverInfo, InvalidOption, Options};
 use crate::wire::metadata::ClientMetadata;
 use crate::wire::reply::{self, Unsuccessful};
-use crate::wire::{HelloReply, hello};
+use crate::wire::{CommandError, HelloReply, hello, server_api};
 
 /// What all connections of some options say in their hello.
 #[derive(Debug)]
 pub(super) struct Handshake {
-    /// The client metadata, as it is sent.
-    client: RawDocumentBuf,
+    client: Mutex<Client>,
+    /// The compressors to offer: those that the options want and that were compiled in.
+    compressors: Vec<Compressor>,
+    /// The elements that declare the server API with every command; empty if none is declared.
+    server_api: Arc<[u8]>,
+}
+
+/// The client metadata, and the document that it makes.
+#[derive(Debug)]
+struct Client {
+    metadata: ClientMetadata,
+    document: Arc<RawDocumentBuf>,
 }
 
 impl Handshake {
-    pub fn new(options: &Options) -> Self {
-        let metadata = ClientMetadata { app_name: options.app_name.clone(), ..platform::metadata() };
-        Self { client: metadata.to_document() }
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if the metadata cannot have the library that wraps wharf.
+    pub fn new(options: &Options) -> Result<Self, InvalidOption> {
+        let mut metadata = ClientMetadata { app_name: options.app_name.clone(), ..platform::metadata() };
+        if let Some(library) = &options.driver_info {
+            metadata.append(library.clone())?;
+        }
+        let document = Arc::new(metadata.to_document());
+        Ok(Self {
+            client: Mutex::new(Client { metadata, document }),
+            compressors: options.compressors.iter().copied().filter(|compressor| compressor.is_supported()).collect(),
+            server_api: server_api::elements(options.server_api.as_ref()).into(),
+        })
+    }
+
+    /// Appends a library that wraps wharf to the metadata of the connections that are opened from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if the metadata cannot have it.
+    pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
+        // Poisoned is as good: either field is replaced as a whole.
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        client.metadata.append(library)?;
+        client.document = Arc::new(client.metadata.to_document());
+        Ok(())
+    }
+
+    /// The elements that every command carries, hello included.
+    pub fn server_api(&self) -> &Arc<[u8]> {
+        &self.server_api
+    }
+
+    /// The compressor for the messages after authentication.
+    pub fn agreed_compressor(&self, hello: &HelloReply) -> Option<Compressor> {
+        hello.agreed_compressor(&self.compressors)
     }
 
     /// Makes the handshake on a new channel, which from then on is held to the server's limits.
@@ -40,8 +84,16 @@ impl Handshake {
         speculation: &Speculation,
         deadline: Deadline,
     ) -> Result<HelloReply, EstablishError> {
-        let _ = speculation;
-        let command = hello::command(&self.client, load_balanced);
+        let client = Arc::clone(&self.client.lock().unwrap_or_else(PoisonError::into_inner).document);
+        let request = hello::Request {
+            client: &client,
+            server_api: !self.server_api.is_empty(),
+            load_balanced,
+            compressors: &self.compressors,
+            supported_mechanisms_of: speculation.supported_mechanisms_of.as_deref(),
+            speculative_authenticate: speculation.command.as_deref(),
+        };
+        let command = request.command();
         let document = match deadline.bound(channel.exchange("admin", &command)).await {
             Ok(Ok(document)) => document,
             Ok(Err(ExchangeError::Network(error))) => return Err(transport::stream_failed(Stage::Hello, error)),
@@ -72,7 +124,7 @@ fn refusal(unsuccessful: Unsuccessful) -> EstablishError {
 }
 
 /// The labels that a server gave its error, of those that matter to the pool.
-pub(super) fn labels_of(error: &crate::wire::CommandError) -> Labels {
+pub(super) fn labels_of(error: &CommandError) -> Labels {
     [Labels::SYSTEM_OVERLOADED, Labels::RETRYABLE]
         .into_iter()
         .filter(|label| label.names().all(|name| error.has_label(name)))

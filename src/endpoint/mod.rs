@@ -16,23 +16,31 @@ use std::sync::Arc;
 use bson::oid::ObjectId;
 
 use crate::error::{EstablishError, Stage};
-use crate::options::{InvalidAddress, InvalidOption, Options, ServerAddress};
+use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
+use crate::pool::Fit;
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
 
 mod authentication;
 mod channel;
+mod command;
 mod connection;
 mod deadline;
+mod exhaust;
+mod failure;
 mod handshake;
 mod platform;
 mod pooled;
+mod salvage;
 #[cfg(test)]
 mod tests;
 mod transport;
 
 pub use authentication::{AuthenticationCause, AuthenticationFailed};
-pub use connection::{CommandFailure, EndpointConnection};
+pub use command::Command;
+pub use connection::EndpointConnection;
 pub use deadline::ConnectTimeout;
+pub use exhaust::Replies;
+pub use failure::{CommandFailure, Expired, Origin};
 pub use pooled::OperationError;
 pub use transport::{ConnectFailed, FailedAttempt, NoTrustedAuthority, ProxyFailed};
 
@@ -100,7 +108,7 @@ impl Options {
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
         let options = Arc::new(self.clone());
-        let handshake = Arc::new(Handshake::new(&options));
+        let handshake = Arc::new(Handshake::new(&options)?);
         let authenticator = Authenticator::new(&options)?;
         let connectors = Connectors::new(&options)?;
         let endpoint = |address: &ServerAddress| {
@@ -146,6 +154,19 @@ impl Endpoint {
         &self.options
     }
 
+    /// Appends a library that wraps wharf to the metadata that connections send with their hello (MongoDB Handshake,
+    /// "Metadata updates after MongoClient initialization").
+    ///
+    /// It concerns the connections that are opened from now on, of this endpoint, its clones, its pool, and all other
+    /// endpoints that were made together with it. A library that has been appended before is not appended again.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if there is no name, if a field contains `|`, or if the metadata would be longer than 512 bytes.
+    pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
+        self.handshake.append_metadata(library)
+    }
+
     /// Opens a connection that belongs to no pool. It is not in load-balanced mode.
     ///
     /// # Errors
@@ -154,6 +175,7 @@ impl Endpoint {
     ///
     /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network failed during hello),
     ///   [`ConnectFailed`] or [`ConnectTimeout`];
+    /// - an [`AuthenticationFailed`];
     /// - a [`CommandError`], an [`IncompatibleServer`](crate::wire::hello::IncompatibleServer) or a
     ///   [`WireError`](crate::wire::WireError): the server's answer to hello.
     ///
@@ -168,7 +190,7 @@ impl Endpoint {
     async fn open(&self, place: Place<'_>) -> Result<EndpointConnection, EstablishError> {
         let deadline = Deadline::after(self.options.connect_timeout);
         let transport = self.connector.connect(deadline).await?;
-        let mut channel = Channel::new(transport);
+        let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
         let speculation = match &self.authenticator {
             Some(authenticator) => authenticator.speculation().await,
             None => Speculation::default(),
@@ -182,16 +204,17 @@ impl Endpoint {
         let authentication = match &self.authenticator {
             Some(authenticator) => {
                 let outcome = authenticator.authenticate(&mut channel, &self.address, &hello, speculation, deadline);
-                let refuse = |failed| EstablishError::unlabelled(Stage::Authenticate, failed);
-                Some(Box::new(outcome.await.map_err(refuse)?))
+                outcome.await.map_err(AuthenticationFailed::into_establish_error)?.map(Box::new)
             }
             None => None,
         };
         Ok(EndpointConnection::new(Opened {
             address: Arc::clone(&self.address.text),
+            options: Arc::clone(&self.options),
             connection_id: place.connection_id,
             generation: place.generation,
             channel,
+            compressor: self.handshake.agreed_compressor(&hello),
             hello,
             authentication,
         }))
@@ -223,6 +246,15 @@ impl Establish for Endpoint {
 
     fn is_errored(&self, connection: &EndpointConnection) -> bool {
         connection.is_errored()
+    }
+
+    #[inline]
+    fn fit(&self, connection: &EndpointConnection) -> Fit {
+        connection.fit()
+    }
+
+    async fn recover(&self, connection: &mut EndpointConnection) {
+        connection.recover().await;
     }
 
     fn abandon_after_fork(&self, connection: EndpointConnection) {

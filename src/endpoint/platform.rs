@@ -14,6 +14,7 @@ pub(super) fn metadata() -> ClientMetadata {
             let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
             ClientMetadata {
                 app_name: None,
+                libraries: Vec::new(),
                 os: operating_system(&std::fs::read_to_string("/etc/os-release").unwrap_or_default()),
                 platform: format!("Rust {}, tokio", consts::FAMILY),
                 environment: environment(variable, Path::new("/.dockerenv").exists()),

@@ -1,23 +1,131 @@
-//! Commands on a connection that is checked out of a pool.
+//! Commands on a connection that is checked out of a pool, and on the pool itself.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
 use thiserror::Error;
+use tokio::time::Instant;
 
 use super::Endpoint;
-use super::connection::CommandFailure;
-use crate::error::{Labels, PoolCleared};
-use crate::runtime::Connection;
+use super::command::{Command, Limit};
+use super::failure::CommandFailure;
+use crate::error::{CheckOutError, PoolCleared};
+use crate::pool::Clear;
+use crate::runtime::{Connection, Pool};
+use crate::wire::reply::StateChange;
+
+impl Pool<Endpoint> {
+    /// Checks out a connection, runs `command` on `database`, and checks it in: short for [`run`](Self::run) of
+    /// [`Command::new`].
+    ///
+    /// ```no_run
+    /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bson::rawdoc;
+    ///
+    /// let reply = pool.run_command("admin", &rawdoc! { "ping": 1 }).await?;
+    /// assert_eq!(reply.get_f64("ok")?, 1.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`run`](Self::run).
+    pub async fn run_command(&self, database: &str, command: &RawDocument) -> Result<RawDocumentBuf, OperationError> {
+        self.run(Command::new(database, command)).await
+    }
+
+    /// Checks out a connection, runs `command` on it as [`Connection::run`], and checks it in.
+    ///
+    /// With a time limit ([`Command::timeout`], [`Options::timeout`](crate::Options::timeout)) this all happens within
+    /// it, and `waitQueueTimeoutMS` does not count (CSOT, "Validation and Overrides").
+    ///
+    /// If the connection turns out to have been lost while it was idle, nothing was sent, and the next one is taken:
+    /// after a server's restart there may be as many of these as there were connections.
+    ///
+    /// Nothing is cleared and nothing retried that was sent: see [`clear_after`](Self::clear_after) and
+    /// [`OperationError::is_retryable`].
+    ///
+    /// # Errors
+    ///
+    /// [`OperationError`] tells how far it came.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Pool::check_out`] and then that of [`Connection::run`]: nothing is lost, and the connection is brought
+    /// to the end of the command in the background.
+    pub async fn run(&self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
+        let limit = command.limit(self.establisher().options());
+        let command = command.within(limit);
+        loop {
+            let mut connection = match limit {
+                Limit::Until { at, limit } => Box::pin(self.check_out_within(at, limit)).await?,
+                Limit::Unset => self.check_out().await?,
+                Limit::Infinite | Limit::For(_) => self.check_out_by(None, false).await?,
+            };
+            match connection.run(command).await {
+                Err(OperationError::Failed(CommandFailure::Lost { .. })) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn check_out_within(&self, at: Instant, limit: Duration) -> Result<Connection<Endpoint>, OperationError> {
+        self.check_out_by(Some(at), false).await.map_err(|source| match Instant::now() < at {
+            true => source.into(),
+            false => OperationError::CheckOutTimeout { limit, source },
+        })
+    }
+
+    /// Does to the pool what the specifications want after `error`: clears it, or in load-balanced mode the connection's
+    /// service, if the error [clears pools](OperationError::clears_pool) and is of the generation of today. Returns
+    /// whether that was done.
+    ///
+    /// A cleared pool stays paused until somebody calls [`Pool::ready`]: use this only where somebody finds out when the
+    /// server is back. Errors of establishing connections do not count here, because the failure sink
+    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) hears of each of them once, and check-outs may hear of
+    /// them later.
+    pub fn clear_after(&self, error: &OperationError) -> bool {
+        let OperationError::Failed(failure) = error else { return false };
+        let Some(generation) = failure.origin().generation.filter(|_| failure.clears_pool()) else { return false };
+        let clear = Clear::new().because(Arc::new(failure.clone())).only_at_generation(generation);
+        match failure.origin().service_id {
+            Some(service_id) if self.options().is_load_balanced() => self.clear_service(service_id, clear),
+            _ => self.clear(clear),
+        }
+        .unwrap_or(false)
+    }
+}
 
 impl Connection<Endpoint> {
-    /// Runs `command` on `database`, and returns the reply of its success.
+    /// Runs `command` on `database`, and returns the reply of its success: short for [`run`](Self::run) of
+    /// [`Command::new`].
     ///
-    /// It hides [`EndpointConnection::run_command`](super::EndpointConnection::run_command), which does the same but
-    /// for one thing: this one ends when the pool is cleared with `interruptInUseConnections`, that one goes on waiting
-    /// for a server that may never answer.
+    /// # Errors
     ///
-    /// The command is sent as it is, with `$db` appended, so it must not have a `$db` of its own. It takes as long as
-    /// the server takes: bound it with a timeout of your own. A reply with `ok: 1` is a success also if it has
-    /// `writeErrors` or a `writeConcernError`: look for them in replies to writes.
+    /// Those of [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`run`](Self::run).
+    pub async fn run_command(
+        &mut self,
+        database: &str,
+        command: &RawDocument,
+    ) -> Result<RawDocumentBuf, OperationError> {
+        self.run(Command::new(database, command)).await
+    }
+
+    /// Runs `command`, and returns the reply of its success.
+    ///
+    /// It hides [`EndpointConnection::run`](super::EndpointConnection::run), which does the same but for one thing: this
+    /// one ends when the pool is cleared with `interruptInUseConnections`, that one goes on waiting for a server that may
+    /// never answer. What is said there holds here, too.
     ///
     /// # Errors
     ///
@@ -26,21 +134,45 @@ impl Connection<Endpoint> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future after its first poll leaves the connection errored, because a reply may arrive that nobody
-    /// waits for: check-in closes it, with the reason "error". Whether the server executes the command is then unknown.
-    /// So it is after an interruption.
-    pub async fn run_command(
-        &mut self,
-        database: &str,
-        command: &RawDocument,
-    ) -> Result<RawDocumentBuf, OperationError> {
-        let outcome = self.interruptible(async |connection| connection.run_command(database, command).await).await?;
-        Ok(outcome?)
+    /// Dropping the future after its first poll leaves the connection in the middle of the command. At check-in it is
+    /// not closed: the pool brings the command to its end in the background, within
+    /// [`Options::drain_timeout`](crate::Options::drain_timeout) and
+    /// [`Options::drain_limit`](crate::Options::drain_limit), and the connection counts as in use for so long. Whether
+    /// the server executes the command is unknown. The same holds when the time of the command is up. A connection that
+    /// was interrupted is closed.
+    pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
+        let outcome = self.interruptible(async |connection| connection.run(command).await).await?;
+        outcome.map_err(|failure| self.placed(failure))
+    }
+
+    /// As [`EndpointConnection::send`](super::EndpointConnection::send), but ends when the pool is cleared with
+    /// `interruptInUseConnections`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`run`](Self::run).
+    pub async fn send(&mut self, command: Command<'_>) -> Result<(), OperationError> {
+        let outcome = self.interruptible(async |connection| connection.send(command).await).await?;
+        outcome.map_err(|failure| self.placed(failure))
+    }
+
+    /// The failure, with the generation as the pool knows it: in load-balanced mode the service's.
+    #[cold]
+    pub(super) fn placed(&self, mut failure: CommandFailure) -> OperationError {
+        let origin = failure.origin_mut();
+        origin.connection_id = Some(self.id());
+        origin.generation = Some(self.generation());
+        origin.service_id = self.service_id().or(origin.service_id);
+        failure.into()
     }
 }
 
 /// An operation on a connection of a pool did not succeed.
-#[derive(Debug, Error)]
+#[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum OperationError {
     /// The command has no successful reply.
@@ -49,21 +181,85 @@ pub enum OperationError {
     /// The pool was cleared with `interruptInUseConnections` meanwhile. Retryable.
     #[error(transparent)]
     Interrupted(#[from] PoolCleared),
+    /// There was no connection to run it on.
+    #[error(transparent)]
+    CheckOut(#[from] CheckOutError),
+    /// There was no connection to run it on within the time of `timeoutMS`.
+    #[error("No connection within timeoutMS ({} ms): {source}", limit.as_millis())]
+    CheckOutTimeout {
+        /// How long the operation might have taken.
+        limit: Duration,
+        /// What the check-out ended with.
+        source: CheckOutError,
+    },
 }
 
 impl OperationError {
     /// Whether the operation may be tried again, whatever it is: the pool was cleared, the server says so with the label
     /// `RetryableError`, or the command was not sent.
     ///
-    /// After a network failure the server may have executed the command, so only who knows the command can tell.
+    /// After a network failure or a timeout the server may have executed the command, so only who knows the command can
+    /// tell.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Interrupted(_) | Self::Failed(CommandFailure::Closed { .. }) => true,
-            Self::Failed(CommandFailure::Command { source, .. }) => {
-                Labels::RETRYABLE.names().all(|label| source.has_label(label))
+            Self::Interrupted(_) => true,
+            Self::Failed(failure) => failure.is_retryable(),
+            Self::CheckOut(error) => error.is_retryable(),
+            Self::CheckOutTimeout { .. } => false,
+        }
+    }
+
+    /// Whether the time of `timeoutMS` was up, or another time limit: of the wait queue, or of the socket.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            Self::Failed(failure) => failure.is_timeout(),
+            Self::CheckOutTimeout { .. } | Self::CheckOut(CheckOutError::WaitQueueTimeout(_)) => true,
+            Self::CheckOut(_) | Self::Interrupted(_) => false,
+        }
+    }
+
+    /// Whether the specifications want the pool cleared because of this error. See
+    /// [`CommandFailure::clears_pool`] and [`Pool::clear_after`].
+    #[must_use]
+    pub fn clears_pool(&self) -> bool {
+        self.command_failure().is_some_and(CommandFailure::clears_pool)
+    }
+
+    /// Whether the specifications want the server marked as Unknown because of this error. See
+    /// [`CommandFailure::marks_server_unknown`].
+    #[must_use]
+    pub fn marks_server_unknown(&self) -> bool {
+        self.command_failure().is_some_and(CommandFailure::marks_server_unknown)
+    }
+
+    /// What the error says of the server's state. See [`CommandFailure::state_change`].
+    #[must_use]
+    pub fn state_change(&self) -> Option<StateChange> {
+        self.command_failure()?.state_change()
+    }
+
+    /// The failure of the command, if there was a connection to run it on: with the address, the connection and the
+    /// generation.
+    #[must_use]
+    pub fn command_failure(&self) -> Option<&CommandFailure> {
+        match self {
+            Self::Failed(failure) => Some(failure),
+            Self::Interrupted(_) | Self::CheckOut(_) | Self::CheckOutTimeout { .. } => None,
+        }
+    }
+
+    /// Whether the error has this label, by the server or by the check-out.
+    #[must_use]
+    pub fn has_label(&self, label: &str) -> bool {
+        match self {
+            Self::Failed(failure) => failure.has_label(label),
+            Self::CheckOut(CheckOutError::Connection(error))
+            | Self::CheckOutTimeout { source: CheckOutError::Connection(error), .. } => {
+                error.labels().names().any(|name| name == label)
             }
-            Self::Failed(CommandFailure::Network { .. } | CommandFailure::Wire { .. }) => false,
+            Self::Interrupted(_) | Self::CheckOut(_) | Self::CheckOutTimeout { .. } => false,
         }
     }
 
@@ -73,6 +269,7 @@ impl OperationError {
         match self {
             Self::Failed(failure) => failure.address(),
             Self::Interrupted(cleared) => &cleared.address,
+            Self::CheckOut(error) | Self::CheckOutTimeout { source: error, .. } => error.address(),
         }
     }
 }

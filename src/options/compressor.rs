@@ -25,4 +25,14 @@ impl Compressor {
             Self::Zstd => "zstd",
         }
     }
+
+    /// Whether this build has the compressor: each is a feature of its own, named like it, and all are default features.
+    #[must_use]
+    pub fn is_supported(self) -> bool {
+        match self {
+            Self::Snappy => cfg!(feature = "snappy"),
+            Self::Zlib { .. } => cfg!(feature = "zlib"),
+            Self::Zstd => cfg!(feature = "zstd"),
+        }
+    }
 }

@@ -1,13 +1,29 @@
 //! Who the application is, and how it proves it.
 
-use super::Secret;
+use super::{InvalidOption, Secret};
 
 /// A user's name, its proof, and the mechanism that carries it (Authentication specification, "MongoCredential").
+///
+/// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses what the mechanism lacks and
+/// what it has no use for.
+///
+/// ```
+/// use wharf::{Credential, Mechanism};
+///
+/// let user = Credential::new("ada", "secret").source("admin");
+/// assert!(!format!("{user:?}").contains("secret"));
+///
+/// let certificate = Credential::of(Mechanism::MongoDbX509);
+/// let workload = Credential::of(Mechanism::MongoDbOidc)
+///     .mechanism_property("ENVIRONMENT", "azure")
+///     .mechanism_property("TOKEN_RESOURCE", "api://cluster");
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Credential {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<Secret>,
+    /// The database that was named, if one was: see [`Credential::effective_source`].
     pub(crate) source: Option<String>,
     pub(crate) mechanism: Option<Mechanism>,
     /// `authMechanismProperties`, in the order in which they were given.
@@ -34,7 +50,20 @@ pub enum Mechanism {
     Gssapi,
 }
 
+/// The source of users that the server does not keep itself.
+const EXTERNAL: &str = "$external";
+
 impl Mechanism {
+    const ALL: [Self; 7] = [
+        Self::ScramSha1,
+        Self::ScramSha256,
+        Self::MongoDbX509,
+        Self::Plain,
+        Self::MongoDbAws,
+        Self::MongoDbOidc,
+        Self::Gssapi,
+    ];
+
     /// The mechanism's name in connection strings and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -48,6 +77,30 @@ impl Mechanism {
             Self::Gssapi => "GSSAPI",
         }
     }
+
+    /// The mechanism of that name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mechanism| mechanism.name() == name)
+    }
+
+    /// All names, as an error lists them.
+    pub(super) fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// Whether the user is one that the server does not keep itself, so that the source is `$external` and no other.
+    fn is_external(self) -> bool {
+        matches!(self, Self::MongoDbX509 | Self::MongoDbAws | Self::MongoDbOidc | Self::Gssapi)
+    }
+
+    /// The properties that the mechanism knows.
+    fn properties(self) -> &'static [&'static str] {
+        match self {
+            Self::Gssapi => &["SERVICE_NAME", "CANONICALIZE_HOST_NAME", "SERVICE_REALM", "SERVICE_HOST"],
+            Self::MongoDbOidc => &["ENVIRONMENT", "TOKEN_RESOURCE"],
+            _ => &[],
+        }
+    }
 }
 
 impl Credential {
@@ -57,15 +110,176 @@ impl Credential {
         Self { username: Some(username.into()), password: Some(password.into()), ..Self::default() }
     }
 
+    /// The credential of a mechanism that finds out by itself who the application is, such as `MONGODB-X509`.
+    pub fn of(mechanism: Mechanism) -> Self {
+        Self { mechanism: Some(mechanism), ..Self::default() }
+    }
+
+    /// The user's name, for a mechanism that wants a name but no password.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.username = Some(username.into());
+        self
+    }
+
     /// `authMechanism`.
     pub fn mechanism(mut self, mechanism: Mechanism) -> Self {
         self.mechanism = Some(mechanism);
         self
     }
 
-    /// `authSource`: the database that the user is defined in.
+    /// `authSource`: the database that the user is defined in. By default `$external` where the mechanism is
+    /// `MONGODB-X509`, `MONGODB-AWS`, `MONGODB-OIDC` or `GSSAPI`, and there it may be no other. Otherwise the
+    /// connection string's database; where it names none, `$external` for `PLAIN` and `admin` for the rest.
     pub fn source(mut self, database: impl Into<String>) -> Self {
         self.source = Some(database.into());
         self
+    }
+
+    /// One of `authMechanismProperties`. Names are case-insensitive; of one that is set twice the last counts.
+    ///
+    /// `MONGODB-OIDC` knows `ENVIRONMENT` (`azure`, `gcp` or `k8s`) and `TOKEN_RESOURCE` (a URI, for `azure` and
+    /// `gcp`, which need it). A connection string cannot give a `TOKEN_RESOURCE` with a comma, but this can. `GSSAPI` knows
+    /// `SERVICE_NAME`, `CANONICALIZE_HOST_NAME` (`none`, `forward` or `forwardAndReverse`), `SERVICE_REALM` and
+    /// `SERVICE_HOST`. The other mechanisms know none.
+    pub fn mechanism_property(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
+        let name = name.into();
+        self.mechanism_properties.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
+        self.mechanism_properties.push((name, value.into()));
+        self
+    }
+
+    /// The database that the user is defined in: the one that was named, or the default of the mechanism and of the
+    /// connection string's database.
+    pub(crate) fn effective_source<'a>(&'a self, default_database: Option<&'a str>) -> &'a str {
+        match (&self.source, self.mechanism) {
+            (Some(source), _) => source,
+            (None, Some(mechanism)) if mechanism.is_external() => EXTERNAL,
+            (None, Some(Mechanism::Plain)) => default_database.unwrap_or(EXTERNAL),
+            (None, _) => default_database.unwrap_or("admin"),
+        }
+    }
+
+    /// The value of a mechanism property, by its name in any case.
+    pub(crate) fn property(&self, name: &str) -> Option<&Secret> {
+        self.mechanism_properties
+            .iter()
+            .rev()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// Refuses what the mechanism lacks and what it has no use for.
+    pub(super) fn validate(&self) -> Result<(), InvalidOption> {
+        if self.source.as_deref() == Some("") {
+            return Err(InvalidOption::new("authSource", "empty", "the name of a database"));
+        }
+        let Some(mechanism) = self.mechanism else {
+            self.require_username("no authMechanism")?;
+            return self.check_properties("no authMechanism", &[]);
+        };
+        let name = mechanism.name();
+        if let Some(source) = self.source.as_ref().filter(|source| mechanism.is_external() && *source != EXTERNAL) {
+            return Err(InvalidOption::new("authSource", source, format!("{EXTERNAL} with authMechanism={name}")));
+        }
+        self.check_properties(&format!("authMechanism={name}"), mechanism.properties())?;
+        match mechanism {
+            Mechanism::ScramSha1 | Mechanism::ScramSha256 | Mechanism::Plain => {
+                self.require_username(&format!("authMechanism={name}"))?;
+                self.require_password(name)
+            }
+            Mechanism::Gssapi => {
+                self.require_username("authMechanism=GSSAPI")?;
+                self.check_canonicalization()
+            }
+            Mechanism::MongoDbX509 => self.refuse_password(name),
+            Mechanism::MongoDbAws => self.refuse_username(name).and(self.refuse_password(name)),
+            Mechanism::MongoDbOidc => self.refuse_password(name).and_then(|()| self.check_environment()),
+        }
+    }
+
+    fn require_username(&self, with: &str) -> Result<(), InvalidOption> {
+        match self.username.as_deref() {
+            None | Some("") => Err(InvalidOption::new("username", "empty", format!("a user's name with {with}"))),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn require_password(&self, mechanism: &str) -> Result<(), InvalidOption> {
+        let allowed = || format!("a user's password with authMechanism={mechanism}");
+        if self.password.is_some() { Ok(()) } else { Err(InvalidOption::new("password", "not given", allowed())) }
+    }
+
+    fn refuse_username(&self, mechanism: &str) -> Result<(), InvalidOption> {
+        match &self.username {
+            None => Ok(()),
+            // The name of an access key is as good as half of its secret.
+            Some(_) => Err(InvalidOption::new(
+                "username",
+                "given",
+                format!("left out with authMechanism={mechanism}, which takes credentials from the environment"),
+            )),
+        }
+    }
+
+    fn refuse_password(&self, mechanism: &str) -> Result<(), InvalidOption> {
+        match &self.password {
+            None => Ok(()),
+            Some(_) => Err(InvalidOption::new("password", "given", format!("left out with authMechanism={mechanism}"))),
+        }
+    }
+
+    fn check_properties(&self, with: &str, known: &[&str]) -> Result<(), InvalidOption> {
+        let unknown = |name: &str| !known.iter().any(|known| known.eq_ignore_ascii_case(name));
+        match self.mechanism_properties.iter().find(|(name, _)| unknown(name)) {
+            None => Ok(()),
+            Some((name, _)) => {
+                let allowed = match known {
+                    [] => format!("left out with {with}"),
+                    known => format!("of {} with {with}", known.join(", ")),
+                };
+                Err(InvalidOption::new("authMechanismProperties", name, allowed))
+            }
+        }
+    }
+
+    fn check_canonicalization(&self) -> Result<(), InvalidOption> {
+        const KNOWN: [&str; 5] = ["none", "forward", "forwardAndReverse", "true", "false"];
+        match self.property("CANONICALIZE_HOST_NAME") {
+            Some(value) if !KNOWN.contains(&value.reveal()) => Err(InvalidOption::new(
+                "CANONICALIZE_HOST_NAME of authMechanismProperties",
+                value.reveal(),
+                "none, forward or forwardAndReverse",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_environment(&self) -> Result<(), InvalidOption> {
+        let environment = self.property("ENVIRONMENT").map(Secret::reveal);
+        let resource = self.property("TOKEN_RESOURCE");
+        let refuse_environment = |value: &str| {
+            let allowed = "azure, gcp or k8s with authMechanism=MONGODB-OIDC";
+            Err(InvalidOption::new("ENVIRONMENT of authMechanismProperties", value, allowed))
+        };
+        match (environment, resource) {
+            (None, _) => refuse_environment("not given"),
+            (Some("azure" | "gcp"), Some(_)) | (Some("k8s" | "test"), None) => match &self.username {
+                Some(_) if environment != Some("azure") => {
+                    Err(InvalidOption::new("username", "given", "left out unless ENVIRONMENT is azure"))
+                }
+                _ => Ok(()),
+            },
+            (Some(needing @ ("azure" | "gcp")), None) => Err(InvalidOption::new(
+                "TOKEN_RESOURCE of authMechanismProperties",
+                "not given",
+                format!("a URI with ENVIRONMENT={needing}"),
+            )),
+            (Some(other @ ("k8s" | "test")), Some(_)) => Err(InvalidOption::new(
+                "TOKEN_RESOURCE of authMechanismProperties",
+                "given",
+                format!("left out with ENVIRONMENT={other}"),
+            )),
+            (Some(unknown), _) => refuse_environment(unknown),
+        }
     }
 }

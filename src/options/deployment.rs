@@ -25,6 +25,8 @@ pub struct Options {
     pub(crate) app_name: Option<String>,
     pub(crate) driver_info: Option<DriverInfo>,
     pub(crate) credential: Option<Credential>,
+    /// The connection string's database.
+    pub(crate) default_database: Option<String>,
     pub(crate) tls: Option<TlsOptions>,
     pub(crate) proxy: Option<ProxyOptions>,
     pub(crate) compressors: Vec<Compressor>,
@@ -32,6 +34,8 @@ pub struct Options {
     pub(crate) connect_timeout: Duration,
     pub(crate) socket_timeout: Duration,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) drain_limit: u64,
     pub(crate) pool: PoolOptions,
 }
 
@@ -47,6 +51,7 @@ impl Options {
             app_name: None,
             driver_info: None,
             credential: None,
+            default_database: None,
             tls: None,
             proxy: None,
             compressors: Vec::new(),
@@ -54,6 +59,8 @@ impl Options {
             connect_timeout: Duration::from_secs(10),
             socket_timeout: Duration::ZERO,
             timeout: None,
+            drain_timeout: Duration::from_secs(3),
+            drain_limit: 4 * 1024 * 1024,
             pool: PoolOptions::default(),
         })
     }
@@ -74,6 +81,13 @@ impl Options {
     /// Who to authenticate as. By default nobody.
     pub fn credential(mut self, credential: Credential) -> Self {
         self.credential = Some(credential);
+        self
+    }
+
+    /// The database that a user is defined in if the credential names none. By default there is none, and then it is
+    /// `admin` (`$external` for `PLAIN`). By itself it makes nobody authenticate.
+    pub fn default_database(mut self, name: impl Into<String>) -> Self {
+        self.default_database = Some(name.into());
         self
     }
 
@@ -122,6 +136,22 @@ impl Options {
         self
     }
 
+    /// How long a connection whose command was cancelled or timed out may take to end it in the background, before it is
+    /// closed instead. It counts as in use meanwhile. Default 3 seconds; zero means that such a connection is closed at
+    /// once. Not part of connection strings.
+    pub fn drain_timeout(mut self, limit: Duration) -> Self {
+        self.drain_timeout = limit;
+        self
+    }
+
+    /// How many bytes a reply may have that is read in the background because its command was cancelled or timed out, and
+    /// how many may be left of a request that is written then. Connections with more are closed instead. Default 4 MiB:
+    /// about as much work as a new connection. Not part of connection strings.
+    pub fn drain_limit(mut self, bytes: u64) -> Self {
+        self.drain_limit = bytes;
+        self
+    }
+
     /// The options of each server's pool.
     pub fn pool(mut self, options: PoolOptions) -> Self {
         self.pool = options;
@@ -140,6 +170,9 @@ impl Options {
                 value: format!("{name:?} ({} bytes)", name.len()),
                 allowed: format!("at most {MAX_APP_NAME} bytes"),
             });
+        }
+        if let Some(credential) = &self.credential {
+            credential.validate()?;
         }
         self.pool.validate()
     }

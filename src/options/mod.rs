@@ -58,3 +58,10 @@ pub struct InvalidOption {
     /// What would have been accepted.
     pub allowed: String,
 }
+
+#[cfg(not(loom))]
+impl InvalidOption {
+    fn new(option: &'static str, value: impl Into<String>, allowed: impl Into<String>) -> Self {
+        Self { option, value: value.into(), allowed: allowed.into() }
+    }
+}

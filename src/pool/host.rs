@@ -2,7 +2,19 @@
 
 use std::time::Instant;
 
+use super::unfinished::Unfinished;
 use crate::event::PoolEvent;
+
+/// What a connection that comes back is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fit {
+    /// For the next who wants one.
+    Good,
+    /// For nobody yet: its last user left in the middle of something, which can be brought to an end.
+    Unfinished,
+    /// For nobody any more: it is to be closed.
+    Broken,
+}
 
 /// The world around a core: its clock, its observer, and what becomes of connections.
 ///
@@ -31,10 +43,20 @@ pub trait Host<C>: Send + Sync + 'static {
     /// Passes the events taken so far on to their subscribers. Never called under a lock.
     fn deliver(&self) {}
 
-    /// Whether a connection that comes back must not be used again.
-    fn is_errored(&self, connection: &C) -> bool {
+    /// What a connection that comes back is good for. Asked at every check-in.
+    fn fit(&self, connection: &C) -> Fit {
         let _ = connection;
-        false
+        Fit::Good
+    }
+
+    /// Takes care of a connection that came back [`Fit::Unfinished`]. Called outside of all locks; by default it is
+    /// closed.
+    fn recover(&self, unfinished: Unfinished<C, Self>)
+    where
+        C: Send + 'static,
+        Self: Sized,
+    {
+        drop(unfinished);
     }
 
     /// Closes a connection that left the pool. Must not block.

@@ -2,7 +2,8 @@
 //!
 //! [`Core`] is generic over its connections and over the world around it ([`Host`]). What has to happen outside, such
 //! as opening a connection, comes back as a token: a [`Place`] is the right to open one, a [`Pending`] one that is
-//! being opened, an [`Idle`] one that nobody uses, a [`Lease`] one that somebody uses. [`Pool`](crate::Pool) is a core
+//! being opened, an [`Idle`] one that nobody uses, a [`Lease`] one that somebody uses, an [`Unfinished`] one that somebody
+//! has used and left in the middle of something. [`Pool`](crate::Pool) is a core
 //! on tokio.
 //!
 //! # The words
@@ -73,13 +74,15 @@ mod slab;
 mod state;
 mod status;
 mod tokens;
+mod unfinished;
 mod upkeep;
 mod waitlist;
 
 pub use self::core::{Clear, Core};
 pub use acquire::{Acquire, Grant, Refusal};
-pub use host::Host;
+pub use host::{Fit, Host};
 pub use slab::Purpose;
 pub use state::{Phase, PoolState};
 pub use status::PoolStatus;
 pub use tokens::{Established, Idle, Interrupted, Interruption, Lease, Opening, Pending, Place, Started};
+pub use unfinished::{Staleness, Unfinished};

@@ -8,7 +8,8 @@
 //!   │ drop                 │ drop                │ drop                     │ drop
 //!   ▼                      ▼                     ▼                          ▼
 //! capacity − 1         closed (error)        available, or            checked in: available,
-//!                                            handed to a waiter       handed over, or closed
+//!                                            handed to a waiter       handed over, closed, or
+//!                                                                     Unfinished ──► one of these
 //! ```
 
 use std::fmt;
@@ -24,9 +25,10 @@ use bson::oid::ObjectId;
 use super::acquire::{Grant, Refusal};
 use super::core::Core;
 use super::held::Held;
-use super::host::Host;
+use super::host::{Fit, Host};
 use super::slab::{Purpose, Record, Slot, Stamp};
 use super::state::Phase;
+use super::unfinished::ClosedOnPanic;
 use crate::error::PoolCleared;
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::sync::mutant;
@@ -303,7 +305,7 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
 
     /// Whether the pool has been cleared or closed since the connection was created.
     pub fn is_stale(&self) -> bool {
-        self.0.generation() != self.0.core().state.load().generation || self.0.is_stale_member()
+        self.0.is_stale()
     }
 
     /// Whether what the connection does is to be cancelled.
@@ -376,25 +378,16 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
             self.pin_to(Purpose::Operation);
         }
         let closed_on_panic = ClosedOnPanic(held);
-        let is_errored = core.host.is_errored(self);
+        let fit = core.host.fit(self);
         std::mem::forget(closed_on_panic);
-        if is_errored {
-            return held.retire(ConnectionClosedReason::Error, false);
+        if fit != Fit::Good {
+            return held.not_good(fit);
         }
         if held.slot().stamp().interrupted {
             return held.retire(held.stale_reason(), false);
         }
         held.touch();
         held.make_available();
-    }
-}
-
-/// Closes a connection that cannot be judged, because the judge panics: it would be lost, and its place with it.
-struct ClosedOnPanic<C: Send + 'static, H: Host<C>>(Held<C, H>);
-
-impl<C: Send + 'static, H: Host<C>> Drop for ClosedOnPanic<C, H> {
-    fn drop(&mut self) {
-        self.0.retire(ConnectionClosedReason::Error, false);
     }
 }
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use bson::oid::ObjectId;
 
 use crate::error::EstablishError;
+use crate::pool::Fit;
 
 /// Opens and closes the connections of a pool. Implement it to pool a connection type of your own.
 ///
 /// # Panics
 ///
-/// Panics are caught. A connection that [`is_errored`](Self::is_errored) panics over is closed; one that
+/// Panics are caught. A connection that [`fit`](Self::fit) or [`recover`](Self::recover) panics over is closed; one that
 /// [`close`](Self::close) panics over has left the pool already. A panic in [`establish`](Self::establish) ends that
 /// attempt only; the check-out fails, and the failure sink is not told.
 ///
@@ -56,9 +57,34 @@ pub trait Establish: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Connection, EstablishError>> + Send;
 
     /// Whether a connection that comes back must not be used again. Asked at check-in; must be quick, and not block.
+    ///
+    /// For connections that are either good or not. Where a user may leave one in the middle of something that can be
+    /// brought to an end, implement [`fit`](Self::fit) and [`recover`](Self::recover) instead.
     fn is_errored(&self, connection: &Self::Connection) -> bool {
         let _ = connection;
         false
+    }
+
+    /// What a connection that comes back is good for. Asked at check-in, and again after [`recover`](Self::recover); must
+    /// be quick, and not block. By default it is what [`is_errored`](Self::is_errored) says: good, or broken.
+    fn fit(&self, connection: &Self::Connection) -> Fit {
+        if self.is_errored(connection) { Fit::Broken } else { Fit::Good }
+    }
+
+    /// Brings to an end what the last user of an [unfinished](Fit::Unfinished) connection has left undone, such as
+    /// reading a reply that nobody waits for any more.
+    ///
+    /// Runs in a task of its own on the pool's runtime. The connection counts as in use meanwhile; its
+    /// `ConnectionCheckedIn` was emitted when its user gave it back. Afterwards [`fit`](Self::fit) is asked again: a good
+    /// connection becomes available, any other is closed with the reason "error". The pool sets no limit to the time
+    /// that this takes, so an implementation must. By default nothing is done.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future is dropped, and the connection closed, when the pool is cleared or closed, or its runtime shuts down.
+    fn recover(&self, connection: &mut Self::Connection) -> impl Future<Output = ()> + Send {
+        let _ = connection;
+        std::future::ready(())
     }
 
     /// Closes a connection that left the pool. Must not block and needs no runtime; by default it is dropped.

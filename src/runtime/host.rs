@@ -7,21 +7,27 @@ use std::time::Instant;
 
 use bson::oid::ObjectId;
 use event_listener::Event;
+use tokio::runtime::Handle;
 
 use super::establish::Establish;
 use super::fork;
 use super::publisher::{Publisher, Subscribers};
+use super::recovery;
 use crate::error::{ClearError, ConnectionError, Labels};
 use crate::event::PoolEvent;
-use crate::pool::{Clear, Core, Host};
+use crate::pool::{Clear, Core, Fit, Host, Unfinished};
 
 /// Connects a core to its establisher, its subscribers, its background task and the clock.
 pub struct TokioHost<E: Establish> {
     pub(super) establish: Arc<E>,
     pub(super) publisher: Publisher,
     pub(super) on_failure: Option<Arc<FailureSink>>,
+    /// Where the pool's tasks run. `None` in a forked child that was not on a runtime when it noticed.
+    pub(super) runtime: Option<Handle>,
     /// Wakes the background task.
     pub(super) run: tokio::sync::Notify,
+    /// Notified when the pool may have been cleared or closed, for those who recover connections of it.
+    pub(super) changed: Event,
     /// Whether closing is over, `PoolClosed` included.
     pub(super) is_closed: AtomicBool,
     /// Notified when a closed pool has lost a connection or delivered its events.
@@ -36,13 +42,16 @@ impl<E: Establish> TokioHost<E> {
         establish: Arc<E>,
         subscribers: Subscribers,
         on_failure: Option<Arc<FailureSink>>,
+        runtime: Option<Handle>,
         is_closed: bool,
     ) -> Self {
         Self {
             establish,
             publisher: Publisher::new(subscribers),
             on_failure,
+            runtime,
             run: tokio::sync::Notify::new(),
+            changed: Event::new(),
             is_closed: AtomicBool::new(is_closed),
             emptier: Event::new(),
             forks: fork::forks(),
@@ -101,8 +110,12 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
 
     /// A connection whose judgement panics is not one to use again.
     #[inline]
-    fn is_errored(&self, connection: &E::Connection) -> bool {
-        catch_unwind(AssertUnwindSafe(|| self.establish.is_errored(connection))).unwrap_or(true)
+    fn fit(&self, connection: &E::Connection) -> Fit {
+        catch_unwind(AssertUnwindSafe(|| self.establish.fit(connection))).unwrap_or(Fit::Broken)
+    }
+
+    fn recover(&self, unfinished: Unfinished<E::Connection, Self>) {
+        recovery::begin::<E>(unfinished);
     }
 
     /// A panic is not the pool's, and must not keep it from closing others; the panic hook has reported it.
@@ -112,6 +125,7 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
 
     fn schedule_run(&self) {
         self.run.notify_one();
+        self.changed.notify(usize::MAX);
         self.emptier.notify(usize::MAX);
     }
 }

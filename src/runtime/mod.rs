@@ -8,6 +8,7 @@ mod host;
 mod opening;
 mod pool;
 mod publisher;
+mod recovery;
 
 pub use connection::Connection;
 pub use establish::{Establish, Establishing};

@@ -48,8 +48,6 @@ pub struct Pool<E: Establish> {
 
 struct Shared<E: Establish> {
     core: Arc<Core<E::Connection, TokioHost<E>>>,
-    /// Where the pool's tasks run. In a forked child, the runtime of whoever calls.
-    runtime: Option<Handle>,
     /// What this pool is after a fork.
     after_fork: OnceLock<Pool<E>>,
 }
@@ -91,7 +89,7 @@ impl<E: Establish> Pool<E> {
     /// next in the queue, and one that is being opened goes on being opened. `ConnectionCheckOutFailed` is emitted with
     /// the reason "timeout".
     pub fn check_out(&self) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        self.check_out_by(None)
+        self.check_out_by(None, true)
     }
 
     /// As [`Pool::check_out`], but also gives up at `deadline`, whatever it is waiting for then.
@@ -107,7 +105,7 @@ impl<E: Establish> Pool<E> {
         &self,
         deadline: Instant,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        self.check_out_by(Some(deadline))
+        self.check_out_by(Some(deadline), true)
     }
 
     /// Checks a connection in, as dropping it does, but refuses one of another pool.
@@ -218,7 +216,13 @@ impl<E: Establish> Pool<E> {
 
     /// One state machine for the two ways that must cost little: finding a connection at once, and waiting for one
     /// without a time limit. Whatever else may happen is boxed, which keeps the future of a check-out small.
-    async fn check_out_by(&self, deadline: Option<Instant>) -> Result<Connection<E>, CheckOutError> {
+    ///
+    /// `queues`: whether `waitQueueTimeoutMS` counts.
+    pub(crate) async fn check_out_by(
+        &self,
+        deadline: Option<Instant>,
+        queues: bool,
+    ) -> Result<Connection<E>, CheckOutError> {
         let this = self.here();
         let core = &this.shared.core;
         let started = core.check_out_started();
@@ -228,10 +232,10 @@ impl<E: Establish> Pool<E> {
         let mut attempt = Attempt { core, started, is_over: false };
         // `ConnectionCheckOutStarted` does not wait with us.
         core.host().deliver();
-        let grant = if deadline.is_none() && core.options().wait_queue_timeout.is_zero() {
+        let grant = if deadline.is_none() && (!queues || core.options().wait_queue_timeout.is_zero()) {
             Some(core.acquire().await)
         } else {
-            Box::pin(this.acquire_in_time(deadline)).await
+            Box::pin(this.acquire_in_time(deadline, queues)).await
         };
         let outcome = match grant {
             // Cleared or closed between the grant and our coming to look: as if we still had waited.
@@ -252,14 +256,19 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Waits for a grant. `None`: until `waitQueueTimeoutMS` or the deadline.
-    async fn acquire_in_time(&self, deadline: Option<Instant>) -> Option<Grant<E::Connection, TokioHost<E>>> {
+    async fn acquire_in_time(
+        &self,
+        deadline: Option<Instant>,
+        queues: bool,
+    ) -> Option<Grant<E::Connection, TokioHost<E>>> {
         let core = &self.shared.core;
         let mut acquire = pin!(core.acquire());
         // No timer is made for what comes at once.
         if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
             return Some(grant);
         }
-        match earlier(core.options().wait_queue_deadline(), deadline) {
+        let queue = if queues { core.options().wait_queue_deadline() } else { None };
+        match earlier(queue, deadline) {
             None => Some(acquire.await),
             Some(until) => tokio::time::timeout_at(until, acquire).await.ok(),
         }
@@ -301,28 +310,29 @@ impl<E: Establish> Pool<E> {
                 before.establish.clone(),
                 before.publisher.subscribers(),
                 before.on_failure.clone(),
+                Handle::try_current().ok(),
                 is_closed,
             );
-            Self::start(core.after_fork(host), Handle::try_current().ok())
+            Self::start(core.after_fork(host))
         });
         // Not before: a subscriber that uses the pool comes here, too.
         successor.shared.core.host().deliver();
         successor.here()
     }
 
-    fn start(core: Arc<Core<E::Connection, TokioHost<E>>>, runtime: Option<Handle>) -> Self {
-        if let Some(runtime) = &runtime
+    fn start(core: Arc<Core<E::Connection, TokioHost<E>>>) -> Self {
+        if let Some(runtime) = &core.host().runtime
             && core.options().interval() != BackgroundInterval::Never
         {
             runtime.spawn(background::keep::<E>(core.clone(), runtime.clone()));
         }
-        Self { shared: Arc::new(Shared { core, runtime, after_fork: OnceLock::new() }) }
+        Self { shared: Arc::new(Shared { core, after_fork: OnceLock::new() }) }
     }
 
     fn runtime(&self) -> Handle {
         // Without one of its own, the pool is a forked child's, and this is called from a check-out's future, which
         // runs on a runtime.
-        self.shared.runtime.clone().unwrap_or_else(Handle::current)
+        self.shared.core.host().runtime.clone().unwrap_or_else(Handle::current)
     }
 }
 
@@ -426,8 +436,8 @@ impl<E: Establish> PoolBuilder<E> {
         };
         fork::watch();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let host = TokioHost::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
-        Ok(Pool::start(Core::new(&self.address, self.options, threads, host)?, Some(runtime)))
+        let host = TokioHost::new(Arc::new(self.establish), self.subscribers, self.on_failure, Some(runtime), false);
+        Ok(Pool::start(Core::new(&self.address, self.options, threads, host)?))
     }
 }
 

@@ -53,6 +53,27 @@ impl Header {
         Ok(Some(Self { message_length, request_id: field(4), response_to: field(8), op_code: field(12) }))
     }
 
+    /// Reads the header of the message that `bytes` are, from the first to the last.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read), and [`WireError::Truncated`] or [`WireError::Unasked`] if the bytes are not one whole
+    /// message and nothing else.
+    pub fn of_whole(bytes: &[u8], max_message_size: u32) -> Result<Self, WireError> {
+        let available = bytes.len() as u64;
+        let Some(header) = Self::read(bytes, max_message_size)? else {
+            return Err(WireError::Truncated { field: "header", needed: LENGTH as u64, available });
+        };
+        let needed = u64::from(header.message_length);
+        if available < needed {
+            return Err(WireError::Truncated { field: "message", needed, available });
+        }
+        if available > needed {
+            return Err(WireError::Unasked { count: available - needed });
+        }
+        Ok(header)
+    }
+
     /// Appends the header's sixteen bytes.
     pub fn write(&self, buffer: &mut Vec<u8>) {
         buffer.extend_from_slice(&self.message_length.to_le_bytes());

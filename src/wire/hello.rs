@@ -2,11 +2,12 @@
 
 use bson::oid::ObjectId;
 use bson::raw::cstr;
-use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
 use thiserror::Error;
 
 use super::reply::whole_number;
 use super::{DEFAULT_MAX_MESSAGE_SIZE, WireError};
+use crate::options::Compressor;
 
 /// The oldest wire version that wharf works with: MongoDB 4.2's.
 pub const MIN_WIRE_VERSION: i32 = 8;
@@ -14,26 +15,58 @@ pub const MIN_WIRE_VERSION: i32 = 8;
 /// The newest wire version that wharf works with: MongoDB 8.0's.
 pub const MAX_WIRE_VERSION: i32 = 25;
 
-/// The handshake command, to be run on the `admin` database.
-///
-/// It is `hello` in load-balanced mode, which only newer servers have, and else the legacy hello, `isMaster`, with
-/// `helloOk`, by which the server tells whether the commands after this one may be `hello`. Both travel in `OP_MSG`.
-///
-/// `client` is the metadata document ([`ClientMetadata::to_document`](super::metadata::ClientMetadata::to_document)).
-#[must_use]
-pub fn command(client: &RawDocument, load_balanced: bool) -> RawDocumentBuf {
-    let mut command = RawDocumentBuf::new();
-    if load_balanced {
-        command.append(cstr!("hello"), 1);
-        command.append(cstr!("loadBalanced"), true);
-    } else {
-        command.append(cstr!("isMaster"), 1);
+/// What a client says in its first command.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The metadata document ([`ClientMetadata::to_document`](super::metadata::ClientMetadata::to_document)).
+    pub client: &'a RawDocument,
+    /// Whether a server API is declared. The elements that declare it are not part of the command: they are what
+    /// [`server_api::elements`](super::server_api::elements) says, as for every other command.
+    pub server_api: bool,
+    /// Whether the connection is in load-balanced mode.
+    pub load_balanced: bool,
+    /// The compressors to offer, the preferred first.
+    pub compressors: &'a [Compressor],
+    /// `saslSupportedMechs`: `database.username` of the user whose mechanism is to be negotiated.
+    pub supported_mechanisms_of: Option<&'a str>,
+    /// `speculativeAuthenticate`: the first command of an authentication, with `db` for its database.
+    pub speculative_authenticate: Option<&'a RawDocument>,
+}
+
+impl Request<'_> {
+    /// The handshake command, to be run on the `admin` database.
+    ///
+    /// It is `hello` where a server API is declared or the connection is in load-balanced mode, which only newer servers
+    /// know; and else the legacy hello, `isMaster`, with `helloOk`, by which the server tells whether later ones may be
+    /// `hello`. Both travel in `OP_MSG`.
+    #[must_use]
+    pub fn command(&self) -> RawDocumentBuf {
+        let mut command = RawDocumentBuf::new();
+        if self.server_api || self.load_balanced {
+            command.append(cstr!("hello"), 1);
+        } else {
+            command.append(cstr!("isMaster"), 1);
+            command.append(cstr!("helloOk"), true);
+        }
+        if self.load_balanced {
+            command.append(cstr!("loadBalanced"), true);
+        }
+        // The version of the client backpressure specification, which is a string.
+        command.append(cstr!("backpressure"), "2");
+        command.append(cstr!("client"), self.client);
+        let mut compression = RawArrayBuf::new();
+        for compressor in self.compressors {
+            compression.push(compressor.name());
+        }
+        command.append(cstr!("compression"), compression);
+        if let Some(user) = self.supported_mechanisms_of {
+            command.append(cstr!("saslSupportedMechs"), user);
+        }
+        if let Some(first) = self.speculative_authenticate {
+            command.append(cstr!("speculativeAuthenticate"), first);
+        }
+        command
     }
-    command.append(cstr!("helloOk"), true);
-    // The version of the client backpressure specification, which is a string.
-    command.append(cstr!("backpressure"), "2");
-    command.append(cstr!("client"), client);
-    command
 }
 
 /// A server's reply to the handshake: the limits and the identity of this one connection.
@@ -50,12 +83,19 @@ pub struct HelloReply {
     pub max_document_size: u32,
     /// `maxWriteBatchSize`: the most writes in one command. By default 100,000.
     pub max_write_batch_size: u32,
+    /// `logicalSessionTimeoutMinutes`; `None` if the server has no sessions.
+    pub logical_session_timeout_minutes: Option<i64>,
     /// `helloOk`: whether later commands may be `hello` instead of the legacy hello.
     pub hello_ok: bool,
     /// `connectionId`: the server's number for the connection.
     pub server_connection_id: Option<i64>,
     /// `serviceId`: in load-balanced mode, the service behind the load balancer.
     pub service_id: Option<ObjectId>,
+    /// `compression`: those of the offered compressors that the server has too, by name.
+    pub compressors: Vec<String>,
+    /// `saslSupportedMechs`: the mechanisms of the user that was asked about, whatever they are; `None` if there is no
+    /// such user, or nobody asked.
+    pub sasl_supported_mechanisms: Option<Vec<String>>,
     /// The whole reply.
     pub document: RawDocumentBuf,
 }
@@ -86,11 +126,36 @@ impl HelloReply {
             max_message_size: limit("maxMessageSizeBytes", DEFAULT_MAX_MESSAGE_SIZE, 1024, "1024 to 2147483647")?,
             max_document_size: limit("maxBsonObjectSize", 16 * 1024 * 1024, 1024, "1024 to 2147483647")?,
             max_write_batch_size: limit("maxWriteBatchSize", 100_000, 1, "1 to 2147483647")?,
+            logical_session_timeout_minutes: whole_number(reply, "logicalSessionTimeoutMinutes").ok().flatten(),
+            compressors: names(reply, "compression").unwrap_or_default(),
+            sasl_supported_mechanisms: names(reply, "saslSupportedMechs"),
             hello_ok: matches!(reply.get("helloOk"), Ok(Some(RawBsonRef::Boolean(true)))),
             server_connection_id: whole_number(reply, "connectionId")?,
             service_id: service_id(reply)?,
             document,
         })
+    }
+
+    /// The compressor that both ends agree on: the first of `offered` that the server has too (OP_COMPRESSED
+    /// specification).
+    #[must_use]
+    pub fn agreed_compressor(&self, offered: &[Compressor]) -> Option<Compressor> {
+        offered.iter().copied().find(|ours| self.compressors.iter().any(|theirs| theirs == ours.name()))
+    }
+
+    /// `speculativeAuthenticate`: the reply to the command of that name, if the server heeded it.
+    #[must_use]
+    pub fn speculative_authenticate(&self) -> Option<&RawDocument> {
+        self.document.get("speculativeAuthenticate").ok().flatten().and_then(RawBsonRef::as_document)
+    }
+
+    /// Whether the server is an arbiter (SDAM's "RSArbiter"), which has no users.
+    #[must_use]
+    pub fn is_arbiter(&self) -> bool {
+        let is_true = |field| matches!(self.document.get(field), Ok(Some(RawBsonRef::Boolean(true))));
+        let is_member = matches!(self.document.get("setName"), Ok(Some(RawBsonRef::String(_))));
+        let bears_data = ["isWritablePrimary", "ismaster", "secondary"].into_iter().any(is_true);
+        is_member && is_true("arbiterOnly") && !bears_data
     }
 
     /// `topologyVersion`: what the server knows of its topology, as it says it.
@@ -124,6 +189,12 @@ impl HelloReply {
     pub fn required_service_id(&self) -> Result<ObjectId, LoadBalancingUnsupported> {
         self.service_id.ok_or(LoadBalancingUnsupported)
     }
+}
+
+/// The strings of an array; what else is in it does not count. `None` if there is no array.
+fn names(reply: &RawDocument, field: &str) -> Option<Vec<String>> {
+    let array = reply.get(field).ok().flatten()?.as_array()?;
+    Some(array.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect())
 }
 
 fn service_id(reply: &RawDocument) -> Result<Option<ObjectId>, WireError> {
@@ -179,19 +250,81 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_first_command_is_the_legacy_hello_with_the_handshakes_arguments() {
-        let command = command(&rawdoc! { "a": 1 }, false);
-        let expected = doc! { "isMaster": 1, "helloOk": true, "backpressure": "2", "client": { "a": 1 } };
-        assert_eq!(Document::try_from(command).unwrap(), expected);
+    fn plain(client: &RawDocument) -> Request<'_> {
+        Request {
+            client,
+            server_api: false,
+            load_balanced: false,
+            compressors: &[],
+            supported_mechanisms_of: None,
+            speculative_authenticate: None,
+        }
+    }
+
+    fn document(request: Request<'_>) -> Document {
+        Document::try_from(request.command()).unwrap()
     }
 
     #[test]
-    fn in_load_balanced_mode_the_first_command_is_hello() {
-        let command = command(&rawdoc! { "a": 1 }, true);
-        let expected =
-            doc! { "hello": 1, "loadBalanced": true, "helloOk": true, "backpressure": "2", "client": { "a": 1 } };
-        assert_eq!(Document::try_from(command).unwrap(), expected);
+    fn the_first_command_is_the_legacy_hello_with_the_handshakes_arguments() {
+        let client = rawdoc! { "a": 1 };
+        let expected = doc! {
+            "isMaster": 1, "helloOk": true, "backpressure": "2", "client": { "a": 1 }, "compression": [],
+        };
+        assert_eq!(document(plain(&client)), expected);
+    }
+
+    #[test]
+    fn in_load_balanced_mode_and_with_a_server_api_the_first_command_is_hello() {
+        let expected = doc! { "hello": 1, "loadBalanced": true, "backpressure": "2", "client": {}, "compression": [] };
+        assert_eq!(document(Request { load_balanced: true, ..plain(&rawdoc! {}) }), expected);
+        let expected = doc! { "hello": 1, "backpressure": "2", "client": {}, "compression": [] };
+        assert_eq!(document(Request { server_api: true, ..plain(&rawdoc! {}) }), expected);
+    }
+
+    #[test]
+    fn compressors_and_authentication_are_offered_where_there_are_any() {
+        let (client, first) = (rawdoc! {}, rawdoc! { "saslStart": 1 });
+        let request = Request {
+            compressors: &[Compressor::Zstd, Compressor::Zlib { level: 3 }],
+            supported_mechanisms_of: Some("admin.ada"),
+            speculative_authenticate: Some(&first),
+            ..plain(&client)
+        };
+        let expected = doc! {
+            "isMaster": 1, "helloOk": true, "backpressure": "2", "client": {}, "compression": ["zstd", "zlib"],
+            "saslSupportedMechs": "admin.ada", "speculativeAuthenticate": { "saslStart": 1 },
+        };
+        assert_eq!(document(request), expected);
+    }
+
+    #[test]
+    fn the_agreed_compressor_is_the_first_of_ours_that_the_server_has() {
+        let reply = HelloReply::read(rawdoc! { "compression": ["snappy", 7, "zlib", "new"] }).unwrap();
+        let zlib = Compressor::Zlib { level: 3 };
+        assert_eq!(reply.agreed_compressor(&[Compressor::Zstd, zlib, Compressor::Snappy]), Some(zlib));
+        assert_eq!(reply.agreed_compressor(&[Compressor::Snappy, zlib]), Some(Compressor::Snappy));
+        assert_eq!(reply.agreed_compressor(&[Compressor::Zstd]), None);
+        assert_eq!(HelloReply::read(rawdoc! {}).unwrap().agreed_compressor(&[zlib]), None);
+    }
+
+    #[test]
+    fn what_is_said_about_mechanisms_is_not_judged() {
+        let mechanisms = |document| HelloReply::read(document).unwrap().sasl_supported_mechanisms;
+        let unknown = rawdoc! { "saslSupportedMechs": ["NEW", 1, "SCRAM-SHA-1"] };
+        assert_eq!(mechanisms(unknown), Some(vec!["NEW".to_owned(), "SCRAM-SHA-1".to_owned()]));
+        assert_eq!(mechanisms(rawdoc! { "saslSupportedMechs": [] }), Some(vec![]));
+        assert_eq!(mechanisms(rawdoc! { "saslSupportedMechs": "SCRAM-SHA-1" }), None);
+        assert_eq!(mechanisms(rawdoc! {}), None);
+    }
+
+    #[test]
+    fn an_arbiter_is_known_by_its_flag_within_a_set() {
+        let is_arbiter = |document| HelloReply::read(document).unwrap().is_arbiter();
+        assert!(is_arbiter(rawdoc! { "setName": "rs", "arbiterOnly": true }));
+        assert!(!is_arbiter(rawdoc! { "arbiterOnly": true }));
+        assert!(!is_arbiter(rawdoc! { "setName": "rs" }));
+        assert!(!is_arbiter(rawdoc! { "setName": "rs", "arbiterOnly": true, "secondary": true }));
     }
 
     #[test]
@@ -199,7 +332,7 @@ mod tests {
         let id = ObjectId::new();
         let document = rawdoc! {
             "minWireVersion": 0_i64, "maxWireVersion": 17.0, "maxMessageSizeBytes": 1_000_000, "maxBsonObjectSize": 2_000,
-            "maxWriteBatchSize": 10, "helloOk": true, "connectionId": 5.0, "serviceId": id,
+            "maxWriteBatchSize": 10, "helloOk": true, "connectionId": 5.0, "serviceId": id, "logicalSessionTimeoutMinutes": 30,
             "topologyVersion": { "counter": 1_i64 },
         };
         let reply = HelloReply::read(document).unwrap();
@@ -209,6 +342,7 @@ mod tests {
             (1_000_000, 2_000, 10)
         );
         assert_eq!((reply.hello_ok, reply.server_connection_id, reply.service_id), (true, Some(5), Some(id)));
+        assert_eq!(reply.logical_session_timeout_minutes, Some(30));
         assert_eq!(reply.topology_version().unwrap().get_i64("counter").ok(), Some(1));
     }
 

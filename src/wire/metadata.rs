@@ -1,7 +1,11 @@
 //! The client metadata that the first hello carries, for the server's logs (MongoDB Handshake, "Hello Command").
 
+use std::iter::once;
+
 use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf};
+
+use crate::options::{DriverInfo, InvalidOption};
 
 /// The greatest length of the metadata document, in bytes, with all of BSON's overhead.
 pub const MAX_METADATA: usize = 512;
@@ -22,6 +26,8 @@ pub const MAX_METADATA: usize = 512;
 pub struct ClientMetadata {
     /// `application.name`: the application's own name, of at most 128 bytes.
     pub app_name: Option<String>,
+    /// The libraries that wrap wharf, in the order in which they were appended.
+    pub libraries: Vec<DriverInfo>,
     /// `os`: the operating system.
     pub os: OperatingSystem,
     /// `platform`: what the client was built with and runs on. The beginning survives truncation.
@@ -61,10 +67,50 @@ pub struct Environment {
 }
 
 impl ClientMetadata {
+    /// Appends what a library that wraps wharf says of itself ("Appending metadata"), unless just the same has been
+    /// appended before. An empty field counts as not given.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if there is no name, if a field contains the character that separates libraries, or if the
+    /// document could not be kept within its limit; nothing is appended then.
+    pub fn append(&mut self, library: DriverInfo) -> Result<(), InvalidOption> {
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let DriverInfo { name, version, platform } = library;
+        let library = DriverInfo { name, version: given(version), platform: given(platform) };
+        let refuse =
+            |option, value: &str, allowed: String| Err(InvalidOption { option, value: format!("{value:?}"), allowed });
+        if library.name.is_empty() {
+            return refuse("driverInfo.name", "", "a library's name".to_owned());
+        }
+        let fields = [
+            ("driverInfo.name", Some(&library.name)),
+            ("driverInfo.version", library.version.as_ref()),
+            ("driverInfo.platform", library.platform.as_ref()),
+        ];
+        for (option, value) in fields {
+            if let Some(value) = value.filter(|value| value.contains(SEPARATOR)) {
+                return refuse(option, value, format!("without {SEPARATOR:?}, which separates libraries"));
+            }
+        }
+        if self.libraries.contains(&library) {
+            return Ok(());
+        }
+        self.libraries.push(library);
+        let length = self.to_document().as_bytes().len();
+        if length <= MAX_METADATA {
+            return Ok(());
+        }
+        let library = self.libraries.pop().expect("BUG: a library was pushed, and is gone");
+        let allowed = format!("short enough for metadata of {MAX_METADATA} bytes, not {length}");
+        refuse("driverInfo", &library.name, allowed)
+    }
+
     /// The `client` document, of at most [`MAX_METADATA`] bytes.
     ///
     /// What does not fit is left out in the specification's order: first all of `env` but its name, then all of `os`
-    /// but its type, then `env`, and at last the end of `platform`.
+    /// but its type, then `env`, and at last the end of `platform`. The names and versions of libraries are never left
+    /// out, so [`append`](Self::append) takes none that are too long.
     #[must_use]
     pub fn to_document(&self) -> RawDocumentBuf {
         let fits = |document: &RawDocumentBuf| document.as_bytes().len() <= MAX_METADATA;
@@ -93,12 +139,21 @@ impl ClientMetadata {
         }
 
         let excess = document.as_bytes().len() - MAX_METADATA;
-        let room = metadata.platform.len().saturating_sub(excess);
-        metadata.platform.truncate(metadata.platform.floor_char_boundary(room));
-        metadata.untruncated()
+        let mut platform = metadata.platform_with_libraries();
+        platform.truncate(platform.floor_char_boundary(platform.len().saturating_sub(excess)));
+        metadata.with_platform(&platform)
     }
 
     fn untruncated(&self) -> RawDocumentBuf {
+        self.with_platform(&self.platform_with_libraries())
+    }
+
+    fn platform_with_libraries(&self) -> String {
+        let own = (!self.platform.is_empty()).then_some(self.platform.as_str());
+        separated(own.into_iter().chain(self.libraries.iter().filter_map(|library| library.platform.as_deref())))
+    }
+
+    fn with_platform(&self, platform: &str) -> RawDocumentBuf {
         let mut client = RawDocumentBuf::new();
         if let Some(app_name) = &self.app_name {
             let mut application = RawDocumentBuf::new();
@@ -106,12 +161,14 @@ impl ClientMetadata {
             client.append(cstr!("application"), application);
         }
         let mut driver = RawDocumentBuf::new();
-        driver.append(cstr!("name"), "wharf");
-        driver.append(cstr!("version"), env!("CARGO_PKG_VERSION"));
+        let names = self.libraries.iter().map(|library| library.name.as_str());
+        driver.append(cstr!("name"), separated(once("wharf").chain(names)));
+        let versions = self.libraries.iter().filter_map(|library| library.version.as_deref());
+        driver.append(cstr!("version"), separated(once(env!("CARGO_PKG_VERSION")).chain(versions)));
         client.append(cstr!("driver"), driver);
         client.append(cstr!("os"), self.os.to_document());
-        if !self.platform.is_empty() {
-            client.append(cstr!("platform"), self.platform.as_str());
+        if !platform.is_empty() {
+            client.append(cstr!("platform"), platform);
         }
         let environment = self.environment.to_document();
         if !is_empty(&environment) {
@@ -119,6 +176,20 @@ impl ClientMetadata {
         }
         client
     }
+}
+
+/// What stands between the values of different libraries.
+const SEPARATOR: char = '|';
+
+fn separated<'a>(values: impl Iterator<Item = &'a str>) -> String {
+    let mut text = String::new();
+    for value in values {
+        if !text.is_empty() {
+            text.push(SEPARATOR);
+        }
+        text.push_str(value);
+    }
+    text
 }
 
 impl OperatingSystem {
@@ -182,6 +253,7 @@ mod tests {
     fn full() -> ClientMetadata {
         ClientMetadata {
             app_name: Some("shop".into()),
+            libraries: Vec::new(),
             os: OperatingSystem {
                 kind: "Linux",
                 name: "Debian".into(),
@@ -251,6 +323,85 @@ mod tests {
 
         metadata.platform.push('!');
         assert_eq!(document(&metadata).get_str("platform").unwrap().len(), metadata.platform.len() - 1);
+    }
+
+    fn library(name: &str, version: Option<&str>, platform: Option<&str>) -> DriverInfo {
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        DriverInfo { name: name.to_owned(), version: owned(version), platform: owned(platform) }
+    }
+
+    /// The name, the version and the platform, without wharf's own.
+    fn libraries(metadata: &ClientMetadata) -> [String; 3] {
+        let document = document(metadata);
+        let driver = document.get_document("driver").unwrap();
+        let values = [
+            driver.get_str("name").unwrap(),
+            driver.get_str("version").unwrap(),
+            document.get_str("platform").unwrap(),
+        ];
+        values.map(|value| value.split_once('|').map_or("", |(_, libraries)| libraries).to_owned())
+    }
+
+    #[test]
+    fn libraries_are_appended_to_what_is_there() {
+        let cases = [
+            (
+                Some("2.0"),
+                Some("Framework Platform"),
+                ["library|framework", "1.2|2.0", "Library Platform|Framework Platform"],
+            ),
+            (Some("2.0"), None, ["library|framework", "1.2|2.0", "Library Platform"]),
+            (None, Some("Framework Platform"), ["library|framework", "1.2", "Library Platform|Framework Platform"]),
+            (None, None, ["library|framework", "1.2", "Library Platform"]),
+        ];
+        for (version, platform, expected) in cases {
+            let mut metadata = full();
+            metadata.append(library("library", Some("1.2"), Some("Library Platform"))).unwrap();
+            assert_eq!(libraries(&metadata), ["library", "1.2", "Library Platform"]);
+            let before = document(&metadata);
+            metadata.append(library("framework", version, platform)).unwrap();
+            assert_eq!(libraries(&metadata), expected);
+            for field in ["application", "os", "env"] {
+                assert_eq!(document(&metadata).get(field), before.get(field));
+            }
+            assert!(document(&metadata).get_document("driver").unwrap().get_str("name").unwrap().starts_with("wharf|"));
+        }
+    }
+
+    #[test]
+    fn a_library_is_appended_once_and_what_is_empty_counts_as_not_given() {
+        let mut metadata = full();
+        metadata.append(library("library", Some("1.2"), None)).unwrap();
+        metadata.append(library("framework", Some("1.2"), None)).unwrap();
+        let before = document(&metadata);
+        metadata.append(library("library", Some("1.2"), Some(""))).unwrap();
+        metadata.append(library("framework", Some("1.2"), None)).unwrap();
+        assert_eq!(document(&metadata), before);
+        metadata.append(library("library", Some(""), None)).unwrap();
+        metadata.append(library("library", None, None)).unwrap();
+        assert_eq!(libraries(&metadata), ["library|framework|library", "1.2|1.2", ""]);
+    }
+
+    #[test]
+    fn a_library_that_cannot_be_appended_is_refused_and_changes_nothing() {
+        let mut metadata = full();
+        let refusals = [
+            (library("", None, None), "driverInfo.name", "a library's name"),
+            (library("a|b", None, None), "driverInfo.name", "without '|', which separates libraries"),
+            (library("a", Some("1|2"), None), "driverInfo.version", "without '|', which separates libraries"),
+            (library("a", None, Some("|")), "driverInfo.platform", "without '|', which separates libraries"),
+        ];
+        for (library, option, allowed) in refusals {
+            let error = metadata.append(library).unwrap_err();
+            assert_eq!((error.option, &*error.allowed), (option, allowed));
+        }
+        let error = metadata.append(library(&"x".repeat(490), None, None)).unwrap_err();
+        assert_eq!(error.option, "driverInfo");
+        assert!(error.allowed.starts_with("short enough for metadata of 512 bytes, not "), "{error}");
+        assert_eq!(metadata, full());
+        // A platform is cut instead.
+        metadata.append(library("a", None, Some(&"x".repeat(400)))).unwrap();
+        assert_eq!(metadata.to_document().as_bytes().len(), MAX_METADATA);
     }
 
     proptest! {

@@ -5,10 +5,11 @@
 //! decoding borrows them from the buffer they were received in.
 //!
 //! - [`header`]: the sixteen bytes before every message. It is what tells `OP_MSG` from any other operation, so
-//!   another one (`OP_COMPRESSED`, or `OP_QUERY` and `OP_REPLY` for a legacy hello) is a sibling of [`op_msg`] that
-//!   starts from the same [`Header`].
+//!   another one is a sibling of [`op_msg`] that starts from the same [`Header`].
 //! - [`op_msg`]: requests and replies (OP_MSG specification).
+//! - [`compressed`]: the envelope of a compressed message (OP_COMPRESSED specification).
 //! - [`reply`]: what a command's reply says about its success.
+//! - [`server_api`]: what every command carries if a server API is declared.
 //! - [`hello`] and [`metadata`]: the first command on every connection, and its reply (MongoDB Handshake
 //!   specification).
 //! - [`auth`]: what is said to prove who the client is (Authentication specification).
@@ -18,11 +19,13 @@
 use thiserror::Error;
 
 pub mod auth;
+pub mod compressed;
 pub mod header;
 pub mod hello;
 pub mod metadata;
 pub mod op_msg;
 pub mod reply;
+pub mod server_api;
 
 #[doc(inline)]
 pub use header::Header;
@@ -77,6 +80,30 @@ pub enum WireError {
         value: i32,
         /// The operation that was expected.
         allowed: i32,
+    },
+    /// A compressed message holds another operation.
+    #[error("originalOpcode is {value}, but must be {allowed}")]
+    OriginalOpCode {
+        /// What the message says.
+        value: i32,
+        /// The operation that was expected.
+        allowed: i32,
+    },
+    /// A message is compressed, or to be compressed, by something unknown or not compiled in.
+    #[error("compressorId is {value}, but must be {allowed}")]
+    Compressor {
+        /// The number, and the compressor's name if it has one.
+        value: String,
+        /// The compressors that there are.
+        allowed: String,
+    },
+    /// The content of a compressed message is not what its compressor makes, or not as long as the message says.
+    #[error("compressedMessage is no message compressed with {compressor}: {reason}")]
+    Compressed {
+        /// The compressor that the message names.
+        compressor: &'static str,
+        /// What is wrong.
+        reason: String,
     },
     /// The message answers another request.
     #[error("responseTo is {value}, but must be {allowed}")]

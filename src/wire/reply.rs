@@ -30,6 +30,12 @@ impl CommandError {
         self.labels.iter().any(|given| given == label)
     }
 
+    /// What the error says of the server's state. See [`state_change`].
+    #[must_use]
+    pub fn state_change(&self) -> Option<StateChange> {
+        StateChange::of(self.code, &self.message).or_else(|| write_concern_state_change(&self.reply))
+    }
+
     /// Reads what there is of an error. A field of the wrong type counts as missing: that the command failed matters
     /// more than how well the server says so.
     fn read(reply: &RawDocument) -> Self {
@@ -53,6 +59,74 @@ impl CommandError {
         }
     }
 }
+
+/// What an error says of the server's state (SDAM, "not writable primary and node is recovering").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StateChange {
+    /// "not writable primary": it is available, but not the primary.
+    NotWritablePrimary,
+    /// "node is recovering": it can neither be written to nor read from for now.
+    Recovering,
+    /// "node is shutting down": as before, and its connections are about to end.
+    ShuttingDown,
+}
+
+impl StateChange {
+    /// The state that a code means; the message counts only where there is no code, which is 0.
+    fn of(code: i32, message: &str) -> Option<Self> {
+        match code {
+            91 | 11600 => Some(Self::ShuttingDown),
+            189 | 11602 | 13436 => Some(Self::Recovering),
+            10058 | 10107 | 13435 => Some(Self::NotWritablePrimary),
+            0 if message.contains("not master or secondary") || message.contains("node is recovering") => {
+                Some(Self::Recovering)
+            }
+            0 if message.contains("not master") => Some(Self::NotWritablePrimary),
+            _ => None,
+        }
+    }
+}
+
+/// What a reply says of the server's state, whether it reports success or not: by its error, or by its
+/// `writeConcernError`. Errors within `writeErrors` say nothing of it.
+#[must_use]
+pub fn state_change(reply: &RawDocument) -> Option<StateChange> {
+    match check(reply) {
+        Err(Unsuccessful::Command(error)) => error.state_change(),
+        _ => write_concern_state_change(reply),
+    }
+}
+
+fn write_concern_state_change(reply: &RawDocument) -> Option<StateChange> {
+    let error = reply.get_document("writeConcernError").ok()?;
+    let (code, message) = code_and_message(error);
+    StateChange::of(code, message)
+}
+
+fn code_and_message(error: &RawDocument) -> (i32, &str) {
+    let code = whole_number(error, "code").ok().flatten().and_then(|code| i32::try_from(code).ok());
+    (code.unwrap_or(0), error.get_str("errmsg").unwrap_or(""))
+}
+
+/// The error of a successful reply in which the server says that a part of the command ran out of time: in its
+/// `writeErrors` or its `writeConcernError` (CSOT, "Error Transformations").
+#[must_use]
+pub fn max_time_expired(reply: &RawDocument) -> Option<Box<CommandError>> {
+    let expired = |error: &RawDocument| code_and_message(error).0 == MAX_TIME_MS_EXPIRED;
+    let write_concern_error = reply.get_document("writeConcernError").ok().filter(|error| expired(error));
+    let of_a_write = || {
+        let errors = reply.get_array("writeErrors").ok()?.into_iter().flatten();
+        errors.filter_map(RawBsonRef::as_document).find(|error| expired(error))
+    };
+    let error = write_concern_error.or_else(of_a_write)?;
+    Some(Box::new(CommandError { reply: reply.to_owned(), ..CommandError::read(error) }))
+}
+
+/// The code of `MaxTimeMSExpired`.
+pub const MAX_TIME_MS_EXPIRED: i32 = 50;
+
+/// The code of `ReauthenticationRequired`.
+pub const REAUTHENTICATION_REQUIRED: i32 = 391;
 
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,6 +212,56 @@ mod tests {
         assert!(error.has_label("SystemOverloadedError") && !error.has_label("RetryableError"));
         assert_eq!(error.reply, reply);
         assert_eq!(error.to_string(), "the server answered with error 91 (ShutdownInProgress): not now");
+    }
+
+    #[test]
+    fn a_state_change_is_told_by_its_code_and_without_one_by_its_message() {
+        use StateChange::{NotWritablePrimary, Recovering, ShuttingDown};
+        let codes = [
+            (91, Some(ShuttingDown)),
+            (11600, Some(ShuttingDown)),
+            (189, Some(Recovering)),
+            (11602, Some(Recovering)),
+            (13436, Some(Recovering)),
+            (10107, Some(NotWritablePrimary)),
+            (13435, Some(NotWritablePrimary)),
+            (10058, Some(NotWritablePrimary)),
+            (50, None),
+        ];
+        for (code, expected) in codes {
+            // With a code, the message says nothing.
+            let error = rawdoc! { "code": code, "errmsg": "not master or secondary" };
+            let failed = rawdoc! { "ok": 0, "code": code, "errmsg": "not master or secondary" };
+            assert_eq!(state_change(&failed), expected, "{code}");
+            assert_eq!(state_change(&rawdoc! { "ok": 1, "writeConcernError": error.clone() }), expected, "{code}");
+            assert_eq!(state_change(&rawdoc! { "ok": 0, "writeConcernError": error.clone() }), expected, "{code}");
+            assert_eq!(state_change(&rawdoc! { "ok": 1, "writeErrors": [error] }), None, "{code}");
+        }
+        let messages = [
+            ("not master or secondary; cannot", Some(Recovering)),
+            ("the node is recovering now", Some(Recovering)),
+            ("not master and so on", Some(NotWritablePrimary)),
+            ("Not master", None),
+        ];
+        for (message, expected) in messages {
+            assert_eq!(state_change(&rawdoc! { "ok": 0, "errmsg": message }), expected, "{message}");
+            assert_eq!(state_change(&rawdoc! { "ok": 0, "errmsg": message, "code": 0 }), expected, "{message}");
+            assert_eq!(state_change(&rawdoc! { "ok": 0, "errmsg": message, "code": 1 }), None, "{message}");
+        }
+        assert_eq!(state_change(&rawdoc! { "ok": 1 }), None);
+    }
+
+    #[test]
+    fn the_servers_time_limit_is_found_in_writes_too_and_by_its_code_alone() {
+        let expired = rawdoc! { "code": 50, "errmsg": "operation time limit exceeded" };
+        let other = rawdoc! { "code": 11000, "codeName": "MaxTimeMSExpired" };
+        let reply = rawdoc! { "ok": 1, "writeErrors": [other.clone(), expired.clone()] };
+        let error = max_time_expired(&reply).unwrap();
+        assert_eq!((error.code, &*error.message, &error.reply), (50, "operation time limit exceeded", &reply));
+        assert!(max_time_expired(&rawdoc! { "ok": 1, "writeConcernError": expired }).is_some());
+        assert!(max_time_expired(&rawdoc! { "ok": 1, "writeConcernError": other.clone() }).is_none());
+        assert!(max_time_expired(&rawdoc! { "ok": 1, "writeErrors": [other] }).is_none());
+        assert!(max_time_expired(&rawdoc! { "ok": 1 }).is_none());
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub(super) struct Aws {}
 impl Aws {
     pub fn new(credential: &Credential) -> Result<Self, InvalidOption> {
         let _ = credential;
-        Err(super::not_compiled_in(crate::options::Mechanism::MongoDbAws))
+        Err(super::unavailable(crate::options::Mechanism::MongoDbAws))
     }
 
     /// Holds the conversation of MONGODB-AWS. It is never speculative.

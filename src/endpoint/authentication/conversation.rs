@@ -1,6 +1,7 @@
 //! Commands and replies on a connection that is being authenticated.
 
-use bson::RawDocument;
+use bson::{RawDocument, RawDocumentBuf};
+use zeroize::Zeroize;
 
 use super::Cause;
 use crate::endpoint::channel::Channel;
@@ -9,13 +10,19 @@ use crate::options::ServerAddress;
 use crate::wire::reply::{self, Unsuccessful};
 
 /// The two ends of an authentication, and how long it may take.
-pub(in crate::endpoint) struct Conversation<'a> {
-    pub channel: &'a mut Channel,
+///
+/// When it is dropped, what was said is wiped from the channel's buffers.
+pub(super) struct Conversation<'a> {
+    channel: &'a mut Channel,
     pub address: &'a ServerAddress,
     pub deadline: Deadline,
 }
 
-impl Conversation<'_> {
+impl<'a> Conversation<'a> {
+    pub fn new(channel: &'a mut Channel, address: &'a ServerAddress, deadline: Deadline) -> Self {
+        Self { channel, address, deadline }
+    }
+
     /// Runs `command` on `database` until the deadline, and returns the reply of its success.
     ///
     /// # Errors
@@ -29,5 +36,26 @@ impl Conversation<'_> {
             Err(Unsuccessful::Command(error)) => Err(Cause::Refused(error)),
             Err(Unsuccessful::Wire(error)) => Err(Cause::Wire(error)),
         }
+    }
+
+    /// As [`run`](Self::run), for a command that holds a secret: it is wiped whatever happens.
+    pub async fn run_secret(&mut self, database: &str, command: RawDocumentBuf) -> Result<&RawDocument, Cause> {
+        let command = Wiped(command);
+        self.run(database, &command.0).await
+    }
+}
+
+impl Drop for Conversation<'_> {
+    fn drop(&mut self) {
+        self.channel.wipe();
+    }
+}
+
+/// A command that is wiped when it is dropped.
+struct Wiped(RawDocumentBuf);
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.0).into_bytes().zeroize();
     }
 }

@@ -3,19 +3,26 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use thiserror::Error;
 
 use crate::endpoint::channel::ExchangeError;
 use crate::endpoint::deadline::ConnectTimeout;
+use crate::endpoint::handshake;
+use crate::error::{EstablishError, Labels, Stage};
 use crate::options::Mechanism;
+use crate::wire::auth::scram::ScramError;
 use crate::wire::{CommandError, WireError};
 
-/// A connection could not be authenticated.
+/// A connection could not be authenticated. It is the source of an [`EstablishError`] of [`Stage::Authenticate`], and of
+/// the error of a command for which the server wanted the connection to be authenticated again.
+///
+/// It names the user, but nothing that is secret.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AuthenticationFailed {
-    /// The mechanism that was used.
+    /// The mechanism that was used: the one that the credential names, or the one that was negotiated.
     pub mechanism: Mechanism,
     /// The user's name, if the credential has one.
     pub username: Option<String>,
@@ -25,12 +32,32 @@ pub struct AuthenticationFailed {
     pub cause: AuthenticationCause,
 }
 
+impl AuthenticationFailed {
+    /// The server's error, if it is the server that refused.
+    #[must_use]
+    pub fn command_error(&self) -> Option<&CommandError> {
+        match &self.cause {
+            AuthenticationCause::Refused(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The error of a connection's establishment.
+    ///
+    /// The pool adds no label to what happens after hello (CMAP, "Backpressure-enabled"): a wrong password is to clear
+    /// the pool, and so is a network that fails here. What the server's own error says is kept.
+    pub(in crate::endpoint) fn into_establish_error(self) -> EstablishError {
+        let labels = self.command_error().map_or(Labels::NONE, handshake::labels_of);
+        EstablishError { stage: Stage::Authenticate, labels, source: Arc::new(self) }
+    }
+}
+
 impl fmt::Display for AuthenticationFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { mechanism, username, database, cause } = self;
         match username {
-            Some(username) => write!(f, "{username:?} of {database:?} by {}: {cause}", mechanism.name()),
-            None => write!(f, "{}, without a user's name, of {database:?}: {cause}", mechanism.name()),
+            Some(username) => write!(f, "user {username:?} of database {database:?} ({}): {cause}", mechanism.name()),
+            None => write!(f, "database {database:?} ({}): {cause}", mechanism.name()),
         }
     }
 }
@@ -51,18 +78,30 @@ pub enum AuthenticationCause {
     /// The network failed, or the server closed the connection.
     #[error("the network failed: {0}")]
     Network(#[source] io::Error),
-    /// The server did not answer in time.
+    /// Not all was done in time.
     #[error(transparent)]
     Timeout(ConnectTimeout),
     /// A reply breaks the protocol.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The connection cannot carry a conversation, because an earlier exchange on it failed or was cancelled.
-    #[error("the connection failed before")]
-    Errored,
+    /// The server does not follow SCRAM, or does not know the password; or the password cannot be used.
+    #[error(transparent)]
+    Scram(#[from] ScramError),
+    /// The server goes on with a conversation that is at its end.
+    #[error("the server goes on with the conversation after its end")]
+    Endless,
     /// The proof could not be obtained: from a file, a cloud's metadata service, or the application's callback.
     #[error("{0}")]
     Provider(#[source] Box<dyn StdError + Send + Sync>),
+    /// The operating system has no random bytes.
+    #[error("no random bytes: {0}")]
+    Randomness(#[source] io::Error),
+    /// The runtime shut down while keys were being derived.
+    #[error("the runtime shut down while keys were being derived from the password")]
+    Interrupted,
+    /// The connection cannot carry a conversation, because an earlier exchange on it failed or was cancelled.
+    #[error("an earlier exchange on the connection failed or was cancelled")]
+    Errored,
 }
 
 impl From<ExchangeError> for AuthenticationCause {

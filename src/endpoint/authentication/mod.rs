@@ -1,4 +1,4 @@
-//! Authentication: who the application is, proven on every connection before it is used.
+//! Authentication: who the application is, proven on every connection before it is used (Authentication specification).
 //!
 //! An [`Authenticator`] is made once for all endpoints of some options. It keeps what connections may share: the keys
 //! derived from a password, and what the clouds' mechanisms remember. Each connection
@@ -8,38 +8,56 @@
 //! 2. holds the rest of the conversation ([`Authenticator::authenticate`]), and keeps the [`Authentication`] that
 //!    results,
 //! 3. and repeats it whenever the server wants it (error 391, [`Authentication::repeat`]).
+//!
+//! A further mechanism is a variant of `Method`, with a file of its own for its conversation and one in
+//! [`wire::auth`](crate::wire::auth) for its messages.
 
+use std::io;
 use std::sync::Arc;
 
-use bson::{RawDocument, RawDocumentBuf};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bson::RawDocumentBuf;
+use zeroize::Zeroize;
 
 #[cfg(feature = "aws")]
 mod aws;
 mod conversation;
 mod failure;
+mod keys;
 #[cfg(feature = "oidc")]
 mod oidc;
+mod scram;
 
 pub use failure::{AuthenticationCause, AuthenticationFailed};
 
 use conversation::Conversation;
 use failure::AuthenticationCause as Cause;
+use keys::KeyCache;
+use scram::Scram;
 
 use super::channel::Channel;
 use super::deadline::Deadline;
-use crate::options::{Credential, InvalidOption, Mechanism, Options, ServerAddress};
+use crate::options::{Credential, InvalidOption, Mechanism, Options, Secret, ServerAddress};
 use crate::wire::HelloReply;
+use crate::wire::auth::scram::Hash;
+use crate::wire::auth::{plain, sasl, x509};
 
 /// Authenticates connections by one credential.
 #[derive(Debug)]
 pub(super) struct Authenticator {
-    credential: Credential,
+    username: Option<String>,
+    /// The database that the user is defined in.
+    source: String,
     method: Method,
 }
 
 /// How it is done, with what the connections share for it.
 #[derive(Debug)]
 enum Method {
+    Scram(Scram),
+    X509,
+    Plain(Secret),
     #[cfg(feature = "aws")]
     Aws(aws::Aws),
     #[cfg(feature = "oidc")]
@@ -56,11 +74,22 @@ pub(super) struct Speculation {
     state: Speculated,
 }
 
+impl Drop for Speculation {
+    /// The command may hold a token.
+    fn drop(&mut self) {
+        if let Some(command) = self.command.take() {
+            command.into_bytes().zeroize();
+        }
+    }
+}
+
 /// What must be remembered of the message that was sent along with hello.
 #[derive(Debug, Default)]
 enum Speculated {
     #[default]
     Nothing,
+    Scram(scram::Begun),
+    X509,
     #[cfg(feature = "oidc")]
     Oidc(oidc::Token),
 }
@@ -76,6 +105,9 @@ pub(super) struct Authentication {
 /// What a connection was authenticated by.
 #[derive(Debug)]
 enum Authenticated {
+    Scram(Hash),
+    X509,
+    Plain,
     #[cfg(feature = "aws")]
     Aws,
     #[cfg(feature = "oidc")]
@@ -90,70 +122,130 @@ impl Authenticator {
     /// [`InvalidOption`] if the mechanism is not implemented or not compiled in, or lacks something.
     pub fn new(options: &Options) -> Result<Option<Arc<Self>>, InvalidOption> {
         let Some(credential) = &options.credential else { return Ok(None) };
+        let source = credential.effective_source(options.default_database.as_deref()).to_owned();
         let method = match credential.mechanism {
+            None => Method::Scram(Scram::new(credential, &source, None)?),
+            Some(Mechanism::ScramSha1) => Method::Scram(Scram::new(credential, &source, Some(Hash::Sha1))?),
+            Some(Mechanism::ScramSha256) => Method::Scram(Scram::new(credential, &source, Some(Hash::Sha256))?),
+            Some(Mechanism::MongoDbX509) => Method::X509,
+            Some(Mechanism::Plain) => Method::Plain(plain_password(credential)?),
             #[cfg(feature = "aws")]
             Some(Mechanism::MongoDbAws) => Method::Aws(aws::Aws::new(credential)?),
             #[cfg(feature = "oidc")]
             Some(Mechanism::MongoDbOidc) => Method::Oidc(oidc::Oidc::new(credential)?),
-            Some(mechanism) => return Err(not_compiled_in(mechanism)),
-            None => return Err(not_compiled_in(Mechanism::ScramSha256)),
+            #[allow(unreachable_patterns, reason = "reached only without the features of the arms above")]
+            Some(mechanism @ (Mechanism::Gssapi | Mechanism::MongoDbAws | Mechanism::MongoDbOidc)) => {
+                return Err(unavailable(mechanism));
+            }
         };
-        Ok(Some(Arc::new(Self { credential: credential.clone(), method })))
+        Ok(Some(Arc::new(Self { username: credential.username.clone(), source, method })))
     }
 
     /// What to send along with hello. Without it authentication works just as well, with a round trip more.
     pub async fn speculation(&self) -> Speculation {
-        match &self.method {
+        let (command, state) = match &self.method {
+            Method::Scram(scram) => {
+                // If there are no random bytes now, the conversation that follows says so.
+                let (command, state) = scram
+                    .speculation()
+                    .map_or((None, Speculated::Nothing), |(command, begun)| (Some(command), Speculated::Scram(begun)));
+                return Speculation { supported_mechanisms_of: scram.supported_mechanisms_of(), command, state };
+            }
+            Method::X509 => {
+                let mut command = x509::command(self.username.as_deref());
+                command.append(bson::raw::cstr!("db"), self.source.as_str());
+                (Some(command), Speculated::X509)
+            }
+            // The text has none for PLAIN.
+            Method::Plain(_) => (None, Speculated::Nothing),
             #[cfg(feature = "aws")]
-            Method::Aws(_) => Speculation::default(),
+            Method::Aws(_) => (None, Speculated::Nothing),
             #[cfg(feature = "oidc")]
             Method::Oidc(oidc) => match oidc.speculation().await {
-                None => Speculation::default(),
-                Some((command, token)) => {
-                    Speculation { command: Some(command), state: Speculated::Oidc(token), ..Speculation::default() }
-                }
+                None => (None, Speculated::Nothing),
+                Some((command, token)) => (Some(command), Speculated::Oidc(token)),
             },
-        }
+        };
+        Speculation { supported_mechanisms_of: None, command, state }
     }
 
-    /// Authenticates a new connection, after its hello.
+    /// Authenticates a new connection, after its hello. `speculation` is what was sent along with that hello.
     ///
-    /// `speculation` is what was sent along with that hello.
+    /// `None` if the server is an arbiter: it has no users, and the connection is ready as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`AuthenticationFailed`]. The connection must be closed then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the channel errored, if anything may have been sent.
     pub async fn authenticate(
         self: &Arc<Self>,
         channel: &mut Channel,
         address: &ServerAddress,
         hello: &HelloReply,
-        speculation: Speculation,
+        mut speculation: Speculation,
         deadline: Deadline,
-    ) -> Result<Authentication, AuthenticationFailed> {
-        let mut conversation = Conversation { channel, address, deadline };
-        let reply = speculative_reply(hello);
+    ) -> Result<Option<Authentication>, AuthenticationFailed> {
+        if hello.is_arbiter() {
+            return Ok(None);
+        }
+        let mut conversation = Conversation::new(channel, address, deadline);
+        let speculated = (std::mem::take(&mut speculation.state), hello.speculative_authenticate());
         let state = match &self.method {
+            Method::Scram(scram) => {
+                let hash = scram.choose(hello.sasl_supported_mechanisms.as_deref());
+                let begun = match speculated {
+                    (Speculated::Scram(begun), Some(reply)) => Some((begun, reply)),
+                    _ => None,
+                };
+                let outcome = scram.authenticate(&mut conversation, hash, begun).await;
+                outcome.map(|()| Authenticated::Scram(hash)).map_err(|cause| self.failed(hash.mechanism(), cause))
+            }
+            Method::X509 => {
+                let outcome = match speculated {
+                    // The server replied with the user whom it took from the certificate.
+                    (Speculated::X509, Some(_)) => Ok(()),
+                    _ => self.x509(&mut conversation).await,
+                };
+                outcome.map(|()| Authenticated::X509).map_err(|cause| self.failed(Mechanism::MongoDbX509, cause))
+            }
+            Method::Plain(password) => {
+                let outcome = self.plain(&mut conversation, password).await;
+                outcome.map(|()| Authenticated::Plain).map_err(|cause| self.failed(Mechanism::Plain, cause))
+            }
             #[cfg(feature = "aws")]
-            Method::Aws(aws) => aws.authenticate(&mut conversation).await.map(|()| Authenticated::Aws),
+            Method::Aws(aws) => {
+                let outcome = aws.authenticate(&mut conversation).await;
+                outcome.map(|()| Authenticated::Aws).map_err(|cause| self.failed(Mechanism::MongoDbAws, cause))
+            }
             #[cfg(feature = "oidc")]
             Method::Oidc(oidc) => {
-                let speculated = match (speculation.state, reply) {
+                let speculated = match speculated {
                     (Speculated::Oidc(token), Some(reply)) => Some((token, reply)),
                     _ => None,
                 };
-                oidc.authenticate(&mut conversation, speculated).await.map(Authenticated::Oidc)
+                let outcome = oidc.authenticate(&mut conversation, speculated).await;
+                outcome.map(Authenticated::Oidc).map_err(|cause| self.failed(Mechanism::MongoDbOidc, cause))
             }
-        };
-        match state {
-            Ok(state) => Ok(Authentication { authenticator: Arc::clone(self), address: address.clone(), state }),
-            Err(cause) => Err(self.failed(cause)),
-        }
+        }?;
+        Ok(Some(Authentication { authenticator: Arc::clone(self), address: address.clone(), state }))
     }
 
-    fn failed(&self, cause: Cause) -> AuthenticationFailed {
-        AuthenticationFailed {
-            mechanism: self.credential.mechanism.unwrap_or(Mechanism::ScramSha1),
-            username: self.credential.username.clone(),
-            database: self.credential.source.clone().unwrap_or_else(|| "admin".to_owned()),
-            cause,
-        }
+    async fn x509(&self, conversation: &mut Conversation<'_>) -> Result<(), Cause> {
+        conversation.run(&self.source, &x509::command(self.username.as_deref())).await.map(drop)
+    }
+
+    async fn plain(&self, conversation: &mut Conversation<'_>, password: &Secret) -> Result<(), Cause> {
+        let username = self.username.as_deref().unwrap_or_default();
+        let command = sasl::start(Mechanism::Plain, &plain::message(username, password.reveal()), None);
+        let reply = sasl::SaslReply::read(conversation.run_secret(&self.source, command).await?)?;
+        if reply.done { Ok(()) } else { Err(Cause::Endless) }
+    }
+
+    fn failed(&self, mechanism: Mechanism, cause: Cause) -> AuthenticationFailed {
+        AuthenticationFailed { mechanism, username: self.username.clone(), database: self.source.clone(), cause }
     }
 }
 
@@ -169,29 +261,73 @@ impl Authentication {
     /// Dropping the future leaves the channel errored, if anything may have been sent.
     pub async fn repeat(&mut self, channel: &mut Channel, deadline: Deadline) -> Result<(), AuthenticationFailed> {
         let Self { authenticator, address, state } = self;
-        let mut conversation = Conversation { channel, address, deadline };
-        let outcome = match (&authenticator.method, state) {
+        let mut conversation = Conversation::new(channel, address, deadline);
+        let (mechanism, outcome) = match (&authenticator.method, state) {
+            (Method::Scram(scram), Authenticated::Scram(hash)) => {
+                (hash.mechanism(), scram.authenticate(&mut conversation, *hash, None).await)
+            }
+            (Method::X509, _) => (Mechanism::MongoDbX509, authenticator.x509(&mut conversation).await),
+            (Method::Plain(password), _) => (Mechanism::Plain, authenticator.plain(&mut conversation, password).await),
             #[cfg(feature = "aws")]
-            (Method::Aws(aws), _) => aws.authenticate(&mut conversation).await,
+            (Method::Aws(aws), _) => (Mechanism::MongoDbAws, aws.authenticate(&mut conversation).await),
             #[cfg(feature = "oidc")]
-            (Method::Oidc(oidc), Authenticated::Oidc(token)) => oidc.reauthenticate(&mut conversation, token).await,
-            #[cfg(feature = "oidc")]
-            (Method::Oidc(_), _) => unreachable!("BUG: a connection was authenticated by another mechanism"),
+            (Method::Oidc(oidc), Authenticated::Oidc(token)) => {
+                (Mechanism::MongoDbOidc, oidc.reauthenticate(&mut conversation, token).await)
+            }
+            _ => unreachable!("BUG: a connection was authenticated by another mechanism than its authenticator's"),
         };
-        outcome.map_err(|cause| authenticator.failed(cause))
+        outcome.map_err(|cause| authenticator.failed(mechanism, cause))
     }
 }
 
-/// The reply to the message that was sent along with hello, if the server heeded it.
-fn speculative_reply(hello: &HelloReply) -> Option<&RawDocument> {
-    hello.document.get_document("speculativeAuthenticate").ok()
+/// Bytes that nobody can predict, as printable characters without a comma.
+fn nonce() -> Result<String, Cause> {
+    let mut bytes = [0; 24];
+    getrandom::fill(&mut bytes).map_err(|error| Cause::Randomness(io::Error::other(error.to_string())))?;
+    Ok(BASE64.encode(bytes))
 }
 
-/// The error for a mechanism that this build cannot use.
-fn not_compiled_in(mechanism: Mechanism) -> InvalidOption {
+/// The name and the password that a mechanism needs.
+fn name_and_password(credential: &Credential) -> Result<(&str, &Secret), InvalidOption> {
+    let lacking = |option| {
+        Err(InvalidOption {
+            option,
+            value: "not given".to_owned(),
+            allowed: "given with this authMechanism".to_owned(),
+        })
+    };
+    match (credential.username.as_deref(), &credential.password) {
+        (None | Some(""), _) => lacking("username"),
+        (_, None) => lacking("password"),
+        (Some(username), Some(password)) => Ok((username, password)),
+    }
+}
+
+/// The password for PLAIN, whose message separates its parts by zero bytes.
+fn plain_password(credential: &Credential) -> Result<Secret, InvalidOption> {
+    let (username, password) = name_and_password(credential)?;
+    for (option, text) in [("username", username), ("password", password.reveal())] {
+        if text.contains('\0') {
+            return Err(InvalidOption {
+                option,
+                value: "with a zero byte".to_owned(),
+                allowed: "without zero bytes with authMechanism=PLAIN".to_owned(),
+            });
+        }
+    }
+    Ok(password.clone())
+}
+
+/// The error for a mechanism that wharf, or this build of it, does not have.
+fn unavailable(mechanism: Mechanism) -> InvalidOption {
+    let feature = |feature| format!("another one: wharf was compiled without its feature {feature}");
     InvalidOption {
         option: "authMechanism",
         value: mechanism.name().to_owned(),
-        allowed: "a mechanism that wharf was compiled with".to_owned(),
+        allowed: match mechanism {
+            Mechanism::MongoDbAws => feature("aws"),
+            Mechanism::MongoDbOidc => feature("oidc"),
+            _ => "another one: wharf does not implement it".to_owned(),
+        },
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct Token {}
 impl Oidc {
     pub fn new(credential: &Credential) -> Result<Self, InvalidOption> {
         let _ = credential;
-        Err(super::not_compiled_in(crate::options::Mechanism::MongoDbOidc))
+        Err(super::unavailable(crate::options::Mechanism::MongoDbOidc))
     }
 
     /// The command to send along with hello (`saslStart`, without `db`), and the token that it carries; `None` if there

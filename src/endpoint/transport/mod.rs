@@ -7,9 +7,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::lookup_host;
 
 use super::deadline::Deadline;
@@ -140,6 +142,10 @@ pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
     }
 }
 
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")
+}
+
 /// A connected stream of bytes.
 #[derive(Debug)]
 pub(super) struct Transport {
@@ -200,21 +206,6 @@ impl Transport {
         }
     }
 
-    /// Writes all of `bytes`, as far as the operating system.
-    ///
-    /// # Cancel safety
-    ///
-    /// None: dropping the future before it is ready has written a beginning of unknown length.
-    pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match &mut self.stream {
-            Stream::Plain(socket) => socket.write_all(bytes).await,
-            Stream::Tls(stream) => {
-                stream.write_all(bytes).await?;
-                stream.flush().await
-            }
-        }
-    }
-
     /// Reads at least one byte, and as many as are there and fit in `buffer`'s spare capacity.
     ///
     /// The end of the stream is an error, because nobody reads without expecting something.
@@ -228,8 +219,35 @@ impl Transport {
             Stream::Tls(stream) => stream.read_buf(buffer).await?,
         };
         match read {
-            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
+            0 => Err(closed()),
             _ => Ok(()),
+        }
+    }
+
+    /// Takes what has arrived on a stream that nobody is reading, as far as the runtime has noticed, and returns how many
+    /// bytes it was. For a plain socket on which nothing has arrived this is no system call.
+    ///
+    /// # Errors
+    ///
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the peer has closed the stream, or the operating system's error.
+    #[inline]
+    pub fn take_unasked(&mut self) -> io::Result<usize> {
+        let mut bytes = [0; 64];
+        let taken = match &mut self.stream {
+            Stream::Plain(socket) => socket.try_read(&mut bytes),
+            Stream::Tls(stream) => {
+                // A session ticket is no bytes. The next read leaves a waker that is meant.
+                let mut buffer = ReadBuf::new(&mut bytes);
+                match Pin::new(stream).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer) {
+                    Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+                    Poll::Ready(read) => read.map(|()| buffer.filled().len()),
+                }
+            }
+        };
+        match taken {
+            Ok(0) => Err(closed()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            taken => taken,
         }
     }
 

@@ -77,6 +77,17 @@ impl Socket {
         }
     }
 
+    /// Reads what is there already, if the runtime knows of something; else [`WouldBlock`](io::ErrorKind::WouldBlock),
+    /// without a system call.
+    #[inline]
+    pub fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_read(bytes),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.try_read(bytes),
+        }
+    }
+
     /// Gives up the socket in a forked child, without any effect on the parent's.
     ///
     /// Dropping it would take the socket out of tokio's epoll instance, which parent and child share, and so the parent

@@ -2,5 +2,11 @@
 //!
 //! - [`sasl`]: the commands `saslStart` and `saslContinue`, which carry the messages of most mechanisms, and their
 //!   replies.
+//! - [`scram`]: the messages of SCRAM-SHA-1 and SCRAM-SHA-256.
+//! - [`plain`]: the message of PLAIN.
+//! - [`x509`]: the command of MONGODB-X509.
 
+pub mod plain;
 pub mod sasl;
+pub mod scram;
+pub mod x509;

@@ -2,7 +2,7 @@
 
 use bson::raw::cstr;
 use bson::spec::BinarySubtype;
-use bson::{RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawBinaryRef, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 
 use crate::options::Mechanism;
 use crate::wire::WireError;
@@ -26,11 +26,13 @@ pub fn start(mechanism: Mechanism, payload: &[u8], options: Option<&RawDocument>
     command
 }
 
-/// The command that continues the conversation that `reply` belongs to.
+/// The command that continues a conversation.
+///
+/// `conversation_id` is that of the server's first reply ([`SaslReply::conversation_id`]).
 #[must_use]
-pub fn advance(reply: &SaslReply<'_>, payload: &[u8]) -> RawDocumentBuf {
+pub fn advance(conversation_id: &RawBson, payload: &[u8]) -> RawDocumentBuf {
     let mut command = rawdoc! { "saslContinue": 1 };
-    command.append(cstr!("conversationId"), reply.conversation_id);
+    command.append(cstr!("conversationId"), conversation_id.clone());
     command.append(cstr!("payload"), binary(payload));
     command
 }
@@ -40,10 +42,10 @@ fn binary(bytes: &[u8]) -> RawBsonRef<'_> {
 }
 
 /// A server's reply to either command, if it was successful.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SaslReply<'a> {
-    /// `conversationId`: what the next command must repeat.
-    pub conversation_id: RawBsonRef<'a>,
+    /// `conversationId`: what the next commands must repeat, of whichever numeric type the server chose.
+    pub conversation_id: RawBson,
     /// `payload`: the mechanism's message.
     pub payload: &'a [u8],
     /// `done`: whether the conversation has ended, as far as the server is concerned.
@@ -59,7 +61,7 @@ impl<'a> SaslReply<'a> {
     /// [`WireError::ReplyField`] if a field is missing or not of its type.
     pub fn read(reply: &'a RawDocument) -> Result<Self, WireError> {
         whole_number(reply, "conversationId")?;
-        let conversation_id = field(reply, "conversationId", "a whole number")?;
+        let conversation_id = field(reply, "conversationId", "a whole number")?.into();
         let payload = match field(reply, "payload", "binary data")? {
             RawBsonRef::Binary(RawBinaryRef { bytes, .. }) => bytes,
             other => return Err(refuse("payload", format!("{:?}", other.element_type()), "binary data")),
@@ -84,4 +86,65 @@ fn field<'a>(reply: &'a RawDocument, field: &'static str, allowed: &'static str)
 
 fn refuse(field: &'static str, value: String, allowed: &'static str) -> WireError {
     WireError::ReplyField { field, value, allowed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply() -> RawDocumentBuf {
+        let mut reply = rawdoc! { "conversationId": 1, "done": false };
+        reply.append(cstr!("payload"), binary(b"hello"));
+        reply
+    }
+
+    #[test]
+    fn the_commands_are_those_of_the_specification() {
+        let command = start(Mechanism::ScramSha256, b"n,,", Some(&rawdoc! { "skipEmptyExchange": true }));
+        assert_eq!(command.get_i32("saslStart").unwrap(), 1);
+        assert_eq!(command.get_str("mechanism").unwrap(), "SCRAM-SHA-256");
+        assert_eq!(command.get_binary("payload").unwrap().bytes, b"n,,");
+        assert!(command.get_document("options").unwrap().get_bool("skipEmptyExchange").unwrap());
+        assert_eq!(start(Mechanism::Plain, b"", None).get("options").unwrap(), None);
+
+        let document = reply();
+        let command = advance(&SaslReply::read(&document).unwrap().conversation_id, b"");
+        assert_eq!(command.get_i32("saslContinue").unwrap(), 1);
+        assert_eq!(command.get_i32("conversationId").unwrap(), 1);
+        assert_eq!(command.get_binary("payload").unwrap().bytes, b"");
+    }
+
+    #[test]
+    fn a_reply_is_read() {
+        let document = reply();
+        let read = SaslReply::read(&document).unwrap();
+        assert_eq!((read.conversation_id, read.payload, read.done), (RawBson::Int32(1), &b"hello"[..], false));
+    }
+
+    #[test]
+    fn a_reply_without_a_field_or_with_one_of_another_type_is_refused() {
+        let with = |build: &dyn Fn(&mut RawDocumentBuf)| {
+            let mut document = RawDocumentBuf::new();
+            build(&mut document);
+            SaslReply::read(&document).unwrap_err().to_string()
+        };
+        assert_eq!(with(&|_| {}), "the reply's conversationId is missing, but must be a whole number");
+        let no_payload = with(&|document| document.append(cstr!("conversationId"), 1));
+        assert_eq!(no_payload, "the reply's payload is missing, but must be binary data");
+        let no_done = with(&|document| {
+            document.append(cstr!("conversationId"), 1);
+            document.append(cstr!("payload"), binary(b""));
+        });
+        assert_eq!(no_done, "the reply's done is missing, but must be a boolean");
+        let text = with(&|document| {
+            document.append(cstr!("conversationId"), 1);
+            document.append(cstr!("payload"), "text");
+        });
+        assert_eq!(text, "the reply's payload is String, but must be binary data");
+        let long = with(&|document| {
+            document.append(cstr!("conversationId"), 1);
+            document.append(cstr!("payload"), binary(&[0; MAX_PAYLOAD + 1]));
+        });
+        assert_eq!(long, "the reply's payload is 65537 bytes, but must be at most 65536 bytes");
+    }
 }

@@ -60,7 +60,7 @@ impl<'a> Message<'a> {
     /// A [`WireError`] names the first field that is not as it must be. The connection the bytes came from must then be
     /// closed.
     pub fn decode(bytes: &'a [u8], limits: Limits) -> Result<Self, WireError> {
-        let header = whole_message(bytes, limits)?;
+        let header = Header::of_whole(bytes, limits.max_message_size)?;
         if header.op_code != OP_CODE {
             return Err(WireError::OpCode { value: header.op_code, allowed: OP_CODE });
         }
@@ -97,22 +97,6 @@ impl<'a> Message<'a> {
             _ => Err(WireError::Bodies { count }),
         }
     }
-}
-
-/// The header, if the bytes are one whole message and nothing else.
-fn whole_message(bytes: &[u8], limits: Limits) -> Result<Header, WireError> {
-    let available = bytes.len() as u64;
-    let Some(header) = Header::read(bytes, limits.max_message_size)? else {
-        return Err(WireError::Truncated { field: "header", needed: header::LENGTH as u64, available });
-    };
-    let needed = u64::from(header.message_length);
-    if available < needed {
-        return Err(WireError::Truncated { field: "message", needed, available });
-    }
-    if available > needed {
-        return Err(WireError::Unasked { count: available - needed });
-    }
-    Ok(header)
 }
 
 /// Takes the checksum off the end of what the cursor has left, and compares it with the bytes before it.

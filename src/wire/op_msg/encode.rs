@@ -42,8 +42,26 @@ pub struct OutgoingSequence<'a> {
 /// - [`WireError::Length`] if the message would be longer than `max_message_size` bytes.
 /// - [`WireError::Identifier`] if a sequence's identifier is empty, contains a zero byte, or occurs twice.
 pub fn encode(message: &Outgoing<'_>, max_message_size: u32, buffer: &mut Vec<u8>) -> Result<(), WireError> {
+    encode_with(message, &[], max_message_size, buffer)
+}
+
+/// As [`encode`], with further elements appended to the body, after `$db`: what a client adds to every command.
+///
+/// Each slice is any number of BSON elements, one after the other, without a document around them. They are copied as
+/// they are, so they must be well-formed.
+///
+/// # Errors
+///
+/// As [`encode`].
+pub fn encode_with(
+    message: &Outgoing<'_>,
+    appended: &[&[u8]],
+    max_message_size: u32,
+    buffer: &mut Vec<u8>,
+) -> Result<(), WireError> {
     check_identifiers(message.sequences)?;
-    let message_length = check_length(message, max_message_size)?;
+    let body_length = body_length(message, appended);
+    let message_length = check_length(message, body_length, max_message_size)?;
     let start = buffer.len();
     buffer.reserve(message_length as usize);
 
@@ -51,7 +69,7 @@ pub fn encode(message: &Outgoing<'_>, max_message_size: u32, buffer: &mut Vec<u8
     Header { message_length, request_id, response_to, op_code: OP_CODE }.write(buffer);
     buffer.extend_from_slice(&flags.bits().to_le_bytes());
     buffer.push(BODY);
-    write_body(message, buffer);
+    write_body(message, appended, body_length, buffer);
     for sequence in message.sequences {
         buffer.push(SEQUENCE);
         write_sequence(sequence, buffer);
@@ -77,10 +95,10 @@ fn check_identifiers(sequences: &[OutgoingSequence<'_>]) -> Result<(), WireError
 }
 
 /// The length of the message in bytes. All lengths inside it fit their fields if this one does.
-fn check_length(message: &Outgoing<'_>, max_message_size: u32) -> Result<u32, WireError> {
+fn check_length(message: &Outgoing<'_>, body_length: usize, max_message_size: u32) -> Result<u32, WireError> {
     let checksum = if message.flags.contains(Flags::CHECKSUM_PRESENT) { CHECKSUM_LENGTH } else { 0 };
     let sequences: usize = message.sequences.iter().map(|sequence| 1 + sequence_length(sequence)).sum();
-    let length = header::LENGTH + 4 + 1 + body_length(message) + sequences + checksum;
+    let length = header::LENGTH + 4 + 1 + body_length + sequences + checksum;
     // A length travels as a signed integer.
     let most = max_message_size.min(i32::MAX as u32);
     match u32::try_from(length) {
@@ -97,9 +115,10 @@ fn check_length(message: &Outgoing<'_>, max_message_size: u32) -> Result<u32, Wi
 /// The `$db` element up to its value's length: its type (string) and its name.
 const DB_ELEMENT: &[u8] = b"\x02$db\0";
 
-fn body_length(message: &Outgoing<'_>) -> usize {
+fn body_length(message: &Outgoing<'_>, appended: &[&[u8]]) -> usize {
     let db = message.database.map_or(0, |database| DB_ELEMENT.len() + 4 + database.len() + 1);
-    message.body.as_bytes().len() + db
+    let appended: usize = appended.iter().map(|elements| elements.len()).sum();
+    message.body.as_bytes().len() + db + appended
 }
 
 fn sequence_length(sequence: &OutgoingSequence<'_>) -> usize {
@@ -107,16 +126,21 @@ fn sequence_length(sequence: &OutgoingSequence<'_>) -> usize {
     4 + sequence.identifier.len() + 1 + documents
 }
 
-fn write_body(message: &Outgoing<'_>, buffer: &mut Vec<u8>) {
+fn write_body(message: &Outgoing<'_>, appended: &[&[u8]], body_length: usize, buffer: &mut Vec<u8>) {
     let body = message.body.as_bytes();
-    let Some(database) = message.database else { return buffer.extend_from_slice(body) };
-    write_length(body_length(message), buffer);
+    write_length(body_length, buffer);
     // The elements stand between the document's own length and the zero byte at its end.
     buffer.extend_from_slice(&body[4..body.len() - 1]);
-    buffer.extend_from_slice(DB_ELEMENT);
-    write_length(database.len() + 1, buffer);
-    buffer.extend_from_slice(database.as_bytes());
-    buffer.extend_from_slice(&[0, 0]);
+    if let Some(database) = message.database {
+        buffer.extend_from_slice(DB_ELEMENT);
+        write_length(database.len() + 1, buffer);
+        buffer.extend_from_slice(database.as_bytes());
+        buffer.push(0);
+    }
+    for elements in appended {
+        buffer.extend_from_slice(elements);
+    }
+    buffer.push(0);
 }
 
 fn write_sequence(sequence: &OutgoingSequence<'_>, buffer: &mut Vec<u8>) {

@@ -10,7 +10,7 @@ mod encode;
 mod tests;
 
 pub use decode::{Documents, Limits, Message, Sequence};
-pub use encode::{Outgoing, OutgoingSequence, encode};
+pub use encode::{Outgoing, OutgoingSequence, encode, encode_with};
 
 use super::WireError;
 

@@ -1,0 +1,200 @@
+//! The keys that connections share, so that each is derived once (Authentication specification, "Caching credentials in
+//! SCRAM").
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use zeroize::Zeroizing;
+
+use super::Cause;
+use crate::wire::auth::scram::{Challenge, Hash, Keys, prepare_password};
+
+/// How many keys are kept. A user has one salt for each mechanism on all members of a replica set, so more than two are
+/// needed only for a deployment whose servers have users of their own, or after a change of the password.
+const KEPT: usize = 16;
+
+/// The keys of one user.
+///
+/// Deriving one takes milliseconds of a processor, so it is done on a thread for blocking work, and only once however
+/// many connections are waiting for it. Nobody's cancellation stops it for the others.
+pub(super) struct KeyCache {
+    username: String,
+    password: crate::options::Secret,
+    /// The oldest first.
+    entries: Mutex<Vec<Entry>>,
+}
+
+struct Entry {
+    hash: Hash,
+    salt: Vec<u8>,
+    iterations: u32,
+    keys: Derived,
+}
+
+/// Keys that have been derived, or are being.
+type Derived = watch::Receiver<Option<Arc<Keys>>>;
+
+impl KeyCache {
+    pub fn new(username: String, password: crate::options::Secret) -> Self {
+        Self { username, password, entries: Mutex::default() }
+    }
+
+    /// The keys with which to answer `challenge`, derived now if nobody has done so before.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Scram`] if the password cannot be prepared; [`Cause::Interrupted`] if the runtime is shutting down.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: what has been begun is finished and kept.
+    pub async fn keys(&self, hash: Hash, challenge: &Challenge) -> Result<Arc<Keys>, Cause> {
+        // A derivation that another runtime was to make ends without a result if that runtime is shut down. One more
+        // attempt is this runtime's own; if that fails too, it is this runtime that ends.
+        for _ in 0..2 {
+            let mut derived = self.derived(hash, challenge)?;
+            if let Ok(keys) = derived.wait_for(Option::is_some).await {
+                return Ok(keys.clone().expect("BUG: waited for keys, and there are none"));
+            }
+        }
+        Err(Cause::Interrupted)
+    }
+
+    /// The entry for `challenge`, made now if there is none.
+    fn derived(&self, hash: Hash, challenge: &Challenge) -> Result<Derived, Cause> {
+        // Poisoned is as good: entries are only ever pushed and removed whole.
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|entry| entry.keys.borrow().is_some() || entry.keys.has_changed().is_ok());
+        let wanted = |entry: &&Entry| {
+            (entry.hash, &*entry.salt, entry.iterations) == (hash, challenge.salt(), challenge.iterations())
+        };
+        if let Some(entry) = entries.iter().find(wanted) {
+            return Ok(entry.keys.clone());
+        }
+        let keys = self.derive(hash, challenge)?;
+        if entries.len() == KEPT {
+            entries.remove(0);
+        }
+        let (salt, iterations) = (challenge.salt().to_vec(), challenge.iterations());
+        entries.push(Entry { hash, salt, iterations, keys: keys.clone() });
+        Ok(keys)
+    }
+
+    fn derive(&self, hash: Hash, challenge: &Challenge) -> Result<Derived, Cause> {
+        let password: Zeroizing<String> = prepare_password(hash, &self.username, self.password.reveal())?;
+        let (salt, iterations) = (challenge.salt().to_vec(), challenge.iterations());
+        let (done, derived) = watch::channel(None);
+        spawn_blocking(move || {
+            done.send_replace(Some(Arc::new(Keys::derive(hash, &password, &salt, iterations))));
+        });
+        Ok(derived)
+    }
+}
+
+impl fmt::Debug for KeyCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyCache").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::wire::auth::scram::{ClientFirst, ScramError};
+
+    fn cache(password: &str) -> Arc<KeyCache> {
+        Arc::new(KeyCache::new("user".into(), password.into()))
+    }
+
+    fn challenge(salt: &str, iterations: u32) -> Challenge {
+        let message = format!("r=abcd,s={salt},i={iterations}");
+        ClientFirst::new("user", "abc").read(message.as_bytes()).unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_hundred_connections_derive_one_key() {
+        let cache = cache("pencil");
+        let connections: Vec<_> = (0..100)
+            .map(|_| {
+                let cache = Arc::clone(&cache);
+                tokio::spawn(async move { cache.keys(Hash::Sha256, &challenge("AAAA", 4096)).await.unwrap() })
+            })
+            .collect();
+        let mut keys = Vec::new();
+        for connection in connections {
+            keys.push(connection.await.unwrap());
+        }
+        // Derived a second time, the keys would be another allocation.
+        assert!(keys.iter().all(|one| Arc::ptr_eq(one, &keys[0])));
+        assert_eq!(cache.entries.lock().unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn each_hash_salt_and_number_of_iterations_has_keys_of_its_own() {
+        let cache = cache("pencil");
+        let wanted = [
+            (Hash::Sha256, "AAAA", 4096),
+            (Hash::Sha1, "AAAA", 4096),
+            (Hash::Sha1, "BBBB", 4096),
+            (Hash::Sha1, "BBBB", 4097),
+        ];
+        let mut all = Vec::new();
+        for (hash, salt, iterations) in wanted {
+            let keys = cache.keys(hash, &challenge(salt, iterations)).await.unwrap();
+            assert!(Arc::ptr_eq(&keys, &cache.keys(hash, &challenge(salt, iterations)).await.unwrap()));
+            all.push(keys);
+        }
+        for (index, keys) in all.iter().enumerate() {
+            assert!(all[..index].iter().all(|other| !Arc::ptr_eq(keys, other)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_with_ever_new_salts_does_not_fill_the_memory() {
+        let cache = cache("pencil");
+        for salt in 0..KEPT + 3 {
+            cache.keys(Hash::Sha256, &challenge(&format!("AAA{}", char::from(b'A' + salt as u8)), 4096)).await.unwrap();
+        }
+        assert_eq!(cache.entries.lock().unwrap().len(), KEPT);
+        assert_eq!(cache.entries.lock().unwrap()[0].salt, challenge("AAAD", 4096).salt());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_gives_up_takes_no_key_from_the_others() {
+        let cache = cache("pencil");
+        let challenge = challenge("AAAA", 4096);
+        {
+            let mut given_up = pin!(cache.keys(Hash::Sha256, &challenge));
+            assert!(given_up.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        let begun = cache.entries.lock().unwrap()[0].keys.clone();
+        let keys = cache.keys(Hash::Sha256, &challenge).await.unwrap();
+        assert!(Arc::ptr_eq(begun.borrow().as_ref().unwrap(), &keys));
+    }
+
+    #[test]
+    fn a_runtime_that_ends_leaves_no_keys_that_others_would_wait_for_in_vain() {
+        let cache = cache("pencil");
+        // What a derivation leaves behind whose runtime ended before it was run.
+        let (_, keys) = watch::channel(None);
+        let entry = Entry { hash: Hash::Sha256, salt: challenge("AAAA", 4096).salt().to_vec(), iterations: 4096, keys };
+        cache.entries.lock().unwrap().push(entry);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        assert!(runtime.block_on(cache.keys(Hash::Sha256, &challenge("AAAA", 4096))).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_password_that_cannot_be_prepared_is_an_error_with_sha_256_only() {
+        let cache = cache("a\u{7}b");
+        let error = cache.keys(Hash::Sha256, &challenge("AAAA", 4096)).await.unwrap_err();
+        assert!(matches!(error, Cause::Scram(ScramError::Password)));
+        assert!(cache.keys(Hash::Sha1, &challenge("AAAA", 4096)).await.is_ok());
+        assert!(!format!("{cache:?}").contains("a\u{7}b"));
+    }
+}

@@ -1,0 +1,127 @@
+//! The conversation of SCRAM-SHA-1 and SCRAM-SHA-256.
+
+use bson::raw::cstr;
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+
+use super::{Cause, Conversation, KeyCache};
+use crate::options::{Credential, InvalidOption};
+use crate::wire::auth::sasl::{self, SaslReply};
+use crate::wire::auth::scram::{ClientFirst, Hash, ScramError};
+
+/// What all connections share for SCRAM.
+#[derive(Debug)]
+pub(super) struct Scram {
+    username: String,
+    /// The database that the user is defined in.
+    source: String,
+    /// `None` if the mechanism is to be negotiated.
+    forced: Option<Hash>,
+    keys: KeyCache,
+}
+
+/// A conversation that began along with hello.
+#[derive(Debug)]
+pub(super) struct Begun {
+    hash: Hash,
+    client_first: ClientFirst,
+}
+
+impl Scram {
+    pub fn new(credential: &Credential, source: &str, forced: Option<Hash>) -> Result<Self, InvalidOption> {
+        let (username, password) = super::name_and_password(credential)?;
+        let (username, source) = (username.to_owned(), source.to_owned());
+        Ok(Self { keys: KeyCache::new(username.clone(), password.clone()), username, source, forced })
+    }
+
+    /// `saslSupportedMechs`, if the mechanism is to be negotiated: the name just as it was given.
+    pub fn supported_mechanisms_of(&self) -> Option<String> {
+        self.forced.is_none().then(|| format!("{}.{}", self.source, self.username))
+    }
+
+    /// The first message, to be sent along with hello. Before the negotiation it is SCRAM-SHA-256's, which the
+    /// specification wants.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Randomness`].
+    pub fn speculation(&self) -> Result<(RawDocumentBuf, Begun), Cause> {
+        let begun = self.begin(self.forced.unwrap_or(Hash::Sha256))?;
+        let mut command = begun.command();
+        command.append(cstr!("db"), self.source.as_str());
+        Ok((command, begun))
+    }
+
+    /// The mechanism to use with a server that says this of the user's. Without an answer it is SCRAM-SHA-1
+    /// (Authentication specification, "Default Authentication Methods").
+    pub fn choose(&self, supported: Option<&[String]>) -> Hash {
+        let sha_256 = || supported.is_some_and(|names| names.iter().any(|name| name == "SCRAM-SHA-256"));
+        match self.forced {
+            Some(hash) => hash,
+            None if sha_256() => Hash::Sha256,
+            None => Hash::Sha1,
+        }
+    }
+
+    /// Holds the conversation, or the rest of one that began along with hello: `begun` is what was sent, and the reply
+    /// to it. A conversation of another mechanism than `hash` is begun again.
+    pub async fn authenticate(
+        &self,
+        conversation: &mut Conversation<'_>,
+        hash: Hash,
+        begun: Option<(Begun, &RawDocument)>,
+    ) -> Result<(), Cause> {
+        if let Some((begun, reply)) = begun.filter(|(begun, _)| begun.hash == hash) {
+            return self.conclude(conversation, begun, Started::read(reply)?).await;
+        }
+        let begun = self.begin(hash)?;
+        let started = Started::read(conversation.run(&self.source, &begun.command()).await?)?;
+        self.conclude(conversation, begun, started).await
+    }
+
+    fn begin(&self, hash: Hash) -> Result<Begun, Cause> {
+        Ok(Begun { hash, client_first: ClientFirst::new(&self.username, &super::nonce()?) })
+    }
+
+    /// What follows the server's first message.
+    async fn conclude(&self, conversation: &mut Conversation<'_>, begun: Begun, started: Started) -> Result<(), Cause> {
+        let challenge = begun.client_first.read(&started.payload)?;
+        let keys =
+            conversation.deadline.bound(self.keys.keys(begun.hash, &challenge)).await.map_err(Cause::Timeout)??;
+        let (client_final, verification) = challenge.answer(&keys);
+        let command = sasl::advance(&started.conversation_id, client_final.as_bytes());
+        let reply = SaslReply::read(conversation.run(&self.source, &command).await?)?;
+        verification.check(reply.payload)?;
+        if reply.done {
+            return Ok(());
+        }
+        // A server that does not know `skipEmptyExchange` wants to have the last word.
+        let command = sasl::advance(&started.conversation_id, b"");
+        let reply = SaslReply::read(conversation.run(&self.source, &command).await?)?;
+        if reply.done { Ok(()) } else { Err(Cause::Endless) }
+    }
+}
+
+impl Begun {
+    fn command(&self) -> RawDocumentBuf {
+        let options = rawdoc! { "skipEmptyExchange": true };
+        sasl::start(self.hash.mechanism(), self.client_first.message().as_bytes(), Some(&options))
+    }
+}
+
+/// The server's answer to the first message, apart from the buffer that it was received in.
+struct Started {
+    conversation_id: bson::RawBson,
+    payload: Vec<u8>,
+}
+
+impl Started {
+    fn read(reply: &RawDocument) -> Result<Self, Cause> {
+        let SaslReply { conversation_id, payload, done } = SaslReply::read(reply)?;
+        // A server that says that all is done has proven nothing.
+        if done {
+            Err(ScramError::EndedEarly.into())
+        } else {
+            Ok(Self { conversation_id, payload: payload.to_owned() })
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A command, and what is special about how it is to be run.
+
+use std::time::Duration;
+
+use bson::RawDocument;
+use tokio::time::Instant;
+
+use crate::options::Options;
+use crate::wire::Flags;
+use crate::wire::op_msg::OutgoingSequence;
+
+/// A command for a server, as raw BSON, which is sent as it is.
+///
+/// ```
+/// use std::time::Duration;
+/// use bson::rawdoc;
+/// use wharf::endpoint::Command;
+/// use wharf::wire::op_msg::OutgoingSequence;
+///
+/// let insert = rawdoc! { "insert": "orders" };
+/// let (one, other) = (rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 });
+/// let orders = [OutgoingSequence { identifier: "documents", documents: &[&one, &other] }];
+/// let command = Command::new("shop", &insert).sequences(&orders).timeout(Duration::from_millis(200));
+/// # let _ = command;
+/// ```
+///
+/// # What is added to it
+///
+/// `$db`, the declared API of [`Options::server_api`], and with a time limit `maxTimeMS`. They are appended without
+/// looking for them in the document, which must not have them: what a server does with a field that it finds twice is not
+/// defined, and mostly an error (Run Command specification, "RunCommand implementation details").
+#[derive(Debug, Clone, Copy)]
+#[must_use = "a command does nothing until it is run"]
+pub struct Command<'a> {
+    pub(super) database: &'a str,
+    pub(super) body: &'a RawDocument,
+    pub(super) sequences: &'a [OutgoingSequence<'a>],
+    pub(super) flags: Flags,
+    pub(super) limit: Limit,
+    round_trip_time: Duration,
+    sends_max_time: bool,
+}
+
+/// How long a command may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Limit {
+    /// As the options say, or as long as the server takes; but each read and write on the socket may be limited.
+    Unset,
+    /// As long as the server takes (`timeoutMS` of 0).
+    Infinite,
+    /// From when it is run.
+    For(Duration),
+    /// A time that is running already.
+    Until {
+        /// When it is up.
+        at: Instant,
+        /// How long it was.
+        limit: Duration,
+    },
+}
+
+impl Limit {
+    /// A time limit of that length; zero is none.
+    pub fn of(timeout: Duration) -> Self {
+        if timeout.is_zero() { Self::Infinite } else { Self::For(timeout) }
+    }
+
+    /// Starts the time, if there is a limit that the clock can reach.
+    pub fn start(self) -> Self {
+        match self {
+            Self::For(limit) => match Instant::now().checked_add(limit) {
+                Some(at) => Self::Until { at, limit },
+                None => Self::Infinite,
+            },
+            running => running,
+        }
+    }
+}
+
+impl<'a> Command<'a> {
+    /// The command `body` for `database`.
+    pub fn new(database: &'a str, body: &'a RawDocument) -> Self {
+        Self {
+            database,
+            body,
+            sequences: &[],
+            flags: Flags::NONE,
+            limit: Limit::Unset,
+            round_trip_time: Duration::ZERO,
+            sends_max_time: true,
+        }
+    }
+
+    /// The arguments that travel as document sequences, outside of the command's document (OP_MSG, "sections").
+    pub fn sequences(mut self, sequences: &'a [OutgoingSequence<'a>]) -> Self {
+        self.sequences = sequences;
+        self
+    }
+
+    /// Sends a CRC-32C of the message with it. Servers verify it, but those behind TLS have no use for it.
+    pub fn checksum(mut self) -> Self {
+        self.flags = self.flags.with(Flags::CHECKSUM_PRESENT);
+        self
+    }
+
+    /// `timeoutMS`: how long the command may take altogether, instead of [`Options::timeout`]. Zero means no limit.
+    ///
+    /// The server is told the rest of the time as `maxTimeMS`, so the command's document must not have that field.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.limit = Limit::of(limit);
+        self
+    }
+
+    /// The shortest round trip to the server that was measured (`minRoundTripTime`), which is subtracted from the time
+    /// that the server is told it has, and which must be left for the command to be sent at all. Default zero, which is
+    /// also what a monitor reports until it has measured twice.
+    pub fn round_trip_time(mut self, least: Duration) -> Self {
+        self.round_trip_time = least;
+        self
+    }
+
+    /// Does not tell the server the time limit. For `getMore` on cursors that are not tailable, and for commands that
+    /// have no `maxTimeMS` (CSOT, "Cursors").
+    pub fn without_max_time(mut self) -> Self {
+        self.sends_max_time = false;
+        self
+    }
+
+    /// The time limit that holds, of the command or else of the options, from now on.
+    #[inline]
+    pub(super) fn limit(&self, options: &Options) -> Limit {
+        match (self.limit, options.timeout) {
+            (Limit::Unset, Some(timeout)) => Limit::of(timeout).start(),
+            (limit, _) => limit.start(),
+        }
+    }
+
+    /// The same command, within a time that is running already.
+    pub(super) fn within(mut self, limit: Limit) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    pub(super) fn with_flags(mut self, flags: Flags) -> Self {
+        self.flags = self.flags.with(flags);
+        self
+    }
+
+    /// The `maxTimeMS` for a command that has this much time left; `None` if it has no time left to be sent.
+    pub(super) fn max_time(&self, left: Duration) -> Option<MaxTime> {
+        let for_server = left.checked_sub(self.round_trip_time).filter(|time| !time.is_zero())?;
+        // Rounded up, because 0 means no limit.
+        let milliseconds = for_server.as_nanos().div_ceil(1_000_000);
+        match i32::try_from(milliseconds) {
+            Ok(milliseconds) if self.sends_max_time => Some(MaxTime::of(milliseconds.into())),
+            // More than a server accepts is as good as no limit.
+            _ => Some(MaxTime::NONE),
+        }
+    }
+}
+
+/// The element `maxTimeMS`, ready to be appended, or nothing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MaxTime {
+    element: [u8; MaxTime::LENGTH],
+    len: usize,
+}
+
+impl MaxTime {
+    /// The type (64-bit integer) and the name.
+    const START: &'static [u8] = b"\x12maxTimeMS\0";
+    const LENGTH: usize = Self::START.len() + 8;
+
+    /// No limit for the server.
+    pub const NONE: Self = Self { element: [0; Self::LENGTH], len: 0 };
+
+    fn of(milliseconds: i64) -> Self {
+        let mut element = [0; Self::LENGTH];
+        let (start, value) = element.split_at_mut(Self::START.len());
+        start.copy_from_slice(Self::START);
+        value.copy_from_slice(&milliseconds.to_le_bytes());
+        Self { element, len: Self::LENGTH }
+    }
+
+    /// The element's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.element[..self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    fn max_time(command: &Command<'_>, left: Duration) -> Option<Option<i64>> {
+        command.max_time(left).map(|element| {
+            if element.bytes().is_empty() {
+                return None;
+            }
+            let mut document = (element.bytes().len() as u32 + 5).to_le_bytes().to_vec();
+            document.extend_from_slice(element.bytes());
+            document.push(0);
+            Some(RawDocument::from_bytes(&document).unwrap().get_i64("maxTimeMS").unwrap())
+        })
+    }
+
+    #[test]
+    fn the_server_is_told_the_rest_of_the_time_less_a_round_trip() {
+        let body = rawdoc! { "ping": 1 };
+        let command = Command::new("admin", &body);
+        let ms = Duration::from_millis;
+        assert_eq!(max_time(&command, ms(200)), Some(Some(200)));
+        assert_eq!(max_time(&command, Duration::from_micros(300)), Some(Some(1)), "0 would be no limit");
+        assert_eq!(max_time(&command, Duration::ZERO), None);
+        let command = command.round_trip_time(ms(20));
+        assert_eq!(max_time(&command, ms(200)), Some(Some(180)));
+        assert_eq!(max_time(&command, ms(20)), None, "the round trip must be less than the time left");
+        assert_eq!(max_time(&command, ms(21)), Some(Some(1)));
+        let command = command.without_max_time();
+        assert_eq!(max_time(&command, ms(200)), Some(None));
+        assert_eq!(max_time(&command, ms(20)), None);
+        assert_eq!(max_time(&Command::new("admin", &body), Duration::from_secs(1 << 40)), Some(None));
+    }
+}

@@ -1,0 +1,135 @@
+//! Bringing to an end an exchange that nobody waits for any more, so that its connection can be used again.
+//!
+//! A command that was cancelled, or whose time was up, has left a request half written, or a reply unread. To close the
+//! connection would be simple, and is what the CSOT specification asks for after a timeout. But whoever cancels does so
+//! when the server is slow, and to open one connection for each command that is given up then makes it slower still. So
+//! the rest is written, and the reply read and thrown away, within bounds.
+
+use thiserror::Error;
+
+use super::channel::{Channel, ExchangeError, KEPT_CAPACITY, Phase};
+use crate::wire::header::{self, Header};
+use crate::wire::{Flags, WireError, op_msg};
+
+#[cfg(test)]
+mod tests;
+
+/// How many bytes of a large reply are read at a time, to be thrown away.
+const DISCARDED_AT_A_TIME: usize = 64 * 1024;
+
+/// Why an exchange was not brought to an end.
+#[derive(Debug, Error)]
+pub(super) enum NotDrained {
+    /// The stream failed, or the reply is none.
+    #[error("the exchange failed: {0:?}")]
+    Failed(ExchangeError),
+    /// It would have taken more bytes than it may.
+    #[error("{needed} bytes are left, but at most {allowed} may be drained")]
+    TooMuch {
+        /// What is left of the request, or the length of the reply.
+        needed: u64,
+        /// The limit.
+        allowed: u64,
+    },
+    /// Nobody knows how many replies there would be.
+    #[error("the replies have no known end")]
+    Endless,
+}
+
+impl From<ExchangeError> for NotDrained {
+    fn from(error: ExchangeError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Channel {
+    /// Brings the exchange to an end: writes what is left of its request, and reads its reply for nobody. A reply of up
+    /// to 256 KiB is examined as any other, of a larger one only the header and the flags.
+    ///
+    /// Neither what is left of the request nor the reply may have more than `most` bytes.
+    ///
+    /// # Errors
+    ///
+    /// The exchange is not at its end. [`fit`](Self::fit) tells whether it might be brought there yet.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: to drain once more goes on where this has stopped.
+    pub async fn drain(&mut self, most: u64) -> Result<(), NotDrained> {
+        loop {
+            match self.phase {
+                Phase::Idle => return Ok(()),
+                // Never sent.
+                Phase::Sending { written: 0, .. } => self.phase = Phase::Idle,
+                Phase::Sending { then: Some(awaited), .. } | Phase::Receiving(awaited) | Phase::Received(awaited)
+                    if awaited.exhaust =>
+                {
+                    return Err(NotDrained::Endless);
+                }
+                Phase::Sending { written, .. } => {
+                    check(self.outgoing.len() - written, most)?;
+                    self.advance().await?;
+                }
+                Phase::Receiving(_) => {
+                    self.begin_discarding(most)?;
+                    self.advance().await?;
+                }
+                Phase::Received(_) => {
+                    self.take_reply()?;
+                    self.trim();
+                }
+                Phase::Flushing | Phase::Discarding { .. } => {
+                    self.advance().await?;
+                }
+                Phase::Errored => return Err(ExchangeError::Errored.into()),
+            }
+        }
+    }
+
+    /// Looks at as much of the reply as is there, and decides to throw away the rest if it is a large one.
+    fn begin_discarding(&mut self, most: u64) -> Result<(), NotDrained> {
+        let header = match Header::read(&self.incoming, self.limits.max_message_size) {
+            Ok(Some(header)) => header,
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(self.wire(error).into()),
+        };
+        let length = header.message_length as usize;
+        check(length, most)?;
+        let Some((start, _)) = self.incoming.split_first_chunk::<{ header::LENGTH + 4 }>() else { return Ok(()) };
+        if length <= KEPT_CAPACITY || self.incoming.len() >= length {
+            return Ok(());
+        }
+        if header.op_code == op_msg::OP_CODE {
+            let value = u32::from_le_bytes([start[16], start[17], start[18], start[19]]);
+            let allowed = Flags::CHECKSUM_PRESENT.bits();
+            // The high half of the bits may be anything.
+            if value & 0xffff & !allowed != 0 {
+                return Err(self.wire(WireError::FlagBits { value, allowed }).into());
+            }
+        }
+        let left = (length - self.incoming.len()) as u64;
+        self.incoming = Vec::new();
+        self.phase = Phase::Discarding { left };
+        Ok(())
+    }
+
+    /// Reads some of the rest of a large reply, for nobody. Returns whether that was all.
+    pub(super) async fn discard(&mut self, left: u64) -> Result<bool, ExchangeError> {
+        self.incoming.clear();
+        self.incoming.reserve_exact(DISCARDED_AT_A_TIME);
+        if let Err(error) = self.transport.read(&mut self.incoming).await {
+            return Err(self.network(error));
+        }
+        let read = self.incoming.len() as u64;
+        if read > left {
+            return Err(self.wire(WireError::Unasked { count: read - left }));
+        }
+        self.phase = if read == left { Phase::Idle } else { Phase::Discarding { left: left - read } };
+        Ok(read == left)
+    }
+}
+
+fn check(needed: usize, allowed: u64) -> Result<(), NotDrained> {
+    let needed = needed as u64;
+    if needed > allowed { Err(NotDrained::TooMuch { needed, allowed }) } else { Ok(()) }
+}

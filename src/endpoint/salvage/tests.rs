@@ -1,0 +1,258 @@
+//! Every place where an exchange can be left, byte by byte, and what the bounds refuse. What a pool makes of it is tested
+//! from outside, in `spec-tests/salvage.rs`.
+
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::endpoint::channel::Request;
+use crate::endpoint::deadline::Deadline;
+use crate::endpoint::transport::Connectors;
+use crate::options::Options;
+use crate::pool::Fit;
+use crate::wire::{Limits, Message, Outgoing};
+
+/// As much as any test needs.
+const PLENTY: u64 = 64 * 1024 * 1024;
+
+/// A channel, and the other end of its stream.
+async fn pair() -> (Channel, TcpStream) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let options = Options::new([listener.local_addr().unwrap().to_string().as_str()]).unwrap();
+    let connector = Connectors::new(&options).unwrap().connector(&options.hosts[0]).unwrap();
+    let deadline = Deadline::after(options.connect_timeout);
+    let (transport, accepted) = tokio::join!(connector.connect(deadline), listener.accept());
+    (Channel::new(transport.unwrap(), [].into()), accepted.unwrap().0)
+}
+
+/// The next message on the stream.
+async fn receive(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = vec![0; header::LENGTH];
+    stream.read_exact(&mut bytes).await.unwrap();
+    let length = Header::read(&bytes, 48_000_000).unwrap().unwrap().message_length as usize;
+    bytes.resize(length, 0);
+    stream.read_exact(&mut bytes[header::LENGTH..]).await.unwrap();
+    bytes
+}
+
+fn reply(response_to: i32, flags: Flags, body: &RawDocument) -> Vec<u8> {
+    let message = Outgoing { request_id: 1000 + response_to, response_to, flags, body, database: None, sequences: &[] };
+    let mut bytes = Vec::new();
+    op_msg::encode(&message, 48_000_000, &mut bytes).unwrap();
+    bytes
+}
+
+fn begin(channel: &mut Channel, body: &RawDocument, flags: Flags) {
+    channel.begin(&Request { database: "test", body, sequences: &[], flags, appended: &[] }).unwrap();
+}
+
+fn body_of(message: &[u8]) -> RawDocumentBuf {
+    let limits = Limits { max_message_size: 48_000_000, max_document_size: 16 << 20 };
+    Message::decode(message, limits).unwrap().body.to_owned()
+}
+
+/// Sends all of the request, and begins to wait for the reply.
+async fn send_ping(channel: &mut Channel) {
+    begin(channel, &rawdoc! { "ping": 1 }, Flags::NONE);
+    while !channel.is_sent() {
+        channel.advance().await.unwrap();
+    }
+}
+
+/// Reads until `most` bytes of the reply are there, and leaves in the middle of the next read.
+async fn read_prefix(channel: &mut Channel, most: usize) {
+    while channel.incoming.len() < most {
+        channel.advance().await.unwrap();
+    }
+    let mut next = Box::pin(channel.advance());
+    let polled = std::future::poll_fn(|context| std::task::Poll::Ready(next.as_mut().poll(context))).await;
+    assert!(polled.is_pending());
+}
+
+#[tokio::test]
+async fn a_request_may_be_left_at_any_byte() {
+    let (mut channel, mut server) = pair().await;
+    let ping = rawdoc! { "ping": "a value of some length" };
+    begin(&mut channel, &ping, Flags::NONE);
+    let length = channel.outgoing.len();
+    for written in 0..=length {
+        begin(&mut channel, &ping, Flags::NONE);
+        let request = channel.outgoing.clone();
+        let Phase::Sending { then, .. } = channel.phase else { panic!("{:?}", channel.phase) };
+        let mut already = 0;
+        while already < written {
+            already += channel.transport.write(&request[already..written]).await.unwrap();
+        }
+        channel.phase = Phase::Sending { written, then };
+        let expected = if written == 0 { Fit::Good } else { Fit::Unfinished };
+        assert_eq!(channel.fit(), expected, "{written}");
+        if written > 0 {
+            let serve = async {
+                let received = receive(&mut server).await;
+                assert_eq!(received, request, "{written}");
+                let number = Header::read(&received, 48_000_000).unwrap().unwrap().request_id;
+                server.write_all(&reply(number, Flags::NONE, &rawdoc! { "ok": 1 })).await.unwrap();
+            };
+            let (drained, ()) = tokio::join!(channel.drain(PLENTY), serve);
+            drained.unwrap();
+        } else {
+            channel.drain(0).await.unwrap();
+        }
+        assert_eq!((channel.fit(), channel.phase), (Fit::Good, Phase::Idle), "{written}");
+    }
+    goes_on(&mut channel, &mut server).await;
+}
+
+#[tokio::test]
+async fn a_reply_may_be_left_at_any_byte() {
+    let (mut channel, mut server) = pair().await;
+    let body = rawdoc! { "ok": 1, "note": "a reply of some length" };
+    let length = reply(0, Flags::NONE, &body).len();
+    for prefix in 0..length {
+        send_ping(&mut channel).await;
+        let number = Header::read(&receive(&mut server).await, 48_000_000).unwrap().unwrap().request_id;
+        let bytes = reply(number, Flags::NONE, &body);
+        server.write_all(&bytes[..prefix]).await.unwrap();
+        read_prefix(&mut channel, prefix).await;
+        assert_eq!(channel.fit(), Fit::Unfinished, "{prefix}");
+        // A drain that is left itself loses nothing either.
+        tokio::select! {
+            biased;
+            drained = channel.drain(PLENTY) => panic!("nothing more was sent: {drained:?}"),
+            () = std::future::ready(()) => {}
+        }
+        server.write_all(&bytes[prefix..]).await.unwrap();
+        channel.drain(PLENTY).await.unwrap();
+        assert_eq!(channel.fit(), Fit::Good, "{prefix}");
+    }
+    goes_on(&mut channel, &mut server).await;
+}
+
+#[tokio::test]
+async fn a_large_reply_is_thrown_away_without_being_kept_and_may_be_left_too() {
+    let (mut channel, mut server) = pair().await;
+    let body = rawdoc! { "ok": 1, "much": "x".repeat(5_000_000) };
+    // In the header, in the flags, behind them, and far into it.
+    for prefix in [0, 7, 16, 19, 20, 21, 300_000, 4_000_000] {
+        send_ping(&mut channel).await;
+        let number = Header::read(&receive(&mut server).await, 48_000_000).unwrap().unwrap().request_id;
+        let bytes = reply(number, Flags::NONE, &body);
+        let (head, tail) = bytes.split_at(prefix);
+        let (sent, ()) = tokio::join!(server.write_all(head), read_prefix(&mut channel, prefix));
+        sent.unwrap();
+        let half = tail.len() / 2;
+        tokio::select! {
+            drained = channel.drain(PLENTY) => panic!("half of it was not sent: {drained:?}"),
+            // The buffers of the operating system are smaller than this, so some of it was read.
+            sent = server.write_all(&tail[..half]) => sent.unwrap(),
+        }
+        assert_eq!(channel.fit(), Fit::Unfinished);
+        let (sent, drained) = tokio::join!(server.write_all(&tail[half..]), channel.drain(PLENTY));
+        (sent.unwrap(), drained.unwrap());
+        assert_eq!(channel.fit(), Fit::Good, "{prefix}");
+        assert!(channel.incoming.capacity() <= KEPT_CAPACITY, "{}", channel.incoming.capacity());
+    }
+    goes_on(&mut channel, &mut server).await;
+}
+
+#[tokio::test]
+async fn a_request_without_a_reply_is_only_written() {
+    let (mut channel, mut server) = pair().await;
+    begin(&mut channel, &rawdoc! { "insert": "c" }, Flags::MORE_TO_COME);
+    let request = channel.outgoing.clone();
+    assert_eq!(channel.transport.write(&request[..5]).await.unwrap(), 5);
+    channel.phase = Phase::Sending { written: 5, then: None };
+    assert_eq!(channel.fit(), Fit::Unfinished);
+    channel.drain(PLENTY).await.unwrap();
+    assert_eq!(receive(&mut server).await, request);
+    goes_on(&mut channel, &mut server).await;
+}
+
+#[tokio::test]
+async fn more_than_the_limit_is_not_drained() {
+    let (mut channel, mut server) = pair().await;
+    send_ping(&mut channel).await;
+    let bytes = reply(1, Flags::NONE, &rawdoc! { "ok": 1 });
+    server.write_all(&bytes[..16]).await.unwrap();
+    let needed = bytes.len() as u64;
+    let refused = channel.drain(needed - 1).await;
+    assert!(matches!(refused, Err(NotDrained::TooMuch { needed: n, allowed }) if (n, allowed) == (needed, needed - 1)));
+    assert_eq!(channel.fit(), Fit::Unfinished);
+    server.write_all(&bytes[16..]).await.unwrap();
+    channel.drain(needed).await.unwrap();
+
+    let (mut channel, _server) = pair().await;
+    begin(&mut channel, &rawdoc! { "ping": "x".repeat(100) }, Flags::NONE);
+    let request = channel.outgoing.clone();
+    channel.transport.write(&request[..1]).await.unwrap();
+    let Phase::Sending { then, .. } = channel.phase else { panic!("{:?}", channel.phase) };
+    channel.phase = Phase::Sending { written: 1, then };
+    assert!(matches!(channel.drain(100).await, Err(NotDrained::TooMuch { .. })));
+}
+
+#[tokio::test]
+async fn replies_without_a_known_end_are_not_drained() {
+    let (mut channel, mut server) = pair().await;
+    begin(&mut channel, &rawdoc! { "getMore": 1_i64 }, Flags::EXHAUST_ALLOWED);
+    assert_eq!(channel.fit(), Fit::Good, "nothing was sent yet");
+    while !channel.is_sent() {
+        channel.advance().await.unwrap();
+    }
+    receive(&mut server).await;
+    assert_eq!(channel.fit(), Fit::Broken);
+    assert!(matches!(channel.drain(PLENTY).await, Err(NotDrained::Endless)));
+    // Two replies in one piece, each answering the one before.
+    let mut bytes = reply(1, Flags::MORE_TO_COME, &rawdoc! { "ok": 1, "n": 1 });
+    bytes.extend(reply(1001, Flags::NONE, &rawdoc! { "ok": 1, "n": 2 }));
+    server.write_all(&bytes).await.unwrap();
+    for (number, is_last) in [(1, false), (2, true)] {
+        channel.finish().await.unwrap();
+        let reply = channel.take_reply().unwrap();
+        assert_eq!(channel.body(&reply).get_i32("n").unwrap(), number);
+        assert_eq!(channel.fit(), if is_last { Fit::Good } else { Fit::Broken });
+    }
+    goes_on(&mut channel, &mut server).await;
+}
+
+#[tokio::test]
+async fn a_reply_that_breaks_the_protocol_ends_the_draining() {
+    let large = rawdoc! { "ok": 1, "much": "x".repeat(KEPT_CAPACITY) };
+    let small = rawdoc! { "ok": 1 };
+    let mut changed = reply(1, Flags::NONE, &small);
+    // The length of the document inside.
+    changed[21] += 1;
+    let wrong: [Vec<u8>; 6] = [
+        reply(2, Flags::NONE, &small),
+        reply(1, Flags::MORE_TO_COME, &small),
+        reply(1, Flags::MORE_TO_COME, &large),
+        reply(1, Flags::NONE, &small).repeat(2),
+        [reply(1, Flags::NONE, &large), vec![0]].concat(),
+        changed,
+    ];
+    for bytes in wrong {
+        let (mut channel, mut server) = pair().await;
+        send_ping(&mut channel).await;
+        let (drained, _) = tokio::join!(channel.drain(PLENTY), async {
+            server.write_all(&bytes).await.unwrap();
+            // Whatever was sent is there to be read.
+            server.shutdown().await.unwrap();
+        });
+        assert!(matches!(drained, Err(NotDrained::Failed(ExchangeError::Wire(_)))), "{drained:?}");
+        assert_eq!(channel.fit(), Fit::Broken);
+    }
+}
+
+/// The channel is as good as new.
+async fn goes_on(channel: &mut Channel, server: &mut TcpStream) {
+    let (answer, ()) = tokio::join!(
+        async { channel.exchange("admin", &rawdoc! { "ping": 1 }).await.unwrap().get_i32("last").unwrap() },
+        async {
+            let request = receive(server).await;
+            assert_eq!(body_of(&request), rawdoc! { "ping": 1, "$db": "admin" });
+            let number = Header::read(&request, 48_000_000).unwrap().unwrap().request_id;
+            server.write_all(&reply(number, Flags::NONE, &rawdoc! { "last": 1 })).await.unwrap();
+        }
+    );
+    assert_eq!((answer, channel.fit()), (1, Fit::Good));
+}

@@ -1,0 +1,115 @@
+//! Bringing to an end what the last user of a connection has left undone, as a task of the pool's.
+
+use std::future::{Future, poll_fn};
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::task::Poll;
+
+use event_listener::{Event, EventListener};
+use tokio::runtime::Handle;
+
+use super::establish::Establish;
+use super::fork;
+use super::host::TokioHost;
+use crate::pool::Unfinished;
+
+/// Lets the establisher recover the connection, on the pool's runtime, or without one on the caller's. Without any, and
+/// on one that is shutting down, the connection is closed.
+#[cold]
+pub(super) fn begin<E: Establish>(unfinished: Unfinished<E::Connection, TokioHost<E>>) {
+    let patient = Patient::<E>(ManuallyDrop::new(unfinished));
+    let runtime = patient.0.host().runtime.clone().or_else(|| Handle::try_current().ok());
+    if let Some(runtime) = runtime {
+        runtime.spawn(recover(patient));
+    }
+}
+
+/// How a recovery ended.
+enum End {
+    /// It did what it could. The connection is judged once more.
+    Done,
+    /// The pool was cleared or closed meanwhile.
+    Stale,
+    /// The establisher's code panicked.
+    Panicked,
+    /// This is a forked child, which has inherited the task together with its runtime.
+    Forked,
+}
+
+async fn recover<E: Establish>(mut patient: Patient<E>) {
+    let core = patient.0.core();
+    let host = core.host();
+    let mut change = Some(listen(&host.changed));
+    let end = {
+        let (connection, staleness) = patient.0.recoverable();
+        let mut recovery = pin!(host.establish.recover(connection));
+        let change = &mut change;
+        poll_fn(move |context| {
+            if host.forks != fork::forks() {
+                return Poll::Ready(End::Forked);
+            }
+            loop {
+                if staleness.is_stale() {
+                    return Poll::Ready(End::Stale);
+                }
+                if change.as_mut().is_some_and(|change| Pin::new(change).poll(context).is_pending()) {
+                    break;
+                }
+                *change = Some(listen(&host.changed));
+            }
+            match catch_unwind(AssertUnwindSafe(|| recovery.as_mut().poll(context))) {
+                Ok(polled) => polled.map(|()| End::Done),
+                Err(_panic) => Poll::Ready(End::Panicked),
+            }
+        })
+        .await
+    };
+    match end {
+        End::Done | End::Stale => drop(patient),
+        End::Panicked => patient.close(),
+        End::Forked => {
+            // Its list's lock may be held by a thread that the child does not have.
+            std::mem::forget(change.take());
+            drop(patient);
+        }
+    }
+}
+
+/// From here on a change is not missed: whoever clears or closes the pool changes its word first and notifies then.
+fn listen(changed: &Event) -> EventListener {
+    let listener = changed.listen();
+    // ORD: SeqCst fence; pairs with the one in `Event::notify`. Either that finds the listener, or our look at the word
+    // after this finds the change.
+    fence(Ordering::SeqCst);
+    listener
+}
+
+/// A connection in recovery, which in a forked child is still the parent's.
+struct Patient<E: Establish>(ManuallyDrop<Unfinished<E::Connection, TokioHost<E>>>);
+
+impl<E: Establish> Patient<E> {
+    #[allow(unsafe_code)]
+    fn close(self) {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not used again, and its `Drop` does not run.
+        unsafe { ManuallyDrop::take(&mut this.0) }.close();
+    }
+}
+
+#[allow(unsafe_code)]
+impl<E: Establish> Drop for Patient<E> {
+    fn drop(&mut self) {
+        // SAFETY: taken here or in `close`, which keeps this from running; and nothing uses it afterwards.
+        let unfinished = unsafe { ManuallyDrop::take(&mut self.0) };
+        if unfinished.host().forks == fork::forks() {
+            return drop(unfinished);
+        }
+        let establish = Arc::clone(&unfinished.host().establish);
+        if let Some(connection) = unfinished.leak() {
+            establish.abandon_after_fork(connection);
+        }
+    }
+}

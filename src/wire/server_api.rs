@@ -1,0 +1,49 @@
+//! The server API that a client declares with every command (Versioned API specification, "Command Syntax").
+
+use bson::RawDocumentBuf;
+use bson::raw::cstr;
+
+use crate::options::ServerApi;
+
+/// The elements that every command carries, without a document around them: `apiVersion`, and of `apiStrict` and
+/// `apiDeprecationErrors` what was set. Empty if nothing is declared.
+///
+/// They are what [`encode_with`](super::op_msg::encode_with) appends.
+#[must_use]
+pub fn elements(api: Option<&ServerApi>) -> Vec<u8> {
+    let Some(ServerApi { version, strict, deprecation_errors }) = api else { return Vec::new() };
+    let mut document = RawDocumentBuf::new();
+    document.append(cstr!("apiVersion"), version.as_str());
+    for (field, value) in [(cstr!("apiStrict"), strict), (cstr!("apiDeprecationErrors"), deprecation_errors)] {
+        if let Some(value) = value {
+            document.append(field, *value);
+        }
+    }
+    // The elements stand between the document's length and the zero byte at its end.
+    let bytes = document.as_bytes();
+    bytes[4..bytes.len() - 1].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{RawDocument, rawdoc};
+
+    use super::*;
+
+    #[test]
+    fn only_what_was_set_is_declared() {
+        let declared = |strict, deprecation_errors| {
+            let api = ServerApi { version: "1".to_owned(), strict, deprecation_errors };
+            let elements = elements(Some(&api));
+            let mut bytes = (elements.len() as u32 + 5).to_le_bytes().to_vec();
+            bytes.extend(elements);
+            bytes.push(0);
+            RawDocument::from_bytes(&bytes).unwrap().to_owned()
+        };
+        assert_eq!(declared(None, None), rawdoc! { "apiVersion": "1" });
+        assert_eq!(declared(Some(false), None), rawdoc! { "apiVersion": "1", "apiStrict": false });
+        let all = rawdoc! { "apiVersion": "1", "apiStrict": true, "apiDeprecationErrors": true };
+        assert_eq!(declared(Some(true), Some(true)), all);
+        assert!(elements(None).is_empty());
+    }
+}
