@@ -149,3 +149,25 @@ async fn a_stream_in_tls_is_abandoned_and_dropped_without_a_word() {
         assert_eq!(relay.until(|relayed| relayed.open == 0).await.to_server, sent);
     }
 }
+
+#[tokio::test]
+async fn a_failed_write_in_tls_says_why_the_server_closed() {
+    let certificates = Certificates::create().unwrap();
+    let (_listener, address) = listen().await;
+    let (file, authority) = (certificates.file(Pem::Server), certificates.file(Pem::Authority));
+    let front = TlsFront::start(address, &file, &TLS13, Some(&authority)).await.unwrap();
+    let relay = Relay::start(front.address()).await.unwrap();
+    let mut transport = connect(relay.address(), Some(TlsOptions::default().ca_file(authority))).await;
+    // The server has refused the client, which has no certificate, and is gone.
+    relay.until(|relayed| relayed.opened == 1 && relayed.open == 0).await;
+    let failed = loop {
+        if let Err(error) = transport.write(b"hello").await {
+            break error;
+        }
+    };
+    assert!(tls::is_refusal(&failed), "{failed:?}");
+    let failed = stream_failed(Stage::Hello, failed);
+    assert_eq!(failed.labels, crate::error::Labels::NONE);
+    let reset = stream_failed(Stage::Hello, io::ErrorKind::ConnectionReset.into());
+    assert!(reset.labels.contains(crate::error::Labels::SYSTEM_OVERLOADED));
+}
