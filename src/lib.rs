@@ -32,7 +32,7 @@ pub mod wire;
 
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use endpoint::{Command, CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError};
+pub use endpoint::{Command, CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError, ResolveError};
 #[doc(inline)]
 pub use error::{
     Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, PoolCleared,
@@ -40,14 +40,24 @@ pub use error::{
 };
 #[doc(inline)]
 pub use event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};
-#[doc(inline)]
-pub use options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use options::{
-    Compressor, Credential, DriverInfo, Host, InvalidAddress, Mechanism, Options, ProxyOptions, Secret, ServerAddress,
-    ServerApi, TlsOptions,
+    Acknowledgement, Compressor, Credential, DriverInfo, Host, InvalidAddress, Mechanism, Options, ProxyOptions,
+    ReadPreference, ReadPreferenceMode, Secret, ServerAddress, ServerApi, ServerApiVersion, ServerMonitoringMode,
+    SrvName, TlsOptions, UriWarning, WriteConcern,
 };
+#[cfg(all(not(loom), feature = "aws"))]
+#[doc(inline)]
+pub use options::{AwsCredentialProvider, AwsCredentials};
+#[doc(inline)]
+pub use options::{BackgroundInterval, InvalidOption, MAX_CONNECTIONS, OptionValue, PoolOptions};
+#[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
+#[doc(inline)]
+pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
+#[cfg(all(not(loom), feature = "oidc"))]
+#[doc(inline)]
+pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 #[doc(inline)]
 pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]

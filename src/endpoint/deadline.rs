@@ -21,6 +21,19 @@ impl Deadline {
         Self { limit, at }
     }
 
+    /// This deadline, put off by time that does not count.
+    #[cfg(feature = "oidc")]
+    pub fn later_by(self, uncounted: Duration) -> Self {
+        // A deadline that the clock cannot show is none.
+        Self { at: self.at.and_then(|at| at.checked_add(uncounted)), ..self }
+    }
+
+    /// How much time is left; `None` if there is no limit.
+    #[cfg(feature = "oidc")]
+    pub fn remaining(self) -> Option<Duration> {
+        self.at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
     /// Runs `step` until the deadline.
     pub async fn bound<T>(self, step: impl Future<Output = T>) -> Result<T, ConnectTimeout> {
         match self.at {

@@ -31,6 +31,7 @@ mod handshake;
 mod platform;
 mod pooled;
 mod salvage;
+mod srv;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -42,6 +43,9 @@ pub use deadline::ConnectTimeout;
 pub use exhaust::Replies;
 pub use failure::{CommandFailure, Expired, Origin};
 pub use pooled::OperationError;
+pub use srv::ResolveError;
+#[cfg(feature = "srv")]
+pub use srv::hickory_resolver;
 pub use transport::{ConnectFailed, FailedAttempt, NoTrustedAuthority, ProxyFailed};
 
 #[doc(inline)]
@@ -104,9 +108,11 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if [`Options::validate`] or a file refuses.
+    /// [`InvalidOption`] if [`Options::validate`] or a file refuses, or if the servers are not
+    /// [resolved](Options::resolve) yet.
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
+        self.check_resolved()?;
         let options = Arc::new(self.clone());
         let handshake = Arc::new(Handshake::new(&options)?);
         let authenticator = Authenticator::new(&options)?;
@@ -192,7 +198,7 @@ impl Endpoint {
         let transport = self.connector.connect(deadline).await?;
         let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
         let speculation = match &self.authenticator {
-            Some(authenticator) => authenticator.speculation().await,
+            Some(authenticator) => authenticator.speculation(&self.address).await,
             None => Speculation::default(),
         };
         let load_balanced = place.identify.is_some();

@@ -1,5 +1,6 @@
 //! A server's address, as connection strings write it.
 
+use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,6 +9,9 @@ use thiserror::Error;
 
 /// The port of a server whose address names none.
 const DEFAULT_PORT: u16 = 27017;
+
+/// How the path of a Unix domain socket ends.
+const SOCKET: &str = ".sock";
 
 /// A server's address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -37,15 +41,23 @@ pub enum Host {
 }
 
 impl ServerAddress {
-    /// Reads `host`, `host:port`, `[IPv6]` or `[IPv6]:port`.
+    /// Reads `host`, `host:port`, `[IPv6]`, `[IPv6]:port`, or the path of a Unix domain socket, which has a slash and
+    /// ends in `.sock`. The port is 27017 by default.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidAddress`] says what an address must be.
     pub fn parse(address: &str) -> Result<Self, InvalidAddress> {
         // Pasted connection strings may hold a password, so what looks like one is not repeated.
         if address.contains("://") || address.contains('@') {
-            let allowed = "host or host:port of one server; connection strings are not supported yet";
+            let allowed = "host or host:port of one server; Options::parse reads connection strings";
             return Err(InvalidAddress { address: "(a connection string)".to_owned(), allowed });
         }
+        if address.contains('/') && address.ends_with(SOCKET) && !address.contains('\0') {
+            return Ok(Self { host: Host::Unix { path: address.into() }, text: address.into() });
+        }
         let refuse = |allowed| InvalidAddress { address: address.to_owned(), allowed };
-        let (host, port, bracketed) = match address.strip_prefix('[') {
+        let (host, port) = match address.strip_prefix('[') {
             Some(rest) => {
                 let (host, port) =
                     rest.split_once(']').ok_or(refuse("[IPv6] or [IPv6]:port, with its bracket closed"))?;
@@ -54,16 +66,18 @@ impl ServerAddress {
                     "" => None,
                     port => Some(port.strip_prefix(':').ok_or(refuse("[IPv6] or [IPv6]:port"))?),
                 };
-                (host, port, true)
+                (host, port)
             }
             None => match address.split_once(':') {
-                None => (address, None, false),
+                None => (address, None),
                 Some((_, port)) if port.contains(':') => return Err(refuse("an IPv6 address in square brackets")),
-                Some((host, port)) => (host, Some(port), false),
+                Some((host, port)) => (host, Some(port)),
             },
         };
         if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/?#%],\0".contains(char)) {
-            return Err(refuse("host or host:port, where host is a name or an IP address"));
+            return Err(refuse(
+                "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock",
+            ));
         }
         let port = match port {
             None => DEFAULT_PORT,
@@ -74,8 +88,31 @@ impl ServerAddress {
             Some(_) => return Err(refuse("host or host:port, where port is 1 to 65535")),
         };
         let host = host.to_lowercase();
-        let text = if bracketed { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        Ok(Self { host: Host::Tcp { name: host, port }, text: text.into() })
+        Ok(Self::tcp(host, port))
+    }
+
+    /// A server at a port of TCP. The name is in lower case, and an IPv6 address has no brackets.
+    pub(crate) fn tcp(name: String, port: u16) -> Self {
+        let text = if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") };
+        Self { host: Host::Tcp { name, port }, text: text.into() }
+    }
+
+    /// Where the server listens.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The address in one piece: `host:port`, with an IPv6 address in brackets, or the path of a socket.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 
@@ -109,10 +146,22 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_ends_in_sock_is_a_socket() {
+        for path in ["/run/MongoDB-27017.sock", "run/mongodb.sock", "/a b/:1,2.sock"] {
+            let address = ServerAddress::parse(path).unwrap();
+            assert_eq!(address.host(), &Host::Unix { path: path.into() });
+            assert_eq!((address.as_str(), address.to_string().as_str()), (path, path));
+        }
+        let name = ServerAddress::parse("mongodb.sock").unwrap();
+        assert_eq!(name.host(), &Host::Tcp { name: "mongodb.sock".into(), port: 27017 });
+        assert!(ServerAddress::parse("/run/\0.sock").is_err());
+    }
+
+    #[test]
     fn a_connection_string_is_refused_without_being_repeated() {
         for address in ["mongodb://user:secret@host", "user:secret@host", "mongodb://host"] {
             let error = ServerAddress::parse(address).unwrap_err().to_string();
-            assert!(error.contains("connection strings are not supported yet"), "{error}");
+            assert!(error.contains("Options::parse"), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }
     }
@@ -120,10 +169,16 @@ mod tests {
     #[test]
     fn anything_else_is_refused_with_what_would_be_accepted() {
         let refusals = [
-            ("", "host or host:port, where host is a name or an IP address"),
-            (":27017", "host or host:port, where host is a name or an IP address"),
-            ("/run/mongodb.sock", "host or host:port, where host is a name or an IP address"),
-            ("host,host2", "host or host:port, where host is a name or an IP address"),
+            ("", "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock"),
+            (":27017", "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock"),
+            (
+                "/run/mongodb.socket",
+                "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock",
+            ),
+            (
+                "host,host2",
+                "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock",
+            ),
             ("host:", "host or host:port, where port is 1 to 65535"),
             ("host:0", "host or host:port, where port is 1 to 65535"),
             ("host:65536", "host or host:port, where port is 1 to 65535"),

@@ -1,5 +1,7 @@
 //! The compressors that the two ends of a connection may agree on.
 
+use super::InvalidOption;
+
 /// A compressor of messages (OP_COMPRESSED specification).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -15,6 +17,9 @@ pub enum Compressor {
     Zstd,
 }
 
+/// zlib's own default level.
+pub(super) const DEFAULT_ZLIB_LEVEL: i32 = -1;
+
 impl Compressor {
     /// The compressor's name in connection strings and in the handshake.
     #[must_use]
@@ -26,6 +31,16 @@ impl Compressor {
         }
     }
 
+    /// The compressor of that name, at its default level.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        match name {
+            "snappy" => Some(Self::Snappy),
+            "zlib" => Some(Self::Zlib { level: DEFAULT_ZLIB_LEVEL }),
+            "zstd" => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+
     /// Whether this build has the compressor: each is a feature of its own, named like it, and all are default features.
     #[must_use]
     pub fn is_supported(self) -> bool {
@@ -33,6 +48,26 @@ impl Compressor {
             Self::Snappy => cfg!(feature = "snappy"),
             Self::Zlib { .. } => cfg!(feature = "zlib"),
             Self::Zstd => cfg!(feature = "zstd"),
+        }
+    }
+
+    /// The compressors that this build of wharf has, as an error lists them.
+    pub(super) fn available() -> String {
+        let all = [Self::Snappy, Self::Zlib { level: DEFAULT_ZLIB_LEVEL }, Self::Zstd];
+        let names: Vec<_> = all.into_iter().filter(|one| one.is_supported()).map(Self::name).collect();
+        match names.is_empty() {
+            true => "left out, because this build of wharf has no compressor".to_owned(),
+            false => format!("of {}", names.join(", ")),
+        }
+    }
+
+    pub(super) fn check(self) -> Result<(), InvalidOption> {
+        match self {
+            Self::Zlib { level } if !(-1..=9).contains(&level) => {
+                Err(InvalidOption::new("zlibCompressionLevel", level.to_string(), "-1 (zlib's default) to 9"))
+            }
+            _ if !self.is_supported() => Err(InvalidOption::new("compressors", self.name(), Self::available())),
+            _ => Ok(()),
         }
     }
 }

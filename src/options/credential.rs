@@ -19,15 +19,26 @@ use super::{InvalidOption, Secret};
 ///     .mechanism_property("TOKEN_RESOURCE", "api://cluster");
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 #[must_use]
 pub struct Credential {
-    pub(crate) username: Option<String>,
-    pub(crate) password: Option<Secret>,
-    /// The database that was named, if one was: see [`Credential::effective_source`].
-    pub(crate) source: Option<String>,
-    pub(crate) mechanism: Option<Mechanism>,
+    /// The user's name.
+    pub username: Option<String>,
+    /// The user's password.
+    pub password: Option<Secret>,
+    /// `authSource`: the database that the user is defined in, where one was named: see
+    /// [`effective_source`](Self::effective_source) for the defaults.
+    pub source: Option<String>,
+    /// `authMechanism`. By default it is negotiated with the server.
+    pub mechanism: Option<Mechanism>,
     /// `authMechanismProperties`, in the order in which they were given.
-    pub(crate) mechanism_properties: Vec<(String, Secret)>,
+    pub mechanism_properties: Vec<(String, Secret)>,
+    #[cfg(feature = "aws")]
+    pub(crate) aws_provider: Option<super::aws::Provider>,
+    #[cfg(feature = "oidc")]
+    pub(crate) oidc: super::OidcOptions,
+    #[cfg(any(feature = "aws", feature = "oidc"))]
+    pub(crate) cloud: super::CloudEnvironment,
 }
 
 /// `authMechanism`: how a client proves who it is.
@@ -115,21 +126,19 @@ impl Credential {
         Self { mechanism: Some(mechanism), ..Self::default() }
     }
 
-    /// The user's name, for a mechanism that wants a name but no password.
+    /// Sets [`username`](Self#structfield.username), for a mechanism that wants a name but no password.
     pub fn username(mut self, username: impl Into<String>) -> Self {
         self.username = Some(username.into());
         self
     }
 
-    /// `authMechanism`.
+    /// Sets [`mechanism`](Self#structfield.mechanism).
     pub fn mechanism(mut self, mechanism: Mechanism) -> Self {
         self.mechanism = Some(mechanism);
         self
     }
 
-    /// `authSource`: the database that the user is defined in. By default `$external` where the mechanism is
-    /// `MONGODB-X509`, `MONGODB-AWS`, `MONGODB-OIDC` or `GSSAPI`, and there it may be no other. Otherwise the
-    /// connection string's database; where it names none, `$external` for `PLAIN` and `admin` for the rest.
+    /// Sets [`source`](Self#structfield.source).
     pub fn source(mut self, database: impl Into<String>) -> Self {
         self.source = Some(database.into());
         self
@@ -148,9 +157,14 @@ impl Credential {
         self
     }
 
-    /// The database that the user is defined in: the one that was named, or the default of the mechanism and of the
-    /// connection string's database.
-    pub(crate) fn effective_source<'a>(&'a self, default_database: Option<&'a str>) -> &'a str {
+    /// The database that the user is defined in.
+    ///
+    /// That is the [`source`](Self#structfield.source), where one was named; `$external` and no other where the
+    /// mechanism is `MONGODB-X509`, `MONGODB-AWS`, `MONGODB-OIDC` or `GSSAPI`; otherwise
+    /// [`Options::default_database`](super::Options#structfield.default_database), and where there is none, `$external` for
+    /// `PLAIN` and `admin` for the rest.
+    #[must_use]
+    pub fn effective_source<'a>(&'a self, default_database: Option<&'a str>) -> &'a str {
         match (&self.source, self.mechanism) {
             (Some(source), _) => source,
             (None, Some(mechanism)) if mechanism.is_external() => EXTERNAL,
@@ -160,7 +174,8 @@ impl Credential {
     }
 
     /// The value of a mechanism property, by its name in any case.
-    pub(crate) fn property(&self, name: &str) -> Option<&Secret> {
+    #[must_use]
+    pub fn property(&self, name: &str) -> Option<&Secret> {
         self.mechanism_properties
             .iter()
             .rev()
@@ -182,6 +197,7 @@ impl Credential {
             return Err(InvalidOption::new("authSource", source, format!("{EXTERNAL} with authMechanism={name}")));
         }
         self.check_properties(&format!("authMechanism={name}"), mechanism.properties())?;
+        self.check_callbacks(mechanism)?;
         match mechanism {
             Mechanism::ScramSha1 | Mechanism::ScramSha256 | Mechanism::Plain => {
                 self.require_username(&format!("authMechanism={name}"))?;
@@ -193,7 +209,14 @@ impl Credential {
             }
             Mechanism::MongoDbX509 => self.refuse_password(name),
             Mechanism::MongoDbAws => self.refuse_username(name).and(self.refuse_password(name)),
-            Mechanism::MongoDbOidc => self.refuse_password(name).and_then(|()| self.check_environment()),
+            Mechanism::MongoDbOidc => {
+                self.refuse_password(name)?;
+                #[cfg(feature = "oidc")]
+                if self.oidc.validate(self.property("ENVIRONMENT").map(Secret::reveal))? {
+                    return self.refuse_resource("a callback");
+                }
+                self.check_environment()
+            }
         }
     }
 
@@ -254,6 +277,32 @@ impl Credential {
         }
     }
 
+    fn refuse_resource(&self, with: &str) -> Result<(), InvalidOption> {
+        let allowed = || format!("left out with {with}");
+        match self.property("TOKEN_RESOURCE") {
+            Some(_) => Err(InvalidOption::new("TOKEN_RESOURCE of authMechanismProperties", "given", allowed())),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses callbacks that the mechanism never calls.
+    fn check_callbacks(&self, mechanism: Mechanism) -> Result<(), InvalidOption> {
+        #[cfg(feature = "aws")]
+        if self.aws_provider.is_some() && mechanism != Mechanism::MongoDbAws {
+            return Err(InvalidOption::new(
+                "AWS_CREDENTIAL_PROVIDER",
+                "given",
+                "left out unless authMechanism=MONGODB-AWS",
+            ));
+        }
+        #[cfg(feature = "oidc")]
+        if self.oidc != super::OidcOptions::default() && mechanism != Mechanism::MongoDbOidc {
+            return Err(InvalidOption::new("OIDC_CALLBACK", "given", "left out unless authMechanism=MONGODB-OIDC"));
+        }
+        let _ = mechanism;
+        Ok(())
+    }
+
     fn check_environment(&self) -> Result<(), InvalidOption> {
         let environment = self.property("ENVIRONMENT").map(Secret::reveal);
         let resource = self.property("TOKEN_RESOURCE");
@@ -274,11 +323,7 @@ impl Credential {
                 "not given",
                 format!("a URI with ENVIRONMENT={needing}"),
             )),
-            (Some(other @ ("k8s" | "test")), Some(_)) => Err(InvalidOption::new(
-                "TOKEN_RESOURCE of authMechanismProperties",
-                "given",
-                format!("left out with ENVIRONMENT={other}"),
-            )),
+            (Some(other @ ("k8s" | "test")), Some(_)) => self.refuse_resource(&format!("ENVIRONMENT={other}")),
             (Some(unknown), _) => refuse_environment(unknown),
         }
     }

@@ -9,6 +9,10 @@ use thiserror::Error;
 
 #[cfg(not(loom))]
 mod address;
+#[cfg(all(not(loom), feature = "aws"))]
+pub(crate) mod aws;
+#[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
+mod cloud;
 #[cfg(not(loom))]
 mod compressor;
 #[cfg(not(loom))]
@@ -17,18 +21,38 @@ mod credential;
 mod deployment;
 #[cfg(not(loom))]
 mod driver_info;
+#[cfg(not(loom))]
+mod monitoring;
+#[cfg(all(not(loom), feature = "oidc"))]
+mod oidc;
 mod pool;
 #[cfg(not(loom))]
 mod proxy;
+#[cfg(not(loom))]
+mod read_preference;
 #[cfg(not(loom))]
 mod secret;
 #[cfg(not(loom))]
 mod server_api;
 #[cfg(not(loom))]
+mod srv;
+#[cfg(not(loom))]
 mod tls;
+#[cfg(not(loom))]
+mod uri;
+#[cfg(not(loom))]
+mod validation;
+#[cfg(not(loom))]
+mod warning;
+#[cfg(not(loom))]
+mod write_concern;
 
 #[cfg(not(loom))]
 pub use address::{Host, InvalidAddress, ServerAddress};
+#[cfg(all(not(loom), feature = "aws"))]
+pub use aws::{AwsCredentialProvider, AwsCredentials};
+#[cfg(all(not(loom), any(feature = "aws", feature = "oidc")))]
+pub use cloud::{CallbackError, CallbackFuture, CloudEnvironment};
 #[cfg(not(loom))]
 pub use compressor::Compressor;
 #[cfg(not(loom))]
@@ -37,15 +61,29 @@ pub use credential::{Credential, Mechanism};
 pub use deployment::Options;
 #[cfg(not(loom))]
 pub use driver_info::DriverInfo;
+#[cfg(not(loom))]
+pub use monitoring::ServerMonitoringMode;
+#[cfg(all(not(loom), feature = "oidc"))]
+pub(crate) use oidc::{Callback, DEFAULT_ALLOWED_HOSTS, OidcOptions};
+#[cfg(all(not(loom), feature = "oidc"))]
+pub use oidc::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 pub use pool::{BackgroundInterval, MAX_CONNECTIONS, OptionValue, PoolOptions};
 #[cfg(not(loom))]
 pub use proxy::ProxyOptions;
 #[cfg(not(loom))]
+pub use read_preference::{ReadPreference, ReadPreferenceMode};
+#[cfg(not(loom))]
 pub use secret::Secret;
 #[cfg(not(loom))]
-pub use server_api::ServerApi;
+pub use server_api::{ServerApi, ServerApiVersion};
+#[cfg(not(loom))]
+pub use srv::SrvName;
 #[cfg(not(loom))]
 pub use tls::TlsOptions;
+#[cfg(not(loom))]
+pub use warning::UriWarning;
+#[cfg(not(loom))]
+pub use write_concern::{Acknowledgement, WriteConcern};
 
 /// An option has a value that cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -61,7 +99,7 @@ pub struct InvalidOption {
 
 #[cfg(not(loom))]
 impl InvalidOption {
-    fn new(option: &'static str, value: impl Into<String>, allowed: impl Into<String>) -> Self {
+    pub(crate) fn new(option: &'static str, value: impl Into<String>, allowed: impl Into<String>) -> Self {
         Self { option, value: value.into(), allowed: allowed.into() }
     }
 }

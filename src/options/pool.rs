@@ -126,22 +126,36 @@ impl PoolOptions {
     ///
     /// [`InvalidOption`] names the first offending option, its value and what is allowed.
     pub fn validate(&self) -> Result<(), InvalidOption> {
+        self.check()?;
+        self.check_together()
+    }
+
+    /// Refuses values that no other option could make work.
+    pub(super) fn check(&self) -> Result<(), InvalidOption> {
         let refuse = |option, value: String, allowed: String| Err(InvalidOption { option, value, allowed });
         if self.max_pool_size > MAX_CONNECTIONS {
             return refuse("maxPoolSize", self.max_pool_size.to_string(), format!("0 (no limit) to {MAX_CONNECTIONS}"));
         }
-        if self.min_pool_size > self.capacity() {
-            let most = match self.max_pool_size {
-                0 => format!("0 to {MAX_CONNECTIONS}"),
-                max => format!("0 to maxPoolSize ({max})"),
-            };
-            return refuse("minPoolSize", self.min_pool_size.to_string(), most);
+        if self.min_pool_size > MAX_CONNECTIONS {
+            return refuse("minPoolSize", self.min_pool_size.to_string(), format!("0 to {MAX_CONNECTIONS}"));
         }
         if self.max_connecting == 0 || self.max_connecting > MAX_CONNECTIONS {
             return refuse("maxConnecting", self.max_connecting.to_string(), format!("1 to {MAX_CONNECTIONS}"));
         }
         if self.background_interval == BackgroundInterval::Every(Duration::ZERO) {
             return refuse("backgroundInterval", "0 ms".into(), "a positive duration, or Never".into());
+        }
+        Ok(())
+    }
+
+    /// Refuses values that do not go together.
+    pub(super) fn check_together(&self) -> Result<(), InvalidOption> {
+        if self.min_pool_size > self.capacity() {
+            return Err(InvalidOption {
+                option: "minPoolSize",
+                value: self.min_pool_size.to_string(),
+                allowed: format!("0 to maxPoolSize ({})", self.capacity()),
+            });
         }
         Ok(())
     }

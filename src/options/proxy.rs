@@ -1,14 +1,22 @@
 //! A SOCKS5 proxy between the application and its servers.
 
-use super::Secret;
+use super::{InvalidOption, Secret};
+
+/// What one byte of length can say (RFC 1928 for names, RFC 1929 for the login).
+const LONGEST: usize = 255;
 
 /// A SOCKS5 proxy (SOCKS5 Support specification).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 #[must_use]
 pub struct ProxyOptions {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) login: Option<(String, Secret)>,
+    /// `proxyHost`: the proxy's name or IP address.
+    pub host: String,
+    /// `proxyPort`, never 0. Default 1080.
+    pub port: u16,
+    /// `proxyUsername` and `proxyPassword`, of 1 to 255 bytes each. By default the proxy is used without
+    /// authentication.
+    pub login: Option<(String, Secret)>,
 }
 
 impl ProxyOptions {
@@ -17,15 +25,33 @@ impl ProxyOptions {
         Self { host: host.into(), port: 1080, login: None }
     }
 
-    /// `proxyPort`. Default 1080.
+    /// Sets [`port`](Self#structfield.port).
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
         self
     }
 
-    /// `proxyUsername` and `proxyPassword`. By default the proxy is used without authentication.
+    /// Sets [`login`](Self#structfield.login).
     pub fn login(mut self, username: impl Into<String>, password: impl Into<Secret>) -> Self {
         self.login = Some((username.into(), password.into()));
         self
+    }
+
+    pub(super) fn check(&self) -> Result<(), InvalidOption> {
+        let fits = |text: &str| (1..=LONGEST).contains(&text.len());
+        let refuse = |option, value: String| Err(InvalidOption::new(option, value, format!("1 to {LONGEST} bytes")));
+        if !fits(&self.host) {
+            return refuse("proxyHost", format!("{:?} ({} bytes)", self.host, self.host.len()));
+        }
+        if self.port == 0 {
+            return Err(InvalidOption::new("proxyPort", "0", "1 to 65535"));
+        }
+        match &self.login {
+            Some((name, _)) if !fits(name) => refuse("proxyUsername", format!("{name:?} ({} bytes)", name.len())),
+            Some((_, password)) if !fits(password.reveal()) => {
+                refuse("proxyPassword", format!("one of {} bytes", password.reveal().len()))
+            }
+            _ => Ok(()),
+        }
     }
 }

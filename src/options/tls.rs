@@ -6,46 +6,76 @@ use super::Secret;
 
 /// The options of TLS. `TlsOptions::default()` trusts the system's certificate authorities and checks everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 #[must_use]
 pub struct TlsOptions {
-    pub(crate) ca_file: Option<PathBuf>,
-    pub(crate) certificate_key_file: Option<PathBuf>,
-    pub(crate) certificate_key_file_password: Option<Secret>,
-    pub(crate) allow_invalid_certificates: bool,
-    pub(crate) allow_invalid_hostnames: bool,
-    pub(crate) disable_ocsp_endpoint_check: bool,
-    pub(crate) disable_certificate_revocation_check: bool,
+    /// `tlsCAFile`: a PEM file with the certificate authorities to trust, instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// `tlsCertificateKeyFile`: a PEM file with the client's certificate chain and its private key.
+    pub certificate_key_file: Option<PathBuf>,
+    /// `tlsCertificateKeyFilePassword`: what the private key is encrypted with.
+    pub certificate_key_file_password: Option<Secret>,
+    /// `tlsAllowInvalidCertificates`: accept any certificate. Whoever is between the two ends can then read and change
+    /// everything. Default `false`.
+    pub allow_invalid_certificates: bool,
+    /// `tlsAllowInvalidHostnames`: accept a certificate of another name. Default `false`.
+    pub allow_invalid_hostnames: bool,
+    /// `tlsDisableOCSPEndpointCheck`: do not ask the certificate authority whether a certificate was revoked. wharf never
+    /// does, so this changes nothing. Default `false`.
+    pub disable_ocsp_endpoint_check: bool,
+    /// `tlsDisableCertificateRevocationCheck`: do not check whether a certificate was revoked. Default `false`.
+    pub disable_certificate_revocation_check: bool,
 }
 
 impl TlsOptions {
-    /// `tlsCAFile`: a PEM file with the certificate authorities to trust, instead of the system's.
+    /// Sets [`ca_file`](Self#structfield.ca_file).
     pub fn ca_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(file.into());
         self
     }
 
-    /// `tlsCertificateKeyFile`: a PEM file with the client's certificate chain and its private key.
+    /// Sets [`certificate_key_file`](Self#structfield.certificate_key_file).
     pub fn certificate_key_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.certificate_key_file = Some(file.into());
         self
     }
 
-    /// `tlsCertificateKeyFilePassword`: what the private key is encrypted with.
+    /// Sets [`certificate_key_file_password`](Self#structfield.certificate_key_file_password).
     pub fn certificate_key_file_password(mut self, password: impl Into<Secret>) -> Self {
         self.certificate_key_file_password = Some(password.into());
         self
     }
 
-    /// `tlsAllowInvalidCertificates`: accept any certificate. Whoever is between the two ends can then read and change
-    /// everything.
+    /// Sets [`allow_invalid_certificates`](Self#structfield.allow_invalid_certificates).
     pub fn allow_invalid_certificates(mut self, allow: bool) -> Self {
         self.allow_invalid_certificates = allow;
         self
     }
 
-    /// `tlsAllowInvalidHostnames`: accept a certificate of another name.
+    /// Sets [`allow_invalid_hostnames`](Self#structfield.allow_invalid_hostnames).
     pub fn allow_invalid_hostnames(mut self, allow: bool) -> Self {
         self.allow_invalid_hostnames = allow;
+        self
+    }
+
+    /// Sets [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check).
+    pub fn disable_ocsp_endpoint_check(mut self, disable: bool) -> Self {
+        self.disable_ocsp_endpoint_check = disable;
+        self
+    }
+
+    /// Sets [`disable_certificate_revocation_check`](Self#structfield.disable_certificate_revocation_check).
+    pub fn disable_certificate_revocation_check(mut self, disable: bool) -> Self {
+        self.disable_certificate_revocation_check = disable;
+        self
+    }
+
+    /// `tlsInsecure`: everything that relaxes a check, at once: the two `allow_invalid_`, and the two `disable_`.
+    pub fn insecure(mut self, insecure: bool) -> Self {
+        self.allow_invalid_certificates = insecure;
+        self.allow_invalid_hostnames = insecure;
+        self.disable_ocsp_endpoint_check = insecure;
+        self.disable_certificate_revocation_check = insecure;
         self
     }
 }

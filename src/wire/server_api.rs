@@ -29,11 +29,12 @@ mod tests {
     use bson::{RawDocument, rawdoc};
 
     use super::*;
+    use crate::options::ServerApiVersion;
 
     #[test]
     fn only_what_was_set_is_declared() {
         let declared = |strict, deprecation_errors| {
-            let api = ServerApi { version: "1".to_owned(), strict, deprecation_errors };
+            let api = ServerApi { version: ServerApiVersion::V1, strict, deprecation_errors };
             let elements = elements(Some(&api));
             let mut bytes = (elements.len() as u32 + 5).to_le_bytes().to_vec();
             bytes.extend(elements);

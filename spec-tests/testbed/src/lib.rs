@@ -1,10 +1,12 @@
 //! What the tests and examples of wharf run against.
 
 pub mod certificates;
+pub mod dns;
 pub mod embedded;
 pub mod folder;
 pub mod mongod;
 pub mod provision;
 pub mod relay;
+pub mod scripted;
 pub mod socks;
 pub mod tls_front;

@@ -24,10 +24,14 @@ use zeroize::Zeroize;
 mod aws;
 mod conversation;
 mod failure;
+#[cfg(any(feature = "aws", feature = "oidc"))]
+mod http;
 mod keys;
 #[cfg(feature = "oidc")]
 mod oidc;
 mod scram;
+#[cfg(any(feature = "aws", feature = "oidc"))]
+mod token_file;
 
 pub use failure::{AuthenticationCause, AuthenticationFailed};
 
@@ -132,7 +136,7 @@ impl Authenticator {
             #[cfg(feature = "aws")]
             Some(Mechanism::MongoDbAws) => Method::Aws(aws::Aws::new(credential)?),
             #[cfg(feature = "oidc")]
-            Some(Mechanism::MongoDbOidc) => Method::Oidc(oidc::Oidc::new(credential)?),
+            Some(Mechanism::MongoDbOidc) => Method::Oidc(oidc::Oidc::new(options)?),
             #[allow(unreachable_patterns, reason = "reached only without the features of the arms above")]
             Some(mechanism @ (Mechanism::Gssapi | Mechanism::MongoDbAws | Mechanism::MongoDbOidc)) => {
                 return Err(unavailable(mechanism));
@@ -142,7 +146,7 @@ impl Authenticator {
     }
 
     /// What to send along with hello. Without it authentication works just as well, with a round trip more.
-    pub async fn speculation(&self) -> Speculation {
+    pub async fn speculation(&self, address: &ServerAddress) -> Speculation {
         let (command, state) = match &self.method {
             Method::Scram(scram) => {
                 // If there are no random bytes now, the conversation that follows says so.
@@ -161,7 +165,7 @@ impl Authenticator {
             #[cfg(feature = "aws")]
             Method::Aws(_) => (None, Speculated::Nothing),
             #[cfg(feature = "oidc")]
-            Method::Oidc(oidc) => match oidc.speculation().await {
+            Method::Oidc(oidc) => match oidc.speculation(address) {
                 None => (None, Speculated::Nothing),
                 Some((command, token)) => (Some(command), Speculated::Oidc(token)),
             },

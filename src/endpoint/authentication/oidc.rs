@@ -1,28 +1,93 @@
-//! The mechanism MONGODB-OIDC.
+//! The mechanism MONGODB-OIDC (Authentication specification, "MONGODB-OIDC").
+//!
+//! All connections share one access token ([`tokens`]), which comes from the application's callback or from an
+//! environment ([`source`]). A connection keeps the token that it was authenticated with, so that exactly that one is
+//! forgotten when the server refuses it later.
 
+use std::time::Duration;
+
+use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf};
+use tokio::time::Instant;
+use zeroize::Zeroizing;
 
 use super::{Cause, Conversation};
-use crate::options::{Credential, InvalidOption};
+use crate::endpoint::deadline::Deadline;
+use crate::options::{
+    CallbackFuture, DEFAULT_ALLOWED_HOSTS, Host, IdpInfo, InvalidOption, Mechanism, OidcContext, OidcToken, Options,
+    Secret, ServerAddress,
+};
+use crate::wire::WireError;
+use crate::wire::auth::oidc as messages;
+use crate::wire::auth::sasl::{self, SaslReply};
+
+mod source;
+mod tokens;
+
+use source::{NoToken, Source};
+use tokens::Tokens;
+
+pub(super) use tokens::Token;
+
+/// The database of users that the server does not keep itself.
+const DATABASE: &str = "$external";
+
+/// The version of [`OidcContext`].
+const VERSION: u32 = 1;
+
+/// How long a callback may take with a human.
+const HUMAN_LIMIT: Duration = Duration::from_secs(5 * 60);
+
+/// How long a callback may take without one, if `timeoutMS` does not say.
+const MACHINE_LIMIT: Duration = Duration::from_secs(60);
+
+/// The server's error for a token that it does not accept: AuthenticationFailed.
+const NOT_ACCEPTED: i32 = 18;
+
+/// How often a human's shared token is tried before the server is asked anew who issues tokens. A token that another
+/// connection has just obtained is worth another attempt, but not without end.
+const ROUNDS: u32 = 3;
 
 /// What all connections share for MONGODB-OIDC.
 #[derive(Debug)]
-pub(super) struct Oidc {}
-
-/// What one connection was last authenticated with.
-#[derive(Debug)]
-pub(super) struct Token {}
+pub(super) struct Oidc {
+    username: Option<String>,
+    source: Source,
+    /// With a human, the hosts that may be given tokens.
+    allowed_hosts: Option<Vec<String>>,
+    /// `timeoutMS`.
+    timeout: Option<Duration>,
+    tokens: Tokens,
+}
 
 impl Oidc {
-    pub fn new(credential: &Credential) -> Result<Self, InvalidOption> {
-        let _ = credential;
-        Err(super::unavailable(crate::options::Mechanism::MongoDbOidc))
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if there is not exactly one of a callback and an environment, or the environment lacks
+    /// something.
+    pub fn new(options: &Options) -> Result<Self, InvalidOption> {
+        let credential = options.credential.as_ref().expect("BUG: an authenticator is made of a credential");
+        let hosts = || match &credential.oidc.allowed_hosts {
+            Some(hosts) => hosts.iter().map(|host| host.to_lowercase()).collect(),
+            None => DEFAULT_ALLOWED_HOSTS.map(str::to_owned).to_vec(),
+        };
+        Ok(Self {
+            username: credential.username.clone(),
+            source: Source::new(credential)?,
+            allowed_hosts: credential.oidc.human_callback.is_some().then(hosts),
+            timeout: options.timeout,
+            tokens: Tokens::default(),
+        })
     }
 
-    /// The command to send along with hello (`saslStart`, without `db`), and the token that it carries; `None` if there
-    /// is no token yet.
-    pub async fn speculation(&self) -> Option<(RawDocumentBuf, Token)> {
-        None
+    /// The command to send along with hello (`saslStart`, with `db`), and the token that it carries; `None` if there
+    /// is no token yet, or none for that server.
+    pub fn speculation(&self, address: &ServerAddress) -> Option<(RawDocumentBuf, Token)> {
+        self.require_allowed(address).ok()?;
+        let token = self.tokens.current()?;
+        let mut command = start(&token);
+        command.append(cstr!("db"), DATABASE);
+        Some((command, token))
     }
 
     /// Authenticates a new connection. `speculated` is what was sent along with hello and the server's answer to it.
@@ -31,13 +96,177 @@ impl Oidc {
         conversation: &mut Conversation<'_>,
         speculated: Option<(Token, &RawDocument)>,
     ) -> Result<Token, Cause> {
-        let _ = (conversation, speculated);
-        unreachable!("BUG: no value of this type is made")
+        self.require_allowed(conversation.address).map_err(provider)?;
+        match speculated {
+            // A token that was refused here stays: the conversation proper finds out why.
+            Some((token, reply)) if SaslReply::read(reply).is_ok_and(|reply| reply.done) => Ok(token),
+            _ if self.allowed_hosts.is_some() => self.authenticate_by_human(conversation).await,
+            _ => self.authenticate_by_machine(conversation).await,
+        }
     }
 
     /// Authenticates a connection again whose token the server no longer accepts (error 391).
     pub async fn reauthenticate(&self, conversation: &mut Conversation<'_>, token: &mut Token) -> Result<(), Cause> {
-        let _ = (conversation, token);
-        unreachable!("BUG: no value of this type is made")
+        self.tokens.invalidate(token);
+        *token = self.authenticate(conversation, None).await?;
+        Ok(())
+    }
+
+    async fn authenticate_by_machine(&self, conversation: &mut Conversation<'_>) -> Result<Token, Cause> {
+        let (token, is_new) = self.token(conversation, None, None).await?;
+        let outcome = one_step(conversation, &token).await;
+        if is_new || !is_not_accepted(&outcome) {
+            return outcome.map(|()| token);
+        }
+        self.tokens.invalidate(&token);
+        let (token, _) = self.token(conversation, None, None).await?;
+        one_step(conversation, &token).await.map(|()| token)
+    }
+
+    async fn authenticate_by_human(&self, conversation: &mut Conversation<'_>) -> Result<Token, Cause> {
+        for _ in 0..ROUNDS {
+            if let Some(token) = self.tokens.current() {
+                let outcome = one_step(conversation, &token).await;
+                if !is_not_accepted(&outcome) {
+                    return outcome.map(|()| token);
+                }
+                self.tokens.invalidate(&token);
+            }
+            let Some((refresh_token, idp_info)) = self.tokens.refresh() else { break };
+            let (token, _) = self.token(conversation, Some(idp_info), Some(refresh_token)).await?;
+            let outcome = one_step(conversation, &token).await;
+            if !is_not_accepted(&outcome) {
+                return outcome.map(|()| token);
+            }
+            self.tokens.invalidate_with_refresh(&token);
+        }
+        self.two_steps(conversation).await
+    }
+
+    /// Asks the server who issues tokens, has one issued, and shows it to the server.
+    async fn two_steps(&self, conversation: &mut Conversation<'_>) -> Result<Token, Cause> {
+        let payload = messages::principal(self.username.as_deref());
+        let command = sasl::start(Mechanism::MongoDbOidc, payload.as_bytes(), None);
+        let reply = conversation.run(DATABASE, &command).await?.to_owned();
+        let reply = SaslReply::read(&reply)?;
+        require_done(&reply, false)?;
+        let idp_info = messages::read_idp(reply.payload)?;
+        // A refresh token must not be passed on here, because another provider may have issued it.
+        let (token, _) = self.token(conversation, Some(idp_info), None).await?;
+
+        let payload = Zeroizing::new(messages::token(token.reveal()).into_bytes());
+        let command = sasl::advance(&reply.conversation_id, &payload);
+        finish(conversation, command).await.map(|()| token)
+    }
+
+    /// The shared token, which is obtained if there is none; and whether this call obtained it.
+    ///
+    /// The time that it takes does not count towards `connectTimeoutMS`, unless `timeoutMS` limits both.
+    async fn token(
+        &self,
+        conversation: &mut Conversation<'_>,
+        idp_info: Option<IdpInfo>,
+        refresh_token: Option<Secret>,
+    ) -> Result<(Token, bool), Cause> {
+        let started = Instant::now();
+        let (timeout, counts) = self.limit(conversation.deadline);
+        let context =
+            OidcContext { timeout, version: VERSION, username: self.username.clone(), idp_info, refresh_token };
+        let idp_info = context.idp_info.clone();
+        let call = || -> CallbackFuture<'_, OidcToken> { self.source.token(context) };
+        let outcome = self.tokens.current_or(timeout, idp_info, call).await;
+        if !counts {
+            conversation.deadline = conversation.deadline.later_by(started.elapsed());
+        }
+        outcome.map_err(provider)
+    }
+
+    /// How long a callback may take, and whether that counts towards `connectTimeoutMS`.
+    fn limit(&self, deadline: Deadline) -> (Duration, bool) {
+        match (&self.allowed_hosts, self.timeout) {
+            (Some(_), _) => (HUMAN_LIMIT, false),
+            (None, None) => (MACHINE_LIMIT, false),
+            (None, Some(timeout)) => {
+                let timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+                let limit = [timeout, deadline.remaining()].into_iter().flatten().min();
+                (limit.unwrap_or(MACHINE_LIMIT), true)
+            }
+        }
+    }
+
+    /// Refuses a server that a human's tokens must not be shown to ("ALLOWED_HOSTS").
+    fn require_allowed(&self, address: &ServerAddress) -> Result<(), NoToken> {
+        let Some(allowed) = &self.allowed_hosts else { return Ok(()) };
+        let is_allowed = |host: &str| allowed.iter().any(|pattern| matches(pattern, host));
+        match &address.host {
+            Host::Tcp { name, .. } if is_allowed(name) => Ok(()),
+            _ => Err(NoToken::Host { host: address.text.to_string(), allowed: allowed.join(", ") }),
+        }
+    }
+}
+
+/// Whether a pattern, in lower case, stands for the host.
+fn matches(pattern: &str, host: &str) -> bool {
+    match pattern.strip_prefix('*') {
+        // The period stays, so that `*.example.com` stands for neither `example.com` nor `badexample.com`.
+        Some(end) if end.starts_with('.') => host.len() > end.len() && host.ends_with(end),
+        _ => host == pattern,
+    }
+}
+
+fn start(token: &Token) -> RawDocumentBuf {
+    let payload = Zeroizing::new(messages::token(token.reveal()).into_bytes());
+    sasl::start(Mechanism::MongoDbOidc, &payload, None)
+}
+
+/// Shows a token to the server.
+async fn one_step(conversation: &mut Conversation<'_>, token: &Token) -> Result<(), Cause> {
+    finish(conversation, start(token)).await
+}
+
+/// Runs the last command of a conversation, which carries a token.
+async fn finish(conversation: &mut Conversation<'_>, command: RawDocumentBuf) -> Result<(), Cause> {
+    require_done(&SaslReply::read(conversation.run_secret(DATABASE, command).await?)?, true)?;
+    Ok(())
+}
+
+fn require_done(reply: &SaslReply<'_>, done: bool) -> Result<(), WireError> {
+    let allowed = if done { "true after the last message" } else { "false before the last message" };
+    match reply.done == done {
+        true => Ok(()),
+        false => Err(WireError::ReplyField { field: "done", value: reply.done.to_string(), allowed }),
+    }
+}
+
+fn is_not_accepted(outcome: &Result<(), Cause>) -> bool {
+    matches!(outcome, Err(Cause::Refused(error)) if error.code == NOT_ACCEPTED)
+}
+
+fn provider(error: NoToken) -> Cause {
+    Cause::Provider(Box::new(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_stands_for_the_hosts_below_its_domain_only() {
+        for (pattern, host, expected) in [
+            ("localhost", "localhost", true),
+            ("localhost", "localhost.example.com", false),
+            ("::1", "::1", true),
+            ("*.mongodb.net", "a.mongodb.net", true),
+            ("*.mongodb.net", "a.b.mongodb.net", true),
+            ("*.mongodb.net", "mongodb.net", false),
+            ("*.mongodb.net", ".mongodb.net", false),
+            ("*.mongodb.net", "badmongodb.net", false),
+            ("*.mongodb.net", "a.mongodb.net.example.com", false),
+            ("*mongodb.net", "badmongodb.net", false),
+            ("*", "anything", false),
+            ("", "anything", false),
+        ] {
+            assert_eq!(matches(pattern, host), expected, "{pattern} {host}");
+        }
     }
 }

@@ -5,7 +5,13 @@
 //! - [`scram`]: the messages of SCRAM-SHA-1 and SCRAM-SHA-256.
 //! - [`plain`]: the message of PLAIN.
 //! - [`x509`]: the command of MONGODB-X509.
+//! - `aws`: the messages of MONGODB-AWS.
+//! - `oidc`: the messages of MONGODB-OIDC.
 
+#[cfg(feature = "aws")]
+pub mod aws;
+#[cfg(feature = "oidc")]
+pub mod oidc;
 pub mod plain;
 pub mod sasl;
 pub mod scram;

@@ -1,0 +1,93 @@
+//! Servers that fall silent or close the connection in the middle of a conversation.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use wharf::endpoint::ConnectTimeout;
+use wharf_testbed::scripted::{Answer, Script, ScriptedServer, reply_length};
+
+use super::scripted_scram::{Behaviour, credential, replies};
+use super::*;
+
+/// A server whose conversation has four commands, so that each message of SCRAM is one of its own.
+fn longest() -> Behaviour {
+    Behaviour { wants_empty_exchange: true, ..Behaviour::default() }
+}
+
+/// A server that answers so many commands of a connection, and then as `last` says with the answer it would have given.
+async fn answering(commands: usize, last: impl Fn(Document) -> Answer + Clone + Send + 'static) -> ScriptedServer {
+    let script = move || -> Script {
+        let (mut reply, last, mut answered) = (replies(longest()), last.clone(), 0);
+        Box::new(move |command| {
+            let reply = reply(command);
+            answered += 1;
+            if answered <= commands { Answer::Reply(reply) } else { last(reply) }
+        })
+    };
+    ScriptedServer::start(script).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_server_that_falls_silent_is_given_up_at_the_connect_timeout() {
+    let limit = Duration::from_secs(3_000);
+    for answered in 1..4 {
+        let server = answering(answered, |_| Answer::Hang).await;
+        let options = Options::new([&*server.address()]).unwrap().credential(credential()).connect_timeout(limit);
+        let endpoint = options.endpoint().unwrap();
+        let connecting = tokio::spawn(async move { endpoint.connect().await });
+        server.until(answered + 1).await;
+        tokio::time::pause();
+        tokio::time::advance(limit).await;
+        let error = connecting.await.unwrap().unwrap_err();
+        tokio::time::resume();
+        let AuthenticationCause::Timeout(timeout) = &failure(&error).cause else { panic!("another cause: {error}") };
+        assert_eq!(*timeout, ConnectTimeout { limit });
+        assert_eq!(server.commands().len(), answered + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_closed_at_any_byte_of_any_reply_is_a_network_error() {
+    for answered in 1..4 {
+        let (bytes, length) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (cut, noted) = (Arc::clone(&bytes), Arc::clone(&length));
+        let server = answering(answered, move |reply| {
+            noted.store(reply_length(&reply), Ordering::SeqCst);
+            Answer::Cut(reply, cut.load(Ordering::SeqCst))
+        })
+        .await;
+        let endpoint = Options::new([&*server.address()]).unwrap().credential(credential()).endpoint().unwrap();
+        loop {
+            let error = tokio::time::timeout(AGES, endpoint.connect()).await.unwrap().unwrap_err();
+            let AuthenticationCause::Network(error) = &failure(&error).cause else { panic!("another cause: {error}") };
+            assert!(matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset), "{error}");
+            if bytes.fetch_add(1, Ordering::SeqCst) + 1 == length.load(Ordering::SeqCst) {
+                break;
+            }
+        }
+        let bytes = bytes.load(Ordering::SeqCst);
+        assert!(bytes > 60, "only {bytes} bytes were cut: is it the reply that was looked at?");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_closes_the_connection_instead_of_answering_is_a_network_error() {
+    for answered in 1..4 {
+        let server = answering(answered, |_| Answer::Close).await;
+        let error = connect(&server.address(), credential()).await.unwrap_err();
+        assert!(matches!(failure(&error).cause, AuthenticationCause::Network(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_pool_reports_the_failure_and_keeps_no_connection() {
+    let server = answering(2, |_| Answer::Close).await;
+    let endpoint = Options::new([&*server.address()]).unwrap().credential(credential()).endpoint().unwrap();
+    let pool = endpoint.pool().build().unwrap();
+    pool.ready();
+    let error = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap_err();
+    let wharf::CheckOutError::Connection(error) = error else { panic!("another error: {error}") };
+    assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE));
+    assert!(error.cause().is::<AuthenticationFailed>());
+    assert_eq!(error.connection_id(), 1);
+}

@@ -1,0 +1,215 @@
+//! A real server with users of all kinds (Authentication specification, "Test Plan").
+
+use super::*;
+
+/// Both mechanisms' names.
+const BOTH: [&str; 2] = ["SCRAM-SHA-1", "SCRAM-SHA-256"];
+
+/// A server that demands authentication, and has the users of the specification's tests.
+struct Server {
+    mongod: Mongod,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let server = Self { mongod: Mongod::start(MongodOptions { auth: true, ..MongodOptions::default() }).unwrap() };
+        // The first user may be created without authentication, from the same machine.
+        let mut first = Options::new([&*server.address()]).unwrap().endpoint().unwrap().connect().await.unwrap();
+        create(&mut first, "admin", "root", "root", &BOTH).await;
+        drop(first);
+
+        let mut root = server.root().await;
+        create(&mut root, "admin", "sha1", "sha1", &BOTH[..1]).await;
+        create(&mut root, "admin", "sha256", "sha256", &BOTH[1..]).await;
+        create(&mut root, "admin", "both", "both", &BOTH).await;
+        create(&mut root, "admin", "IX", "IX", &BOTH[1..]).await;
+        create(&mut root, "admin", "\u{2168}", "\u{2163}", &BOTH[1..]).await;
+        create(&mut root, "admin", "a=b,c", "p=w,d:@/", &BOTH).await;
+        create(&mut root, "admin", "weird", "\u{2163}\u{a0}\u{1f980}", &BOTH[..1]).await;
+        create(&mut root, "shop", "clerk", "till", &BOTH).await;
+        server
+    }
+
+    fn address(&self) -> String {
+        self.mongod.address().to_string()
+    }
+
+    async fn root(&self) -> EndpointConnection {
+        connect(&self.address(), Credential::new("root", "root")).await.unwrap()
+    }
+
+    async fn requests(root: &mut EndpointConnection) -> i64 {
+        let status = run(root, "admin", doc! { "serverStatus": 1 }).await;
+        status.get_document("network").unwrap().get_i64("numRequests").unwrap()
+    }
+}
+
+async fn create(root: &mut EndpointConnection, database: &str, name: &str, password: &str, mechanisms: &[&str]) {
+    let command = doc! {
+        "createUser": name, "pwd": password, "mechanisms": mechanisms, "roles": [{ "role": "root", "db": "admin" }],
+    };
+    run(root, database, command).await;
+}
+
+/// The server that the tests of this file share while they run.
+async fn shared() -> Arc<Server> {
+    static SHARED: tokio::sync::Mutex<Weak<Server>> = tokio::sync::Mutex::const_new(Weak::new());
+    let mut shared = SHARED.lock().await;
+    if let Some(running) = shared.upgrade() {
+        return running;
+    }
+    let started = Arc::new(Server::start().await);
+    *shared = Arc::downgrade(&started);
+    started
+}
+
+/// Connects, and runs a command that needs authentication.
+async fn prove(server: &Server, credential: Credential) -> Result<(), EstablishError> {
+    let mut connection = connect(&server.address(), credential).await?;
+    run(&mut connection, "admin", doc! { "dbStats": 1 }).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_user_is_authenticated_by_each_mechanism_it_has_and_without_naming_one() {
+    let server = shared().await;
+    let (sha1, sha256) = (Mechanism::ScramSha1, Mechanism::ScramSha256);
+    for (name, has) in [("sha1", &[sha1][..]), ("sha256", &[sha256]), ("both", &[sha1, sha256])] {
+        prove(&server, Credential::new(name, name)).await.unwrap();
+        for mechanism in [sha1, sha256] {
+            let outcome = prove(&server, Credential::new(name, name).mechanism(mechanism)).await;
+            match outcome {
+                Ok(()) => assert!(has.contains(&mechanism), "{name} by {mechanism:?}"),
+                Err(error) => {
+                    assert!(!has.contains(&mechanism), "{name} by {mechanism:?}: {error}");
+                    assert_refused(&error);
+                    assert_eq!(failure(&error).mechanism, mechanism);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_authentication_the_server_serves_nobody() {
+    let server = shared().await;
+    let endpoint = Options::new([&*server.address()]).unwrap().endpoint().unwrap();
+    let mut connection = endpoint.connect().await.unwrap();
+    let refused = connection.run_command("admin", &rawdoc! { "dbStats": 1 }).await.unwrap_err();
+    assert_eq!(refused.command_error().unwrap().code, 13);
+}
+
+#[tokio::test]
+async fn whatever_is_wrong_the_error_says_who_was_refused_but_not_the_password() {
+    let server = shared().await;
+    let wrong = [
+        Credential::new("both", "wrong-password"),
+        Credential::new("nobody", "wrong-password"),
+        Credential::new("both", "both").source("shop"),
+        Credential::new("clerk", "till"),
+        Credential::new("both", "wrong-password").mechanism(Mechanism::ScramSha256),
+        Credential::new("both", "wrong-password").mechanism(Mechanism::ScramSha1),
+        Credential::new("both", ""),
+    ];
+    for credential in wrong {
+        let error = connect(&server.address(), credential.clone()).await.unwrap_err();
+        assert_refused(&error);
+        for text in [error.to_string(), format!("{error:?}"), format!("{credential:?}")] {
+            assert!(!text.contains("wrong-password") && !text.contains("till"), "{text}");
+        }
+    }
+    let error = connect(&server.address(), Credential::new("both", "x").source("shop")).await.unwrap_err();
+    let failed = failure(&error);
+    assert_eq!((failed.username.as_deref(), &*failed.database), (Some("both"), "shop"));
+    let message = "authentication: user \"both\" of database \"shop\" (SCRAM-SHA-1): the server answered with error 18 \
+                   (AuthenticationFailed): Authentication failed.";
+    assert_eq!(error.to_string(), message);
+}
+
+#[tokio::test]
+async fn a_user_is_looked_for_in_its_source() {
+    let server = shared().await;
+    prove(&server, Credential::new("clerk", "till").source("shop")).await.unwrap();
+    let options = Options::new([&*server.address()]).unwrap().credential(Credential::new("clerk", "till"));
+    options.default_database("shop").endpoint().unwrap().connect().await.unwrap();
+}
+
+#[tokio::test]
+async fn passwords_are_prepared_for_sha_256_and_names_never() {
+    let server = shared().await;
+    let accepted = [
+        ("IX", "IX"),
+        ("IX", "I\u{ad}X"),
+        ("\u{2168}", "IV"),
+        ("\u{2168}", "I\u{ad}V"),
+        ("\u{2168}", "\u{2163}"),
+        ("a=b,c", "p=w,d:@/"),
+        // SHA-1 takes the password as it is, with what SASLprep maps and what it prohibits.
+        ("weird", "\u{2163}\u{a0}\u{1f980}"),
+    ];
+    for (name, password) in accepted {
+        prove(&server, Credential::new(name, password)).await.unwrap_or_else(|error| panic!("{name:?}: {error}"));
+    }
+    for (name, password) in [("I\u{ad}X", "IX"), ("IX", "IV"), ("weird", "IV \u{1f980}")] {
+        assert_refused(&prove(&server, Credential::new(name, password)).await.unwrap_err());
+    }
+    let prohibited = Credential::new("both", "a\u{7}b").mechanism(Mechanism::ScramSha256);
+    let error = connect(&server.address(), prohibited).await.unwrap_err();
+    assert!(matches!(failure(&error).cause, AuthenticationCause::Scram(ScramError::Password)), "{error}");
+}
+
+#[tokio::test]
+async fn the_first_message_travels_with_hello_and_saves_a_round_trip() {
+    // A server of its own, because it counts the requests of all.
+    let server = Server::start().await;
+    let mut root = server.root().await;
+    let mut round_trips = async |credential: Credential| {
+        let before = Server::requests(&mut root).await;
+        drop(connect(&server.address(), credential).await.unwrap());
+        Server::requests(&mut root).await - before - 1
+    };
+    // Hello and the proof.
+    assert_eq!(round_trips(Credential::new("both", "both")).await, 2);
+    assert_eq!(round_trips(Credential::new("both", "both").mechanism(Mechanism::ScramSha256)).await, 2);
+    assert_eq!(round_trips(Credential::new("sha1", "sha1").mechanism(Mechanism::ScramSha1)).await, 2);
+    // What began as SHA-256 must begin again for a user who has only SHA-1.
+    assert_eq!(round_trips(Credential::new("sha1", "sha1")).await, 3);
+}
+
+#[tokio::test]
+async fn a_pool_is_authenticated_whatever_number_of_connections_it_opens() {
+    let server = shared().await;
+    let options = Options::new([&*server.address()]).unwrap().credential(Credential::new("both", "both"));
+    let pool = options.endpoint().unwrap().pool().build().unwrap();
+    pool.ready();
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        let mut connection = pool.check_out().await.unwrap();
+        connection.run_command("admin", &rawdoc! { "dbStats": 1 }).await.unwrap();
+        held.push(connection);
+    }
+}
+
+#[tokio::test]
+async fn a_server_api_is_declared_during_authentication_too() {
+    let mongod = Mongod::start(MongodOptions {
+        auth: true,
+        extra_args: vec!["--setParameter".into(), "requireApiVersion=1".into()],
+        ..MongodOptions::default()
+    })
+    .unwrap();
+    let address = mongod.address().to_string();
+    let options = || Options::new([address.as_str()]).unwrap();
+    let refused = options().endpoint().unwrap().connect().await.unwrap_err();
+    assert_eq!((refused.stage, refused.source.is::<wharf::CommandError>()), (Stage::Hello, true), "{refused}");
+
+    let api = wharf::ServerApi::new(wharf::ServerApiVersion::V1);
+    let mut first = options().server_api(api.clone()).endpoint().unwrap().connect().await.unwrap();
+    create(&mut first, "admin", "both", "both", &BOTH).await;
+    let api = api.strict(true).deprecation_errors(true);
+    let declared = options().server_api(api).credential(Credential::new("both", "both"));
+    let mut declared = declared.endpoint().unwrap().connect().await.unwrap();
+    run(&mut declared, "admin", doc! { "ping": 1 }).await;
+    let refused = declared.run_command("admin", &rawdoc! { "serverStatus": 1 }).await.unwrap_err();
+    assert_eq!(&*refused.command_error().unwrap().code_name, "APIStrictError");
+}

@@ -1,0 +1,230 @@
+//! Conversations that no real server would hold, and those of mechanisms that a real server has only with LDAP or TLS.
+
+use bson::Bson;
+use wharf::wire::WireError;
+use wharf::wire::auth::scram::{MAX_ITERATIONS, MIN_ITERATIONS};
+use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
+
+use super::scripted_scram::{Behaviour, PASSWORD, credential, hello, payload, sasl, start};
+use super::*;
+
+/// Asserts that SCRAM-SHA-256 with a server that behaves like this fails, and returns why, in words.
+async fn refusal(behaviour: Behaviour) -> String {
+    let server = start(behaviour).await;
+    let error = connect(&server.address(), credential()).await.unwrap_err();
+    failure(&error).cause.to_string()
+}
+
+#[tokio::test]
+async fn both_the_shorter_and_the_longer_conversation_are_held() {
+    for (speculates, wants_empty_exchange, expected) in [
+        (true, false, &["isMaster", "saslContinue"][..]),
+        (false, false, &["isMaster", "saslStart", "saslContinue"]),
+        (true, true, &["isMaster", "saslContinue", "saslContinue"]),
+        (false, true, &["isMaster", "saslStart", "saslContinue", "saslContinue"]),
+    ] {
+        let server = start(Behaviour { speculates, wants_empty_exchange, ..Behaviour::default() }).await;
+        connect(&server.address(), credential()).await.unwrap();
+        assert_eq!(server.command_names(), expected);
+    }
+}
+
+#[tokio::test]
+async fn the_commands_have_the_fields_that_the_specification_wants() {
+    let server = start(Behaviour::default()).await;
+    connect(&server.address(), credential().source("shop")).await.unwrap();
+    let commands = server.commands();
+    let speculative = commands[0].get_document("speculativeAuthenticate").unwrap();
+    assert_eq!(speculative.get_str("db").unwrap(), "shop");
+    assert_eq!(commands[0].get_str("$db").unwrap(), "admin");
+    assert!(!commands[0].contains_key("saslSupportedMechs"));
+    for start in [speculative, &commands[1]] {
+        assert_eq!(start.get_i32("saslStart").unwrap(), 1);
+        assert_eq!(start.get_str("mechanism").unwrap(), "SCRAM-SHA-256");
+        assert_eq!(start.get_document("options").unwrap(), &doc! { "skipEmptyExchange": true });
+        assert!(payload(start).starts_with(b"n,,n=user,r="));
+    }
+    // Each conversation has a nonce of its own.
+    assert_ne!(payload(speculative), payload(&commands[1]));
+    assert_eq!(commands[1].get_str("$db").unwrap(), "shop");
+    assert_eq!(commands[2].get_i32("conversationId").unwrap(), 1);
+    assert_eq!(commands[2].get_str("$db").unwrap(), "shop");
+}
+
+#[tokio::test]
+async fn the_mechanism_is_negotiated_if_none_is_named() {
+    let both = Bson::from(vec!["NEW", "SCRAM-SHA-1", "SCRAM-SHA-256"]);
+    let server = start(Behaviour { mechanisms: Some(both), speculates: true, ..Behaviour::default() }).await;
+    connect(&server.address(), Credential::new("a.b=c", PASSWORD).source("shop")).await.unwrap();
+    let commands = server.commands();
+    assert_eq!(commands[0].get_str("saslSupportedMechs").unwrap(), "shop.a.b=c");
+    let speculative = commands[0].get_document("speculativeAuthenticate").unwrap();
+    assert_eq!(speculative.get_str("mechanism").unwrap(), "SCRAM-SHA-256");
+    assert_eq!(server.command_names(), ["isMaster", "saslContinue"]);
+
+    // Whatever else the server names, and if it names nothing, it is SCRAM-SHA-1: also where it replied to SCRAM-SHA-256.
+    for mechanisms in
+        [None, Some(Bson::from(vec!["SCRAM-SHA-1"])), Some(Bson::from(vec!["PLAIN", "NEW"])), Some(Bson::Null)]
+    {
+        let server = start(Behaviour { mechanisms, speculates: true, ..Behaviour::default() }).await;
+        let error = connect(&server.address(), Credential::new("user", PASSWORD)).await.unwrap_err();
+        assert_eq!(failure(&error).mechanism, Mechanism::ScramSha1);
+        let commands = server.commands();
+        assert_eq!(commands[1].get_str("mechanism").unwrap(), "SCRAM-SHA-1");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_the_password_is_refused() {
+    for speculates in [true, false] {
+        for wants_empty_exchange in [true, false] {
+            let behaviour = Behaviour { speculates, wants_empty_exchange, ..Behaviour::default() };
+            let with = |server_final| refusal(Behaviour { server_final: Some(server_final), ..behaviour.clone() });
+            let wrong = with("v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=").await;
+            assert_eq!(wrong, ScramError::ServerSignature.to_string());
+            assert_eq!(with("").await, ScramError::Missing { attribute: 'v' }.to_string());
+            let refused = ScramError::Refused { error: "invalid-proof".to_owned() };
+            assert_eq!(with("e=invalid-proof").await, refused.to_string());
+        }
+        let behaviour = Behaviour { speculates, ..Behaviour::default() };
+        let early = refusal(Behaviour { done_at_once: true, ..behaviour.clone() }).await;
+        assert_eq!(early, ScramError::EndedEarly.to_string());
+        let endless = refusal(Behaviour { never_done: true, ..behaviour.clone() }).await;
+        assert_eq!(endless, AuthenticationCause::Endless.to_string());
+        let foreign = refusal(Behaviour { nonce: Some("foreign"), ..behaviour }).await;
+        assert_eq!(foreign, ScramError::Nonce.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_wants_too_few_or_too_many_iterations_gets_no_proof() {
+    for iterations in [1, u64::from(MIN_ITERATIONS) - 1, u64::from(MAX_ITERATIONS) + 1, 1 << 40] {
+        let server = start(Behaviour { iterations: Some(iterations), ..Behaviour::default() }).await;
+        let error = connect(&server.address(), credential()).await.unwrap_err();
+        let AuthenticationCause::Scram(ScramError::Iterations { .. }) = failure(&error).cause else {
+            panic!("another cause: {error}")
+        };
+        assert_eq!(server.command_names(), ["isMaster", "saslStart"]);
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_is_no_sasl_reply_is_refused_by_the_name_of_its_field() {
+    for (replaced, field) in [
+        (doc! { "conversationId": "1" }, "conversationId"),
+        (doc! { "payload": 7 }, "payload"),
+        (doc! { "done": 1 }, "done"),
+    ] {
+        for speculates in [true, false] {
+            let behaviour = Behaviour { replaced: replaced.clone(), speculates, ..Behaviour::default() };
+            let server = start(behaviour).await;
+            let error = connect(&server.address(), credential()).await.unwrap_err();
+            let AuthenticationCause::Wire(WireError::ReplyField { field: found, .. }) = &failure(&error).cause else {
+                panic!("another cause: {error}")
+            };
+            assert_eq!(*found, field);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_labels_that_a_server_gives_its_refusal_are_kept() {
+    let refusal = doc! {
+        "ok": 0.0, "code": 462, "errmsg": "busy", "errorLabels": ["SystemOverloadedError", "RetryableError", "Other"],
+    };
+    let server = start(Behaviour { replaced: refusal, ..Behaviour::default() }).await;
+    let error = connect(&server.address(), credential()).await.unwrap_err();
+    let expected = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
+    assert_eq!((error.stage, error.labels), (Stage::Authenticate, expected));
+}
+
+/// A server whose hello has these fields, and that answers every other command with `reply`.
+async fn answering(fields: Document, reply: Document) -> ScriptedServer {
+    let script = move || -> Script {
+        let (fields, reply) = (fields.clone(), reply.clone());
+        Box::new(move |command| match &*name(command) {
+            "isMaster" => Answer::Reply(hello(fields.clone())),
+            _ => Answer::Reply(reply.clone()),
+        })
+    };
+    ScriptedServer::start(script).await.unwrap()
+}
+
+#[tokio::test]
+async fn plain_sends_the_name_and_the_password_to_the_external_source() {
+    let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
+    let server = answering(doc! {}, sasl(b"", true)).await;
+    connect(&server.address(), credential.clone()).await.unwrap();
+    let commands = server.commands();
+    assert_eq!(server.command_names(), ["isMaster", "saslStart"]);
+    assert!(!commands[0].contains_key("speculativeAuthenticate") && !commands[0].contains_key("saslSupportedMechs"));
+    assert_eq!(commands[1].get_str("mechanism").unwrap(), "PLAIN");
+    assert_eq!(commands[1].get_str("$db").unwrap(), "$external");
+    assert_eq!(payload(&commands[1]), b"\0user\0pencil");
+
+    let server = answering(doc! {}, sasl(b"", false)).await;
+    let error = connect(&server.address(), credential.clone()).await.unwrap_err();
+    assert!(matches!(failure(&error).cause, AuthenticationCause::Endless), "{error}");
+
+    let refused = doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "no" };
+    let server = answering(doc! {}, refused).await;
+    let error = connect(&server.address(), credential).await.unwrap_err();
+    assert_refused(&error);
+    assert!(!format!("{error:?}").contains("pencil"));
+}
+
+#[tokio::test]
+async fn x509_is_done_with_hello_if_the_server_heeds_it_and_else_after_it() {
+    let named = Credential::of(Mechanism::MongoDbX509).username("CN=client");
+    for (credential, user) in [(Credential::of(Mechanism::MongoDbX509), None), (named, Some("CN=client"))] {
+        let mut expected = doc! { "authenticate": 1, "mechanism": "MONGODB-X509" };
+        if let Some(user) = user {
+            expected.insert("user", user);
+        }
+        let mut speculative = expected.clone();
+        speculative.insert("db", "$external");
+        expected.insert("$db", "$external");
+
+        let reply = doc! { "dbname": "$external", "user": "CN=client" };
+        let server = answering(doc! { "speculativeAuthenticate": reply.clone() }, doc! { "ok": 0.0 }).await;
+        connect(&server.address(), credential.clone()).await.unwrap();
+        let commands = server.commands();
+        assert_eq!(server.command_names(), ["isMaster"]);
+        assert_eq!(commands[0].get_document("speculativeAuthenticate").unwrap(), &speculative);
+
+        let mut reply = reply;
+        reply.insert("ok", 1.0);
+        let server = answering(doc! {}, reply).await;
+        connect(&server.address(), credential).await.unwrap();
+        assert_eq!(server.command_names(), ["isMaster", "authenticate"]);
+        assert_eq!(server.commands()[1], expected);
+    }
+    let refused = doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "no" };
+    let server = answering(doc! {}, refused).await;
+    assert_refused(&connect(&server.address(), Credential::of(Mechanism::MongoDbX509)).await.unwrap_err());
+}
+
+#[tokio::test]
+async fn an_arbiter_is_not_asked_to_authenticate() {
+    let server = answering(doc! { "setName": "rs", "arbiterOnly": true }, doc! { "ok": 0.0 }).await;
+    connect(&server.address(), credential()).await.unwrap();
+    assert_eq!(server.command_names(), ["isMaster"]);
+}
+
+#[test]
+fn gssapi_is_refused_before_anything_is_connected() {
+    let credential = Credential::new("user", "pencil").mechanism(Mechanism::Gssapi);
+    let error = Options::new(["localhost"]).unwrap().credential(credential).endpoint().unwrap_err();
+    assert_eq!((error.option, &*error.value), ("authMechanism", "GSSAPI"));
+    assert_eq!(error.allowed, "another one: wharf does not implement it");
+}
+
+#[test]
+fn a_zero_byte_cannot_be_said_in_plain() {
+    for (name, password, option) in [("a\0b", "c", "username"), ("a", "b\0c", "password")] {
+        let credential = Credential::new(name, password).mechanism(Mechanism::Plain);
+        let error = Options::new(["localhost"]).unwrap().credential(credential).endpoint().unwrap_err();
+        assert_eq!(error.option, option);
+        assert!(!error.to_string().contains("b\0c"));
+    }
+}

@@ -1,0 +1,130 @@
+//! Whatever hangs is ended by `connectTimeoutMS`, or by the callback's own limit.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::Notify;
+use wharf::endpoint::{AuthenticationCause, AuthenticationFailed};
+
+use super::*;
+
+/// Long enough for a loaded machine to come as far as the step that hangs.
+const LIMIT: Duration = Duration::from_millis(400);
+
+fn cause(error: &EstablishError) -> &AuthenticationCause {
+    &error.source.downcast_ref::<AuthenticationFailed>().unwrap().cause
+}
+
+/// Connects until the deadline, and fails otherwise.
+async fn assert_ended(server: &Server, credential: Credential) {
+    let endpoint = options(server, credential).connect_timeout(LIMIT).endpoint().unwrap();
+    let begun = Instant::now();
+    let error = tokio::time::timeout(AGES, endpoint.connect()).await.unwrap().unwrap_err();
+    assert!(matches!(cause(&error), AuthenticationCause::Timeout(_)), "{error}");
+    assert!(begun.elapsed() >= LIMIT, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_given_up() {
+    let keys = [("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)];
+    for step in ["saslStart", "saslContinue"] {
+        let server = Server::of_key(KEY_ID, SECRET_KEY, None).await;
+        server.state().silent_at = Some(step);
+        assert_ended(&server, aws::credential(variables(&keys))).await;
+        assert_eq!(server.state().count(step), 1);
+    }
+    for step in ["saslStart", "saslContinue"] {
+        let server = Server::of_tokens(&["token-a"]).await;
+        server.state().silent_at = Some(step);
+        let call = |_: OidcContext| async { Ok(OidcToken::new("token-a")) };
+        assert_ended(&server, Credential::of(Mechanism::MongoDbOidc).oidc_human_callback(call)).await;
+        assert_eq!(server.state().count(step), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_cloud_that_says_nothing_is_given_up() {
+    let server = Server::start(Default::default()).await;
+    let stalls =
+        [Vec::new(), b"HTTP/1.1 200 OK\r\n".to_vec(), b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_vec()];
+    for stall in stalls {
+        for step in 1..=3 {
+            let stall = stall.clone();
+            let metadata = HttpServer::start(move |seen| {
+                let reached = match &*seen.line {
+                    "PUT /latest/api/token" => 1,
+                    "GET /latest/meta-data/iam/security-credentials/" => 2,
+                    _ => 3,
+                };
+                if reached == step { Answer::Stalls(stall.clone()) } else { Answer::ok("text") }
+            })
+            .await;
+            assert_ended(&server, aws::credential(variables(&[]).aws_ec2(&metadata.url))).await;
+            assert_eq!(metadata.seen().len(), step);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_hangs_is_dropped() {
+    let server = Server::start(Default::default()).await;
+    let provider = || std::future::pending();
+    assert_ended(&server, aws::credential(variables(&[])).aws_credential_provider(provider)).await;
+}
+
+/// Tells when it is dropped.
+struct Tells(Arc<Notify>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+#[tokio::test]
+async fn a_callback_is_cancelled_with_its_connection() {
+    let server = Server::of_tokens(&["token-a"]).await;
+    let (begun, dropped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (tell_begun, tell_dropped) = (Arc::clone(&begun), Arc::clone(&dropped));
+    let credential = Credential::of(Mechanism::MongoDbOidc).oidc_callback(move |_: OidcContext| {
+        let (begun, tells) = (Arc::clone(&tell_begun), Tells(Arc::clone(&tell_dropped)));
+        async move {
+            let _tells = tells;
+            begun.notify_one();
+            std::future::pending().await
+        }
+    });
+    let endpoint = options(&server, credential).endpoint().unwrap();
+    for _ in 0..2 {
+        // The second connection makes its own call: nothing is left of the first.
+        let connecting = tokio::spawn({
+            let endpoint = endpoint.clone();
+            async move { endpoint.connect().await.map(drop) }
+        });
+        tokio::time::timeout(AGES, begun.notified()).await.unwrap();
+        connecting.abort();
+        tokio::time::timeout(AGES, dropped.notified()).await.unwrap();
+        assert!(connecting.await.unwrap_err().is_cancelled());
+    }
+}
+
+#[tokio::test]
+async fn a_callbacks_time_counts_only_with_timeout_ms() {
+    let server = Server::of_tokens(&["token-a"]).await;
+    let slow = || {
+        Credential::of(Mechanism::MongoDbOidc).oidc_callback(|context: OidcContext| async move {
+            // As long as the connection may take altogether, and longer.
+            tokio::time::sleep(LIMIT * 2).await;
+            assert_eq!(context.timeout, Duration::from_secs(60));
+            Ok(OidcToken::new("token-a"))
+        })
+    };
+    let endpoint = options(&server, slow()).connect_timeout(LIMIT).endpoint().unwrap();
+    endpoint.connect().await.unwrap();
+
+    let (limited, timeout) = (options(&server, slow()).connect_timeout(AGES), Duration::from_millis(50));
+    let error = limited.timeout(timeout).endpoint().unwrap().connect().await.unwrap_err();
+    assert!(shown(&error).contains("no access token was obtained within 50 ms"), "{error}");
+    let error = options(&server, slow()).connect_timeout(LIMIT).timeout(AGES).endpoint().unwrap().connect().await;
+    assert!(shown(&error.unwrap_err()).contains("no access token was obtained within"));
+}

@@ -1,0 +1,200 @@
+//! A small name server, over UDP and TCP on 127.0.0.1.
+//!
+//! It knows what its [`Zone`] says and nothing else, answers with authority, and forwards nothing. An answer that does
+//! not fit into a datagram is marked as truncated, so that a resolver asks again over TCP.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::{SRV, TXT};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::task::JoinSet;
+
+/// How long an answer may be kept, in seconds.
+const TTL: u32 = 86_400;
+
+/// What a name server knows.
+#[derive(Debug, Default, Clone)]
+pub struct Zone {
+    records: Vec<Record>,
+    /// Names that are answered with an error, and those (`None`) that are not answered at all.
+    failures: BTreeMap<String, Option<ResponseCode>>,
+}
+
+impl Zone {
+    /// Adds an SRV record. Both names are written without a dot at their ends.
+    pub fn srv(mut self, name: &str, port: u16, target: &str) -> Zone {
+        // A weight and a priority that nobody may heed.
+        let rank = u16::try_from(self.records.len()).expect("few records");
+        self.records.push(Record::from_rdata(fqdn(name), TTL, RData::SRV(SRV::new(rank, rank, port, fqdn(target)))));
+        self
+    }
+
+    /// Adds a TXT record of these strings.
+    pub fn txt(mut self, name: &str, strings: &[&str]) -> Zone {
+        let strings = strings.iter().map(|text| text.as_bytes()).collect();
+        self.records.push(Record::from_rdata(fqdn(name), TTL, RData::TXT(TXT::from_bytes(strings))));
+        self
+    }
+
+    /// Answers every question for this name with `SERVFAIL`.
+    pub fn failing(mut self, name: &str) -> Zone {
+        self.failures.insert(fqdn(name).to_lowercase().to_utf8(), Some(ResponseCode::ServFail));
+        self
+    }
+
+    /// Leaves every question for this name without an answer.
+    pub fn silent(mut self, name: &str) -> Zone {
+        self.failures.insert(fqdn(name).to_lowercase().to_utf8(), None);
+        self
+    }
+
+    /// The answer to a request, or `None` where there is none.
+    fn answer(&self, request: &Message) -> Option<Message> {
+        let mut response = Message::new(request.metadata.id, MessageType::Response, OpCode::Query);
+        response.metadata.authoritative = true;
+        response.metadata.recursion_desired = request.metadata.recursion_desired;
+        response.metadata.recursion_available = true;
+        for query in &request.queries {
+            response.add_query(query.clone());
+            let name = query.name().to_lowercase();
+            match self.failures.get(&name.to_utf8()) {
+                Some(None) => return None,
+                Some(Some(code)) => response.metadata.response_code = *code,
+                None => {
+                    let of_name: Vec<_> =
+                        self.records.iter().filter(|record| record.name.to_lowercase() == name).collect();
+                    if of_name.is_empty() {
+                        response.metadata.response_code = ResponseCode::NXDomain;
+                    }
+                    for record in of_name.into_iter().filter(|record| record.record_type() == query.query_type()) {
+                        response.add_answer(record.clone());
+                    }
+                }
+            }
+        }
+        Some(response)
+    }
+}
+
+/// A question that was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// The name, in lower case and with a dot at its end.
+    pub name: String,
+    /// The type of record.
+    pub record: RecordType,
+    /// Whether it was asked over TCP.
+    pub over_tcp: bool,
+}
+
+/// A running name server. It stops when it is dropped.
+#[derive(Debug)]
+pub struct DnsServer {
+    address: SocketAddr,
+    questions: Arc<Mutex<Vec<Question>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl DnsServer {
+    /// Starts a name server that knows `zone`, at a port of its own, which is the same for UDP and TCP.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's, if it gives no port.
+    pub async fn start(zone: Zone) -> io::Result<DnsServer> {
+        let (udp, tcp) = bind().await?;
+        let address = udp.local_addr()?;
+        let (zone, questions) = (Arc::new(zone), Arc::new(Mutex::new(Vec::new())));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve_udp(udp, zone.clone(), questions.clone()));
+        tasks.spawn(serve_tcp(tcp, zone, questions.clone()));
+        Ok(DnsServer { address, questions, _tasks: tasks })
+    }
+
+    /// Where the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The questions that were asked so far, in their order.
+    pub fn questions(&self) -> Vec<Question> {
+        self.questions.lock().expect("no panic under the lock").clone()
+    }
+}
+
+fn fqdn(name: &str) -> Name {
+    let name = format!("{}.", name.trim_end_matches('.'));
+    // The rules for names beyond ASCII would refuse underscores.
+    let parsed = if name.is_ascii() { Name::from_ascii(&name) } else { Name::from_utf8(&name) };
+    parsed.unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// A port that is free for both protocols. Another process may take one of the two in between, so there are several tries.
+async fn bind() -> io::Result<(UdpSocket, TcpListener)> {
+    let mut tries = 0;
+    loop {
+        let tcp = TcpListener::bind("127.0.0.1:0").await?;
+        match UdpSocket::bind(tcp.local_addr()?).await {
+            Ok(udp) => return Ok((udp, tcp)),
+            Err(error) if tries == 20 => return Err(error),
+            Err(_) => tries += 1,
+        }
+    }
+}
+
+fn note(questions: &Mutex<Vec<Question>>, request: &Message, over_tcp: bool) {
+    let asked = request.queries.iter().map(|query| Question {
+        name: query.name().to_lowercase().to_utf8(),
+        record: query.query_type(),
+        over_tcp,
+    });
+    questions.lock().expect("no panic under the lock").extend(asked);
+}
+
+async fn serve_udp(socket: UdpSocket, zone: Arc<Zone>, questions: Arc<Mutex<Vec<Question>>>) {
+    let mut buffer = [0; 4096];
+    while let Ok((length, peer)) = socket.recv_from(&mut buffer).await {
+        let Ok(request) = Message::from_vec(&buffer[..length]) else { continue };
+        note(&questions, &request, false);
+        let Some(response) = zone.answer(&request) else { continue };
+        let Ok(mut bytes) = response.to_vec() else { continue };
+        if bytes.len() > usize::from(request.max_payload()) {
+            let Ok(truncated) = response.truncate().to_vec() else { continue };
+            bytes = truncated;
+        }
+        // Whoever asked may be gone.
+        let _ = socket.send_to(&bytes, peer).await;
+    }
+}
+
+async fn serve_tcp(listener: TcpListener, zone: Arc<Zone>, questions: Arc<Mutex<Vec<Question>>>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let (zone, questions) = (zone.clone(), questions.clone());
+        connections.spawn(async move {
+            // The connection ends with the first error, which is the peer's affair.
+            let _ = serve_stream(stream, &zone, &questions).await;
+        });
+    }
+}
+
+/// Over TCP every message has its length before it (RFC 1035, section 4.2.2).
+async fn serve_stream(mut stream: TcpStream, zone: &Zone, questions: &Mutex<Vec<Question>>) -> io::Result<()> {
+    loop {
+        let mut bytes = vec![0; stream.read_u16().await?.into()];
+        stream.read_exact(&mut bytes).await?;
+        let request = Message::from_vec(&bytes).map_err(io::Error::other)?;
+        note(questions, &request, true);
+        if let Some(response) = zone.answer(&request) {
+            let bytes = response.to_vec().map_err(io::Error::other)?;
+            stream.write_u16(u16::try_from(bytes.len()).map_err(io::Error::other)?).await?;
+            stream.write_all(&bytes).await?;
+        }
+    }
+}

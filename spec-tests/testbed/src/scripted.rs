@@ -1,0 +1,178 @@
+//! A server that says what a script wants it to, message by message: for conversations that no real server would hold.
+//!
+//! Each connection has a script of its own, which sees every command and gives the [`Answer`] to it. All commands are
+//! recorded.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use bson::{Document, RawDocumentBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
+
+const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
+
+/// What to do after a command.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    /// Reply with this document.
+    Reply(Document),
+    /// Send no more than this many bytes of the reply, and close the connection.
+    Cut(Document, usize),
+    /// Say nothing more, and leave the connection open.
+    Hang,
+    /// Close the connection.
+    Close,
+}
+
+/// What one connection does: the answer to each command.
+pub type Script = Box<dyn FnMut(&Document) -> Answer + Send>;
+
+/// A server that follows scripts. Dropping it closes its connections and its port.
+#[derive(Debug)]
+pub struct ScriptedServer {
+    address: SocketAddr,
+    commands: Arc<watch::Sender<Vec<Document>>>,
+    accepting: JoinHandle<()>,
+}
+
+impl ScriptedServer {
+    /// Starts a server on 127.0.0.1 with a port of its own. `script` is asked for a script for each connection.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system reports when a port is bound.
+    pub async fn start(script: impl Fn() -> Script + Send + 'static) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let commands = Arc::new(watch::Sender::new(Vec::new()));
+        let recorded = Arc::clone(&commands);
+        let accepting = tokio::spawn(async move {
+            // Dropped with this task, which ends all connections.
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(serve(stream, script(), Arc::clone(&recorded)));
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        Ok(Self { address, commands, accepting })
+    }
+
+    /// The address it listens on, `host:port`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// All commands so far, of all connections, in the order in which they arrived.
+    #[must_use]
+    pub fn commands(&self) -> Vec<Document> {
+        self.commands.borrow().clone()
+    }
+
+    /// Waits until so many commands have arrived.
+    pub async fn until(&self, commands: usize) {
+        // The sender lives as long as `self`, so this ends only when there are enough.
+        let _ = self.commands.subscribe().wait_for(|arrived| arrived.len() >= commands).await;
+    }
+
+    /// The names of all commands so far.
+    #[must_use]
+    pub fn command_names(&self) -> Vec<String> {
+        self.commands().iter().map(name).collect()
+    }
+
+    /// Forgets the commands so far.
+    pub fn forget(&self) {
+        self.commands.send_modify(Vec::clear);
+    }
+}
+
+impl Drop for ScriptedServer {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// A command's name: that of its first field.
+#[must_use]
+pub fn name(command: &Document) -> String {
+    command.keys().next().cloned().unwrap_or_default()
+}
+
+async fn serve(mut stream: TcpStream, mut script: Script, commands: Arc<watch::Sender<Vec<Document>>>) {
+    // Whatever ends a connection, there is nobody left on it to be told.
+    let _ = follow(&mut stream, &mut script, &commands).await;
+}
+
+async fn follow(
+    stream: &mut TcpStream,
+    script: &mut Script,
+    commands: &watch::Sender<Vec<Document>>,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut incoming = Vec::new();
+    loop {
+        let header = receive(stream, &mut incoming).await?;
+        let message = Message::decode(&incoming, LIMITS).map_err(io::Error::other)?;
+        let command = Document::try_from(message.body).map_err(io::Error::other)?;
+        commands.send_modify(|commands| commands.push(command.clone()));
+        match script(&command) {
+            Answer::Reply(document) => stream.write_all(&reply(header, &document)?).await?,
+            Answer::Cut(document, bytes) => {
+                let reply = reply(header, &document)?;
+                stream.write_all(&reply[..bytes.min(reply.len())]).await?;
+                return Ok(());
+            }
+            Answer::Hang => drop(receive(stream, &mut incoming).await?),
+            Answer::Close => return Ok(()),
+        }
+        incoming.clear();
+    }
+}
+
+async fn receive(stream: &mut TcpStream, incoming: &mut Vec<u8>) -> io::Result<Header> {
+    loop {
+        if let Some(header) = Header::read(incoming, LIMITS.max_message_size).map_err(io::Error::other)? {
+            let length = header.message_length as usize;
+            if incoming.len() >= length {
+                incoming.truncate(length);
+                return Ok(header);
+            }
+        }
+        if stream.read_buf(incoming).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// The bytes of the reply to the request with this header.
+fn reply(request: Header, document: &Document) -> io::Result<Vec<u8>> {
+    let body = RawDocumentBuf::try_from(document).map_err(io::Error::other)?;
+    let message = Outgoing {
+        request_id: 1,
+        response_to: request.request_id,
+        flags: Flags::NONE,
+        body: &body,
+        database: None,
+        sequences: &[],
+    };
+    let mut bytes = Vec::new();
+    op_msg::encode(&message, LIMITS.max_message_size, &mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
+}
+
+/// How long the reply with this document is on the wire, in bytes.
+///
+/// # Panics
+///
+/// If the document is none that BSON can hold.
+#[must_use]
+pub fn reply_length(document: &Document) -> usize {
+    let body = RawDocumentBuf::try_from(document).expect("a document of a script is valid");
+    16 + 4 + 1 + body.as_bytes().len()
+}

@@ -1,0 +1,185 @@
+//! What is refused, and with which words.
+
+use wharf::{Host, Options};
+
+use super::{parse, refusal};
+
+#[test]
+fn what_is_no_connection_string_is_refused_with_what_would_be_one() {
+    let refusals = [
+        ("", "scheme is missing, but must be mongodb:// or mongodb+srv://"),
+        ("http://host", r#"scheme is "http", but must be mongodb:// or mongodb+srv://"#),
+        ("MONGODB://host", r#"scheme is "MONGODB", but must be mongodb:// or mongodb+srv://"#),
+        (
+            "mongodb://host:x",
+            r#"hosts is "host" with a port that is not shown, but must be host or host:port, where port is 1 to 65535"#,
+        ),
+        (
+            "mongodb://::1",
+            r#"hosts is "" with a port that is not shown, but must be an IPv6 address in square brackets"#,
+        ),
+        (
+            "mongodb://a,",
+            "hosts is empty, but must be host or host:port, where host is a name or an IP address, or a socket's path ending in .sock",
+        ),
+        ("mongodb://a%zz", r#"hosts is "a%zz", but must be percent-encoded, in UTF-8"#),
+        ("mongodb://host/a%20b", "database is one with ' ', but must be a name without / \\ \" $ and spaces"),
+        ("mongodb://host/%ff", "database is not percent-encoded, but must be percent-encoded, in UTF-8"),
+        ("mongodb://host/?w", r#"option is without a value ("w"), but must be key=value"#),
+        (
+            "mongodb+srv://a.b.c,d.e.f",
+            r#"hosts is "a.b.c,d.e.f", but must be one name, not several, after mongodb+srv://"#,
+        ),
+        (
+            "mongodb+srv://a.b.c:1",
+            r#"hosts is "a.b.c" with a port that is not shown, but must be one name in the DNS, without a port, after mongodb+srv://"#,
+        ),
+    ];
+    for (uri, message) in refusals {
+        assert_eq!(refusal(uri), message);
+    }
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_by_name() {
+    let refusals = [
+        (
+            "mongodb://a,b/?directConnection=true",
+            "directConnection is true, but must be false or left out with several hosts (2)",
+        ),
+        (
+            "mongodb+srv://a.b.c/?directConnection=true",
+            "directConnection is true, but must be false or left out with mongodb+srv://",
+        ),
+        (
+            "mongodb://a,b/?loadBalanced=true",
+            "loadBalanced is true, but must be false or left out with several hosts (2)",
+        ),
+        (
+            "mongodb://a/?loadBalanced=true&replicaSet=r",
+            "loadBalanced is true, but must be false or left out with replicaSet=r",
+        ),
+        (
+            "mongodb://a/?loadBalanced=true&directConnection=true",
+            "loadBalanced is true, but must be false or left out with directConnection=true",
+        ),
+        (
+            "mongodb+srv://a.b.c/?loadBalanced=true&srvMaxHosts=1",
+            "loadBalanced is true, but must be false or left out with srvMaxHosts=1",
+        ),
+        (
+            "mongodb+srv://a.b.c/?replicaSet=r&srvMaxHosts=1",
+            "srvMaxHosts is 1, but must be 0 or left out with replicaSet=r",
+        ),
+        ("mongodb://a/?srvMaxHosts=x", "srvMaxHosts is given, but must be left out without mongodb+srv://"),
+        ("mongodb://a/?tls=true&ssl=no", "tls is true and false, but must be the same wherever tls or ssl is given"),
+        (
+            "mongodb://a/?tlsInsecure=x&tlsAllowInvalidHostnames=false",
+            "tlsInsecure is given, but must be left out with tlsAllowInvalidHostnames",
+        ),
+        ("mongodb://a/?w=0&journal=true", "journal is true, but must be false or left out with w=0"),
+        (
+            "mongodb://a/?readPreferenceTags=dc:ny",
+            "readPreferenceTags is dc:ny, but must be left out with readPreference=primary",
+        ),
+        (
+            "mongodb://a/?maxStalenessSeconds=90",
+            "maxStalenessSeconds is 90, but must be left out with readPreference=primary",
+        ),
+        ("mongodb://a/?minPoolSize=101", "minPoolSize is 101, but must be 0 to maxPoolSize (100)"),
+        ("mongodb://a/?proxyPort=1", "proxyHost is not given, but must be given with proxyPort"),
+        (
+            "mongodb://a/?proxyHost=h&proxyUsername=u",
+            "proxyPassword is not given, but must be given with proxyUsername",
+        ),
+        (
+            "mongodb://a/?authMechanism=MONGODB-CR",
+            r#"authMechanism is "MONGODB-CR", but must be of SCRAM-SHA-1, SCRAM-SHA-256, MONGODB-X509, PLAIN, MONGODB-AWS, MONGODB-OIDC, GSSAPI"#,
+        ),
+        (
+            "mongodb://u@a/?authMechanism=PLAIN",
+            "password is not given, but must be a user's password with authMechanism=PLAIN",
+        ),
+        (
+            "mongodb://a/?authMechanism=MONGODB-X509&authSource=b",
+            "authSource is b, but must be $external with authMechanism=MONGODB-X509",
+        ),
+        (
+            "mongodb://a/?authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:k8s,ALLOWED_HOSTS:x",
+            "authMechanismProperties is ALLOWED_HOSTS, but must be of ENVIRONMENT, TOKEN_RESOURCE with authMechanism=MONGODB-OIDC",
+        ),
+        (
+            "mongodb://a/?authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:k8s,TOKEN_RESOURCE:x",
+            "TOKEN_RESOURCE of authMechanismProperties is given, but must be left out with ENVIRONMENT=k8s",
+        ),
+        (
+            "mongodb://u:p@a/?authMechanismProperties=X:y",
+            "authMechanismProperties is X, but must be left out with no authMechanism",
+        ),
+    ];
+    for (uri, message) in refusals {
+        assert_eq!(refusal(uri), message);
+    }
+}
+
+#[test]
+fn a_password_is_not_repeated_wherever_it_ends_up() {
+    // A password that is not percent-encoded, or has no host after it, can become a part of any other part.
+    let uris = [
+        "mongodb://ada:hunter2",
+        "mongodb://ada:hunter2swordfish",
+        "mongodb://ada:123456",
+        "mongodb://ada:hunter2/swordfish@host/db",
+        "mongodb://ada:1/hunter2@host/db",
+        "mongodb://ada:1/hunter2/swordfish@host",
+        "mongodb://ada:1?hunter2=swordfish@host",
+        "mongodb://ada:1?hunter2@host",
+        "mongodb://ada:1/?w=-1&connectTimeoutMS=hunter2@host",
+        "mongodb://ada:hunter2,swordfish/x@host",
+        "mongodb://ada:hunter2@swordfish@host",
+        "mongodb://ada:hunter2:swordfish@host",
+        "mongodb://ada:hunter2%swordfish@host",
+        "mongodb://ada:hunter2#swordfish@host",
+        "mongodb://ada:hunter2 swordfish@host",
+        "mongodb+srv://ada:hunter2",
+        "mongodb+srv://ada:hunter2/swordfish@host.example.com",
+        "ada:hunter2@host",
+        "ada:hunter2://host",
+        "mongodb://host/?authMechanism=MONGODB-X509&authMechanismProperties=hunter2",
+        "mongodb://host/?proxyHost=h&proxyPassword=hunter2",
+        "mongodb://host/?proxyHost=h&proxyUsername=u&proxyPassword=%",
+        "mongodb://host/?tlsCertificateKeyFilePassword=hunter2%",
+        "mongodb://ada:hunter2@host/?authMechanism=MONGODB-AWS",
+        "mongodb://host/?authMechanism=MONGODB-AWS&authMechanismProperties=AWS_SESSION_TOKEN:hunter2",
+    ];
+    for uri in uris {
+        let shown = match Options::parse(uri) {
+            Ok(options) => {
+                let warnings: Vec<_> = options.warnings().iter().map(ToString::to_string).collect();
+                format!("{warnings:?} {:?}", options.warnings())
+            }
+            Err(error) => format!("{error} {error:?}"),
+        };
+        for secret in ["hunter2", "swordfish", "123456"] {
+            assert!(!shown.contains(secret), "{uri}: {shown}");
+        }
+    }
+}
+
+#[test]
+fn hosts_are_kept_in_order_in_lower_case_and_once() {
+    let options = parse("mongodb://B.example.com:27017,a,%2Ftmp%2FX.sock,[FE80::1],b.EXAMPLE.com,b.example.com:2");
+    let hosts: Vec<_> = options.hosts.iter().map(|address| address.as_str()).collect();
+    assert_eq!(hosts, ["b.example.com:27017", "a:27017", "/tmp/X.sock", "[fe80::1]:27017", "b.example.com:2"]);
+    assert_eq!(options.warnings().len(), 1);
+    assert_eq!(options.hosts[2].host(), &Host::Unix { path: "/tmp/X.sock".into() });
+}
+
+#[test]
+fn an_unresolved_name_is_no_endpoint() {
+    let options = parse("mongodb+srv://Cluster.example.com");
+    assert!(options.hosts.is_empty());
+    let message = r#"hosts is the unresolved SRV name "cluster.example.com", but must be resolved with Options::resolve before it is used"#;
+    assert_eq!(options.endpoints().unwrap_err().to_string(), message);
+    assert_eq!(options.endpoint().unwrap_err().to_string(), message);
+}

@@ -1,0 +1,49 @@
+//! Cases of the text's own suites that the provisioned ones lack.
+
+use serde_json::json;
+
+use super::suites::{cases, check, check_auth, suite};
+
+/// The SOCKS5 options: what is given, and whether it is accepted.
+const PROXIES: [(&str, bool); 15] = [
+    ("mongodb://localhost/?proxyPort=1080", false),
+    ("mongodb://localhost/?proxyUsername=abc", false),
+    ("mongodb://localhost/?proxyPassword=def", false),
+    ("mongodb://localhost/?proxyPort=1080&proxyUsername=abc&proxyPassword=def", false),
+    ("mongodb://localhost/?proxyHost=localhost&proxyUsername=abc", false),
+    ("mongodb://localhost/?proxyHost=localhost&proxyPassword=def", false),
+    ("mongodb://localhost/?proxyHost=localhost&proxyHost=localhost2", false),
+    ("mongodb://localhost/?proxyHost=localhost&proxyPort=1234&proxyPort=12345", false),
+    ("mongodb://localhost/?proxyHost=localhost&proxyUsername=abc&proxyUsername=def&proxyPassword=123", false),
+    ("mongodb://localhost/?proxyHost=localhost&proxyUsername=abc&proxyPassword=123&proxyPassword=456", false),
+    ("mongodb://localhost/?proxyHost=localhost", true),
+    ("mongodb://localhost/?proxyHost=localhost&proxyPort=1080", true),
+    ("mongodb://localhost/?proxyHost=localhost&proxyPort=12345", true),
+    ("mongodb://rs1,rs2,rs3/?proxyHost=localhost&proxyPort=12345", true),
+    ("mongodb://rs1,rs2,rs3/?proxyHost=localhost&proxyPort=12345&proxyUsername=asdf&proxyPassword=qwerty", true),
+];
+
+/// What `MONGODB-AWS` must not be given.
+const AWS: [&str; 3] = [
+    "mongodb://user@localhost.com/?authMechanism=MONGODB-AWS",
+    "mongodb://user:pass@localhost.com/?authMechanism=MONGODB-AWS",
+    "mongodb://localhost/?authMechanism=MONGODB-AWS&authMechanismProperties=AWS_SESSION_TOKEN:token",
+];
+
+#[test]
+fn proxies() {
+    let provisioned = cases(&suite("uri_options"));
+    for (uri, valid) in PROXIES {
+        assert!(!provisioned.iter().any(|case| case["uri"] == uri), "{uri} is provisioned: remove it here");
+        check(&json!({ "description": "", "uri": uri, "valid": valid, "warning": false }));
+    }
+}
+
+#[test]
+fn credentials_of_amazon() {
+    let provisioned = cases(&suite("auth").join("legacy"));
+    for uri in AWS {
+        assert!(!provisioned.iter().any(|case| case["uri"] == uri), "{uri} is provisioned: remove it here");
+        check_auth(&json!({ "description": "", "uri": uri, "valid": false }));
+    }
+}

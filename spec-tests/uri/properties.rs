@@ -1,0 +1,90 @@
+//! Properties of all strings.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use proptest::prelude::*;
+use wharf::{Options, Secret};
+
+use super::parse;
+
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, UNRESERVED).to_string()
+}
+
+/// Pieces of connection strings, so that random ones get far.
+fn near_miss() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        Just("mongodb://".to_owned()),
+        Just("mongodb+srv://".to_owned()),
+        "[@:/?&=,%;.\\[\\]]",
+        "%[0-9a-f]{2}",
+        "(localhost|a\\.b\\.c|127\\.0\\.0\\.1|\\[::1\\]|%2Fx\\.sock)",
+        "(tls|w|journal|authMechanism|authMechanismProperties|readPreferenceTags|compressors|proxyPort|srvMaxHosts)=",
+        "(true|false|-1|0|90|PLAIN|GSSAPI|zlib|A:b|nearest)",
+        ".{0,3}",
+    ];
+    prop::collection::vec(piece, 0..16).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn parsing_never_panics(text in ".*") {
+        let _ = Options::parse(&text);
+        let _ = Options::parse(&format!("mongodb://{text}"));
+    }
+
+    #[test]
+    fn parsing_near_misses_never_panics_and_accepts_only_what_is_valid(text in near_miss(), srv in any::<bool>()) {
+        let uri = format!("{}{text}", if srv { "mongodb+srv://" } else { "mongodb://" });
+        if let Ok(options) = Options::parse(&uri) {
+            prop_assert_eq!(options.validate(), Ok(()));
+            prop_assert_eq!(options.hosts.is_empty(), srv);
+        }
+        let _ = Options::parse(&text);
+    }
+
+    #[test]
+    fn what_is_percent_encoded_comes_back(
+        name in ".+",
+        password in ".*",
+        database in "[^/\\\\ \"$]+",
+        app in "\\PC{1,32}",
+        set in ".+",
+    ) {
+        let parts = [&name, &password, &database, &app, &set].map(|part| encoded(part));
+        let [user, secret, db, app_name, replica_set] = parts;
+        let options = parse(&format!("mongodb://{user}:{secret}@host/{db}?appName={app_name}&replicaSet={replica_set}"));
+        prop_assert_eq!(options.default_database, Some(database));
+        prop_assert_eq!(options.app_name, Some(app));
+        prop_assert_eq!(options.replica_set, Some(set));
+        let credential = options.credential.unwrap();
+        prop_assert_eq!(credential.username, Some(name));
+        prop_assert_eq!(credential.password, Some(Secret::new(password)));
+    }
+
+    #[test]
+    fn a_password_is_never_shown(secret in "[a-z0-9]{3}zq[a-z0-9]{3,20}", odd in "[@:/?#%&=,;+ ]?", tail in "[a-z]{3}qz[a-z]{0,9}") {
+        // As it should be written, and as it should not.
+        let password = format!("{secret}{odd}{tail}");
+        let forgotten_host = if odd == "@" { "%40" } else { &odd };
+        let uris = [
+            format!("mongodb://ada:{}@host/?tlsCertificateKeyFilePassword={}&x=1", encoded(&password), encoded(&password)),
+            format!("mongodb://host/?proxyHost=p&proxyUsername=u&proxyPassword={}", encoded(&password)),
+            format!("mongodb://host/?proxyHost=p&proxyPassword={}", encoded(&password)),
+            format!("mongodb://ada:{password}@host/db?w=-1"),
+            format!("mongodb+srv://ada:{password}@a.example.com"),
+            // With an at-sign, what follows it would be the host.
+            format!("mongodb://ada:{secret}{forgotten_host}{tail}"),
+        ];
+        for uri in uris {
+            let shown = match Options::parse(&uri) {
+                // Where the string means something else, its parts are what they are taken for.
+                Ok(options) if options.credential.is_some() || options.proxy.is_some() => format!("{options:?} {options:#?}"),
+                Ok(options) => format!("{:?}", options.warnings()),
+                Err(error) => format!("{error} {error:?}"),
+            };
+            prop_assert!(!shown.contains(&secret) && !shown.contains(&tail), "{}: {}", uri, shown);
+        }
+    }
+}

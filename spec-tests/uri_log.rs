@@ -1,0 +1,65 @@
+//! The warnings of connection strings are logged.
+//!
+//! This is a test of its own because `tracing` decides once for a process whether anybody listens to a place in the code,
+//! and a test on another thread, where nobody does, may be first.
+#![cfg(not(loom))]
+
+use std::sync::{Arc, Mutex};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+use wharf::Options;
+
+/// Level, target and message of an event.
+type Line = (Level, &'static str, String);
+
+/// Keeps the messages of all events.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<Line>>>);
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        struct Message(String);
+        impl Visit for Message {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        self.0.lock().unwrap().push((*event.metadata().level(), event.metadata().target(), message.0));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn every_warning_is_logged_once() {
+    let log = Log::default();
+    let options = tracing::subscriber::with_default(log.clone(), || {
+        Options::parse("mongodb://a/?foo=1&w=-1&proxyPassword=&authMechanismProperties=hunter2").unwrap()
+    });
+    let logged = log.0.lock().unwrap();
+    assert!(logged.iter().all(|(level, target, _)| (*level, *target) == (Level::WARN, "wharf::options")));
+    let messages: Vec<_> = logged.iter().map(|(_, _, message)| message.clone()).collect();
+    let warnings: Vec<_> = options.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(messages, warnings);
+    assert_eq!(warnings.len(), 3);
+}

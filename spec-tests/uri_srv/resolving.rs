@@ -1,0 +1,268 @@
+//! What the suite leaves open: errors and their words, truncation, time, choice.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use wharf::endpoint::hickory_resolver::proto::rr::RecordType;
+use wharf::{Credential, Options, ResolveError, UriWarning};
+use wharf_testbed::dns::Zone;
+
+use super::{hosts, resolve, resolver, start};
+
+const NAME: &str = "cluster.example.com";
+const SERVICE: &str = "_mongodb._tcp.cluster.example.com";
+const URI: &str = "mongodb+srv://cluster.example.com";
+
+fn one_server() -> Zone {
+    Zone::default().srv(SERVICE, 27017, "a.example.com")
+}
+
+/// The error of a zone, for a connection string.
+async fn error(zone: Zone, uri: &str) -> ResolveError {
+    let server = start(zone).await;
+    resolve(&server, uri).await.expect_err("the zone is refused")
+}
+
+#[tokio::test]
+async fn both_records_are_asked_for_once_by_their_full_names() {
+    let server = start(one_server()).await;
+    let resolved = resolve(&server, "mongodb+srv://Cluster.Example.com.").await.unwrap();
+    assert_eq!(hosts(&resolved), ["a.example.com:27017"]);
+    let mut asked: Vec<_> = server.questions().into_iter().map(|asked| (asked.name, asked.record)).collect();
+    asked.sort();
+    assert_eq!(asked, [(format!("{SERVICE}."), RecordType::SRV), (format!("{NAME}."), RecordType::TXT)]);
+}
+
+#[tokio::test]
+async fn what_cannot_work_asks_nobody() {
+    let server = start(one_server()).await;
+    let mut options = Options::srv(NAME).unwrap();
+    options.direct_connection = Some(true);
+    let refused = options.resolve_with(&resolver(&server)).await.unwrap_err();
+    assert!(matches!(refused, ResolveError::InvalidOption(error) if error.option == "directConnection"));
+    assert_eq!(server.questions(), []);
+}
+
+#[tokio::test]
+async fn options_without_a_name_are_returned_as_they_are() {
+    let server = start(Zone::default()).await;
+    let options = Options::parse("mongodb://a,b/?replicaSet=r").unwrap();
+    assert_eq!(options.clone().resolve_with(&resolver(&server)).await.unwrap(), options);
+    assert_eq!(Options::from_uri("mongodb://a,b/?replicaSet=r").await.unwrap(), options);
+    assert_eq!(server.questions(), []);
+    assert!(matches!(Options::from_uri("mongodb://").await, Err(ResolveError::InvalidOption(_))));
+}
+
+#[tokio::test]
+async fn resolved_options_are_endpoints_and_can_be_resolved_again() {
+    let server = start(one_server()).await;
+    let resolved = resolve(&server, URI).await.unwrap();
+    assert_eq!(resolved.endpoint().unwrap().address(), "a.example.com:27017");
+    let other = start(Zone::default().srv(SERVICE, 1, "b.example.com")).await;
+    let again = resolved.resolve_with(&resolver(&other)).await.unwrap();
+    assert_eq!(hosts(&again), ["b.example.com:1"]);
+}
+
+#[tokio::test]
+async fn servers_are_kept_in_lower_case_and_once() {
+    let zone = one_server().srv(SERVICE, 27017, "A.EXAMPLE.com").srv(SERVICE, 2, "a.example.com");
+    let resolved = resolve(&start(zone).await, URI).await.unwrap();
+    let mut found = hosts(&resolved);
+    found.sort_unstable();
+    assert_eq!(found, ["a.example.com:2", "a.example.com:27017"]);
+}
+
+#[tokio::test]
+async fn names_may_have_underscores_and_letters_beyond_ascii() {
+    let zone = Zone::default().srv("_mongodb._tcp.cluster_1.example.com", 1, "a_b.example.com");
+    let resolved = resolve(&start(zone).await, "mongodb+srv://cluster_1.example.com").await.unwrap();
+    assert_eq!(hosts(&resolved), ["a_b.example.com:1"]);
+
+    let zone = Zone::default().srv("_mongodb._tcp.x.bücher.example.com", 1, "a.bücher.example.com");
+    let resolved = resolve(&start(zone).await, "mongodb+srv://X.BÜCHER.example.com").await.unwrap();
+    assert_eq!(hosts(&resolved), ["a.xn--bcher-kva.example.com:1"]);
+}
+
+#[tokio::test]
+async fn an_answer_too_long_for_a_datagram_comes_over_tcp() {
+    let zone =
+        (1..=200).fold(Zone::default(), |zone, port| zone.srv(SERVICE, port, "a-long-name-of-a-server.example.com"));
+    let server = start(zone).await;
+    let resolved = resolve(&server, URI).await.unwrap();
+    assert_eq!(resolved.hosts.len(), 200);
+    assert!(server.questions().iter().any(|asked| asked.over_tcp && asked.record == RecordType::SRV));
+}
+
+#[tokio::test]
+async fn the_chosen_servers_are_any_of_them() {
+    let ports = 1..=4;
+    let zone = ports.clone().fold(Zone::default(), |zone, port| zone.srv(SERVICE, port, "a.example.com"));
+    let server = start(zone).await;
+    let resolver = resolver(&server);
+    let mut pairs = BTreeSet::new();
+    // Of the six pairs each comes up with one chance in six: that one is missing after 300 times is as likely as 1e-23.
+    for _ in 0..300 {
+        let options = Options::parse("mongodb+srv://cluster.example.com/?srvMaxHosts=2").unwrap();
+        let resolved = options.resolve_with(&resolver).await.unwrap();
+        let chosen: BTreeSet<_> = hosts(&resolved).into_iter().map(str::to_owned).collect();
+        assert_eq!(chosen.len(), 2);
+        pairs.insert(chosen);
+    }
+    assert_eq!(pairs.len(), 6);
+}
+
+#[tokio::test]
+async fn errors_say_the_name_and_what_is_wrong() {
+    let txt = |text: &str| one_server().txt(NAME, &[text]);
+    let messages = [
+        (
+            one_server().srv(SERVICE, 1, "a.evil.com"),
+            r#"the SRV records of "cluster.example.com" name the server "a.evil.com", but it must be below "example.com""#,
+        ),
+        (
+            Zone::default().srv(SERVICE, 0, "a.example.com"),
+            r#"an SRV record of "cluster.example.com" is for "a.example.com" at port 0, but must be for a name and a port that is not 0"#,
+        ),
+        (
+            Zone::default().srv(SERVICE, 1, "."),
+            r#"an SRV record of "cluster.example.com" is for "" at port 1, but must be for a name and a port that is not 0"#,
+        ),
+        (
+            txt("replicaSet=a").txt(NAME, &["authSource=b"]),
+            r#""cluster.example.com" has 2 TXT records, but must have one at most"#,
+        ),
+        (
+            txt("replicaSet=a&ssl=false"),
+            r#"the TXT record of "cluster.example.com" is refused: option in TXT record is "ssl", but must be only authSource, replicaSet, loadBalanced"#,
+        ),
+        (
+            txt("replicaSet"),
+            r#"the TXT record of "cluster.example.com" is refused: TXT record is "replicaSet" without a value, but must be of key=value pairs joined by &"#,
+        ),
+        (
+            txt("authSource="),
+            r#"the TXT record of "cluster.example.com" is refused: authSource is empty, but must be the name of a database"#,
+        ),
+        (
+            txt("loadBalanced=true&replicaSet=r"),
+            "loadBalanced is true, but must be false or left out with replicaSet=r",
+        ),
+    ];
+    for (zone, message) in messages {
+        assert_eq!(error(zone, URI).await.to_string(), message);
+    }
+}
+
+#[tokio::test]
+async fn a_failed_look_up_says_which_and_why() {
+    let start_of = |record, name: &str| format!("the {record} records of {name:?} could not be found: ");
+    let missing = error(Zone::default(), URI).await.to_string();
+    assert!(
+        missing.starts_with(&start_of("SRV", &format!("{SERVICE}."))) && missing.contains("no records"),
+        "{missing}"
+    );
+    // A name without such a record is not the same as a name that there is not.
+    let other = error(Zone::default().txt(SERVICE, &["x"]), URI).await.to_string();
+    assert!(other.starts_with(&start_of("SRV", &format!("{SERVICE}."))), "{other}");
+    let failing = error(one_server().failing(SERVICE), URI).await.to_string();
+    assert!(failing.starts_with(&start_of("SRV", &format!("{SERVICE}."))), "{failing}");
+    // Without the TXT record nobody knows which options it would have given.
+    let failing = error(one_server().failing(NAME), URI).await.to_string();
+    assert!(failing.starts_with(&start_of("TXT", NAME)), "{failing}");
+}
+
+#[tokio::test]
+async fn a_silent_name_server_is_waited_for_as_long_as_a_connection() {
+    for silent in [SERVICE, NAME] {
+        let failure =
+            error(one_server().silent(silent), "mongodb+srv://cluster.example.com/?connectTimeoutMS=50").await;
+        let ResolveError::Timeout { name, limit } = &failure else { panic!("{failure}") };
+        assert_eq!((name.as_str(), *limit), (NAME, Duration::from_millis(50)));
+        let message = r#""cluster.example.com" was not resolved within 50ms (connectTimeoutMS)"#;
+        assert_eq!(failure.to_string(), message);
+    }
+}
+
+#[tokio::test]
+async fn resolving_without_a_limit_ends_with_the_answer() {
+    let resolved = resolve(&start(one_server()).await, "mongodb+srv://cluster.example.com/?connectTimeoutMS=0").await;
+    assert_eq!(hosts(&resolved.unwrap()), ["a.example.com:27017"]);
+}
+
+#[tokio::test]
+async fn the_record_gives_defaults_and_nothing_else() {
+    let zone = one_server().txt(NAME, &["AuthSource=users&REPLICASET=rs"]);
+    let server = start(zone).await;
+    let resolved = resolve(&server, "mongodb+srv://ada:p@cluster.example.com/db").await.unwrap();
+    assert_eq!(resolved.replica_set.as_deref(), Some("rs"));
+    let credential = resolved.credential.as_ref().unwrap();
+    assert_eq!(credential.effective_source(resolved.default_database.as_deref()), "users");
+
+    let uri = "mongodb+srv://ada:p@cluster.example.com/db?authSource=own&replicaSet=mine";
+    let resolved = resolve(&server, uri).await.unwrap();
+    assert_eq!(resolved.replica_set.as_deref(), Some("mine"));
+    assert_eq!(resolved.auth_source.as_deref(), Some("own"));
+    assert_eq!(resolved.credential.unwrap().source.as_deref(), Some("own"));
+
+    let in_code = Options::srv(NAME).unwrap().credential(Credential::new("ada", "p").source("code")).replica_set("set");
+    let resolved = in_code.resolve_with(&resolver(&server)).await.unwrap();
+    assert_eq!(resolved.credential.unwrap().source.as_deref(), Some("code"));
+    assert_eq!(resolved.replica_set.as_deref(), Some("set"));
+}
+
+#[tokio::test]
+async fn load_balancing_of_the_record_is_overridden_and_its_odd_values_are_warned_of() {
+    let server = start(one_server().txt(NAME, &["loadBalanced=true"])).await;
+    assert!(resolve(&server, URI).await.unwrap().is_load_balanced());
+    let resolved = resolve(&server, "mongodb+srv://cluster.example.com/?loadBalanced=false").await.unwrap();
+    assert!(!resolved.is_load_balanced());
+
+    let server = start(one_server().txt(NAME, &["loadBalanced=maybe"])).await;
+    let resolved = resolve(&server, "mongodb+srv://cluster.example.com/?foo=1").await.unwrap();
+    assert!(!resolved.is_load_balanced());
+    let [UriWarning::UnknownOption { .. }, UriWarning::InvalidValue { option: "loadBalanced", .. }] =
+        resolved.warnings()
+    else {
+        panic!("{:?}", resolved.warnings());
+    };
+}
+
+#[tokio::test]
+async fn a_name_of_two_labels_must_have_servers_below_it() {
+    // Prose tests 1 to 4, for the name that is not `localhost`.
+    let service = "_mongodb._tcp.mongo.local";
+    let zone = |target: &str| Zone::default().srv(service, 27017, target);
+    let resolved = resolve(&start(zone("a.mongo.local")).await, "mongodb+srv://mongo.local").await.unwrap();
+    assert_eq!(hosts(&resolved), ["a.mongo.local:27017"]);
+    for target in ["test_1.evil.local", "mongo.local", "test_1.my_hostmongo.local"] {
+        let refused = error(zone(target), "mongodb+srv://mongo.local").await;
+        let ResolveError::ForeignServer { server, domain, .. } = refused else { panic!("{refused}") };
+        assert_eq!((server.as_str(), domain.as_str()), (target, "mongo.local"));
+    }
+    for target in ["blogs.evil.com", "cluster.testmongodb.com"] {
+        let zone = Zone::default().srv("_mongodb._tcp.blogs.mongodb.com", 27017, target);
+        let refused = error(zone, "mongodb+srv://blogs.mongodb.com").await;
+        assert!(matches!(refused, ResolveError::ForeignServer { .. }), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn giving_up_a_look_up_leaves_the_resolver_usable() {
+    let server = start(one_server().silent(SERVICE)).await;
+    let resolver = resolver(&server);
+    let look_up = Options::parse(URI).unwrap().resolve_with(&resolver);
+    // The name server has both questions before the look-up is dropped in the middle of the answer.
+    let both_asked = async {
+        while server.questions().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        outcome = look_up => panic!("there was an answer: {outcome:?}"),
+        () = both_asked => {}
+    }
+    // The resolver is as good as new.
+    let other = Options::srv("other.example.com").unwrap().resolve_with(&resolver).await;
+    assert!(matches!(other, Err(ResolveError::Lookup { .. })));
+    assert_eq!(server.questions().len(), 4);
+}

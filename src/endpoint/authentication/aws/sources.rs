@@ -1,0 +1,250 @@
+//! Where credentials of Amazon Web Services come from (Authentication specification, "Credential Fetching Order").
+//!
+//! `AWS_CONTAINER_CREDENTIALS_FULL_URI`, profiles and shared files, which the SDKs know, are not in the specification and
+//! not here: an application that wants them gives an SDK's provider as its own.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::time::{Duration, UNIX_EPOCH};
+
+use hyper::{Method, StatusCode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use super::super::http::{HttpError, HttpRequest};
+use super::super::token_file::{self, TokenFileError};
+use crate::options::{AwsCredentials, CallbackError, CloudEnvironment, Secret};
+use crate::wire::auth::aws::Timestamp;
+
+/// How long a service may take for one answer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// How long EC2's session is to last, in seconds: for the two requests that follow.
+const SESSION_SECONDS: &str = "30";
+
+/// Why there are no credentials. It holds no secret.
+#[derive(Debug, Error)]
+pub(in crate::endpoint::authentication) enum Unavailable {
+    #[error("the AWS credential provider failed: {0}")]
+    Custom(#[source] CallbackError),
+    #[error("the operating system has no random numbers: {0}")]
+    Random(#[source] getrandom::Error),
+    #[error("the environment variable {name} is {value}, but must be {allowed}")]
+    Variable { name: &'static str, value: &'static str, allowed: &'static str },
+    #[error("AWS_WEB_IDENTITY_TOKEN_FILE: {0}")]
+    File(#[from] TokenFileError),
+    #[error("{service} gave no {what}: {source}")]
+    Http { service: &'static str, what: &'static str, source: HttpError },
+    #[error("{service} gave no {what}: its status is {status}, but must be 200 OK")]
+    Status { service: &'static str, what: &'static str, status: StatusCode },
+    #[error("{service} gave no {what}: {field} of its answer is {value}, but must be {allowed}")]
+    Answer {
+        service: &'static str,
+        what: &'static str,
+        field: &'static str,
+        value: &'static str,
+        allowed: &'static str,
+    },
+}
+
+/// The credentials in the environment's variables; `None` if there are none.
+pub(super) fn from_variables(cloud: &CloudEnvironment) -> Result<Option<AwsCredentials>, Unavailable> {
+    const ID: &str = "AWS_ACCESS_KEY_ID";
+    const KEY: &str = "AWS_SECRET_ACCESS_KEY";
+    const TOKEN: &str = "AWS_SESSION_TOKEN";
+    let (id, key, token) = (text(cloud, ID)?, text(cloud, KEY)?, text(cloud, TOKEN)?);
+    let missing = |name, allowed| Err(Unavailable::Variable { name, value: "not set", allowed });
+    match (id, key, token) {
+        (None, None, None) => Ok(None),
+        (Some(id), Some(key), token) => {
+            Ok(Some(AwsCredentials { session_token: token.map(Secret::new), ..AwsCredentials::new(id, key) }))
+        }
+        (Some(_), None, _) => missing(KEY, "set where AWS_ACCESS_KEY_ID is"),
+        (None, Some(_), _) => missing(ID, "set where AWS_SECRET_ACCESS_KEY is"),
+        (None, None, Some(_)) => missing(ID, "set where AWS_SESSION_TOKEN is"),
+    }
+}
+
+/// The credentials of the service that the environment is made for.
+pub(super) async fn from_service(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailable> {
+    let file = cloud.variable("AWS_WEB_IDENTITY_TOKEN_FILE");
+    if let (Some(file), Some(role)) = (file, text(cloud, "AWS_ROLE_ARN")?) {
+        return from_web_identity(cloud, file, &role).await;
+    }
+    match text(cloud, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")? {
+        Some(path) => from_ecs(cloud, &path).await,
+        None => from_ec2(cloud).await,
+    }
+}
+
+fn text(cloud: &CloudEnvironment, name: &'static str) -> Result<Option<String>, Unavailable> {
+    let refuse = |_| Unavailable::Variable { name, value: "not UTF-8", allowed: "text" };
+    cloud.variable(name).map(OsString::into_string).transpose().map_err(refuse)
+}
+
+/// A service, and what it is asked for.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    service: &'static str,
+    what: &'static str,
+    base: &'a str,
+}
+
+impl Question<'_> {
+    async fn ask(
+        self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, &str)],
+        body: Zeroizing<Vec<u8>>,
+    ) -> Result<Zeroizing<Vec<u8>>, Unavailable> {
+        let Self { service, what, base } = self;
+        let request = HttpRequest { method, base, path, headers, body, limit: LIMIT };
+        let answer = request.send().await.map_err(|source| Unavailable::Http { service, what, source })?;
+        match answer.status {
+            StatusCode::OK => Ok(answer.body),
+            // The body may repeat what it was asked with.
+            status => Err(Unavailable::Status { service, what, status }),
+        }
+    }
+
+    fn refuse(self, field: &'static str, value: &'static str, allowed: &'static str) -> Unavailable {
+        Unavailable::Answer { service: self.service, what: self.what, field, value, allowed }
+    }
+
+    /// A short text, which is to become part of the next request.
+    fn read_line(self, body: &[u8]) -> Result<Zeroizing<String>, Unavailable> {
+        let line = std::str::from_utf8(body).unwrap_or("").trim_ascii();
+        if line.is_empty() || !line.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(self.refuse("the text", "something else", "one line of visible ASCII characters"));
+        }
+        Ok(Zeroizing::new(line.to_owned()))
+    }
+
+    fn read_json(self, body: &[u8]) -> Result<Value, Unavailable> {
+        match serde_json::from_slice(body) {
+            Ok(value @ Value::Object(_)) => Ok(value),
+            _ => Err(self.refuse("the body", "something else", "a JSON object")),
+        }
+    }
+
+    /// Takes the credentials out of an object.
+    fn read_credentials(self, value: &mut Value, token: &'static str) -> Result<AwsCredentials, Unavailable> {
+        let mut take = |field: &'static str| match value.get_mut(field).map(Value::take) {
+            Some(Value::String(text)) if !text.is_empty() => Ok(text),
+            None => Err(self.refuse(field, "missing", "text")),
+            Some(_) => Err(self.refuse(field, "something else", "text")),
+        };
+        let (id, key, token) = (take("AccessKeyId")?, Secret::new(take("SecretAccessKey")?), Secret::new(take(token)?));
+        let seconds = match value.get("Expiration") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) => {
+                let allowed = "a time such as 2026-01-31T12:00:00Z";
+                let time = Timestamp::parse(text).ok_or_else(|| self.refuse("Expiration", "another text", allowed))?;
+                Some(time.0)
+            }
+            // The Security Token Service counts seconds since 1970.
+            Some(Value::Number(number)) => {
+                let allowed = "seconds since 1970";
+                let seconds = number.as_f64().filter(|seconds| (0.0..1e11).contains(seconds));
+                Some(seconds.ok_or_else(|| self.refuse("Expiration", "another number", allowed))? as u64)
+            }
+            Some(_) => return Err(self.refuse("Expiration", "something else", "a time")),
+        };
+        let expiration = match seconds.map(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds))) {
+            Some(None) => return Err(self.refuse("Expiration", "too late", "a time that the clock can show")),
+            Some(expiration) => expiration,
+            None => None,
+        };
+        Ok(AwsCredentials { expiration, ..AwsCredentials::new(id, key).session_token(token) })
+    }
+}
+
+/// Asks the agent of ECS ("ECS endpoint").
+async fn from_ecs(cloud: &CloudEnvironment, path: &str) -> Result<AwsCredentials, Unavailable> {
+    let question = Question { service: "the agent of ECS", what: "credentials", base: &cloud.aws_ecs };
+    let path = format!("/{}", path.trim_start_matches('/'));
+    let body = question.ask(Method::GET, &path, &[("accept", "application/json")], Zeroizing::default()).await?;
+    question.read_credentials(&mut question.read_json(&body)?, "Token")
+}
+
+/// Asks the metadata service of EC2, in its second version ("EC2 endpoint").
+async fn from_ec2(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailable> {
+    const ROLES: &str = "/latest/meta-data/iam/security-credentials/";
+    let question = Question { service: "the metadata service of EC2", what: "session", base: &cloud.aws_ec2 };
+    let seconds = [("x-aws-ec2-metadata-token-ttl-seconds", SESSION_SECONDS)];
+    let body = question.ask(Method::PUT, "/latest/api/token", &seconds, Zeroizing::default()).await?;
+    let session = question.read_line(&body)?;
+    let headers = [("x-aws-ec2-metadata-token", session.as_str())];
+
+    let question = Question { what: "role", ..question };
+    let role = question.read_line(&question.ask(Method::GET, ROLES, &headers, Zeroizing::default()).await?)?;
+
+    let question = Question { what: "credentials", ..question };
+    let path = format!("{ROLES}{}", utf8_percent_encode(&role, PATH_SEGMENT));
+    let mut value = question.read_json(&question.ask(Method::GET, &path, &headers, Zeroizing::default()).await?)?;
+    match value.get("Code") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(code)) if code == "Success" => {}
+        Some(_) => return Err(question.refuse("Code", "something else", "\"Success\"")),
+    }
+    question.read_credentials(&mut value, "Token")
+}
+
+/// All that the names of roles consist of is left as it is.
+const PATH_SEGMENT: &percent_encoding::AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'+').remove(b'=').remove(b'@');
+
+/// Exchanges a token of another identity provider ("AssumeRoleWithWebIdentity").
+async fn from_web_identity(
+    cloud: &CloudEnvironment,
+    file: OsString,
+    role: &str,
+) -> Result<AwsCredentials, Unavailable> {
+    let token = token_file::read(file).await?;
+    let name = match text(cloud, "AWS_ROLE_SESSION_NAME")? {
+        Some(name) => name,
+        None => random_name()?,
+    };
+    let question = Question { service: "the Security Token Service", what: "credentials", base: &cloud.aws_sts };
+    let headers = [("accept", "application/json"), ("content-type", "application/x-www-form-urlencoded")];
+    let body = question.ask(Method::POST, "/", &headers, web_identity_form(&name, role, &token)).await?;
+    let mut value = question.read_json(&body)?;
+    // The service wraps what the specification shows.
+    let wrapped = "/AssumeRoleWithWebIdentityResponse/AssumeRoleWithWebIdentityResult/Credentials";
+    let path = if value.pointer(wrapped).is_some() { wrapped } else { "/Credentials" };
+    match value.pointer_mut(path) {
+        Some(credentials @ Value::Object(_)) => question.read_credentials(credentials, "SessionToken"),
+        _ => Err(question.refuse("Credentials", "missing", "a JSON object")),
+    }
+}
+
+/// The parameters are in the body and not in the URL, which others might log.
+fn web_identity_form(name: &str, role: &str, token: &Secret) -> Zeroizing<Vec<u8>> {
+    // Encoding makes at most three bytes of one; growing would leave a copy of the token behind.
+    let length = 128 + 3 * (name.len() + role.len() + token.reveal().len());
+    let mut form = Zeroizing::new(Vec::with_capacity(length));
+    let fields = [("RoleSessionName", name), ("RoleArn", role), ("WebIdentityToken", token.reveal())];
+    form.extend_from_slice(b"Action=AssumeRoleWithWebIdentity&Version=2011-06-15");
+    for (field, value) in fields {
+        form.push(b'&');
+        form.extend_from_slice(field.as_bytes());
+        form.push(b'=');
+        for part in utf8_percent_encode(value, NON_ALPHANUMERIC) {
+            form.extend_from_slice(part.as_bytes());
+        }
+    }
+    form
+}
+
+fn random_name() -> Result<String, Unavailable> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(Unavailable::Random)?;
+    let mut name = "wharf-".to_owned();
+    for byte in bytes {
+        write!(name, "{byte:02x}").expect("BUG: a String takes all text");
+    }
+    Ok(name)
+}

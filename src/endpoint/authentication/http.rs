@@ -1,0 +1,204 @@
+//! One HTTP/1.1 request to a service of a cloud, over a connection of its own.
+//!
+//! There are no redirects, no cookies and no proxies: the services answer themselves or not at all. What they answer is
+//! short, and whatever is longer than they could mean is refused before it is kept.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use zeroize::Zeroizing;
+
+/// The longest body that an answer may have, in bytes.
+const MAX_BODY: usize = 64 * 1024;
+
+/// The longest head that an answer may have, in bytes.
+const MAX_HEAD: usize = 16 * 1024;
+
+/// A request. Its headers and its body may hold secrets; its path must not.
+#[derive(Clone)]
+pub(super) struct HttpRequest<'a> {
+    pub method: Method,
+    /// `http://host:port` or `https://host:port`.
+    pub base: &'a str,
+    /// The path and the query, encoded, beginning with a slash.
+    pub path: &'a str,
+    pub headers: &'a [(&'static str, &'a str)],
+    pub body: Zeroizing<Vec<u8>>,
+    /// How long everything may take.
+    pub limit: Duration,
+}
+
+/// An answer, whatever its status.
+pub(super) struct HttpAnswer {
+    pub status: StatusCode,
+    pub body: Zeroizing<Vec<u8>>,
+}
+
+/// Why there is no answer. It repeats nothing of the request but the address.
+#[derive(Debug, Error)]
+pub(super) enum HttpError {
+    #[error("{url:?} is no URL of a service: it must be http://host:port or https://host:port")]
+    Url { url: String },
+    #[error("{field} has characters that no HTTP request may have there")]
+    Characters { field: &'static str },
+    #[error("it did not answer within {} ms", limit.as_millis())]
+    Timeout { limit: Duration },
+    #[error("connecting failed: {0}")]
+    Connect(#[source] io::Error),
+    #[error("securing the connection with TLS failed: {0}")]
+    Tls(#[source] io::Error),
+    #[error("the exchange failed: {0}")]
+    Exchange(#[source] hyper::Error),
+    #[error("its answer is longer than {MAX_BODY} bytes")]
+    TooLong,
+}
+
+impl HttpRequest<'_> {
+    /// Sends the request and returns the answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection. The service may have heeded the request.
+    pub async fn send(self) -> Result<HttpAnswer, HttpError> {
+        let limit = self.limit;
+        timeout(limit, self.send_unbounded()).await.map_err(|_| HttpError::Timeout { limit })?
+    }
+
+    async fn send_unbounded(self) -> Result<HttpAnswer, HttpError> {
+        let service = Service::parse(self.base)?;
+        let mut request = Request::builder()
+            .method(self.method)
+            .uri(self.path)
+            .header(HOST, &service.authority)
+            .body(Full::new(Bytes::from_owner(self.body)))
+            .map_err(|_| HttpError::Characters { field: "the path" })?;
+        for (name, value) in self.headers {
+            let mut value = HeaderValue::from_str(value).map_err(|_| HttpError::Characters { field: name })?;
+            value.set_sensitive(true);
+            request.headers_mut().append(*name, value);
+        }
+        let stream = TcpStream::connect((&*service.host, service.port)).await.map_err(HttpError::Connect)?;
+        if !service.secure {
+            return exchange(stream, request).await;
+        }
+        let name = ServerName::try_from(service.host).map_err(|_| HttpError::Url { url: self.base.to_owned() })?;
+        let config = tokio::task::spawn_blocking(trust).await.map_err(io::Error::other);
+        let connector = TlsConnector::from(config.and_then(|config| config).map_err(HttpError::Tls)?);
+        exchange(connector.connect(name, stream).await.map_err(HttpError::Tls)?, request).await
+    }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: Request<Full<Bytes>>,
+) -> Result<HttpAnswer, HttpError> {
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(MAX_HEAD);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(HttpError::Exchange)?;
+    let answer = async {
+        let (head, body) = sender.send_request(request).await.map_err(HttpError::Exchange)?.into_parts();
+        let body = Limited::new(body, MAX_BODY).collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                return HttpError::TooLong;
+            }
+            let error = error.downcast().expect("BUG: a body fails with its own error or that of its limit");
+            HttpError::Exchange(*error)
+        })?;
+        // Bytes that nobody else holds give their buffer away, so that it is wiped and not only freed.
+        let body = Zeroizing::new(Vec::from(body.to_bytes()));
+        Ok(HttpAnswer { status: head.status, body })
+    };
+    let (mut answer, mut connection) = (std::pin::pin!(answer), std::pin::pin!(connection));
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        // What the connection fails with, the answer fails with too; where it ends well, the rest has been received.
+        _ = &mut connection => answer.await,
+    }
+}
+
+/// Where a service is.
+struct Service {
+    secure: bool,
+    /// A name or an IP address, without brackets.
+    host: String,
+    port: u16,
+    /// The host, and the port if it was named, as the header has it.
+    authority: String,
+}
+
+impl Service {
+    fn parse(base: &str) -> Result<Self, HttpError> {
+        let refuse = || HttpError::Url { url: base.to_owned() };
+        let uri: Uri = base.parse().map_err(|_| refuse())?;
+        let authority = uri.authority().ok_or_else(refuse)?;
+        let secure = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(refuse()),
+        };
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() || authority.as_str().contains('@') {
+            return Err(refuse());
+        }
+        Ok(Self {
+            secure,
+            host: authority.host().trim_start_matches('[').trim_end_matches(']').to_owned(),
+            port: authority.port_u16().unwrap_or(if secure { 443 } else { 80 }),
+            authority: authority.to_string(),
+        })
+    }
+}
+
+/// TLS with the operating system's trust store. It reads files.
+fn trust() -> io::Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        return Err(io::Error::other("the operating system's trust store has no certificates"));
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_a_scheme_a_host_and_a_port() {
+        for (base, secure, host, port, authority) in [
+            ("http://metadata", false, "metadata", 80, "metadata"),
+            ("https://sts.amazonaws.com", true, "sts.amazonaws.com", 443, "sts.amazonaws.com"),
+            ("http://127.0.0.1:8000/", false, "127.0.0.1", 8000, "127.0.0.1:8000"),
+            ("http://[::1]:8000", false, "::1", 8000, "[::1]:8000"),
+        ] {
+            let service = Service::parse(base).ok().unwrap();
+            assert_eq!((service.secure, &*service.host, service.port), (secure, host, port));
+            assert_eq!(service.authority, authority);
+        }
+        for base in
+            ["", "metadata", "/path", "ftp://host", "http://host/path", "http://host?x", "http://u:p@host", "http://"]
+        {
+            assert!(matches!(Service::parse(base), Err(HttpError::Url { .. })), "{base}");
+        }
+    }
+}

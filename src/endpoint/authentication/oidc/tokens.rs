@@ -1,0 +1,231 @@
+//! The access token that all connections share, and the calls that obtain it ("Credential Caching").
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::source::NoToken;
+use crate::options::{CallbackFuture, IdpInfo, OidcToken, Secret};
+
+/// The least time between the beginnings of two calls.
+const BETWEEN_CALLS: Duration = Duration::from_millis(100);
+
+/// An access token. Clones share it.
+#[derive(Debug, Clone)]
+pub(in crate::endpoint::authentication) struct Token(Arc<Secret>);
+
+impl Token {
+    /// The token's text. Whoever asks for it must neither print nor keep it.
+    pub fn reveal(&self) -> &str {
+        self.0.reveal()
+    }
+}
+
+/// What is remembered of the last call, and the right to make the next one.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    /// Held only to read or write what is in it.
+    known: Mutex<Known>,
+    /// When the last call began. Whoever calls holds the lock, and nobody holds it while talking to a server.
+    calling: tokio::sync::Mutex<Option<Instant>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    access: Option<Token>,
+    refresh: Option<Secret>,
+    /// Who issued the tokens.
+    idp_info: Option<IdpInfo>,
+}
+
+impl Tokens {
+    /// The shared access token.
+    pub fn current(&self) -> Option<Token> {
+        self.known().access.clone()
+    }
+
+    /// The refresh token, and who issued it.
+    pub fn refresh(&self) -> Option<(Secret, IdpInfo)> {
+        let known = self.known();
+        known.refresh.clone().zip(known.idp_info.clone())
+    }
+
+    /// Forgets an access token, unless another has taken its place.
+    pub fn invalidate(&self, token: &Token) {
+        let mut known = self.known();
+        known.access = known.access.take().filter(|current| current.0 != token.0);
+    }
+
+    /// Forgets an access token and the refresh token that came with it, unless others have taken their place.
+    pub fn invalidate_with_refresh(&self, token: &Token) {
+        let mut known = self.known();
+        if known.access.as_ref().is_some_and(|current| current.0 == token.0) {
+            known.access = None;
+            known.refresh = None;
+        }
+    }
+
+    /// The shared access token; if there is none, the one that `call` obtains, which from then on is shared. Says too
+    /// whether it is new.
+    ///
+    /// Only one call runs at a time. Both waiting for others' calls and the call itself may take `limit`. `idp_info` is
+    /// who issues the token, if that matters.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future cancels the call, and the next in line makes its own.
+    pub async fn current_or<'a>(
+        &self,
+        limit: Duration,
+        idp_info: Option<IdpInfo>,
+        call: impl FnOnce() -> CallbackFuture<'a, OidcToken>,
+    ) -> Result<(Token, bool), NoToken> {
+        if let Some(token) = self.current() {
+            return Ok((token, false));
+        }
+        let exceeded = |_| NoToken::Timeout { limit };
+        let mut last_call = timeout(limit, self.calling.lock()).await.map_err(exceeded)?;
+        // The call that was waited for has answered for this one too.
+        if let Some(token) = self.current() {
+            return Ok((token, false));
+        }
+        if let Some(last_call) = *last_call {
+            sleep_until(last_call + BETWEEN_CALLS).await;
+        }
+        *last_call = Some(Instant::now());
+        let obtained = timeout(limit, call()).await.map_err(exceeded)?.map_err(NoToken::of_callback)?;
+        let OidcToken { access_token, refresh_token, expires_in: _ } = obtained;
+        if access_token.reveal().is_empty() {
+            return Err(NoToken::Empty);
+        }
+        let token = Token(Arc::new(access_token));
+        *self.known() = Known { access: Some(token.clone()), refresh: refresh_token, idp_info };
+        Ok((token, true))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // No invariant spans two of the fields, so a panic in between spoils nothing.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn obtained(text: &str) -> CallbackFuture<'static, OidcToken> {
+        let token = OidcToken::new(text);
+        Box::pin(async { Ok(token) })
+    }
+
+    async fn obtain(tokens: &Tokens, text: &str) -> (String, bool) {
+        let (token, is_new) = tokens.current_or(LIMIT, None, || obtained(text)).await.unwrap();
+        (token.reveal().to_owned(), is_new)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_call_answers_for_all_who_wait_for_it() {
+        let (tokens, calls) = (Tokens::default(), AtomicUsize::new(0));
+        let call = || -> CallbackFuture<'_, OidcToken> {
+            Box::pin(async {
+                calls.fetch_add(1, Ordering::Relaxed);
+                sleep(Duration::from_secs(1)).await;
+                Ok(OidcToken::new("a"))
+            })
+        };
+        let one = || tokens.current_or(LIMIT, None, call);
+        let (first, second, third) = tokio::join!(one(), one(), one());
+        let is_new = [first, second, third].map(|token| token.unwrap().1);
+        assert_eq!((is_new, calls.into_inner()), ([true, false, false], 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_begin_a_tenth_of_a_second_apart() {
+        let tokens = Tokens::default();
+        let begun = Instant::now();
+        assert_eq!(obtain(&tokens, "a").await, ("a".to_owned(), true));
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        tokens.invalidate(&tokens.current().unwrap());
+        assert_eq!(obtain(&tokens, "b").await, ("b".to_owned(), true));
+        // The clock of virtual time ticks in milliseconds.
+        assert!((100..=101).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+
+        // A call that failed counts, one that was long ago does not delay.
+        tokens.invalidate(&tokens.current().unwrap());
+        sleep(Duration::from_millis(70)).await;
+        let begun = Instant::now();
+        let failed = tokens.current_or(LIMIT, None, || Box::pin(async { Err("no".into()) })).await;
+        assert_eq!(failed.unwrap_err().to_string(), "the OIDC callback failed: no");
+        assert!((30..=31).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+        obtain(&tokens, "c").await;
+        assert!((130..=132).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_and_the_wait_for_one_are_limited() {
+        let tokens = Tokens::default();
+        let begun = Instant::now();
+        let stuck = tokens.current_or(LIMIT, None, || Box::pin(pending()));
+        let waiting = tokens.current_or(Duration::from_secs(10), None, || obtained("b"));
+        let (stuck, waiting) = tokio::join!(stuck, waiting);
+        assert!(matches!(stuck, Err(NoToken::Timeout { limit: LIMIT })));
+        assert!(matches!(waiting, Err(NoToken::Timeout { .. })));
+        assert!((60_000..=60_001).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+        assert_eq!(obtain(&tokens, "c").await.0, "c");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_leaves_the_call_to_the_next() {
+        let tokens = Tokens::default();
+        let stuck = tokens.current_or(LIMIT, None, || Box::pin(pending()));
+        assert!(timeout(Duration::from_secs(1), stuck).await.is_err());
+        assert_eq!(obtain(&tokens, "b").await, ("b".to_owned(), true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_token_that_was_refused_is_forgotten() {
+        let tokens = Tokens::default();
+        obtain(&tokens, "a").await;
+        let old = tokens.current().unwrap();
+        tokens.invalidate(&old);
+        obtain(&tokens, "b").await;
+        tokens.invalidate(&old);
+        tokens.invalidate_with_refresh(&old);
+        assert_eq!(obtain(&tokens, "c").await, ("b".to_owned(), false));
+        // A token of the same text is the same token, wherever it came from.
+        tokens.invalidate(&Token(Arc::new(Secret::new("b"))));
+        assert!(tokens.current().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refresh_token_stays_until_the_token_that_it_obtained_is_refused() {
+        let tokens = Tokens::default();
+        let idp_info = IdpInfo { issuer: "i".to_owned(), client_id: None, request_scopes: Vec::new() };
+        let call =
+            || -> CallbackFuture<'_, OidcToken> { Box::pin(async { Ok(OidcToken::new("a").refresh_token("r")) }) };
+        let (token, _) = tokens.current_or(LIMIT, Some(idp_info.clone()), call).await.unwrap();
+        assert_eq!(tokens.refresh(), Some((Secret::new("r"), idp_info)));
+        tokens.invalidate(&token);
+        assert!(tokens.refresh().is_some());
+        let (token, _) = tokens.current_or(LIMIT, None, call).await.unwrap();
+        tokens.invalidate_with_refresh(&token);
+        assert!(tokens.refresh().is_none() && tokens.current().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_empty_token_is_none_and_no_token_is_shown() {
+        let tokens = Tokens::default();
+        let empty = tokens.current_or(LIMIT, None, || obtained("")).await;
+        assert!(matches!(empty, Err(NoToken::Empty)));
+        obtain(&tokens, "hidden").await;
+        assert!(!format!("{tokens:?} {:?}", tokens.current()).contains("hidden"));
+    }
+}

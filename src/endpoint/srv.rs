@@ -1,0 +1,288 @@
+//! Finding a deployment's servers in the DNS (Initial DNS Seedlist Discovery specification).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::error::Cause;
+use crate::options::{InvalidOption, Options};
+
+#[cfg(feature = "srv")]
+#[doc(no_inline)]
+pub use hickory_resolver;
+
+/// The servers of a deployment could not be found.
+#[derive(Debug, Clone, Error)]
+#[non_exhaustive]
+pub enum ResolveError {
+    /// The connection string is refused, or what it says does not go together with what the DNS says.
+    #[error(transparent)]
+    InvalidOption(#[from] InvalidOption),
+    /// wharf was built without its feature `srv`.
+    #[error("{name:?} is a name of SRV records, but wharf was built without its feature `srv`")]
+    FeatureMissing {
+        /// The name that was to be resolved.
+        name: String,
+    },
+    /// The system's configuration of the DNS could not be read.
+    #[error("{name:?} cannot be resolved, because the system's DNS configuration cannot be read: {source}")]
+    Configuration {
+        /// The name that was to be resolved.
+        name: String,
+        /// What is wrong with the configuration.
+        source: Cause,
+    },
+    /// The records could not be looked up, or there are none. It may be different the next time.
+    #[error("the {record} records of {name:?} could not be found: {source}")]
+    Lookup {
+        /// The name that was asked for.
+        name: String,
+        /// `SRV` or `TXT`.
+        record: &'static str,
+        /// What the resolver says.
+        source: Cause,
+    },
+    /// The DNS did not answer within `connectTimeoutMS`. It may be different the next time.
+    #[error("{name:?} was not resolved within {limit:?} (connectTimeoutMS)")]
+    Timeout {
+        /// The name that was to be resolved.
+        name: String,
+        /// The limit.
+        limit: Duration,
+    },
+    /// An SRV record names a server that is not in the name's own domain.
+    #[error("the SRV records of {name:?} name the server {server:?}, but it must be below {domain:?}")]
+    ForeignServer {
+        /// The name that was resolved.
+        name: String,
+        /// The server.
+        server: String,
+        /// The domain that it would have to be in.
+        domain: String,
+    },
+    /// An SRV record says nothing that can be connected to.
+    #[error(
+        "an SRV record of {name:?} is for {server:?} at port {port}, but must be for a name and a port that is not 0"
+    )]
+    InvalidServer {
+        /// The name that was resolved.
+        name: String,
+        /// The server.
+        server: String,
+        /// The port.
+        port: u16,
+    },
+    /// There is more than one TXT record.
+    #[error("{name:?} has {records} TXT records, but must have one at most")]
+    SeveralTxtRecords {
+        /// The name that was resolved.
+        name: String,
+        /// How many there are.
+        records: usize,
+    },
+    /// The TXT record is not of the form that it must have.
+    #[error("the TXT record of {name:?} is refused: {source}")]
+    TxtRecord {
+        /// The name that was resolved.
+        name: String,
+        /// What is wrong with it.
+        source: InvalidOption,
+    },
+}
+
+impl Options {
+    /// Reads a connection string, and finds its servers in the DNS if it begins with `mongodb+srv://`: [`Options::parse`]
+    /// and [`Options::resolve`].
+    ///
+    /// # Errors
+    ///
+    /// [`ResolveError`] says what is wrong.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the look-up. Nothing is lost.
+    pub async fn from_uri(uri: &str) -> Result<Self, ResolveError> {
+        Self::parse(uri)?.resolve().await
+    }
+
+    /// Finds the servers in the DNS, if an [`srv`](Self#structfield.srv) name stands for them; other options are returned
+    /// as they are.
+    ///
+    /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random;
+    /// their priorities and weights are ignored. The TXT record of the name, if there is one, gives defaults for
+    /// `authSource`, `replicaSet` and `loadBalanced`. Both are looked up by the system's configuration and within
+    /// `connectTimeoutMS`. Options that are resolved already are resolved again.
+    ///
+    /// # Errors
+    ///
+    /// [`ResolveError`] says what is wrong, also with what the records say.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the look-up. Nothing is lost.
+    pub async fn resolve(self) -> Result<Self, ResolveError> {
+        #[cfg(feature = "srv")]
+        return look_up::by_system(self).await;
+        #[cfg(not(feature = "srv"))]
+        match self.srv {
+            None => Ok(self),
+            Some(name) => Err(ResolveError::FeatureMissing { name: name.host }),
+        }
+    }
+
+    /// [`resolve`](Self::resolve), with a resolver of your own instead of the system's configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ResolveError`] says what is wrong, also with what the records say.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the look-up. Nothing is lost.
+    #[cfg(feature = "srv")]
+    pub async fn resolve_with(self, resolver: &hickory_resolver::TokioResolver) -> Result<Self, ResolveError> {
+        look_up::by(resolver, self).await
+    }
+}
+
+#[cfg(feature = "srv")]
+mod look_up {
+    use std::hash::{BuildHasher, RandomState};
+
+    use hickory_resolver::TokioResolver;
+    use hickory_resolver::lookup::Lookup;
+    use hickory_resolver::net::NetError;
+    use hickory_resolver::proto::rr::{Name, RData, RecordType};
+
+    use super::{Arc, Options, ResolveError};
+    use crate::options::{ServerAddress, SrvName};
+
+    pub(super) async fn by_system(options: Options) -> Result<Options, ResolveError> {
+        let Some(name) = &options.srv else { return Ok(options) };
+        let unreadable =
+            |error: NetError| ResolveError::Configuration { name: name.host.clone(), source: Arc::new(error) };
+        let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build()).map_err(unreadable)?;
+        by(&resolver, options).await
+    }
+
+    pub(super) async fn by(resolver: &TokioResolver, mut options: Options) -> Result<Options, ResolveError> {
+        let Some(name) = options.srv.clone() else { return Ok(options) };
+        // What cannot work, whatever the DNS says, asks nobody anything.
+        options.validate()?;
+        let limit = options.connect_timeout;
+        let both = async { tokio::try_join!(servers(resolver, &name), defaults(resolver, &name)) };
+        let (servers, record) = match limit.is_zero() {
+            true => both.await?,
+            false => match tokio::time::timeout(limit, both).await {
+                Ok(found) => found?,
+                Err(_) => return Err(ResolveError::Timeout { name: name.host, limit }),
+            },
+        };
+        options.hosts.clear();
+        for server in servers {
+            options.add_host(server);
+        }
+        if let Some(record) = record {
+            let refused = |source| ResolveError::TxtRecord { name: name.host.clone(), source };
+            options.apply_txt(&record).map_err(refused)?;
+        }
+        choose(&mut options.hosts, name.max_hosts);
+        options.validate()?;
+        Ok(options)
+    }
+
+    /// Names in ASCII are asked for as they are, because the rules for other names would refuse underscores.
+    async fn look_up(resolver: &TokioResolver, name: &str, record: RecordType) -> Result<Lookup, NetError> {
+        let name = if name.is_ascii() { Name::from_ascii(name) } else { Name::from_utf8(name) };
+        resolver.lookup(name.map_err(NetError::from)?, record).await
+    }
+
+    async fn servers(resolver: &TokioResolver, name: &SrvName) -> Result<Vec<ServerAddress>, ResolveError> {
+        // The dot at the end keeps the resolver from trying the name in its search domains.
+        let query = format!("_{}._tcp.{}.", name.service_name, name.host);
+        let found = look_up(resolver, &query, RecordType::SRV).await;
+        let failed = |error| ResolveError::Lookup { name: query.clone(), record: "SRV", source: Arc::new(error) };
+        let found = found.map_err(failed)?;
+        let records = found.answers().iter().filter_map(|record| match &record.data {
+            RData::SRV(service) => Some(service),
+            _ => None,
+        });
+        let servers = records.map(|record| {
+            let target = record.target.to_utf8().to_lowercase();
+            let server = target.strip_suffix('.').unwrap_or(&target);
+            if server.is_empty() || record.port == 0 {
+                let server = server.to_owned();
+                return Err(ResolveError::InvalidServer { name: name.host.clone(), server, port: record.port });
+            }
+            let address = record.target.to_ascii().to_lowercase();
+            match name.accepts(server) {
+                true => Ok(ServerAddress::tcp(address.trim_end_matches('.').to_owned(), record.port)),
+                false => Err(ResolveError::ForeignServer {
+                    name: name.host.clone(),
+                    server: server.to_owned(),
+                    domain: name.domain().to_owned(),
+                }),
+            }
+        });
+        let servers: Vec<_> = servers.collect::<Result<_, _>>()?;
+        match servers.is_empty() {
+            true => Err(failed(NetError::from("the answer has no such record"))),
+            false => Ok(servers),
+        }
+    }
+
+    /// The text of the TXT record, if there is one.
+    async fn defaults(resolver: &TokioResolver, name: &SrvName) -> Result<Option<String>, ResolveError> {
+        let found = match look_up(resolver, &format!("{}.", name.host), RecordType::TXT).await {
+            Err(error) if error.is_no_records_found() => return Ok(None),
+            found => found.map_err(|error| ResolveError::Lookup {
+                name: name.host.clone(),
+                record: "TXT",
+                source: Arc::new(error),
+            })?,
+        };
+        let mut records = found.answers().iter().filter_map(|record| match &record.data {
+            RData::TXT(text) => Some(text.txt_data.concat()),
+            _ => None,
+        });
+        match (records.next(), records.count()) {
+            (Some(text), 0) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
+            (None, _) => Ok(None),
+            (Some(_), more) => Err(ResolveError::SeveralTxtRecords { name: name.host.clone(), records: more + 1 }),
+        }
+    }
+
+    /// Leaves `most` of the servers, if that is not 0, chosen by a Fisher-Yates shuffle that stops when it has them.
+    fn choose(servers: &mut Vec<ServerAddress>, most: u32) {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        if most == 0 || most >= servers.len() {
+            return;
+        }
+        for place in 0..most {
+            let rest = servers.len() - place;
+            servers.swap(place, place + below(rest));
+        }
+        servers.truncate(most);
+    }
+
+    /// A random number below `end`, from the keys that the standard library seeds its hash maps with. The bias of the
+    /// remainder is below one in 2^40 for any number of servers.
+    fn below(end: usize) -> usize {
+        let random = RandomState::new().hash_one(end) % end as u64;
+        usize::try_from(random).expect("BUG: a number below a usize is none")
+    }
+}
+
+#[cfg(all(test, not(feature = "srv")))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_the_feature_a_name_is_refused_and_hosts_are_not() {
+        let refused = Options::from_uri("mongodb+srv://cluster.example.com").await.unwrap_err();
+        let message = "\"cluster.example.com\" is a name of SRV records, but wharf was built without its feature `srv`";
+        assert_eq!(refused.to_string(), message);
+        assert!(Options::from_uri("mongodb://example.com").await.is_ok());
+    }
+}

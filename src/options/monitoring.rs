@@ -1,0 +1,27 @@
+//! How servers are monitored.
+
+/// `serverMonitoringMode`: how a monitor learns of changes (Server Monitoring specification).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum ServerMonitoringMode {
+    /// `auto`: `poll` where the application runs as a function in a cloud, `stream` elsewhere.
+    #[default]
+    Auto,
+    /// `stream`: the server tells of changes.
+    Stream,
+    /// `poll`: the monitor asks from time to time.
+    Poll,
+}
+
+impl ServerMonitoringMode {
+    pub(super) const ALL: [Self; 3] = [Self::Auto, Self::Stream, Self::Poll];
+
+    /// The mode's name in connection strings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Stream => "stream",
+            Self::Poll => "poll",
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What MONGODB-OIDC is told by the application.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{CallbackError, CallbackFuture, Credential, InvalidOption, Secret};
+
+/// Obtains access tokens for `MONGODB-OIDC` (Authentication specification, "OIDC Callback").
+///
+/// Closures that return futures are callbacks:
+///
+/// ```
+/// use wharf::{Credential, Mechanism, OidcContext, OidcToken};
+///
+/// let credential = Credential::default().mechanism(Mechanism::MongoDbOidc).oidc_callback(
+///     |context: OidcContext| async move {
+///         if context.version > 1 {
+///             return Err("OidcCallback has changed".into());
+///         }
+///         Ok(OidcToken::new(std::fs::read_to_string("/run/secrets/token")?))
+///     },
+/// );
+/// ```
+pub trait OidcCallback: Send + Sync {
+    /// Obtains an access token.
+    ///
+    /// All connections of some options share one token, and at most one call runs at a time, at least 100 ms after the
+    /// one before it began. The future is dropped after [`OidcContext::timeout`], and when nobody waits for its
+    /// connection any more.
+    ///
+    /// # Errors
+    ///
+    /// Any; the connection is then not established, and the error's message is part of the reason.
+    fn access_token(&self, context: OidcContext) -> CallbackFuture<'_, OidcToken>;
+}
+
+impl<F, R> OidcCallback for F
+where
+    F: Fn(OidcContext) -> R + Send + Sync,
+    R: Future<Output = Result<OidcToken, CallbackError>> + Send + 'static,
+{
+    fn access_token(&self, context: OidcContext) -> CallbackFuture<'_, OidcToken> {
+        Box::pin(self(context))
+    }
+}
+
+/// What an [`OidcCallback`] is told.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct OidcContext {
+    /// How long the callback may take: 5 minutes for one with a human; else 1 minute, or what `timeoutMS` and
+    /// `connectTimeoutMS` have left if the former is set.
+    pub timeout: Duration,
+    /// The version of this interface, which is 1.
+    pub version: u32,
+    /// The credential's user.
+    pub username: Option<String>,
+    /// Who issues tokens, as the server says. Only callbacks with a human are told.
+    pub idp_info: Option<IdpInfo>,
+    /// The refresh token of the last [`OidcToken`], if the server no longer accepts its access token. Only callbacks
+    /// with a human are told.
+    pub refresh_token: Option<Secret>,
+}
+
+/// An identity provider, as the server describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IdpInfo {
+    /// The URL that identifies the provider: the `iss` of its tokens.
+    pub issuer: String,
+    /// The identifier of this client, for providers that people log in to.
+    pub client_id: Option<String>,
+    /// Additional scopes to ask for.
+    pub request_scopes: Vec<String>,
+}
+
+/// What an [`OidcCallback`] has obtained. Debug output shows no token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct OidcToken {
+    pub(crate) access_token: Secret,
+    pub(crate) expires_in: Option<Duration>,
+    pub(crate) refresh_token: Option<Secret>,
+}
+
+impl OidcToken {
+    /// An access token. It is sent as it is; one that is empty is refused.
+    pub fn new(access_token: impl Into<Secret>) -> Self {
+        Self { access_token: access_token.into(), expires_in: None, refresh_token: None }
+    }
+
+    /// How long the token is valid. It is not used yet: a token is kept until the server refuses it.
+    pub fn expires_in(mut self, lifetime: Duration) -> Self {
+        self.expires_in = Some(lifetime);
+        self
+    }
+
+    /// What the callback wants to be given when a new access token is needed. Only for callbacks with a human.
+    pub fn refresh_token(mut self, token: impl Into<Secret>) -> Self {
+        self.refresh_token = Some(token.into());
+        self
+    }
+}
+
+/// The hosts that callbacks with a human may log in to, unless the application says otherwise.
+pub(crate) const DEFAULT_ALLOWED_HOSTS: [&str; 8] = [
+    "*.mongodb.net",
+    "*.mongodb-qa.net",
+    "*.mongodb-dev.net",
+    "*.mongodbgov.net",
+    "localhost",
+    "127.0.0.1",
+    "::1",
+    "*.mongo.com",
+];
+
+/// What the application says about MONGODB-OIDC in code only.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct OidcOptions {
+    pub callback: Option<Callback>,
+    pub human_callback: Option<Callback>,
+    /// `ALLOWED_HOSTS`, if it is set.
+    pub allowed_hosts: Option<Vec<String>>,
+}
+
+/// A callback, as a credential keeps it.
+#[derive(Clone)]
+pub(crate) struct Callback(pub Arc<dyn OidcCallback>);
+
+impl fmt::Debug for Callback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OidcCallback")
+    }
+}
+
+/// Callbacks are equal if they are the same.
+impl PartialEq for Callback {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Callback {}
+
+impl Credential {
+    /// `OIDC_CALLBACK`: obtains access tokens for `MONGODB-OIDC` without anybody's help, instead of an `ENVIRONMENT`.
+    pub fn oidc_callback(mut self, callback: impl OidcCallback + 'static) -> Self {
+        self.oidc.callback = Some(Callback(Arc::new(callback)));
+        self
+    }
+
+    /// `OIDC_HUMAN_CALLBACK`: obtains access tokens for `MONGODB-OIDC` from a person, who may take 5 minutes. That time
+    /// does not count towards `connectTimeoutMS`.
+    ///
+    /// It is only called for servers that [`allowed_hosts`](Self::allowed_hosts) lists.
+    pub fn oidc_human_callback(mut self, callback: impl OidcCallback + 'static) -> Self {
+        self.oidc.human_callback = Some(Callback(Arc::new(callback)));
+        self
+    }
+
+    /// `ALLOWED_HOSTS`: the servers that a human callback may give tokens to, by name or IP address, without ports.
+    /// `*.example.com` stands for all names that end in `.example.com`. Connection strings cannot set it.
+    ///
+    /// By default `*.mongodb.net`, `*.mongodb-qa.net`, `*.mongodb-dev.net`, `*.mongodbgov.net`, `localhost`, `127.0.0.1`,
+    /// `::1` and `*.mongo.com`.
+    pub fn allowed_hosts(mut self, hosts: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.oidc.allowed_hosts = Some(hosts.into_iter().map(Into::into).collect());
+        self
+    }
+}
+
+impl OidcOptions {
+    /// Refuses what contradicts itself. `environment` is the property of that name.
+    ///
+    /// Returns whether there is a callback, so that there must be no environment.
+    pub fn validate(&self, environment: Option<&str>) -> Result<bool, InvalidOption> {
+        let refuse = |option, value: &str, allowed: &str| {
+            Err(InvalidOption { option, value: value.to_owned(), allowed: allowed.to_owned() })
+        };
+        let Self { callback, human_callback, allowed_hosts } = self;
+        if callback.is_some() && human_callback.is_some() {
+            return refuse("OIDC_HUMAN_CALLBACK", "given", "left out where there is an OIDC_CALLBACK");
+        }
+        if allowed_hosts.is_some() && human_callback.is_none() {
+            return refuse("ALLOWED_HOSTS", "given", "left out unless there is an OIDC_HUMAN_CALLBACK");
+        }
+        let called = callback.is_some() || human_callback.is_some();
+        match environment {
+            Some(environment) if called => {
+                refuse("ENVIRONMENT of authMechanismProperties", environment, "left out where there is a callback")
+            }
+            _ => Ok(called),
+        }
+    }
+}

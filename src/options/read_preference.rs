@@ -1,0 +1,107 @@
+//! Which servers of a replica set to read from.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::InvalidOption;
+
+/// The smallest `maxStalenessSeconds` (Max Staleness specification).
+const SMALLEST_MAX_STALENESS: Duration = Duration::from_secs(90);
+
+/// Which servers to read from (Server Selection specification, "Read Preference"). The default is the primary.
+///
+/// A pool belongs to one server, so wharf only carries this for a client that selects servers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use]
+pub struct ReadPreference {
+    /// `readPreference`. Default `primary`.
+    pub mode: ReadPreferenceMode,
+    /// `readPreferenceTags`: the sets of tags that a secondary may have, the preferred first. A server matches a set if
+    /// it has all of its tags, so the empty set matches every server. By default there are none, which restricts nothing.
+    pub tag_sets: Vec<BTreeMap<String, String>>,
+    /// `maxStalenessSeconds`: how far a secondary may lag, at least 90 seconds. By default there is no limit.
+    pub max_staleness: Option<Duration>,
+}
+
+/// `readPreference`: whether to read from the primary or from secondaries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum ReadPreferenceMode {
+    /// `primary`: only from the primary.
+    #[default]
+    Primary,
+    /// `primaryPreferred`: from secondaries only where there is no primary.
+    PrimaryPreferred,
+    /// `secondary`: only from secondaries.
+    Secondary,
+    /// `secondaryPreferred`: from the primary only where there is no suitable secondary.
+    SecondaryPreferred,
+    /// `nearest`: from whichever is near.
+    Nearest,
+}
+
+impl ReadPreferenceMode {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Primary, Self::PrimaryPreferred, Self::Secondary, Self::SecondaryPreferred, Self::Nearest];
+
+    /// The mode's name in connection strings and on the wire.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Primary => "primary",
+            Self::PrimaryPreferred => "primaryPreferred",
+            Self::Secondary => "secondary",
+            Self::SecondaryPreferred => "secondaryPreferred",
+            Self::Nearest => "nearest",
+        }
+    }
+}
+
+impl ReadPreference {
+    /// A mode alone.
+    pub fn new(mode: ReadPreferenceMode) -> Self {
+        Self { mode, ..Self::default() }
+    }
+
+    /// Adds a set of tags to [`tag_sets`](Self#structfield.tag_sets).
+    pub fn tag_set<K: Into<String>, V: Into<String>>(mut self, tags: impl IntoIterator<Item = (K, V)>) -> Self {
+        self.tag_sets.push(tags.into_iter().map(|(name, value)| (name.into(), value.into())).collect());
+        self
+    }
+
+    /// Sets [`max_staleness`](Self#structfield.max_staleness).
+    pub fn max_staleness(mut self, limit: Duration) -> Self {
+        self.max_staleness = Some(limit);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), InvalidOption> {
+        match self.max_staleness {
+            Some(limit) if limit < SMALLEST_MAX_STALENESS => Err(InvalidOption::new(
+                "maxStalenessSeconds",
+                limit.as_secs().to_string(),
+                "-1 (no limit), or at least 90",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn check_together(&self) -> Result<(), InvalidOption> {
+        if self.mode != ReadPreferenceMode::Primary {
+            return Ok(());
+        }
+        if let Some(tags) = self.tag_sets.iter().find(|tags| !tags.is_empty()) {
+            let tags: Vec<_> = tags.iter().map(|(name, value)| format!("{name}:{value}")).collect();
+            let allowed = "left out with readPreference=primary";
+            return Err(InvalidOption::new("readPreferenceTags", tags.join(","), allowed));
+        }
+        match self.max_staleness {
+            Some(limit) => Err(InvalidOption::new(
+                "maxStalenessSeconds",
+                limit.as_secs().to_string(),
+                "left out with readPreference=primary",
+            )),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! From what a connection string says to options.
+
+use super::super::{Credential, InvalidOption, Mechanism, Options, ProxyOptions, Secret, UriWarning};
+use super::Reader;
+use super::draft::Draft;
+use crate::options::Compressor;
+
+/// The Kerberos service of a deployment where no `SERVICE_NAME` is given.
+const KERBEROS_SERVICE: &str = "mongodb";
+
+impl Draft {
+    /// Puts together what only means something together.
+    pub fn finish(
+        mut self,
+        user: Option<(String, Option<Secret>)>,
+        reader: &mut Reader,
+    ) -> Result<Options, InvalidOption> {
+        self.options.tls = self.tls_is_on(reader).then(|| self.tls.clone());
+        self.options.proxy = self.proxy()?;
+        self.options.credential = self.credential(user, reader);
+        self.set_zlib_level(reader);
+        Ok(self.options)
+    }
+
+    fn tls_is_on(&self, reader: &mut Reader) -> bool {
+        let detail = self.given.iter().copied().find(|option| option.starts_with("tls") && *option != "tls");
+        match (self.tls_is_on, detail) {
+            (Some(false), Some(option)) => {
+                reader.warn(UriWarning::NoEffect { option, reason: "tls is false" });
+                false
+            }
+            (Some(is_on), _) => is_on,
+            (None, detail) => detail.is_some() || self.options.srv.is_some(),
+        }
+    }
+
+    fn proxy(&mut self) -> Result<Option<ProxyOptions>, InvalidOption> {
+        let login = match (self.proxy_username.take(), self.proxy_password.take()) {
+            (None, None) => None,
+            (Some(name), Some(password)) => Some((name, password)),
+            (Some(_), None) => {
+                return Err(InvalidOption::new("proxyPassword", "not given", "given with proxyUsername"));
+            }
+            (None, Some(_)) => {
+                return Err(InvalidOption::new("proxyUsername", "not given", "given with proxyPassword"));
+            }
+        };
+        let Some(host) = self.proxy_host.take() else {
+            return match self.given.iter().find(|option| option.starts_with("proxy") && **option != "proxyHost") {
+                Some(option) if login.is_some() || self.proxy_port.is_some() => {
+                    Err(InvalidOption::new("proxyHost", "not given", format!("given with {option}")))
+                }
+                _ => Ok(None),
+            };
+        };
+        let mut proxy = ProxyOptions::new(host);
+        proxy.port = self.proxy_port.unwrap_or(proxy.port);
+        proxy.login = login;
+        Ok(Some(proxy))
+    }
+
+    /// An at-sign or a mechanism asks for authentication; a database or a source does not.
+    fn credential(&mut self, user: Option<(String, Option<Secret>)>, reader: &mut Reader) -> Option<Credential> {
+        let mut properties = std::mem::take(&mut self.mechanism_properties);
+        if user.is_none() && self.mechanism.is_none() {
+            if !properties.is_empty() {
+                let reason = "neither a user nor authMechanism is given";
+                reader.warn(UriWarning::NoEffect { option: "authMechanismProperties", reason });
+            }
+            return None;
+        }
+        let has_service = properties.iter().any(|(name, _)| name.eq_ignore_ascii_case("SERVICE_NAME"));
+        if self.mechanism == Some(Mechanism::Gssapi) && !has_service {
+            properties.push(("SERVICE_NAME".to_owned(), Secret::new(KERBEROS_SERVICE)));
+        }
+        let (username, password) = user.unwrap_or_default();
+        Some(Credential {
+            username: Some(username).filter(|name| !name.is_empty()),
+            password,
+            source: self.options.auth_source.clone(),
+            mechanism: self.mechanism,
+            mechanism_properties: properties,
+            ..Credential::default()
+        })
+    }
+
+    fn set_zlib_level(&mut self, reader: &mut Reader) {
+        let Some(given) = self.zlib_level else { return };
+        let level = self.options.compressors.iter_mut().find_map(|compressor| match compressor {
+            Compressor::Zlib { level } => Some(level),
+            _ => None,
+        });
+        match level {
+            Some(level) => *level = given,
+            None => {
+                let reason = "zlib is not one of the compressors";
+                reader.warn(UriWarning::NoEffect { option: "zlibCompressionLevel", reason });
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The one validation of options, whatever way they were set.
+//!
+//! A connection string's options are checked one by one as they are read, because the specification wants a bad value
+//! ignored there, with a warning; then all of them are checked together, which refuses the connection string.
+
+use std::time::Duration;
+
+use super::{InvalidOption, Options};
+
+/// The longest `appName` in bytes (handshake specification, "Limitations").
+const MAX_APP_NAME: usize = 128;
+
+/// The shortest `heartbeatFrequencyMS` (Server Discovery and Monitoring specification).
+const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(500);
+
+impl Options {
+    /// Refuses options that cannot work, alone or together.
+    ///
+    /// Options whose servers are not [resolved](Options::resolve) yet may still be refused afterwards, for what the DNS
+    /// says.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] names the first offending option, its value and what is allowed.
+    pub fn validate(&self) -> Result<(), InvalidOption> {
+        self.check()?;
+        self.check_hosts()?;
+        self.check_load_balancing()?;
+        if let (Some(name), Some(set)) = (self.srv.as_ref().filter(|srv| srv.max_hosts > 0), &self.replica_set) {
+            let allowed = format!("0 or left out with replicaSet={set}");
+            return Err(InvalidOption::new("srvMaxHosts", name.max_hosts.to_string(), allowed));
+        }
+        self.read_preference.check_together()?;
+        self.write_concern.check_together()?;
+        self.pool.check_together()?;
+        self.credential.as_ref().map_or(Ok(()), |credential| credential.validate())
+    }
+
+    /// Refuses values that no other option could make work.
+    pub(super) fn check(&self) -> Result<(), InvalidOption> {
+        if let Some(name) = self.app_name.as_ref().filter(|name| name.len() > MAX_APP_NAME) {
+            let value = format!("{name:?} ({} bytes)", name.len());
+            return Err(InvalidOption::new("appName", value, format!("at most {MAX_APP_NAME} bytes")));
+        }
+        let refuse_text = |option| Err(InvalidOption::new(option, "empty", "a name"));
+        if self.replica_set.as_deref() == Some("") {
+            return refuse_text("replicaSet");
+        }
+        if self.read_concern.as_deref() == Some("") {
+            return refuse_text("readConcernLevel");
+        }
+        if self.auth_source.as_deref() == Some("") {
+            return Err(InvalidOption::new("authSource", "empty", "the name of a database"));
+        }
+        if self.heartbeat_frequency < SHORTEST_HEARTBEAT {
+            let value = format!("{} ms", self.heartbeat_frequency.as_millis());
+            return Err(InvalidOption::new("heartbeatFrequencyMS", value, "at least 500 ms"));
+        }
+        if self.server_selection_timeout.is_zero() {
+            return Err(InvalidOption::new("serverSelectionTimeoutMS", "0 ms", "a positive duration"));
+        }
+        if let Some(name) = &self.default_database {
+            check_database(name)?;
+        }
+        self.srv.as_ref().map_or(Ok(()), |srv| srv.check())?;
+        self.proxy.as_ref().map_or(Ok(()), |proxy| proxy.check())?;
+        self.compressors.iter().try_for_each(|compressor| compressor.check())?;
+        self.read_preference.check()?;
+        self.write_concern.check()?;
+        self.pool.check()
+    }
+
+    /// Refuses options whose servers are still only a name in the DNS.
+    pub(crate) fn check_resolved(&self) -> Result<(), InvalidOption> {
+        match &self.srv {
+            Some(name) if self.hosts.is_empty() => Err(InvalidOption::new(
+                "hosts",
+                format!("the unresolved SRV name {:?}", name.host),
+                "resolved with Options::resolve before it is used",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_hosts(&self) -> Result<(), InvalidOption> {
+        if self.hosts.is_empty() && self.srv.is_none() {
+            return Err(InvalidOption::new("hosts", "empty", "at least one host"));
+        }
+        if self.direct_connection != Some(true) {
+            return Ok(());
+        }
+        if self.srv.is_some() {
+            return Err(InvalidOption::new("directConnection", "true", "false or left out with mongodb+srv://"));
+        }
+        match self.hosts.len() {
+            1 => Ok(()),
+            hosts => {
+                let allowed = format!("false or left out with several hosts ({hosts})");
+                Err(InvalidOption::new("directConnection", "true", allowed))
+            }
+        }
+    }
+
+    fn check_load_balancing(&self) -> Result<(), InvalidOption> {
+        if !self.is_load_balanced() {
+            return Ok(());
+        }
+        let refuse = |allowed: String| Err(InvalidOption::new("loadBalanced", "true", allowed));
+        if self.hosts.len() > 1 {
+            return refuse(format!("false or left out with several hosts ({})", self.hosts.len()));
+        }
+        if let Some(set) = &self.replica_set {
+            return refuse(format!("false or left out with replicaSet={set}"));
+        }
+        if self.direct_connection == Some(true) {
+            return refuse("false or left out with directConnection=true".to_owned());
+        }
+        match self.srv.as_ref().map_or(0, |srv| srv.max_hosts) {
+            0 => Ok(()),
+            hosts => refuse(format!("false or left out with srvMaxHosts={hosts}")),
+        }
+    }
+}
+
+/// Refuses what a database cannot be called (connection string specification, "Auth Database"). What may be part of a
+/// password is not repeated.
+fn check_database(name: &str) -> Result<(), InvalidOption> {
+    let allowed = "a name without / \\ \" $ and spaces";
+    match name.chars().find(|char| "/\\ \"$".contains(*char)) {
+        _ if name.is_empty() => Err(InvalidOption::new("database", "empty", allowed)),
+        Some(char) => Err(InvalidOption::new("database", format!("one with {char:?}"), allowed)),
+        None => Ok(()),
+    }
+}

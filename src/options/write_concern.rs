@@ -1,0 +1,68 @@
+//! When a write counts as done.
+
+use std::time::Duration;
+
+use super::InvalidOption;
+
+/// When a write counts as done (Read and Write Concern specification). What is not set is the server's choice.
+///
+/// wharf sends commands as they are given, so it only carries this for a client that builds them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use]
+pub struct WriteConcern {
+    /// `w`: who must have the write.
+    pub w: Option<Acknowledgement>,
+    /// `journal`: whether it must be in the journal.
+    pub journal: Option<bool>,
+    /// `wTimeoutMS`: how long the servers may take to replicate it; zero means no limit. Deprecated in favour of
+    /// `timeoutMS`.
+    pub w_timeout: Option<Duration>,
+}
+
+/// `w`: who must have a write.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Acknowledgement {
+    /// So many servers. With 0, nobody acknowledges anything.
+    Servers(u32),
+    /// `majority`, or a mode that the replica set's configuration defines.
+    Mode(String),
+}
+
+impl WriteConcern {
+    /// Sets [`w`](Self#structfield.w).
+    pub fn w(mut self, who: Acknowledgement) -> Self {
+        self.w = Some(who);
+        self
+    }
+
+    /// Sets [`journal`](Self#structfield.journal).
+    pub fn journal(mut self, journal: bool) -> Self {
+        self.journal = Some(journal);
+        self
+    }
+
+    /// Sets [`w_timeout`](Self#structfield.w_timeout).
+    pub fn w_timeout(mut self, limit: Duration) -> Self {
+        self.w_timeout = Some(limit);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), InvalidOption> {
+        match &self.w {
+            Some(Acknowledgement::Mode(mode)) if mode.is_empty() => {
+                Err(InvalidOption::new("w", "empty", "a number of servers, or the name of a mode"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn check_together(&self) -> Result<(), InvalidOption> {
+        match (&self.w, self.journal) {
+            (Some(Acknowledgement::Servers(0)), Some(true)) => {
+                Err(InvalidOption::new("journal", "true", "false or left out with w=0"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

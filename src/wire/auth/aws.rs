@@ -1,0 +1,330 @@
+//! The messages of MONGODB-AWS (Authentication specification, "MONGODB-AWS"), and the signature that they carry.
+//!
+//! Messages are BSON documents in the payloads of `saslStart` and `saslContinue`:
+//!
+//! 1. the client sends a nonce ([`client_first`]),
+//! 2. the server extends the nonce and names a host of the Security Token Service ([`ServerFirst`]),
+//! 3. the client signs a request to that host, which it never sends ([`client_second`]). The server sends it in the
+//!    client's stead, and learns from the answer who the client is.
+//!
+//! The signature is AWS Signature Version 4; the parts of [`signature`] are general enough for the vectors that AWS
+//! publishes.
+
+use std::fmt::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bson::raw::cstr;
+use bson::spec::BinarySubtype;
+use bson::{RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+use crate::wire::WireError;
+
+/// The length of the client's nonce, and of the server's part of the nonce, in bytes.
+pub const NONCE_LENGTH: usize = 32;
+
+/// The longest host that is accepted, in bytes.
+const MAX_HOST: usize = 255;
+
+/// The region of hosts that name none.
+const DEFAULT_REGION: &str = "us-east-1";
+
+/// The body of the request that is signed.
+const BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
+
+/// `gs2-cb-flag`: the letter `n`, for no channel binding, which no server supports.
+const NO_CHANNEL_BINDING: i32 = b'n' as i32;
+
+/// The first message: the client's nonce.
+#[must_use]
+pub fn client_first(nonce: &[u8; NONCE_LENGTH]) -> RawDocumentBuf {
+    let mut message = RawDocumentBuf::new();
+    message.append(cstr!("r"), RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Generic, bytes: nonce }));
+    message.append(cstr!("p"), NO_CHANNEL_BINDING);
+    message
+}
+
+/// The server's answer to the first message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFirst {
+    /// The client's nonce and as many bytes of the server's own.
+    pub nonce: [u8; 2 * NONCE_LENGTH],
+    /// The host of the Security Token Service.
+    pub host: String,
+}
+
+impl ServerFirst {
+    /// Reads the answer to a message with `client_nonce`.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Document`] if the payload is no BSON document; [`WireError::ReplyField`] if the nonce does not
+    /// extend the client's, or if the host is not 1 to 255 bytes of labels with a period between each two.
+    pub fn read(payload: &[u8], client_nonce: &[u8; NONCE_LENGTH]) -> Result<Self, WireError> {
+        let document = RawDocument::from_bytes(payload)
+            .map_err(|error| WireError::Document { field: "payload", reason: error.to_string() })?;
+        let nonce = match document.get("s") {
+            Ok(Some(RawBsonRef::Binary(RawBinaryRef { bytes, .. }))) => bytes,
+            other => return Err(refuse("s (server nonce)", kind(other), "64 bytes of binary data")),
+        };
+        let length = || refuse("s (server nonce)", format!("{} bytes", nonce.len()), "64 bytes of binary data");
+        let nonce: [u8; 2 * NONCE_LENGTH] = nonce.try_into().map_err(|_| length())?;
+        if nonce[..NONCE_LENGTH] != *client_nonce {
+            let allowed = "the client's nonce followed by the server's";
+            return Err(refuse("s (server nonce)", "another conversation's".to_owned(), allowed));
+        }
+        let host = match document.get("h") {
+            Ok(Some(RawBsonRef::String(host))) => host,
+            other => return Err(refuse("h (sts host)", kind(other), "a host's name")),
+        };
+        region(host)?;
+        Ok(Self { nonce, host: host.to_owned() })
+    }
+}
+
+fn refuse(field: &'static str, value: String, allowed: &'static str) -> WireError {
+    WireError::ReplyField { field, value, allowed }
+}
+
+fn kind(value: Result<Option<RawBsonRef<'_>>, bson::error::Error>) -> String {
+    match value {
+        Ok(Some(value)) => format!("{:?}", value.element_type()),
+        Ok(None) => "missing".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The region that a host of the Security Token Service is in: its second label, where it has one.
+///
+/// # Errors
+///
+/// [`WireError::ReplyField`] if the host is empty, longer than 255 bytes, or has an empty label; and if it has a
+/// character that no host has, because the host becomes a line of what is signed.
+pub fn region(host: &str) -> Result<&str, WireError> {
+    const FIELD: &str = "h (sts host)";
+    if host.is_empty() || host.len() > MAX_HOST {
+        return Err(refuse(FIELD, format!("{} bytes", host.len()), "1 to 255 bytes"));
+    }
+    if !host.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(refuse(FIELD, format!("{host:?}"), "of visible ASCII characters"));
+    }
+    if host.split('.').any(str::is_empty) {
+        return Err(refuse(FIELD, format!("{host:?}"), "without empty labels"));
+    }
+    Ok(match host.split('.').nth(1) {
+        // The two names of the service's global endpoint.
+        _ if host == "sts.amazonaws.com" || host == "aws.amazonaws.com" => DEFAULT_REGION,
+        Some(second) => second,
+        None => DEFAULT_REGION,
+    })
+}
+
+/// The keys of an identity, as long as a message is made of them.
+#[derive(Clone, Copy)]
+pub struct Keys<'a> {
+    /// The access key's identifier, which is sent.
+    pub access_key_id: &'a str,
+    /// The secret access key, which only signs.
+    pub secret_access_key: &'a str,
+    /// The session token of temporary credentials, which is sent.
+    pub session_token: Option<&'a str>,
+}
+
+/// The second message: the header `Authorization` of a request for the client's identity, signed at `now`.
+///
+/// # Errors
+///
+/// [`WireError::ReplyField`] if the host has no region, which [`ServerFirst::read`] has excluded.
+pub fn client_second(server: &ServerFirst, keys: Keys<'_>, now: Timestamp) -> Result<RawDocumentBuf, WireError> {
+    let nonce = BASE64.encode(server.nonce);
+    let date = now.to_string();
+    let mut headers = vec![
+        ("content-length", "43"),
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("host", server.host.as_str()),
+        ("x-amz-date", date.as_str()),
+    ];
+    headers.extend(keys.session_token.map(|token| ("x-amz-security-token", token)));
+    headers.extend([("x-mongodb-gs2-cb-flag", "n"), ("x-mongodb-server-nonce", nonce.as_str())]);
+    let request = CanonicalRequest { method: "POST", path: "/", query: "", headers: &headers, body: BODY.as_bytes() };
+    let scope = Scope { date: &date, region: region(&server.host)?, service: "sts" };
+    let signature = signature(&request, scope, keys.secret_access_key);
+    let Keys { access_key_id, session_token, .. } = keys;
+    let names = request.signed_headers();
+    let authorization = format!(
+        "AWS4-HMAC-SHA256 Credential={access_key_id}/{}, SignedHeaders={names}, Signature={signature}",
+        scope.text()
+    );
+
+    let mut message = RawDocumentBuf::new();
+    message.append(cstr!("a"), authorization);
+    message.append(cstr!("d"), date.as_str());
+    if let Some(token) = session_token {
+        message.append(cstr!("t"), token);
+    }
+    Ok(message)
+}
+
+/// A request in the form that is signed: what AWS calls the canonical request.
+#[derive(Debug, Clone, Copy)]
+pub struct CanonicalRequest<'a> {
+    /// The method, in capitals.
+    pub method: &'a str,
+    /// The absolute path, already encoded.
+    pub path: &'a str,
+    /// The query, already encoded and in order.
+    pub query: &'a str,
+    /// The headers, with names in lower case and in order.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// The body.
+    pub body: &'a [u8],
+}
+
+impl CanonicalRequest<'_> {
+    fn signed_headers(&self) -> String {
+        self.headers.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(";")
+    }
+
+    fn hash(&self) -> String {
+        let Self { method, path, query, headers, body } = self;
+        // A session token is among the headers.
+        let length = headers.iter().map(|(name, value)| 2 * name.len() + value.len() + 3).sum::<usize>();
+        let length = length + method.len() + path.len() + query.len() + 80;
+        let mut text = Zeroizing::new(String::with_capacity(length));
+        for part in [method, path, query] {
+            text.push_str(part);
+            text.push('\n');
+        }
+        for (name, value) in *headers {
+            for part in [name, ":", value, "\n"] {
+                text.push_str(part);
+            }
+        }
+        text.push('\n');
+        text.push_str(&self.signed_headers());
+        text.push('\n');
+        text.push_str(&hex(&Sha256::digest(body)));
+        hex(&Sha256::digest(text.as_bytes()))
+    }
+}
+
+/// What a signature is good for.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'a> {
+    /// The time of the signature: a [`Timestamp`]'s text, whose first eight characters are the day.
+    pub date: &'a str,
+    /// The region.
+    pub region: &'a str,
+    /// The service.
+    pub service: &'a str,
+}
+
+impl Scope<'_> {
+    fn day(&self) -> &str {
+        self.date.get(..8).unwrap_or(self.date)
+    }
+
+    fn text(&self) -> String {
+        format!("{}/{}/{}/aws4_request", self.day(), self.region, self.service)
+    }
+}
+
+/// The signature of a request, in hexadecimal digits (AWS Signature Version 4).
+#[must_use]
+pub fn signature(request: &CanonicalRequest<'_>, scope: Scope<'_>, secret_access_key: &str) -> String {
+    // With room for all of it from the start: growing would leave a copy behind that nobody wipes.
+    let mut first = Zeroizing::new(Vec::with_capacity(4 + secret_access_key.len()));
+    first.extend_from_slice(b"AWS4");
+    first.extend_from_slice(secret_access_key.as_bytes());
+    let mut key = keyed_hash(&first, scope.day());
+    for part in [scope.region, scope.service, "aws4_request"] {
+        key = keyed_hash(&*key, part);
+    }
+    let to_sign = format!("AWS4-HMAC-SHA256\n{}\n{}\n{}", scope.date, scope.text(), request.hash());
+    hex(&*keyed_hash(&*key, &to_sign))
+}
+
+fn keyed_hash(key: &[u8], text: &str) -> Zeroizing<[u8; 32]> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("BUG: HMAC takes keys of any length");
+    mac.update(text.as_bytes());
+    Zeroizing::new(mac.finalize().into_bytes().into())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("BUG: a String takes all text");
+        text
+    })
+}
+
+/// A time, in whole seconds since 1970. Its text is AWS's: `YYYYMMDDTHHMMSSZ`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(pub u64);
+
+impl std::fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (year, month, day) = date_of(self.0 / 86_400);
+        let second = self.0 % 86_400;
+        write!(f, "{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", second / 3600, second / 60 % 60, second % 60)
+    }
+}
+
+impl Timestamp {
+    /// Reads a time of RFC 3339 in UTC, such as `2026-01-31T12:00:00Z`; fractions of seconds are dropped. `None` if it is
+    /// none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.strip_suffix('Z')?;
+        let (text, fraction) = text.split_once('.').unwrap_or((text, "0"));
+        if fraction.is_empty() || !fraction.bytes().all(|byte| byte.is_ascii_digit()) || text.len() != 19 {
+            return None;
+        }
+        if !text.bytes().zip(*b"0000-00-00T00:00:00").all(|(byte, shape)| match shape {
+            b'0' => byte.is_ascii_digit(),
+            other => byte == other,
+        }) {
+            return None;
+        }
+        let number = |range: std::ops::Range<usize>| text[range].parse::<u64>().ok();
+        let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+        let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+        let days = days_before(year, month, day)?;
+        // The clock of leap seconds counts to 60.
+        (hour < 24 && minute < 60 && second <= 60).then(|| Self(days * 86_400 + hour * 3600 + minute * 60 + second))
+    }
+}
+
+/// The date (year, month, day) of a day after the first of January 1970, in the Gregorian calendar.
+///
+/// Years are counted from March, so that the leap day is their last one; 400 of them always have 146,097 days.
+fn date_of(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day_of_year - (153 * shifted + 2) / 5 + 1)
+}
+
+/// How many days after the first of January 1970 a date is; `None` if there is no such date.
+fn days_before(year: u64, month: u64, day: u64) -> Option<u64> {
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
+        return None;
+    }
+    let from_march = year - u64::from(month <= 2);
+    let (era, year_of_era) = (from_march / 400, from_march % 400);
+    let shifted = if month > 2 { month - 3 } else { month + 9 };
+    let day_of_year = (153 * shifted + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let days = (era * 146_097 + day_of_era).checked_sub(719_468)?;
+    (date_of(days) == (year, month, day)).then_some(days)
+}
+
+#[cfg(test)]
+#[path = "aws_tests.rs"]
+mod tests;

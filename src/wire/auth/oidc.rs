@@ -1,0 +1,116 @@
+//! The messages of MONGODB-OIDC (Authentication specification, "MONGODB-OIDC", "Conversation").
+//!
+//! Messages are BSON documents in the payloads of `saslStart` and `saslContinue`. With an access token at hand there is
+//! one, [`token`]. Without one the client asks first who issues tokens ([`principal`], answered by [`read_idp`]), obtains
+//! a token, and then sends it.
+
+use bson::raw::cstr;
+use bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
+
+use crate::options::IdpInfo;
+use crate::wire::WireError;
+
+/// `JwtStepRequest`: the access token.
+#[must_use]
+pub fn token(jwt: &str) -> RawDocumentBuf {
+    let mut message = RawDocumentBuf::new();
+    message.append(cstr!("jwt"), jwt);
+    message
+}
+
+/// `PrincipalStepRequest`: which user wants to know who issues tokens for it.
+#[must_use]
+pub fn principal(username: Option<&str>) -> RawDocumentBuf {
+    let mut message = RawDocumentBuf::new();
+    if let Some(username) = username {
+        message.append(cstr!("n"), username);
+    }
+    message
+}
+
+/// Reads the server's answer to [`principal`].
+///
+/// # Errors
+///
+/// [`WireError::Document`] if the payload is no BSON document, [`WireError::ReplyField`] if a field is not of its type,
+/// or if there is no issuer.
+pub fn read_idp(payload: &[u8]) -> Result<IdpInfo, WireError> {
+    let document = RawDocument::from_bytes(payload)
+        .map_err(|error| WireError::Document { field: "payload", reason: error.to_string() })?;
+    let text = |field: &'static str| match document.get(field) {
+        Ok(Some(RawBsonRef::String(text))) => Ok(Some(text.to_owned())),
+        Ok(None | Some(RawBsonRef::Null)) => Ok(None),
+        Ok(Some(other)) => Err(refuse(field, format!("{:?}", other.element_type()), "a string")),
+        Err(error) => Err(refuse(field, error.to_string(), "a string")),
+    };
+    let issuer = text("issuer")?.ok_or_else(|| refuse("issuer", "missing".to_owned(), "a string"))?;
+    let client_id = text("clientId")?;
+    let request_scopes = match document.get("requestScopes") {
+        Ok(Some(RawBsonRef::Array(scopes))) => read_scopes(scopes)?,
+        Ok(None | Some(RawBsonRef::Null)) => Vec::new(),
+        Ok(Some(other)) => return Err(refuse("requestScopes", format!("{:?}", other.element_type()), SCOPES)),
+        Err(error) => return Err(refuse("requestScopes", error.to_string(), SCOPES)),
+    };
+    Ok(IdpInfo { issuer, client_id, request_scopes })
+}
+
+const SCOPES: &str = "an array of strings";
+
+fn read_scopes(scopes: &RawArray) -> Result<Vec<String>, WireError> {
+    let read = |scope: Result<RawBsonRef<'_>, bson::error::Error>| match scope {
+        Ok(RawBsonRef::String(scope)) => Ok(scope.to_owned()),
+        Ok(other) => Err(refuse("requestScopes", format!("with a {:?}", other.element_type()), SCOPES)),
+        Err(error) => Err(refuse("requestScopes", error.to_string(), SCOPES)),
+    };
+    scopes.into_iter().map(read).collect()
+}
+
+fn refuse(field: &'static str, value: String, allowed: &'static str) -> WireError {
+    WireError::ReplyField { field, value, allowed }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD as BASE64;
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn the_messages_are_the_specifications() {
+        assert_eq!(token("abcd1234").as_bytes(), BASE64.decode("FwAAAAJqd3QACQAAAGFiY2QxMjM0AAA=").unwrap());
+        assert_eq!(principal(Some("myidp")).as_bytes(), BASE64.decode("EgAAAAJuAAYAAABteWlkcAAA").unwrap());
+        assert_eq!(principal(None), rawdoc! {});
+        let payload = "WQAAAAJpc3N1ZXIADwAAAGh0dHBzOi8vaXNzdWVyAAJjbGllbnRJZAAFAAAAYWJjZAAEcmVxdWVzdFNjb3BlcwAXAAAAAjAAAgAA\
+                       AGEAAjEAAgAAAGIAAAA=";
+        let idp = read_idp(&BASE64.decode(payload).unwrap()).unwrap();
+        assert_eq!((&*idp.issuer, idp.client_id.as_deref()), ("https://issuer", Some("abcd")));
+        assert_eq!(idp.request_scopes, ["a", "b"]);
+    }
+
+    #[test]
+    fn an_identity_provider_may_leave_out_all_but_its_issuer() {
+        let idp = read_idp(rawdoc! { "issuer": "i" }.as_bytes()).unwrap();
+        assert_eq!(idp, IdpInfo { issuer: "i".to_owned(), client_id: None, request_scopes: Vec::new() });
+    }
+
+    #[test]
+    fn an_answer_that_describes_no_identity_provider_is_refused() {
+        for (document, expected) in [
+            (rawdoc! {}, "issuer"),
+            (rawdoc! { "issuer": 1 }, "issuer"),
+            (rawdoc! { "issuer": "i", "clientId": true }, "clientId"),
+            (rawdoc! { "issuer": "i", "requestScopes": "a" }, "requestScopes"),
+            (rawdoc! { "issuer": "i", "requestScopes": ["a", 1] }, "requestScopes"),
+        ] {
+            let Err(WireError::ReplyField { field, .. }) = read_idp(document.as_bytes()) else {
+                panic!("{document:?}")
+            };
+            assert_eq!(field, expected);
+        }
+        for payload in [&b""[..], b"\x05\0\0\0", b"\x08\0\0\0\x02i\0"] {
+            assert!(matches!(read_idp(payload), Err(WireError::Document { .. })));
+        }
+    }
+}
