@@ -128,16 +128,3 @@ async fn tls_goes_through_the_proxy_to_the_server() {
     let error = refused(options(NAME).tls(trust(&certificates)).proxy(through(&proxy))).await;
     assert_refused(&error, Stage::Tls, Labels::NONE);
 }
-
-#[test]
-fn a_login_that_the_protocol_cannot_carry_is_refused() {
-    let refusal = |username: &str, password: &str| {
-        let proxy = ProxyOptions::new("localhost").login(username, password);
-        options("localhost").proxy(proxy).endpoint().map(drop)
-    };
-    let long = "x".repeat(256);
-    assert_eq!(refusal(&long[1..], &long[1..]), Ok(()));
-    assert_eq!(refusal(&long, "secret").unwrap_err().option, "proxyUsername");
-    let error = refusal("user", &long).unwrap_err();
-    assert_eq!(error.to_string(), "proxyPassword is 256 bytes long, but must be 1 to 255 bytes long");
-}

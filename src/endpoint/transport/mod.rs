@@ -42,7 +42,6 @@ pub(super) struct Connectors {
 impl Connectors {
     /// Reads the files that the options name, so that they are refused here and not with the first connection.
     pub fn new(options: &Options) -> Result<Self, InvalidOption> {
-        options.proxy.as_ref().map_or(Ok(()), proxy::check)?;
         let tls = options.tls.as_ref().map(Tls::new).transpose()?;
         Ok(Self { proxy: options.proxy.clone().map(Arc::new), tls: tls.map(Arc::new) })
     }
