@@ -7,6 +7,7 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A folder that is removed on drop. Nobody else can read it, and its path is short enough for a Unix domain socket.
+/// A process that is killed leaves its folders behind.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,

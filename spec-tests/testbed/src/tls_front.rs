@@ -12,7 +12,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{HandshakeKind, ServerConfig, SupportedProtocolVersion};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{HandshakeKind, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 /// One handshake that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +34,8 @@ pub struct TlsFront {
 
 impl TlsFront {
     /// Starts a server on 127.0.0.1, on a port that the operating system chooses, with the certificate and key in a PEM
-    /// file and one version of TLS. It runs on the current tokio runtime.
+    /// file and one version of TLS. With `client_authority` it demands a certificate of that authority from clients, and tells
+    /// them in an alert if they have none. It runs on the current tokio runtime.
     ///
     /// # Errors
     ///
@@ -46,14 +48,26 @@ impl TlsFront {
         server: SocketAddr,
         certificate_key: &Path,
         version: &'static SupportedProtocolVersion,
+        client_authority: Option<&Path>,
     ) -> io::Result<Self> {
         let chain = CertificateDer::pem_file_iter(certificate_key).and_then(Iterator::collect);
         let chain: Vec<_> = chain.map_err(io::Error::other)?;
         let key = PrivateKeyDer::from_pem_file(certificate_key).map_err(io::Error::other)?;
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[version])
-            .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
             .map_err(io::Error::other)?;
+        let builder = match client_authority {
+            None => builder.with_no_client_auth(),
+            Some(file) => {
+                let mut authorities = RootCertStore::empty();
+                let authority = CertificateDer::from_pem_file(file).map_err(io::Error::other)?;
+                authorities.add(authority).map_err(io::Error::other)?;
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider).build();
+                builder.with_client_cert_verifier(verifier.map_err(io::Error::other)?)
+            }
+        };
+        let config = builder.with_single_cert(chain, key).map_err(io::Error::other)?;
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let handshakes = Arc::default();

@@ -9,22 +9,7 @@ use super::socket::Socket;
 use super::{connect_tcp, resolve};
 use crate::endpoint::deadline::Deadline;
 use crate::error::{Cause, EstablishError, Stage};
-use crate::options::{InvalidOption, ProxyOptions};
-
-/// The longest user name and password that the protocol can carry, in bytes (RFC 1929).
-const MAX_LOGIN: usize = 255;
-
-/// Refuses a login that the protocol cannot carry.
-pub(super) fn check(options: &ProxyOptions) -> Result<(), InvalidOption> {
-    let Some((username, password)) = &options.login else { return Ok(()) };
-    for (option, length) in [("proxyUsername", username.len()), ("proxyPassword", password.reveal().len())] {
-        if !(1..=MAX_LOGIN).contains(&length) {
-            let allowed = format!("1 to {MAX_LOGIN} bytes long");
-            return Err(InvalidOption { option, value: format!("{length} bytes long"), allowed });
-        }
-    }
-    Ok(())
-}
+use crate::options::ProxyOptions;
 
 /// Has `proxy` open a connection to the server. A server's name is passed on as it is.
 ///
