@@ -41,7 +41,7 @@ pub struct Comparison {
     /// How long each measurement takes, in seconds.
     #[arg(long, default_value = "2", value_parser = seconds)]
     pub seconds: Duration,
-    /// How long the load runs before each measurement, in seconds.
+    /// How long the load must have run before each measurement without opening a connection, in seconds.
     #[arg(long, default_value = "1", value_parser = seconds)]
     pub warm_up: Duration,
     /// How many tasks share the connections.

@@ -36,8 +36,11 @@ pub fn runtime(workers: usize) -> Result<Runtime, Failure> {
     Ok(Builder::new_multi_thread().worker_threads(workers).enable_all().build()?)
 }
 
-/// Has `tasks` tasks run operations, and after `warm_up` measures for as long as `interval`. The calling thread must
-/// not be one of the runtime's.
+/// How often the load warms up again at most because connections were still being opened.
+const WARM_UPS: u32 = 20;
+
+/// Has `tasks` tasks run operations, and measures for as long as `interval` once the load has warmed up: once no
+/// connection was opened for as long as `warm_up`. The calling thread must not be one of the runtime's.
 ///
 /// The tasks go on all the while, so that the measurement begins and ends amid full load. An operation counts if it ends
 /// within.
@@ -52,9 +55,14 @@ pub fn measure<S: Subject>(
     let phase = Arc::new(AtomicU8::new(WARMING_UP));
     let running: Vec<_> =
         (0..tasks).map(|_| runtime.spawn(ping_until_stopped(subject.clone(), phase.clone()))).collect();
-    std::thread::sleep(warm_up);
-
-    let before = runtime.block_on(observer.connections())?;
+    let mut before = runtime.block_on(observer.connections())?;
+    for _ in 0..WARM_UPS {
+        std::thread::sleep(warm_up);
+        let now = runtime.block_on(observer.connections())?;
+        if std::mem::replace(&mut before, now).created == now.created {
+            break;
+        }
+    }
     let (began, cpu_before) = (Instant::now(), cpu_time()?);
     // Relaxed, here and below: an operation more or less does not matter.
     phase.store(MEASURING, Ordering::Relaxed);
