@@ -7,6 +7,9 @@
 //! 2. the hello handshake is made (`handshake`), in `OP_MSG` (`channel`, over [`wire`](crate::wire)),
 //! 3. the application proves who it is, if the options have a credential (`authentication`).
 //!
+//! Commands then run as exchanges that belong to the channel, not to whoever waits for them: cancelled, they are brought to
+//! their end by the pool (`salvage`).
+//!
 //! Where further steps belong: another kind of socket, and TLS, are in `transport`, whose bytes the `channel` neither
 //! knows nor interprets; compression is in the `channel`, between encoding and writing and between reading and
 //! decoding.
