@@ -3,16 +3,16 @@
 //! An [`Endpoint`] knows one server and opens connections to it, for a pool (it implements [`Establish`]) or one by one
 //! ([`Endpoint::connect`]). Establishing takes these steps, all of them under one deadline:
 //!
-//! 1. the server's name is resolved and a TCP connection opened (`transport`),
+//! 1. a stream is opened (`transport`): over TCP to the first of the server's addresses that accepts, through a SOCKS5
+//!    proxy, or at a Unix domain socket, and then TLS on top of it,
 //! 2. the hello handshake is made (`handshake`), in `OP_MSG` (`channel`, over [`wire`](crate::wire)),
 //! 3. the application proves who it is, if the options have a credential (`authentication`).
 //!
 //! Commands then run as exchanges that belong to the channel, not to whoever waits for them: cancelled, they are brought to
 //! their end by the pool (`salvage`).
 //!
-//! Where further steps belong: another kind of socket, and TLS, are in `transport`, whose bytes the `channel` neither
-//! knows nor interprets; compression is in the `channel`, between encoding and writing and between reading and
-//! decoding.
+//! The `channel` neither knows nor interprets the bytes of the `transport`; compression is in the `channel`, between
+//! encoding and writing and between reading and decoding.
 
 use std::sync::Arc;
 
@@ -176,8 +176,8 @@ impl Endpoint {
     ///
     /// [`EstablishError`] tells how far the attempt came. Its source is one of
     ///
-    /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network failed during hello),
-    ///   [`ConnectFailed`] or [`ConnectTimeout`];
+    /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network or TLS failed),
+    ///   [`ConnectFailed`], [`ProxyFailed`], [`NoTrustedAuthority`] or [`ConnectTimeout`];
     /// - an [`AuthenticationFailed`];
     /// - a [`CommandError`], an [`IncompatibleServer`](crate::wire::hello::IncompatibleServer) or a
     ///   [`WireError`](crate::wire::WireError): the server's answer to hello.

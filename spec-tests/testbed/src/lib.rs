@@ -1,5 +1,10 @@
 //! What the tests and examples of wharf run against.
 
+pub mod certificates;
 pub mod embedded;
+pub mod folder;
 pub mod mongod;
 pub mod provision;
+pub mod relay;
+pub mod socks;
+pub mod tls_front;

@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
@@ -52,9 +52,27 @@ pub struct MongodOptions {
     /// The name of the replica set that the server is to be a member of (`--replSet`). The set is not initiated: send
     /// `replSetInitiate`. With `auth`, all servers of this module share a key file. Default: none.
     pub repl_set: Option<String>,
+    /// How the server is secured by TLS. Then it accepts no connection without (`--tlsMode requireTLS`). Default: not at
+    /// all.
+    pub tls: Option<MongodTls>,
+    /// The folder of the Unix domain socket that the server is to listen on too; see [`Mongod::socket`]. The path must
+    /// be shorter than 80 bytes. Default: none.
+    pub socket_folder: Option<PathBuf>,
     /// Further arguments, after those that this module sets. An option that it sets already cannot be repeated, except
     /// `--setParameter`. Default: none.
     pub extra_args: Vec<OsString>,
+}
+
+/// How a server is secured by TLS.
+#[derive(Clone, Debug)]
+pub struct MongodTls {
+    /// The server's certificate and private key, in one PEM file.
+    pub certificate_key_file: PathBuf,
+    /// The authorities whose certificates clients may have.
+    pub ca_file: PathBuf,
+    /// Whether clients must have one (the server's default), or only those that they do have are checked
+    /// (`--tlsAllowConnectionsWithoutCertificates`).
+    pub require_client_certificate: bool,
 }
 
 /// A running server. Dropping it ends the process and removes its folder, which blocks for up to ten seconds.
@@ -125,6 +143,11 @@ impl Mongod {
     /// The port it listens on.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where its Unix domain socket is in the `socket_folder` of its options.
+    pub fn socket(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("mongodb-{}.sock", self.port))
     }
 
     /// The identifier of its process.
@@ -216,7 +239,18 @@ pub enum StartError {
 fn arguments(command: &mut Command, options: &MongodOptions, port: u16, scratch: &Scratch) -> io::Result<()> {
     command.arg("--dbpath").arg(scratch.data());
     command.args(["--bind_ip", "127.0.0.1", "--port"]).arg(port.to_string());
-    command.args(["--nounixsocket", "--quiet", "--setParameter", "enableTestCommands=1"]);
+    command.args(["--quiet", "--setParameter", "enableTestCommands=1"]);
+    match &options.socket_folder {
+        None => command.arg("--nounixsocket"),
+        Some(folder) => command.arg("--unixSocketPrefix").arg(folder),
+    };
+    if let Some(tls) = &options.tls {
+        command.args(["--tlsMode", "requireTLS", "--tlsCertificateKeyFile"]).arg(&tls.certificate_key_file);
+        command.arg("--tlsCAFile").arg(&tls.ca_file);
+        if !tls.require_client_certificate {
+            command.arg("--tlsAllowConnectionsWithoutCertificates");
+        }
+    }
     // The journal otherwise takes 300 MB of disk from the start.
     command.args(["--wiredTigerCacheSizeGB", "0.25"]);
     command.args(["--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=8MB)"]);

@@ -21,6 +21,8 @@ use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress};
 mod proxy;
 mod race;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 pub use proxy::ProxyFailed;
@@ -129,6 +131,9 @@ async fn resolve(name: &str, port: u16, deadline: Deadline) -> Result<Vec<Socket
 /// Besides the network it may be TLS that failed: in its version 1.3 a client hears only after its own handshake has ended
 /// that the server does not accept its certificate. Such an error cannot come from overload and has no label
 /// (CMAP specification, "Backpressure-enabled").
+///
+/// That holds where the server says so in an alert. mongod 6.0 does not: it looks at the client's certificate after the
+/// handshake and closes without a word, which cannot be told from a server that closes because it is overloaded.
 pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
     if tls::is_refusal(&error) {
         EstablishError::unlabelled(stage, error)

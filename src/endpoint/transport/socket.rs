@@ -163,3 +163,25 @@ impl AsyncWrite for Socket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_tcp_socket_sends_at_once_and_asks_after_silent_peers() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let socket = Socket::connect(listener.local_addr().unwrap()).await.unwrap();
+        let Socket::Tcp(stream) = &socket else { panic!("{socket:?}") };
+        assert!(stream.nodelay().unwrap());
+        let stream = SockRef::from(stream);
+        assert!(stream.keepalive().unwrap());
+        #[cfg(target_os = "linux")]
+        {
+            assert_eq!(stream.tcp_keepalive_time().unwrap(), KEEPALIVE_TIME);
+            assert_eq!(stream.tcp_keepalive_interval().unwrap(), KEEPALIVE_INTERVAL);
+        }
+    }
+}

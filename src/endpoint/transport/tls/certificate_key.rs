@@ -1,5 +1,6 @@
 //! The client's own certificate and its private key: `tlsCertificateKeyFile`.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
@@ -98,14 +99,17 @@ fn read_key(
 }
 
 fn decrypt(path: &Path, section: &Section, password: Option<&Secret>) -> Result<Zeroizing<Vec<u8>>, InvalidOption> {
-    let malformed = |problem: &dyn std::fmt::Display| refuse(path, &format!("line {}: {problem}", section.line));
-    let encrypted = EncryptedPrivateKeyInfoRef::try_from(&**section.der).map_err(|error| malformed(&error))?;
+    let unreadable = |problem: &dyn Display| {
+        let supported = "only AES under PBKDF2 or scrypt (PBES2) is supported";
+        refuse(path, &format!("line {}: {supported}: {problem}", section.line))
+    };
+    let encrypted = EncryptedPrivateKeyInfoRef::try_from(&**section.der).map_err(|error| unreadable(&error))?;
     let password = password.ok_or_else(|| refuse_password("not set".to_owned(), path))?;
     let wrong = || refuse_password("not the right one".to_owned(), path);
     let key = encrypted.encryption_algorithm.decrypt(password.reveal(), encrypted.encrypted_data.as_bytes());
     let key = Zeroizing::new(key.map_err(|error| match error {
         pkcs8::pkcs5::Error::DecryptFailed => wrong(),
-        unsupported => malformed(&unsupported),
+        unsupported => unreadable(&unsupported),
     })?);
     // One wrong password in 256 decrypts to something, though not to a key.
     PrivateKeyInfoRef::try_from(&**key).map_err(|_| wrong())?;

@@ -1,0 +1,201 @@
+//! Certificates and keys for TLS, made for a test and gone after it.
+//!
+//! Every certificate has a key of its own, except that the client certificates `ClientRsa*` share one RSA key that is
+//! part of this crate (`keys/`, in the forms that OpenSSL writes): the library that makes the certificates cannot make
+//! RSA keys. None of them is a secret.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+
+use crate::folder::Folder;
+
+/// The password of every encrypted key.
+pub const KEY_PASSWORD: &str = "wharf";
+
+const RSA: &str = include_str!("../keys/rsa.pem");
+const RSA_PBES2: &str = include_str!("../keys/rsa-pbes2.pem");
+const RSA_SCRYPT: &str = include_str!("../keys/rsa-scrypt.pem");
+const RSA_DES3: &str = include_str!("../keys/rsa-des3.pem");
+const RSA_LEGACY: &str = include_str!("../keys/rsa-legacy.pem");
+
+/// The files there are. All but the authorities' hold certificates and the private key of the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pem {
+    /// The certificate of the authority that signs, if nothing else is said.
+    Authority,
+    /// The certificate of another authority.
+    OtherAuthority,
+    /// The certificates of both authorities, the other one first, with text around them.
+    BothAuthorities,
+    /// A server's, for `localhost`, `127.0.0.1` and `::1`.
+    Server,
+    /// As [`Server`](Pem::Server), and expired in 2001.
+    ExpiredServer,
+    /// A server's, for `other.example` and `192.0.2.1`.
+    OtherNameServer,
+    /// As [`Server`](Pem::Server), signed by the other authority.
+    OtherAuthoritysServer,
+    /// As [`Server`](Pem::Server), signed by an authority between, whose certificate follows.
+    ServerWithChain,
+    /// A client's, with its key in PKCS#8. Its subject is `CN=client,O=wharf`.
+    Client,
+    /// As [`Client`](Pem::Client), signed by an authority between, whose certificate follows, and the key first.
+    ClientWithChain,
+    /// As [`Client`](Pem::Client), signed by the other authority.
+    OtherAuthoritysClient,
+    /// As [`Client`](Pem::Client), with the key of another certificate.
+    ClientWithOtherKey,
+    /// As [`Client`](Pem::Client), with its key in SEC1.
+    ClientSec1,
+    /// As [`Client`](Pem::Client), with an RSA key in PKCS#1.
+    ClientRsaPkcs1,
+    /// With an RSA key in PKCS#8, encrypted with AES under PBKDF2.
+    ClientRsaEncrypted,
+    /// With an RSA key in PKCS#8, encrypted with AES under scrypt.
+    ClientRsaEncryptedScrypt,
+    /// With an RSA key in PKCS#8, encrypted with triple DES.
+    ClientRsaEncryptedDes3,
+    /// With an RSA key in PKCS#1, encrypted in the legacy way of PEM itself.
+    ClientRsaLegacyEncrypted,
+}
+
+/// All the files, in a folder that is removed on drop.
+#[derive(Debug)]
+pub struct Certificates {
+    folder: Folder,
+}
+
+type Issuer = CertifiedIssuer<'static, KeyPair>;
+
+impl Certificates {
+    /// Makes the certificates and writes the files.
+    ///
+    /// # Errors
+    ///
+    /// The file system's.
+    pub fn create() -> io::Result<Self> {
+        let certificates = Self { folder: Folder::create("certificates")? };
+        certificates.write_all().map_err(io::Error::other)?;
+        Ok(certificates)
+    }
+
+    /// The path of a file.
+    #[must_use]
+    pub fn file(&self, pem: Pem) -> PathBuf {
+        self.folder.path().join(format!("{pem:?}.pem"))
+    }
+
+    /// The folder of the files, for others that a test writes. They are removed with it.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn write_all(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let authority = Issuer::self_signed(authority_parameters("wharf authority"), KeyPair::generate()?)?;
+        let other = Issuer::self_signed(authority_parameters("other authority"), KeyPair::generate()?)?;
+        let between = authority_parameters("authority between");
+        let between = Issuer::signed_by(between, KeyPair::generate()?, &authority)?;
+        let local = ["localhost", "127.0.0.1", "::1"];
+
+        self.write(Pem::Authority, authority.pem())?;
+        self.write(Pem::OtherAuthority, other.pem())?;
+        let both = format!("other\n{}\nand ours: one\n{}\n", other.pem(), authority.pem());
+        self.write(Pem::BothAuthorities, both)?;
+
+        self.write(Pem::Server, signed(server_parameters(&local)?, &authority)?.concat())?;
+        let mut expired = server_parameters(&local)?;
+        (expired.not_before, expired.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
+        self.write(Pem::ExpiredServer, signed(expired, &authority)?.concat())?;
+        let other_name = server_parameters(&["other.example", "192.0.2.1"])?;
+        self.write(Pem::OtherNameServer, signed(other_name, &authority)?.concat())?;
+        self.write(Pem::OtherAuthoritysServer, signed(server_parameters(&local)?, &other)?.concat())?;
+        let [certificate, key] = signed(server_parameters(&local)?, &between)?;
+        self.write(Pem::ServerWithChain, [certificate, between.pem(), key].concat())?;
+
+        let [certificate, key] = signed(client_parameters(), &authority)?;
+        self.write(Pem::Client, [&*certificate, &key].concat())?;
+        let sec1 = sections(&key, |der| Ok(("EC PRIVATE KEY", key_within(der)?)))?;
+        self.write(Pem::ClientSec1, [&*certificate, &sec1].concat())?;
+        let [_, other_key] = signed(client_parameters(), &authority)?;
+        self.write(Pem::ClientWithOtherKey, [certificate, other_key].concat())?;
+        let [certificate, key] = signed(client_parameters(), &between)?;
+        self.write(Pem::ClientWithChain, [key, certificate, between.pem()].concat())?;
+        self.write(Pem::OtherAuthoritysClient, signed(client_parameters(), &other)?.concat())?;
+
+        let certificate = client_parameters().signed_by(&KeyPair::from_pem(RSA)?, &authority)?.pem();
+        let pkcs1 = sections(RSA, |der| Ok(("RSA PRIVATE KEY", key_within(der)?)))?;
+        self.write(Pem::ClientRsaPkcs1, [&*certificate, &pkcs1].concat())?;
+        self.write(Pem::ClientRsaEncrypted, [&*certificate, RSA_PBES2].concat())?;
+        self.write(Pem::ClientRsaEncryptedScrypt, [&*certificate, RSA_SCRYPT].concat())?;
+        self.write(Pem::ClientRsaEncryptedDes3, [&*certificate, RSA_DES3].concat())?;
+        self.write(Pem::ClientRsaLegacyEncrypted, [&*certificate, RSA_LEGACY].concat())?;
+        Ok(())
+    }
+
+    fn write(&self, pem: Pem, text: String) -> io::Result<()> {
+        fs::write(self.file(pem), text)
+    }
+}
+
+fn named(mut parameters: CertificateParams, name: &str) -> CertificateParams {
+    parameters.distinguished_name = rcgen::DistinguishedName::new();
+    parameters.distinguished_name.push(DnType::OrganizationName, "wharf");
+    parameters.distinguished_name.push(DnType::CommonName, name);
+    parameters
+}
+
+fn authority_parameters(name: &str) -> CertificateParams {
+    let mut parameters = named(CertificateParams::default(), name);
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    parameters
+}
+
+fn server_parameters(names: &[&str]) -> Result<CertificateParams, rcgen::Error> {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut parameters = named(CertificateParams::new(names)?, "server");
+    parameters.use_authority_key_identifier_extension = true;
+    // A mongod is its own client, too.
+    parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    Ok(parameters)
+}
+
+fn client_parameters() -> CertificateParams {
+    let mut parameters = named(CertificateParams::default(), "client");
+    parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    parameters
+}
+
+/// A certificate with a new key, each in PEM.
+fn signed(parameters: CertificateParams, issuer: &Issuer) -> Result<[String; 2], rcgen::Error> {
+    let key = KeyPair::generate()?;
+    Ok([parameters.signed_by(&key, issuer)?.pem(), key.serialize_pem()])
+}
+
+type Converted = Result<(&'static str, Vec<u8>), Box<dyn std::error::Error + Send + Sync>>;
+
+/// The one section of a PEM file, converted to another.
+fn sections(
+    text: &str,
+    convert: impl Fn(&[u8]) -> Converted,
+) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
+
+    let der = PrivatePkcs8KeyDer::from_pem_slice(text.as_bytes())?;
+    let (label, der) = convert(der.secret_pkcs8_der())?;
+    Ok(pem_rfc7468::encode_string(label, pem_rfc7468::LineEnding::LF, &der)?)
+}
+
+/// The key within PKCS#8, in the form of its algorithm.
+fn key_within(pkcs8: &[u8]) -> Result<Vec<u8>, pkcs8::der::Error> {
+    use pkcs8::der::Decode;
+    Ok(pkcs8::PrivateKeyInfoRef::from_der(pkcs8)?.private_key.as_bytes().to_vec())
+}

@@ -1,0 +1,186 @@
+//! A relay that cuts or hangs the connections through it, after any number of bytes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the server.
+    ToServer,
+    /// From the server to the client.
+    ToClient,
+}
+
+/// What happens to the connections that are opened from then on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Cut(Direction, u64),
+    Hang(Direction, u64),
+}
+
+/// What has happened so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Relayed {
+    /// Connections that were accepted.
+    pub opened: u64,
+    /// Those of them that are open still.
+    pub open: u64,
+    /// Bytes to servers, over all connections.
+    pub to_server: u64,
+    /// Bytes to clients, over all connections.
+    pub to_client: u64,
+}
+
+/// A TCP relay in front of one server. Dropping it closes everything.
+#[derive(Debug)]
+pub struct Relay {
+    address: SocketAddr,
+    fault: Arc<Mutex<Option<Fault>>>,
+    relayed: watch::Receiver<Relayed>,
+    accepting: JoinHandle<()>,
+}
+
+impl Relay {
+    /// Starts a relay on 127.0.0.1, on a port that the operating system chooses. It runs on the current tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's, if no port can be bound.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn start(server: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let fault = Arc::new(Mutex::new(None));
+        let (sender, relayed) = watch::channel(Relayed::default());
+        let accepting = tokio::spawn(accept(listener, server, Arc::clone(&fault), Arc::new(sender)));
+        Ok(Self { address, fault, relayed, accepting })
+    }
+
+    /// The address that clients connect to.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Closes each later connection when so many bytes have passed in a direction.
+    pub fn cut_after(&self, direction: Direction, bytes: u64) {
+        self.set(Some(Fault::Cut(direction, bytes)));
+    }
+
+    /// Keeps each later connection open, but lets no more than so many bytes pass in a direction.
+    pub fn hang_after(&self, direction: Direction, bytes: u64) {
+        self.set(Some(Fault::Hang(direction, bytes)));
+    }
+
+    /// Lets everything pass on later connections.
+    pub fn pass(&self) {
+        self.set(None);
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn relayed(&self) -> Relayed {
+        *self.relayed.borrow()
+    }
+
+    /// Waits until what has happened satisfies `condition`, and returns it.
+    pub async fn until(&self, condition: impl Fn(&Relayed) -> bool) -> Relayed {
+        let mut relayed = self.relayed.clone();
+        *relayed.wait_for(|relayed| condition(relayed)).await.expect("BUG: the relay has ended before its owner")
+    }
+
+    fn set(&self, fault: Option<Fault>) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// Runs until it is aborted, and with it all connections.
+async fn accept(
+    listener: TcpListener,
+    server: SocketAddr,
+    fault: Arc<Mutex<Option<Fault>>>,
+    relayed: Arc<watch::Sender<Relayed>>,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        // A connection that cannot be accepted is the client's trouble.
+        let Ok((client, _)) = listener.accept().await else { continue };
+        let fault = *fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let relayed = Arc::clone(&relayed);
+        connections.spawn(async move {
+            relayed.send_modify(|relayed| {
+                relayed.opened += 1;
+                relayed.open += 1;
+            });
+            relay(client, server, fault, &relayed).await;
+            relayed.send_modify(|relayed| relayed.open -= 1);
+        });
+    }
+}
+
+/// Relays until one end closes or the fault cuts, and closes both.
+async fn relay(client: TcpStream, server: SocketAddr, fault: Option<Fault>, relayed: &watch::Sender<Relayed>) {
+    let Ok(server) = TcpStream::connect(server).await else { return };
+    for socket in [&client, &server] {
+        // It only costs time if it is not set.
+        let _ = socket.set_nodelay(true);
+    }
+    let ((client_reads, client_writes), (server_reads, server_writes)) = (client.into_split(), server.into_split());
+    tokio::select! {
+        () = copy(client_reads, server_writes, Direction::ToServer, fault, relayed) => {}
+        () = copy(server_reads, client_writes, Direction::ToClient, fault, relayed) => {}
+    }
+}
+
+/// Copies until the end or the cut.
+async fn copy(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    direction: Direction,
+    fault: Option<Fault>,
+    relayed: &watch::Sender<Relayed>,
+) {
+    let (mut left, hangs) = match fault {
+        Some(Fault::Cut(faulty, bytes)) if faulty == direction => (bytes, false),
+        Some(Fault::Hang(faulty, bytes)) if faulty == direction => (bytes, true),
+        _ => (u64::MAX, false),
+    };
+    let mut buffer = vec![0; 16 * 1024];
+    while left > 0 {
+        let room = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let length = match from.read(&mut buffer[..room]).await {
+            Ok(0) | Err(_) => return,
+            Ok(length) => length,
+        };
+        if to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+        left -= length as u64;
+        relayed.send_modify(|relayed| match direction {
+            Direction::ToServer => relayed.to_server += length as u64,
+            Direction::ToClient => relayed.to_client += length as u64,
+        });
+    }
+    if hangs {
+        // What still comes is thrown away: only reading tells when the connection ends.
+        while from.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
+    }
+}

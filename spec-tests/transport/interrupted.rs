@@ -1,0 +1,88 @@
+//! Servers that close or fall silent at any moment of the establishment.
+
+use super::*;
+
+/// A limit that is short for the tests and long for a handshake.
+const LIMIT: Duration = Duration::from_millis(300);
+
+/// Every number of bytes that the relay lets pass before it cuts, until it is enough.
+async fn cut_everywhere(relay: &Relay, direction: Direction, options: &Options) {
+    let endpoint = options.endpoint().unwrap();
+    let mut stages = Vec::new();
+    for bytes in 0.. {
+        relay.cut_after(direction, bytes);
+        match tokio::time::timeout(AGES, endpoint.connect()).await.expect("a cut ends it") {
+            Ok(_) => break,
+            Err(error) => {
+                assert_eq!(error.labels, OVERLOADED, "{direction:?}, {bytes} bytes: {error}");
+                cause::<io::Error>(&error);
+                stages.push(error.stage);
+            }
+        }
+    }
+    assert!(stages.is_sorted() && stages[0] == Stage::Tls && *stages.last().unwrap() == Stage::Hello, "{stages:?}");
+    relay.until(|relayed| relayed.open == 0).await;
+}
+
+#[tokio::test]
+async fn a_mongod_that_closes_at_any_byte_may_be_overloaded() {
+    let secured = Secured::shared();
+    let relay = Relay::start(secured.mongod.address()).await.unwrap();
+    let options = localhost(relay.address().port()).tls(secured.trust());
+    cut_everywhere(&relay, Direction::ToClient, &options).await;
+}
+
+#[tokio::test]
+async fn a_client_that_is_cut_off_at_any_byte_may_be_facing_overload() {
+    let secured = Secured::shared();
+    let relay = Relay::start(secured.mongod.address()).await.unwrap();
+    let options = localhost(relay.address().port()).tls(secured.trust());
+    cut_everywhere(&relay, Direction::ToServer, &options).await;
+}
+
+#[tokio::test]
+async fn a_mongod_that_falls_silent_is_given_up_in_time() {
+    let secured = Secured::shared();
+    let relay = Relay::start(secured.mongod.address()).await.unwrap();
+    let options = localhost(relay.address().port()).tls(secured.trust());
+    connect(options.clone()).await.unwrap();
+    let all = relay.until(|relayed| relayed.open == 0).await.to_client;
+    for (direction, bytes, stage) in [
+        (Direction::ToClient, 0, Stage::Tls),
+        (Direction::ToClient, 3, Stage::Tls),
+        (Direction::ToClient, 200, Stage::Tls),
+        (Direction::ToServer, 0, Stage::Tls),
+        (Direction::ToServer, 100, Stage::Tls),
+        (Direction::ToClient, all - 400, Stage::Hello),
+    ] {
+        relay.hang_after(direction, bytes);
+        let error = refused(options.clone().connect_timeout(LIMIT)).await;
+        assert_refused(&error, stage, OVERLOADED);
+        assert_eq!(cause::<ConnectTimeout>(&error), &ConnectTimeout { limit: LIMIT });
+        // The attempt has left no connection behind.
+        relay.until(|relayed| relayed.open == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_attempt_closes_what_it_has_opened() {
+    let secured = Secured::shared();
+    let relay = Relay::start(secured.mongod.address()).await.unwrap();
+    let endpoint = localhost(relay.address().port()).tls(secured.trust()).endpoint().unwrap();
+    relay.hang_after(Direction::ToClient, 200);
+    let attempt = tokio::spawn(async move { endpoint.connect().await.map(drop) });
+    relay.until(|relayed| relayed.to_client == 200).await;
+    attempt.abort();
+    relay.until(|relayed| relayed.open == 0).await;
+}
+
+#[tokio::test]
+async fn a_plain_server_that_falls_silent_is_given_up_in_time() {
+    let server = embedded().await;
+    let relay = Relay::start(socket_address(&server)).await.unwrap();
+    relay.hang_after(Direction::ToClient, 10);
+    let error = refused(options(relay.address()).connect_timeout(LIMIT)).await;
+    assert_refused(&error, Stage::Hello, OVERLOADED);
+    relay.pass();
+    connect(options(relay.address())).await.unwrap();
+}

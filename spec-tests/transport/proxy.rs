@@ -1,0 +1,143 @@
+//! Servers behind a SOCKS5 proxy.
+
+use std::collections::HashMap;
+
+use wharf_testbed::socks::SocksRequest;
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_millis(100);
+const NAME: &str = "db.invalid";
+
+fn login() -> Option<(String, String)> {
+    Some(("user".to_owned(), "secret".to_owned()))
+}
+
+/// A proxy that knows `server` by a name that nobody else can resolve.
+async fn proxy(server: SocketAddr, login: Option<(String, String)>, fault: Option<SocksFault>) -> SocksProxy {
+    let names = HashMap::from([(NAME.to_owned(), server), ("localhost".to_owned(), server)]);
+    SocksProxy::start(SocksOptions { login, names, fault }).await.unwrap()
+}
+
+fn through(proxy: &SocksProxy) -> ProxyOptions {
+    ProxyOptions::new("localhost").port(proxy.port())
+}
+
+#[tokio::test]
+async fn the_proxy_is_given_the_servers_name_as_it_is() {
+    let server = embedded().await;
+    let proxy = proxy(socket_address(&server), None, None).await;
+    let connection = connect(options(format!("{NAME}:4711")).proxy(through(&proxy))).await.unwrap();
+    assert_eq!(connection.peer_address().unwrap().port(), proxy.port());
+    assert_eq!(&**connection.address(), "db.invalid:4711");
+    let request = SocksRequest { methods: vec![0], host: NAME.to_owned(), by_name: true, port: 4711 };
+    assert_eq!(proxy.requests(), [request]);
+}
+
+#[tokio::test]
+async fn an_address_is_given_as_an_address() {
+    let server = embedded().await;
+    let proxy = proxy(socket_address(&server), None, None).await;
+    connect(options(server.address()).proxy(through(&proxy))).await.unwrap();
+    let requests = proxy.requests();
+    assert_eq!((&*requests[0].host, requests[0].by_name), ("127.0.0.1", false));
+}
+
+#[tokio::test]
+async fn a_login_is_offered_beside_none() {
+    let server = embedded().await;
+    let with_login = proxy(socket_address(&server), login(), None).await;
+    connect(options(NAME).proxy(through(&with_login).login("user", "secret"))).await.unwrap();
+    assert_eq!(with_login.requests()[0].methods, [0, 2]);
+    // A proxy that wants no login gets none.
+    let without = proxy(socket_address(&server), None, None).await;
+    connect(options(NAME).proxy(through(&without).login("user", "secret"))).await.unwrap();
+
+    for login in [None, Some(("user", "wrong")), Some(("other", "secret"))] {
+        let mut proxy = through(&with_login);
+        if let Some((username, password)) = login {
+            proxy = proxy.login(username, password);
+        }
+        let error = refused(options(NAME).proxy(proxy)).await;
+        assert_refused(&error, Stage::Proxy, Labels::NONE);
+        assert_eq!(cause::<ProxyFailed>(&error).proxy, format!("localhost:{}", with_login.port()));
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn whatever_a_proxy_does_wrong_says_nothing_about_the_server() {
+    let server = embedded().await;
+    let messages = [SocksMessage::Method, SocksMessage::Login, SocksMessage::Reply];
+    let refusals = (1..=9).map(SocksFault::Refuse);
+    let faults = messages.map(SocksFault::Close).into_iter().chain(messages.map(SocksFault::Garbage)).chain(refusals);
+    for fault in faults {
+        let proxy = proxy(socket_address(&server), login(), Some(fault)).await;
+        let error = refused(options(NAME).proxy(through(&proxy).login("user", "secret"))).await;
+        assert_refused(&error, Stage::Proxy, Labels::NONE);
+        cause::<ProxyFailed>(&error);
+    }
+    assert_eq!(server.counters().connections_opened, 0);
+}
+
+#[tokio::test]
+async fn a_proxy_that_falls_silent_is_given_up_in_time() {
+    let server = embedded().await;
+    for message in [SocksMessage::Method, SocksMessage::Login, SocksMessage::Reply] {
+        let proxy = proxy(socket_address(&server), login(), Some(SocksFault::Hang(message))).await;
+        let options = options(NAME).proxy(through(&proxy).login("user", "secret")).connect_timeout(LIMIT);
+        let error = refused(options).await;
+        assert_refused(&error, Stage::Proxy, Labels::NONE);
+        let ProxyFailed { source, .. } = cause(&error);
+        assert_eq!(source.downcast_ref(), Some(&ConnectTimeout { limit: LIMIT }));
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_cannot_be_reached_says_nothing_about_the_server() {
+    let server = embedded().await;
+    let gone = embedded().await;
+    let port = socket_address(&gone).port();
+    gone.stop().await;
+    let error = refused(options(server.address()).proxy(ProxyOptions::new("127.0.0.1").port(port))).await;
+    assert_refused(&error, Stage::Proxy, Labels::NONE);
+    let ProxyFailed { source, .. } = cause(&error);
+    let ConnectFailed { attempts, .. } = source.downcast_ref().unwrap();
+    assert_eq!(attempts[0].source.kind(), io::ErrorKind::ConnectionRefused);
+
+    let error = refused(options(server.address()).proxy(ProxyOptions::new("nonexistent.invalid"))).await;
+    assert_refused(&error, Stage::Proxy, Labels::NONE);
+}
+
+#[tokio::test]
+async fn behind_the_proxy_failures_are_the_servers_again() {
+    let server = embedded().await;
+    server.faults().close_after_accept(true);
+    let proxy = proxy(socket_address(&server), None, None).await;
+    let error = refused(options(NAME).proxy(through(&proxy))).await;
+    assert_refused(&error, Stage::Hello, OVERLOADED);
+}
+
+#[tokio::test]
+async fn tls_goes_through_the_proxy_to_the_server() {
+    let certificates = Certificates::create().unwrap();
+    let (_server, front) = front(&certificates, Pem::Server).await;
+    let proxy = proxy(front.address(), None, None).await;
+    connect(localhost(1).tls(trust(&certificates)).proxy(through(&proxy))).await.unwrap();
+    assert_eq!(front.handshakes()[0].server_name.as_deref(), Some("localhost"));
+    let error = refused(options(NAME).tls(trust(&certificates)).proxy(through(&proxy))).await;
+    assert_refused(&error, Stage::Tls, Labels::NONE);
+}
+
+#[test]
+fn a_login_that_the_protocol_cannot_carry_is_refused() {
+    let refusal = |username: &str, password: &str| {
+        let proxy = ProxyOptions::new("localhost").login(username, password);
+        options("localhost").proxy(proxy).endpoint().map(drop)
+    };
+    let long = "x".repeat(256);
+    assert_eq!(refusal(&long[1..], &long[1..]), Ok(()));
+    assert_eq!(refusal(&long, "secret").unwrap_err().option, "proxyUsername");
+    let error = refusal("user", &long).unwrap_err();
+    assert_eq!(error.to_string(), "proxyPassword is 256 bytes long, but must be 1 to 255 bytes long");
+}

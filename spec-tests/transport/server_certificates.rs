@@ -1,0 +1,147 @@
+//! Whom a client takes for its server.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::rustls::{CertificateError, Error};
+
+use super::*;
+
+/// Both certificates that lack nothing but one thing are refused for it, and accepted only by the modes that say so.
+async fn assert_modes(certificates: &Certificates, port: u16, refusal: &dyn Fn(&CertificateError) -> bool, name: bool) {
+    let trust = trust(certificates);
+    for (tls, accepted) in [
+        (trust.clone(), false),
+        (trust.clone().allow_invalid_hostnames(true), name),
+        (trust.clone().allow_invalid_certificates(true), true),
+        (TlsOptions::default().allow_invalid_certificates(true), true),
+    ] {
+        let options = localhost(port).tls(tls.clone());
+        if accepted {
+            connect(options).await.unwrap();
+            continue;
+        }
+        let error = refused(options).await;
+        assert_refused(&error, Stage::Tls, Labels::NONE);
+        assert!(matches!(tls_error(&error), Error::InvalidCertificate(why) if refusal(why)), "{tls:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_mongod_is_known_by_its_name_and_its_addresses() {
+    let secured = Secured::shared();
+    let port = secured.mongod.port();
+    for host in ["localhost", "127.0.0.1"] {
+        let connection = connect(options(format!("{host}:{port}")).tls(secured.trust())).await.unwrap();
+        assert_eq!(connection.peer_address(), Some(secured.mongod.address()));
+    }
+    // One authority of several suffices, and any name does if the name does not matter.
+    let several = TlsOptions::default().ca_file(secured.certificates.file(Pem::BothAuthorities));
+    connect(localhost(port).tls(several)).await.unwrap();
+    connect(localhost(port).tls(secured.trust().allow_invalid_hostnames(true))).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_mongod_of_another_authority_is_refused() {
+    let secured = Secured::shared();
+    let other = TlsOptions::default().ca_file(secured.certificates.file(Pem::OtherAuthority));
+    for tls in [other.clone(), other.clone().allow_invalid_hostnames(true)] {
+        let error = refused(localhost(secured.mongod.port()).tls(tls)).await;
+        assert_refused(&error, Stage::Tls, Labels::NONE);
+        let unknown = CertificateError::UnknownIssuer;
+        assert!(matches!(tls_error(&error), Error::InvalidCertificate(why) if *why == unknown), "{error}");
+    }
+    connect(localhost(secured.mongod.port()).tls(other.allow_invalid_certificates(true))).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_of_another_authority_is_refused_whatever_its_name() {
+    let certificates = Certificates::create().unwrap();
+    let (_server, front) = front(&certificates, Pem::OtherAuthoritysServer).await;
+    let unknown = |why: &CertificateError| *why == CertificateError::UnknownIssuer;
+    assert_modes(&certificates, front.address().port(), &unknown, false).await;
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_refused() {
+    let certificates = Certificates::create().unwrap();
+    let (_server, front) = front(&certificates, Pem::ExpiredServer).await;
+    let expired = |why: &CertificateError| matches!(why, CertificateError::ExpiredContext { .. });
+    assert_modes(&certificates, front.address().port(), &expired, false).await;
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_name_is_refused() {
+    let certificates = Certificates::create().unwrap();
+    let (_server, front) = front(&certificates, Pem::OtherNameServer).await;
+    let other_name = |why: &CertificateError| matches!(why, CertificateError::NotValidForNameContext { .. });
+    assert_modes(&certificates, front.address().port(), &other_name, true).await;
+    let error = refused(options(front.address()).tls(trust(&certificates))).await;
+    assert!(matches!(tls_error(&error), Error::InvalidCertificate(why) if other_name(why)), "{error}");
+}
+
+#[tokio::test]
+async fn authorities_between_come_from_the_server() {
+    let certificates = Certificates::create().unwrap();
+    let (_server, front) = front(&certificates, Pem::ServerWithChain).await;
+    connect(localhost(front.address().port()).tls(trust(&certificates))).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_no_tls_is_refused_without_labels() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let answering = tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        // The end comes after the client has read it all.
+        while client.read(&mut [0; 1024]).await.is_ok_and(|length| length > 0) {}
+    });
+    let error = refused(options(address).tls(TlsOptions::default().allow_invalid_certificates(true))).await;
+    assert_refused(&error, Stage::Tls, Labels::NONE);
+    assert!(matches!(tls_error(&error), Error::InvalidMessage(_)), "{error}");
+    answering.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_wants_tls_hangs_up_on_a_client_without() {
+    let secured = Secured::shared();
+    let error = refused(localhost(secured.mongod.port())).await;
+    assert_refused(&error, Stage::Hello, OVERLOADED);
+}
+
+/// Tells the child process of the test below which port to connect to.
+const CHILD: &str = "WHARF_TRANSPORT_TEST_CHILD";
+
+/// The system's authorities are read once in a process, so this takes one of its own, in which they are others.
+#[tokio::test]
+async fn the_systems_authorities_are_trusted_by_default() {
+    if let Ok(port) = std::env::var(CHILD) {
+        let port = port.parse().unwrap();
+        // Two at once, of which one reads and the other waits for it.
+        let (first, second) = tokio::join!(
+            connect(localhost(port).tls(TlsOptions::default())),
+            connect(localhost(port).tls(TlsOptions::default()))
+        );
+        first.and(second).unwrap_or_else(|error| panic!("{}", error.source));
+        return;
+    }
+    let certificates = Certificates::create().unwrap();
+    let (_server, front) = front(&certificates, Pem::Server).await;
+    let run = async |authority: std::path::PathBuf| {
+        tokio::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "server_certificates::the_systems_authorities_are_trusted_by_default", "--nocapture"])
+            .env(CHILD, front.address().port().to_string())
+            .env("SSL_CERT_FILE", authority)
+            .env_remove("SSL_CERT_DIR")
+            .output()
+            .await
+            .unwrap()
+    };
+    let trusting = run(certificates.file(Pem::BothAuthorities)).await;
+    assert!(trusting.status.success(), "{}", String::from_utf8_lossy(&trusting.stderr));
+    let other = run(certificates.file(Pem::OtherAuthority)).await;
+    assert!(String::from_utf8_lossy(&other.stderr).contains("UnknownIssuer"), "{other:?}");
+    let none = run(certificates.folder().join("none.pem")).await;
+    let message = "the system has no certificate authorities";
+    assert!(String::from_utf8_lossy(&none.stderr).contains(message), "{none:?}");
+}

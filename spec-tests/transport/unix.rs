@@ -1,0 +1,51 @@
+//! Servers at a Unix domain socket.
+
+use wharf_testbed::folder::Folder;
+
+use super::*;
+
+#[tokio::test]
+async fn a_mongod_is_reached_by_the_path_of_its_socket() {
+    let folder = Folder::create("socket").unwrap();
+    let socket_folder = Some(folder.path().to_path_buf());
+    let mongod = Mongod::start(MongodOptions { socket_folder, ..MongodOptions::default() }).unwrap();
+    let socket = mongod.socket(folder.path());
+    // Neither the proxy nor anything of TCP is in the way.
+    let proxy = ProxyOptions::new("nonexistent.invalid");
+    let connection = connect(options(socket.display()).proxy(proxy)).await.unwrap();
+    assert_eq!(**connection.address(), *socket.to_string_lossy());
+    assert_eq!((connection.local_address(), connection.peer_address()), (None, None));
+
+    mongod.stop().unwrap();
+    let error = refused(options(socket.display())).await;
+    assert_refused(&error, Stage::Connect, OVERLOADED);
+    let ConnectFailed { attempts, .. } = cause(&error);
+    assert_eq!(attempts[0].peer, socket.to_string_lossy());
+}
+
+#[test]
+fn a_path_that_no_socket_can_have_is_refused() {
+    let path = format!("/{}.sock", "x".repeat(110));
+    let error = options(&path).endpoint().unwrap_err();
+    assert_eq!((error.option, &error.value), ("hosts", &format!("{path:?}")));
+    assert!(error.allowed.starts_with("the path of a Unix domain socket ("), "{error}");
+}
+
+#[tokio::test]
+async fn a_mongod_in_tls_is_reached_by_its_socket_if_its_name_does_not_matter() {
+    let folder = Folder::create("socket").unwrap();
+    let certificates = Certificates::create().unwrap();
+    let tls = MongodTls {
+        certificate_key_file: certificates.file(Pem::Server),
+        ca_file: certificates.file(Pem::Authority),
+        require_client_certificate: false,
+    };
+    let socket_folder = Some(folder.path().to_path_buf());
+    let mongod = Mongod::start(MongodOptions { tls: Some(tls), socket_folder, ..MongodOptions::default() }).unwrap();
+    let host = mongod.socket(folder.path()).display().to_string();
+    connect(options(&host).tls(trust(&certificates).allow_invalid_hostnames(true))).await.unwrap();
+    let error = options(&host).tls(trust(&certificates)).endpoint().unwrap_err();
+    assert_eq!(error.option, "tls");
+    let other = TlsOptions::default().ca_file(certificates.file(Pem::OtherAuthority)).allow_invalid_hostnames(true);
+    assert_refused(&refused(options(&host).tls(other)).await, Stage::Tls, Labels::NONE);
+}

@@ -1,0 +1,173 @@
+//! What an operation leaves behind that is cancelled. All else is tested from outside, in `spec-tests/transport.rs`.
+
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::rustls::version::TLS13;
+use wharf_testbed::certificates::{Certificates, Pem};
+use wharf_testbed::relay::Relay;
+use wharf_testbed::tls_front::TlsFront;
+
+use super::*;
+use crate::options::TlsOptions;
+
+const AGES: Duration = Duration::from_secs(60);
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+async fn connect(address: SocketAddr, tls: Option<TlsOptions>) -> Transport {
+    let host = format!("localhost:{}", address.port());
+    let options = Options::new([host.as_str()]).unwrap();
+    let options = if let Some(tls) = tls { options.tls(tls) } else { options };
+    let connector = Connectors::new(&options).unwrap().connector(&options.hosts[0]).unwrap();
+    connector.connect(Deadline::after(AGES)).await.unwrap()
+}
+
+/// Both ends of a stream in TLS; between them is a server that takes TLS off.
+async fn secured(certificates: &Certificates) -> (Transport, TcpStream, TlsFront) {
+    let (listener, address) = listen().await;
+    let front = TlsFront::start(address, &certificates.file(Pem::Server), &TLS13, None).await.unwrap();
+    let tls = TlsOptions::default().ca_file(certificates.file(Pem::Authority));
+    let transport = connect(front.address(), Some(tls)).await;
+    (transport, listener.accept().await.unwrap().0, front)
+}
+
+/// The byte at each place of an endless stream, so that one that is missing or repeated is noticed.
+fn bytes_from(place: usize, length: usize) -> Vec<u8> {
+    (place..place + length).map(|place| (place % 251) as u8).collect()
+}
+
+/// Writes until the peer, who does not read, has no more room, and cancels every write that does not end at once.
+async fn fill(transport: &mut Transport) -> usize {
+    let mut written = 0;
+    let mut cancelled = 0;
+    while cancelled < 100 {
+        match timeout(Duration::ZERO, transport.write(&bytes_from(written, 100_000))).await {
+            Ok(length) => written += length.unwrap(),
+            Err(_) => cancelled += 1,
+        }
+        // What is on its way through this process goes on.
+        tokio::task::yield_now().await;
+    }
+    written
+}
+
+async fn write_all(transport: &mut Transport, bytes: &[u8]) {
+    let mut written = 0;
+    while written < bytes.len() {
+        written += transport.write(&bytes[written..]).await.unwrap();
+    }
+    transport.flush().await.unwrap();
+}
+
+/// Lets the peer read, and asserts that it gets what was written.
+async fn assert_arrives(peer: &mut TcpStream, written: usize) {
+    let mut arrived = vec![0; written];
+    timeout(AGES, peer.read_exact(&mut arrived)).await.unwrap().unwrap();
+    assert!(arrived == bytes_from(0, written), "other bytes than those that were reported");
+}
+
+#[tokio::test]
+async fn a_cancelled_write_has_written_nothing_but_what_was_reported() {
+    let (listener, address) = listen().await;
+    let mut transport = connect(address, None).await;
+    let mut peer = listener.accept().await.unwrap().0;
+    let written = fill(&mut transport).await;
+    transport.flush().await.unwrap();
+    drop(transport);
+    assert_arrives(&mut peer, written).await;
+    assert_eq!(peer.read(&mut [0]).await.unwrap(), 0, "more than was reported");
+}
+
+#[tokio::test]
+async fn a_cancelled_write_in_tls_has_written_nothing_but_what_was_reported() {
+    let certificates = Certificates::create().unwrap();
+    let (mut transport, mut peer, _front) = secured(&certificates).await;
+    let written = fill(&mut transport).await;
+    let (flushed, ()) = tokio::join!(transport.flush(), assert_arrives(&mut peer, written));
+    flushed.unwrap();
+    write_all(&mut transport, &[255]).await;
+    assert_eq!(peer.read_u8().await.unwrap(), 255, "more than was reported");
+}
+
+#[tokio::test]
+async fn a_read_in_tls_pushes_on_what_was_written() {
+    let certificates = Certificates::create().unwrap();
+    let (mut transport, mut peer, _front) = secured(&certificates).await;
+    let written = fill(&mut transport).await;
+    let mut buffer = Vec::with_capacity(100);
+    let answering = async {
+        assert_arrives(&mut peer, written).await;
+        peer.write_all(b"answer").await.unwrap();
+    };
+    // A read that was cancelled has taken nothing.
+    assert!(timeout(Duration::ZERO, transport.read(&mut buffer)).await.is_err());
+    let (read, ()) = tokio::join!(timeout(AGES, transport.read(&mut buffer)), answering);
+    read.expect("the end of the request stays behind").unwrap();
+    assert_eq!(buffer, b"answer");
+}
+
+#[tokio::test]
+async fn a_read_in_tls_fills_the_spare_room_and_leaves_the_rest() {
+    let certificates = Certificates::create().unwrap();
+    let (mut transport, mut peer, _front) = secured(&certificates).await;
+    peer.write_all(&bytes_from(0, 40_000)).await.unwrap();
+    let mut read = Vec::new();
+    while read.len() < 40_000 {
+        let mut buffer = Vec::with_capacity(64);
+        buffer.push(7);
+        let room = buffer.capacity();
+        transport.read(&mut buffer).await.unwrap();
+        assert!(buffer.len() > 1 && buffer.capacity() == room && buffer[0] == 7);
+        read.extend_from_slice(&buffer[1..]);
+    }
+    assert_eq!(read, bytes_from(0, 40_000));
+    drop(peer);
+    let end = transport.read(&mut Vec::with_capacity(64)).await.unwrap_err();
+    assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn a_stream_in_tls_is_abandoned_and_dropped_without_a_word() {
+    let certificates = Certificates::create().unwrap();
+    let (listener, address) = listen().await;
+    let front = TlsFront::start(address, &certificates.file(Pem::Server), &TLS13, None).await.unwrap();
+    let relay = Relay::start(front.address()).await.unwrap();
+    for end in [Transport::abandon_after_fork, drop] {
+        let tls = TlsOptions::default().ca_file(certificates.file(Pem::Authority));
+        let mut transport = connect(relay.address(), Some(tls)).await;
+        let mut peer = listener.accept().await.unwrap().0;
+        write_all(&mut transport, b"all").await;
+        peer.read_exact(&mut [0; 3]).await.unwrap();
+        let sent = relay.relayed().to_server;
+        end(transport);
+        assert_eq!(relay.until(|relayed| relayed.open == 0).await.to_server, sent);
+    }
+}
+
+#[tokio::test]
+async fn a_failed_write_in_tls_says_why_the_server_closed() {
+    let certificates = Certificates::create().unwrap();
+    let (_listener, address) = listen().await;
+    let (file, authority) = (certificates.file(Pem::Server), certificates.file(Pem::Authority));
+    let front = TlsFront::start(address, &file, &TLS13, Some(&authority)).await.unwrap();
+    let relay = Relay::start(front.address()).await.unwrap();
+    let mut transport = connect(relay.address(), Some(TlsOptions::default().ca_file(authority))).await;
+    // The server has refused the client, which has no certificate, and is gone.
+    relay.until(|relayed| relayed.opened == 1 && relayed.open == 0).await;
+    let failed = loop {
+        if let Err(error) = transport.write(b"hello").await {
+            break error;
+        }
+    };
+    assert!(tls::is_refusal(&failed), "{failed:?}");
+    let failed = stream_failed(Stage::Hello, failed);
+    assert_eq!(failed.labels, crate::error::Labels::NONE);
+    let reset = stream_failed(Stage::Hello, io::ErrorKind::ConnectionReset.into());
+    assert!(reset.labels.contains(crate::error::Labels::SYSTEM_OVERLOADED));
+}
