@@ -7,8 +7,13 @@ use super::*;
 
 /// A ready pool of the server, and the reason for which a connection was closed last.
 fn pool(server: &EmbeddedServer) -> (Pool<Endpoint>, watch::Receiver<Option<ConnectionClosedReason>>) {
+    pool_of(endpoint(server))
+}
+
+fn pool_of(endpoint: Endpoint) -> (Pool<Endpoint>, watch::Receiver<Option<ConnectionClosedReason>>) {
     let (closed, reason) = watch::channel(None);
-    let pool = Pool::builder(&server.address(), endpoint(server))
+    let pool = endpoint
+        .pool()
         .subscriber(move |event: &PoolEvent| {
             if let PoolEvent::ConnectionClosed { reason, .. } = event {
                 closed.send_replace(Some(*reason));
@@ -73,9 +78,10 @@ async fn a_clear_with_interruption_ends_a_command_with_a_retryable_error() {
 }
 
 #[tokio::test]
-async fn a_dropped_command_closes_its_connection_at_check_in() {
+async fn a_dropped_command_closes_its_connection_if_its_reply_does_not_come() {
     let server = start().await;
-    let (pool, reason) = pool(&server);
+    let options = options(&server).drain_timeout(Duration::from_millis(10));
+    let (pool, reason) = pool_of(options.endpoint().unwrap());
     block_ping(&server).await;
     let mut connection = pool.check_out().await.unwrap();
     tokio::select! {

@@ -8,6 +8,9 @@
 //! 2. the hello handshake is made (`handshake`), in `OP_MSG` (`channel`, over [`wire`](crate::wire)),
 //! 3. the application proves who it is, if the options have a credential (`authentication`).
 //!
+//! Commands then run as exchanges that belong to the channel, not to whoever waits for them: cancelled, they are brought to
+//! their end by the pool (`salvage`).
+//!
 //! The `channel` neither knows nor interprets the bytes of the `transport`; compression is in the `channel`, between
 //! encoding and writing and between reading and decoding.
 

@@ -1,0 +1,90 @@
+//! What an error says: where it happened, and what it means for the server and its pool.
+
+use wharf::wire::reply::StateChange;
+use wharf::{Clear, Command, CommandFailure, OperationError, Phase};
+
+use super::*;
+
+#[tokio::test]
+async fn an_error_tells_its_connection_and_generation() {
+    let server = start().await;
+    let pool = pool_of(options(&server.address()));
+    pool.clear(Clear::new()).unwrap();
+    pool.ready();
+    let first = pool.check_out().await.unwrap();
+    let mut connection = pool.check_out().await.unwrap();
+    let error = connection.run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
+    let origin = error.command_failure().unwrap().origin();
+    assert_eq!((&*origin.address, origin.connection_id, origin.generation), (&*server.address(), Some(2), Some(1)));
+    assert_eq!(origin.server_connection_id, connection.hello().server_connection_id);
+    assert!(origin.server_connection_id.is_some() && origin.service_id.is_none());
+    let theirs = origin.server_connection_id.unwrap();
+    let place = format!("{} (connection 2, the server's {theirs})", server.address());
+    assert!(error.to_string().contains(&place), "{error}");
+    drop(first);
+
+    let mut alone = Endpoint::new(&server.address()).unwrap().connect().await.unwrap();
+    let failure = alone.run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
+    assert_eq!((failure.origin().connection_id, failure.origin().generation), (None, None));
+}
+
+#[tokio::test]
+async fn a_network_error_clears_the_pool_of_its_generation_once() {
+    let server = start().await;
+    let pool = pool_of(options(&server.address()));
+    let close = doc! { "failCommands": ["ping"], "closeConnection": true };
+    set_fail_point(&server, doc! { "times": 2 }, close).await;
+    let mut errors = Vec::new();
+    let mut connections = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
+    for connection in &mut connections {
+        let error = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+        assert!(error.clears_pool() && error.marks_server_unknown() && !error.is_timeout() && !error.is_retryable());
+        errors.push(error);
+    }
+    assert_eq!((pool.status().phase, pool.status().generation), (Phase::Ready, 0), "nothing happens by itself");
+    assert!(pool.clear_after(&errors[0]));
+    assert!(!pool.clear_after(&errors[1]), "it is of an older generation now");
+    assert_eq!((pool.status().phase, pool.status().generation), (Phase::Paused, 1));
+    let refused = pool.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+    assert!(matches!(refused, OperationError::CheckOut(_)) && refused.is_retryable());
+    assert!(refused.to_string().contains(&errors[0].to_string()), "{refused}");
+    assert!(!pool.clear_after(&refused));
+}
+
+#[tokio::test]
+async fn a_state_change_is_told_and_only_shutting_down_clears_the_pool() {
+    let server = start().await;
+    let pool = pool_of(options(&server.address()));
+    for (code, change, clears) in [
+        (91, Some(StateChange::ShuttingDown), true),
+        (189, Some(StateChange::Recovering), false),
+        (10107, Some(StateChange::NotWritablePrimary), false),
+        (11000, None, false),
+    ] {
+        let fail = doc! { "failCommands": ["ping"], "errorCode": code, "errorLabels": ["RetryableError"] };
+        set_fail_point(&server, doc! { "times": 1 }, fail).await;
+        let error = pool.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+        assert_eq!(error.state_change(), change, "{code}");
+        assert_eq!((error.clears_pool(), error.marks_server_unknown()), (clears, change.is_some()), "{code}");
+        assert!(error.is_retryable() && error.has_label("RetryableError") && !error.has_label("SystemOverloadedError"));
+        assert_eq!(pool.clear_after(&error), clears);
+        pool.ready();
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_does_not_say_whether_it_succeeded_closes_the_connection() {
+    let (listener, address) = listen().await;
+    let endpoint = Endpoint::new(&address).unwrap();
+    let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
+    let mut connection = connection.unwrap();
+    let ping = rawdoc! { "ping": 1 };
+    let (outcome, ()) = tokio::join!(connection.run(Command::new("admin", &ping)), async {
+        let request = peer.receive().await;
+        peer.reply(&request, &rawdoc! { "ko": 1 }).await;
+    });
+    let failure = outcome.unwrap_err();
+    assert!(matches!(failure, CommandFailure::Wire { .. }) && !failure.clears_pool(), "{failure}");
+    assert!(connection.is_errored());
+    assert_eq!(failure.origin().server_connection_id, Some(77));
+}

@@ -1,0 +1,186 @@
+//! What a peer receives, and what a client makes of several replies or none.
+
+use wharf::wire::WireError;
+use wharf::wire::op_msg::OutgoingSequence;
+use wharf::{Command, CommandFailure, ServerApi};
+
+use super::*;
+
+#[tokio::test]
+async fn a_command_goes_out_as_it_is_with_what_every_command_carries() {
+    let (listener, address) = listen().await;
+    let api = ServerApi { version: "1".into(), strict: Some(true), deprecation_errors: None };
+    let endpoint = options(&address).server_api(api).endpoint().unwrap();
+    let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
+    let mut connection = connection.unwrap();
+    let (one, other) = (rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 });
+    let sequences = [OutgoingSequence { identifier: "documents", documents: &[&one, &other] }];
+    let insert = rawdoc! { "insert": "orders" };
+    let command = Command::new("shop", &insert).sequences(&sequences).checksum().timeout(AGES);
+    let (outcome, request) = tokio::join!(connection.run(command), async {
+        let request = peer.receive().await;
+        peer.reply(&request, &rawdoc! { "ok": 1, "n": 2 }).await;
+        request
+    });
+    assert_eq!(outcome.unwrap().get_i32("n").unwrap(), 2);
+    assert_eq!(request.flags, Flags::CHECKSUM_PRESENT, "which was verified by decoding");
+    assert_eq!(request.sequences, [("documents".to_owned(), vec![one, other])]);
+    let body = Document::try_from(request.body).unwrap();
+    let names: Vec<_> = body.keys().map(String::as_str).collect();
+    assert_eq!(names, ["insert", "$db", "apiVersion", "apiStrict", "maxTimeMS"]);
+    assert_eq!((body.get_str("$db").unwrap(), body.get_str("apiVersion").unwrap()), ("shop", "1"));
+    let max_time = u64::try_from(body.get_i64("maxTimeMS").unwrap()).unwrap();
+    assert!((1..=AGES.as_millis() as u64).contains(&max_time), "{max_time}");
+
+    // Without a limit, nothing is said of one; and a command may keep it to itself.
+    for (command, expected) in [
+        (Command::new("shop", &insert), None),
+        (Command::new("shop", &insert).timeout(Duration::ZERO), None),
+        (Command::new("shop", &insert).timeout(AGES).without_max_time(), None),
+    ] {
+        let (outcome, request) = tokio::join!(connection.run(command), async {
+            let request = peer.receive().await;
+            peer.reply(&request, &rawdoc! { "ok": 1 }).await;
+            request
+        });
+        outcome.unwrap();
+        assert_eq!(request.body.get_i64("maxTimeMS").ok(), expected);
+        assert_eq!((request.flags, request.sequences.len()), (Flags::NONE, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_command_without_a_reply_waits_for_none() {
+    let (listener, address) = listen().await;
+    let endpoint = Endpoint::new(&address).unwrap();
+    let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
+    let mut connection = connection.unwrap();
+    let insert = rawdoc! { "insert": "orders", "documents": [], "writeConcern": { "w": 0 } };
+    connection.send(Command::new("shop", &insert)).await.unwrap();
+    connection.send(Command::new("shop", &insert)).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(peer.receive().await.flags, Flags::MORE_TO_COME);
+    }
+    let ping = rawdoc! { "ping": 1 };
+    let (outcome, ()) = tokio::join!(connection.run_command("admin", &ping), async {
+        let request = peer.receive().await;
+        peer.reply(&request, &rawdoc! { "ok": 1 }).await;
+    });
+    outcome.unwrap();
+}
+
+#[tokio::test]
+async fn replies_follow_each_other_and_none_is_lost_by_cancellation() {
+    let (listener, address) = listen().await;
+    let endpoint = Endpoint::new(&address).unwrap();
+    let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
+    let mut connection = connection.unwrap();
+    let get_more = rawdoc! { "getMore": 1_i64, "collection": "c" };
+    let mut replies = connection.exhaust(Command::new("test", &get_more)).unwrap();
+    // Sends the request, and is dropped before there is a reply.
+    tokio::select! {
+        reply = replies.next() => panic!("there is no reply: {reply:?}"),
+        request = peer.receive() => {
+            assert_eq!(request.flags, Flags::EXHAUST_ALLOWED);
+            let id = request.header.request_id;
+            peer.send(501, id, Flags::MORE_TO_COME, &rawdoc! { "ok": 1, "n": 1 }).await;
+            peer.send(502, 501, Flags::MORE_TO_COME, &rawdoc! { "ok": 1, "n": 2 }).await;
+        }
+    }
+    assert_eq!(replies.next().await.unwrap().unwrap().get_i32("n").unwrap(), 1);
+    assert_eq!(replies.next().await.unwrap().unwrap().get_i32("n").unwrap(), 2);
+    tokio::select! {
+        biased;
+        reply = replies.next() => panic!("there is no third reply: {reply:?}"),
+        () = std::future::ready(()) => {}
+    }
+    assert!(!replies.is_over());
+    peer.send(503, 502, Flags::NONE, &rawdoc! { "ok": 1, "n": 3 }).await;
+    assert_eq!(replies.next().await.unwrap().unwrap().get_i32("n").unwrap(), 3);
+    assert!(replies.is_over());
+    assert!(replies.next().await.unwrap().is_none());
+    assert!(!connection.is_errored());
+
+    // Each answers the one before it, and nothing else.
+    let mut replies = connection.exhaust(Command::new("test", &get_more)).unwrap();
+    let (first, ()) = tokio::join!(replies.next(), async {
+        let id = peer.receive().await.header.request_id;
+        peer.send(601, id, Flags::MORE_TO_COME, &rawdoc! { "ok": 1 }).await;
+        peer.send(602, id, Flags::NONE, &rawdoc! { "ok": 1 }).await;
+    });
+    first.unwrap().unwrap();
+    let failure = replies.next().await.unwrap_err();
+    assert!(
+        matches!(failure, CommandFailure::Wire { source: WireError::ResponseTo { allowed: 601, .. }, .. }),
+        "{failure}"
+    );
+    assert!(replies.next().await.unwrap().is_none());
+    assert!(connection.is_errored());
+}
+
+#[tokio::test]
+async fn replies_left_in_the_middle_close_the_connection_at_check_in() {
+    let (listener, address) = listen().await;
+    let pool = pool_of(options(&address));
+    let (connection, mut peer) = tokio::join!(pool.check_out(), Peer::accept(&listener));
+    let mut connection = connection.unwrap();
+    let get_more = rawdoc! { "getMore": 1_i64, "collection": "c" };
+    let mut replies = connection.exhaust(Command::new("test", &get_more)).unwrap();
+    let (first, ()) = tokio::join!(replies.next(), async {
+        let id = peer.receive().await.header.request_id;
+        peer.send(601, id, Flags::MORE_TO_COME, &rawdoc! { "ok": 1, "n": 1 }).await;
+    });
+    assert_eq!(first.unwrap().unwrap().get_i32("n").unwrap(), 1);
+    drop(connection);
+    assert_eq!(pool.status().total, 0);
+}
+
+#[tokio::test]
+async fn what_comes_over_an_idle_connection_is_noticed_before_the_next_command() {
+    for close in [false, true] {
+        let (listener, address) = listen().await;
+        let endpoint = Endpoint::new(&address).unwrap();
+        let (connection, peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
+        let (mut connection, mut peer) = (connection.unwrap(), Some(peer));
+        match &mut peer {
+            Some(peer) if !close => peer.send(1, 0, Flags::NONE, &rawdoc! { "ok": 1 }).await,
+            peer => *peer = None,
+        }
+        // The runtime learns of it when it looks for events, which it does when there is nothing else to do.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+        match &failure {
+            CommandFailure::Lost { .. } => assert!(close && failure.is_retryable() && failure.clears_pool()),
+            CommandFailure::Wire { source: WireError::Unasked { .. }, .. } => assert!(!close),
+            other => panic!("another failure: {other}"),
+        }
+        assert!(connection.is_errored());
+        drop(peer);
+    }
+}
+
+#[tokio::test]
+async fn a_pool_takes_the_next_connection_when_one_was_lost() {
+    let server = start().await;
+    let pool = pool_of(options(&server.address()));
+    let held = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
+    drop(held);
+    let close = doc! { "failCommands": ["buildInfo"], "closeConnection": true };
+    set_fail_point(&server, doc! { "times": 1 }, close).await;
+    pool.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap_err();
+    assert_eq!(pool.status().available, 2);
+    pool.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+
+    let address = server.address();
+    server.stop().await;
+    let listener = TcpListener::bind(&address).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let ping = rawdoc! { "ping": 1 };
+    let (outcome, ()) = tokio::join!(pool.run_command("admin", &ping), async {
+        let mut peer = Peer::accept(&listener).await;
+        let request = peer.receive().await;
+        peer.reply(&request, &rawdoc! { "ok": 1, "again": 1 }).await;
+    });
+    assert_eq!(outcome.unwrap().get_i32("again").unwrap(), 1);
+    assert_eq!(pool.status().total, 1);
+}

@@ -1,0 +1,200 @@
+//! The extension point, with connections without a server.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{Notify, Semaphore};
+use wharf::{Clear, Establish, EstablishError, Establishing, Fit, Pool, PoolEvent, PoolOptions};
+
+use super::AGES;
+
+/// Connections that recover when the test says so.
+#[derive(Clone)]
+struct Patients(Arc<Ward>);
+
+struct Ward {
+    /// A permit for each recovery that may end.
+    gate: Semaphore,
+    begun: Notify,
+    /// What a recovery makes of a connection.
+    result: Mutex<Fit>,
+    panics: bool,
+}
+
+#[derive(Debug)]
+struct Patient {
+    fit: Fit,
+}
+
+impl Patients {
+    fn new(result: Fit, panics: bool) -> Self {
+        let (gate, begun, result) = (Semaphore::new(0), Notify::new(), Mutex::new(result));
+        Self(Arc::new(Ward { gate, begun, result, panics }))
+    }
+}
+
+impl Establish for Patients {
+    type Connection = Patient;
+
+    async fn establish(&self, _: Establishing) -> Result<Patient, EstablishError> {
+        Ok(Patient { fit: Fit::Good })
+    }
+
+    fn fit(&self, connection: &Patient) -> Fit {
+        connection.fit
+    }
+
+    async fn recover(&self, connection: &mut Patient) {
+        self.0.begun.notify_one();
+        self.0.gate.acquire().await.unwrap().forget();
+        assert!(!self.0.panics, "on request");
+        connection.fit = *self.0.result.lock().unwrap();
+    }
+}
+
+type Events = Arc<Mutex<Vec<String>>>;
+
+/// A ready pool of one connection, and the events from then on.
+fn pool(patients: &Patients) -> (Pool<Patients>, Events) {
+    let events = Events::default();
+    let noted = events.clone();
+    let pool = Pool::builder("mock:27017", patients.clone())
+        .options(PoolOptions::default().max_pool_size(1))
+        .subscriber(move |event: &PoolEvent| {
+            let reason = event.reason().map(|reason| format!(" {reason}")).unwrap_or_default();
+            noted.lock().unwrap().push(format!("{}{reason}", event.name()));
+        })
+        .build()
+        .unwrap();
+    pool.ready();
+    (pool, events)
+}
+
+fn taken(events: &Events) -> Vec<String> {
+    std::mem::take(&mut *events.lock().unwrap())
+}
+
+/// Checks a connection in unfinished, and waits until its recovery has begun.
+async fn give_up(pool: &Pool<Patients>, patients: &Patients, events: &Events) {
+    let mut connection = pool.check_out().await.unwrap();
+    connection.fit = Fit::Unfinished;
+    taken(events);
+    drop(connection);
+    tokio::time::timeout(AGES, patients.0.begun.notified()).await.unwrap();
+    assert_eq!(taken(events), ["ConnectionCheckedIn"]);
+    let status = pool.status();
+    assert_eq!((status.total, status.in_use, status.available), (1, 1, 0), "it counts as in use");
+}
+
+#[tokio::test]
+async fn a_recovered_connection_goes_to_the_first_who_waits() {
+    let patients = Patients::new(Fit::Good, false);
+    let (pool, events) = pool(&patients);
+    give_up(&pool, &patients, &events).await;
+    let mut waiting = Box::pin(pool.check_out());
+    assert!(futures_poll(&mut waiting).await.is_none(), "the only connection is in recovery");
+    patients.0.gate.add_permits(1);
+    let connection = tokio::time::timeout(AGES, waiting).await.unwrap().unwrap();
+    assert_eq!(connection.id(), 1);
+    drop(connection);
+    assert_eq!(pool.status().available, 1);
+    assert_eq!(taken(&events), ["ConnectionCheckOutStarted", "ConnectionCheckedOut", "ConnectionCheckedIn"]);
+}
+
+/// Polls once.
+async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    std::future::poll_fn(|context| match std::pin::Pin::new(&mut *future).poll(context) {
+        std::task::Poll::Ready(done) => std::task::Poll::Ready(Some(done)),
+        std::task::Poll::Pending => std::task::Poll::Ready(None),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_connection_that_does_not_recover_is_closed() {
+    for (result, panics) in [(Fit::Unfinished, false), (Fit::Broken, false), (Fit::Good, true)] {
+        let patients = Patients::new(result, panics);
+        let (pool, events) = pool(&patients);
+        give_up(&pool, &patients, &events).await;
+        patients.0.gate.add_permits(1);
+        // A new one can be opened only when the old one is gone.
+        let connection = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap();
+        assert_eq!(connection.id(), 2, "{result:?}");
+        assert!(taken(&events).contains(&"ConnectionClosed error".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn a_clear_ends_the_recovery_and_the_connection() {
+    for interrupt in [false, true] {
+        let patients = Patients::new(Fit::Good, false);
+        let (pool, events) = pool(&patients);
+        give_up(&pool, &patients, &events).await;
+        pool.clear(Clear::new().interrupt_in_use_connections(interrupt)).unwrap();
+        until(&pool, 0).await;
+        assert_eq!(taken(&events), ["PoolCleared", "ConnectionClosed stale"]);
+    }
+}
+
+#[tokio::test]
+async fn a_close_ends_the_recovery_and_the_connection() {
+    let patients = Patients::new(Fit::Good, false);
+    let (pool, events) = pool(&patients);
+    give_up(&pool, &patients, &events).await;
+    pool.close();
+    tokio::time::timeout(AGES, pool.closed()).await.unwrap();
+    let events = taken(&events);
+    assert!(events.contains(&"ConnectionClosed poolClosed".to_owned()), "{events:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_stale_already_is_closed_at_once() {
+    let patients = Patients::new(Fit::Good, false);
+    let (pool, events) = pool(&patients);
+    let mut connection = pool.check_out().await.unwrap();
+    connection.fit = Fit::Unfinished;
+    pool.clear(Clear::new()).unwrap();
+    taken(&events);
+    drop(connection);
+    assert_eq!(taken(&events), ["ConnectionCheckedIn", "ConnectionClosed stale"]);
+}
+
+#[test]
+fn without_a_runtime_the_connection_is_closed() {
+    let patients = Patients::new(Fit::Good, false);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (pool, events, connection) = runtime.block_on(async {
+        let (pool, events) = pool(&patients);
+        let mut connection = pool.check_out().await.unwrap();
+        connection.fit = Fit::Unfinished;
+        taken(&events);
+        (pool, events, connection)
+    });
+    drop(runtime);
+    drop(connection);
+    assert_eq!(taken(&events), ["ConnectionCheckedIn", "ConnectionClosed error"]);
+    assert_eq!(pool.status().total, 0);
+}
+
+#[test]
+fn a_runtime_that_ends_during_the_recovery_closes_the_connection() {
+    let patients = Patients::new(Fit::Good, false);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (pool, events) = runtime.block_on(async {
+        let (pool, events) = pool(&patients);
+        give_up(&pool, &patients, &events).await;
+        (pool, events)
+    });
+    drop(runtime);
+    assert_eq!(taken(&events), ["ConnectionClosed error"]);
+    assert_eq!(pool.status().total, 0);
+}
+
+/// Waits until the pool has that many connections.
+async fn until<E: Establish>(pool: &Pool<E>, total: u32) {
+    let reached = async {
+        while pool.status().total != total {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(AGES, reached).await.unwrap();
+}

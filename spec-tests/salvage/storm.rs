@@ -1,0 +1,110 @@
+//! Thousands of commands that are cancelled or run out of time, on a real server.
+
+use std::time::Duration;
+
+use bson::{RawDocumentBuf, doc, rawdoc};
+use wharf::telemetry::EventCounts;
+use wharf::{Command, Endpoint, Options, Pool, PoolOptions};
+use wharf_testbed::mongod::{Mongod, MongodOptions};
+
+use super::AGES;
+
+const CONNECTIONS: u32 = 8;
+const TASKS: u64 = 32;
+const EACH: u64 = 100;
+
+/// A small generator of numbers that look random (xorshift), so that every run does the same.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+}
+
+async fn connections_created(pool: &Pool<Endpoint>) -> i64 {
+    let status = pool.run_command("admin", &rawdoc! { "serverStatus": 1 }).await.unwrap();
+    let created = status.get_document("connections").unwrap().get("totalCreated").unwrap().unwrap();
+    created.as_i64().or_else(|| created.as_i32().map(i64::from)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_cancellations_opens_no_connection() {
+    let mongod = tokio::task::spawn_blocking(|| Mongod::start(MongodOptions::default()).unwrap()).await.unwrap();
+    let counts = EventCounts::new();
+    let options = Options::new([mongod.address().to_string().as_str()])
+        .unwrap()
+        .app_name("storm")
+        .drain_timeout(AGES)
+        .pool(PoolOptions::default().max_pool_size(CONNECTIONS).min_pool_size(CONNECTIONS));
+    let pool = options.endpoint().unwrap().pool().subscriber(counts.clone()).build().unwrap();
+    pool.ready();
+    let full = async {
+        while pool.status().available < CONNECTIONS {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(AGES, full).await.unwrap();
+    // Some of the commands wait, for longer than most of their callers do.
+    let data = doc! {
+        "failCommands": ["find"], "appName": "storm", "blockConnection": true, "blockTimeMS": 5,
+    };
+    let fail = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
+    pool.run_command("admin", &RawDocumentBuf::try_from(fail).unwrap()).await.unwrap();
+    let before = connections_created(&pool).await;
+
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|seed| {
+            let pool = pool.clone();
+            tokio::spawn(async move {
+                let mut random = Random(seed * 7919 + 1);
+                let (ping, find) = (rawdoc! { "ping": 1 }, rawdoc! { "find": "nothing" });
+                let large = rawdoc! { "ping": "x".repeat(300_000) };
+                let mut cut_short = 0_u64;
+                for _ in 0..EACH {
+                    let body = match random.below(8) {
+                        0 => &large,
+                        1..4 => &find,
+                        _ => &ping,
+                    };
+                    let patience = Duration::from_micros(random.below(8_000));
+                    let command = Command::new("test", body);
+                    if random.below(2) == 0 {
+                        // The connection is checked in with what was left undone.
+                        cut_short += u64::from(tokio::time::timeout(patience, pool.run(command)).await.is_err());
+                    } else {
+                        let outcome = pool.run(command.timeout(patience.max(Duration::from_micros(1)))).await;
+                        if let Err(error) = outcome {
+                            assert!(error.is_timeout() && !error.clears_pool(), "{error}");
+                            cut_short += 1;
+                        }
+                    }
+                }
+                cut_short
+            })
+        })
+        .collect();
+    let mut cut_short = 0;
+    for task in tasks {
+        cut_short += task.await.unwrap();
+    }
+    assert!(cut_short > TASKS * EACH / 10, "only {cut_short} were cut short");
+
+    let settled = async {
+        while pool.status().available < CONNECTIONS {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(AGES, settled).await.unwrap();
+    let status = pool.status();
+    assert_eq!((status.total, status.pending, status.in_use, status.stale), (CONNECTIONS, 0, 0, 0));
+    assert_eq!(connections_created(&pool).await, before, "after {cut_short} commands that were cut short");
+    let counts = counts.snapshot();
+    let count = |event| counts.iter().find(|(name, _)| *name == event).unwrap().1;
+    assert_eq!(count("ConnectionClosed"), 0);
+    assert_eq!(count("ConnectionCheckedOut"), count("ConnectionCheckedIn"));
+    tokio::task::spawn_blocking(move || mongod.stop().unwrap()).await.unwrap();
+}
