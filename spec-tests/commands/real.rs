@@ -33,7 +33,7 @@ async fn documents_travel_as_sequences_and_writes_without_acknowledgement_arrive
     let documents: Vec<_> = (0..1000).map(|number| rawdoc! { "_id": number }).collect();
     let documents: Vec<&RawDocument> = documents.iter().map(|document| &**document).collect();
     let insert = rawdoc! { "insert": "sequences" };
-    let sequences = [OutgoingSequence { identifier: "documents", documents: &documents }];
+    let sequences = [OutgoingSequence::new("documents", &documents)];
     let reply = pool.run(Command::new("commands", &insert).sequences(&sequences).checksum()).await.unwrap();
     assert_eq!(reply.get_i32("n").unwrap(), 1000);
 
@@ -54,7 +54,7 @@ async fn a_cursor_is_exhausted_by_one_command() {
     let pool = pool_of(options(&address));
     let documents: Vec<_> = (0..250).map(|number| rawdoc! { "_id": number }).collect();
     let documents: Vec<&RawDocument> = documents.iter().map(|document| &**document).collect();
-    let sequences = [OutgoingSequence { identifier: "documents", documents: &documents }];
+    let sequences = [OutgoingSequence::new("documents", &documents)];
     pool.run(Command::new("commands", &rawdoc! { "insert": "exhaust" }).sequences(&sequences)).await.unwrap();
 
     let mut connection = pool.check_out().await.unwrap();

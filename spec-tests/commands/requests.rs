@@ -2,19 +2,19 @@
 
 use wharf::wire::WireError;
 use wharf::wire::op_msg::OutgoingSequence;
-use wharf::{Command, CommandFailure, ServerApi};
+use wharf::{Command, CommandFailure, ServerApi, ServerApiVersion};
 
 use super::*;
 
 #[tokio::test]
 async fn a_command_goes_out_as_it_is_with_what_every_command_carries() {
     let (listener, address) = listen().await;
-    let api = ServerApi { version: "1".into(), strict: Some(true), deprecation_errors: None };
+    let api = ServerApi::new(ServerApiVersion::V1).strict(true);
     let endpoint = options(&address).server_api(api).endpoint().unwrap();
     let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
     let mut connection = connection.unwrap();
-    let (one, other) = (rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 });
-    let sequences = [OutgoingSequence { identifier: "documents", documents: &[&one, &other] }];
+    let documents = [rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }];
+    let sequences = [OutgoingSequence::new("documents", &documents)];
     let insert = rawdoc! { "insert": "orders" };
     let command = Command::new("shop", &insert).sequences(&sequences).checksum().timeout(AGES);
     let (outcome, request) = tokio::join!(connection.run(command), async {
@@ -24,7 +24,7 @@ async fn a_command_goes_out_as_it_is_with_what_every_command_carries() {
     });
     assert_eq!(outcome.unwrap().get_i32("n").unwrap(), 2);
     assert_eq!(request.flags, Flags::CHECKSUM_PRESENT, "which was verified by decoding");
-    assert_eq!(request.sequences, [("documents".to_owned(), vec![one, other])]);
+    assert_eq!(request.sequences, [("documents".to_owned(), documents.to_vec())]);
     let body = Document::try_from(request.body).unwrap();
     let names: Vec<_> = body.keys().map(String::as_str).collect();
     assert_eq!(names, ["insert", "$db", "apiVersion", "apiStrict", "maxTimeMS"]);

@@ -135,7 +135,7 @@ fn compress(bytes: &[u8]) -> bool {
 
 fn assert_survives(message: &[u8]) {
     // Another level than the last takes another context, which costs far more than the message does.
-    let level = if message.len() % 64 == 0 { message.len() as i32 / 64 % 11 - 1 } else { -1 };
+    let level = if message.len().is_multiple_of(64) { message.len() as i32 / 64 % 11 - 1 } else { -1 };
     for compressor in [Compressor::Snappy, Compressor::Zstd, Compressor::Zlib { level }] {
         let (mut packed, mut again) = (Vec::new(), Vec::new());
         if compressed::compress(message, compressor, LIMITS.max_message_size, &mut packed).expect("it is whole") {

@@ -237,7 +237,7 @@ mod tests {
             }
         });
         let file = certificates.file(certificate);
-        (TlsFront::start(address, &file, &version::TLS13).await.unwrap(), answering)
+        (TlsFront::start(address, &file, &version::TLS13, None).await.unwrap(), answering)
     }
 
     #[tokio::test]
