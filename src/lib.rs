@@ -2,18 +2,26 @@
 //!
 //! ```no_run
 //! use bson::rawdoc;
-//! use wharf::Endpoint;
+//! use wharf::Options;
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let pool = Endpoint::new("localhost:27017")?.pool().build()?;
+//!     let options = Options::from_uri("mongodb://app:secret@localhost/?tls=true&maxPoolSize=50").await?;
+//!     let pool = options.endpoint()?.pool().build()?;
 //!     pool.ready();
-//!     let mut connection = pool.check_out().await?;
-//!     let reply = connection.run_command("admin", &rawdoc! { "ping": 1 }).await?;
+//!     let reply = pool.run_command("admin", &rawdoc! { "ping": 1 }).await?;
 //!     println!("{reply:?}");
 //!     Ok(())
 //! }
 //! ```
+//!
+//! - [`Options`]: what to connect to and how, from a connection string or in code.
+//! - [`Endpoint`]: one server of it, which opens connections.
+//! - [`Pool`]: its connections, checked out, or used by [`Pool::run_command`] for one command each.
+//! - [`Command`]: a command with a time limit, document sequences, a stream of replies, or no reply at all.
+//! - [`telemetry`]: what to do with a pool's events.
+//!
+//! [`Establish`] is how to pool connections of another kind, and [`pool`] how it all works.
 #![cfg_attr(loom, allow(dead_code, reason = "what only the I/O modules use, which loom's build leaves out"))]
 
 #[cfg(not(loom))]
@@ -63,3 +71,8 @@ pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool, PoolBuilder, Subscriber};
+
+/// The README's examples, compiled.
+#[cfg(all(doctest, not(loom)))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -18,9 +18,9 @@ use crate::wire::op_msg::OutgoingSequence;
 /// use wharf::wire::op_msg::OutgoingSequence;
 ///
 /// let insert = rawdoc! { "insert": "orders" };
-/// let (one, other) = (rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 });
-/// let orders = [OutgoingSequence { identifier: "documents", documents: &[&one, &other] }];
-/// let command = Command::new("shop", &insert).sequences(&orders).timeout(Duration::from_millis(200));
+/// let orders = [rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }];
+/// let sequences = [OutgoingSequence::new("documents", &orders)];
+/// let command = Command::new("shop", &insert).sequences(&sequences).timeout(Duration::from_millis(200));
 /// # let _ = command;
 /// ```
 ///
