@@ -68,6 +68,14 @@
 //! | `a_clear_of_a_paused_pool_emits_nothing` | none | 11 | `paused_clear_announced` |
 //! | `an_interruption_reaches_exactly_the_generations_before_its_clear` | 3 | 2,386 | `interrupt_reaches_one_more` |
 //! | `an_interruption_wakes_who_waits_for_it` | none | 3,632 | `mark_not_looked_at_again` |
+//! | **recovery: connections that come back unfinished** | | | |
+//! | `a_recovery_against_a_clear_is_closed_once_as_stale` | none | 4,132 | `current_asked_before_the_head`, `recovered_is_kept` |
+//! | `a_recovery_against_a_close_is_closed_once_with_the_pool` | 6 | 19,336 | `close_detaches_first` |
+//! | `a_recovery_that_fails_against_a_clear_is_closed_once` | none | 73 | `unfinished_is_available_too` |
+//! | `a_recovered_connection_goes_to_who_waits` | 6 | 25,988 | `unfinished_is_available_too`, `recovered_is_kept`, `push_ignores_waiters` |
+//! | `a_recovery_that_fails_gives_its_place_to_who_waits` | 6 | 15,175 | `places_are_not_served` |
+//! | `a_clear_against_a_recovery_answers_who_waits_once` | 3 | 1,729 | `current_asked_before_the_head` |
+//! | `a_cleared_connection_that_recovers_is_never_handed_to_a_later_waiter` | 3 | 43,454 | `hand_over_of_the_stale` |
 //! | **services: load-balanced mode** | | | |
 //! | `a_check_in_against_a_clear_of_its_service_is_closed_once_as_stale` | none | 34,170 | `current_asked_before_the_head`, `empty_detach_keeps_the_head` |
 //! | `a_check_out_while_a_run_looks_through_the_shards_is_handed_what_is_put_back` | 4 | 12,932 | `push_ignores_waiters` |

@@ -4,9 +4,9 @@
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --release --test shuttle
 //! ```
 //!
-//! Ten threads: six users who check out, give up waiting, open, fail to open, check in and break connections; one that
-//! clears and marks ready; the background run; a watcher; and one that closes the pool at some time. shuttle is
-//! sequentially consistent: what may be reordered is the matter of the models in `loom.rs`.
+//! Ten threads: six users who check out, give up waiting, open, fail to open, check in, break and leave unfinished
+//! connections; one that clears and marks ready; the background run; a watcher; and one that closes the pool at some time.
+//! Besides, each connection that came back unfinished has a thread of its own that recovers it. shuttle is sequentially consistent: what may be reordered is the matter of the models in `loom.rs`.
 //!
 //! `WHARF_SHUTTLE_SCHEDULES` sets how many schedules each test runs. shuttle prints the failing schedule, for
 //! `shuttle::replay`.
@@ -24,7 +24,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::{Config, Runner, future, thread};
-use wharf::pool::{Core, Fit, Grant, Host, Idle, Lease, Opening, Pending};
+use wharf::pool::{Core, Fit, Grant, Host, Idle, Lease, Opening, Pending, Unfinished};
 use wharf::{BackgroundInterval, Clear, Phase, PoolEvent, PoolOptions};
 
 const USERS: usize = 6;
@@ -37,6 +37,7 @@ type Pool = Core<Connection, World>;
 struct Connection {
     held: AtomicBool,
     broken: AtomicBool,
+    unfinished: AtomicBool,
 }
 
 #[derive(Default)]
@@ -46,6 +47,7 @@ struct World {
     emitted: AtomicUsize,
     opened: AtomicU32,
     disposed: AtomicU32,
+    recoveries: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
 shuttle::thread_local! {
@@ -72,7 +74,17 @@ impl Host<Connection> for World {
     }
 
     fn fit(&self, connection: &Connection) -> Fit {
-        if connection.broken.load(StatisticOrdering::Relaxed) { Fit::Broken } else { Fit::Good }
+        match connection.broken.load(StatisticOrdering::Relaxed) {
+            true => Fit::Broken,
+            false if connection.unfinished.load(StatisticOrdering::Relaxed) => Fit::Unfinished,
+            false => Fit::Good,
+        }
+    }
+
+    fn recover(&self, unfinished: Unfinished<Connection, Self>) {
+        // Not under the lock, as shuttle may switch threads here.
+        let recovery = thread::spawn(move || recover(unfinished));
+        self.recoveries.lock().unwrap().push(recovery);
     }
 
     fn dispose(&self, connection: Connection) {
@@ -85,13 +97,32 @@ fn chance(of: u32) -> bool {
     thread_rng().gen_range(0..of) == 0
 }
 
-/// Uses a connection for a while. One in eight breaks.
+/// Goes on for a while with what was left undone, unless the pool is cleared or closed. One in four is not brought to an
+/// end, and one in eight is closed whatever became of it.
+fn recover(mut patient: Unfinished<Connection, World>) {
+    HINT.with(|present| present.set(thread_rng().gen_range(0..10)));
+    let (connection, staleness) = patient.recoverable();
+    assert!(!connection.held.swap(true, StatisticOrdering::Relaxed), "held by a user as well");
+    for _ in 0..thread_rng().gen_range(0..4) {
+        if staleness.is_stale() {
+            break;
+        }
+        thread::yield_now();
+    }
+    connection.unfinished.store(chance(4), StatisticOrdering::Relaxed);
+    assert!(connection.held.swap(false, StatisticOrdering::Relaxed), "somebody else gave it back");
+    if chance(8) { patient.close() } else { drop(patient) }
+}
+
+/// Uses a connection for a while. One in eight breaks, and one in four is left unfinished.
 fn operate(lease: Lease<Connection, World>) {
     assert!(!lease.held.swap(true, StatisticOrdering::Relaxed), "held twice");
+    assert!(!lease.unfinished.load(StatisticOrdering::Relaxed), "somebody else's business is unfinished");
     for _ in 0..thread_rng().gen_range(0..3) {
         thread::yield_now();
     }
     lease.broken.store(chance(8), StatisticOrdering::Relaxed);
+    lease.unfinished.store(chance(4), StatisticOrdering::Relaxed);
     assert!(lease.held.swap(false, StatisticOrdering::Relaxed), "somebody else gave it back");
     drop(lease);
 }
@@ -220,6 +251,8 @@ fn all_at_once(max_pool_size: u32, max_connecting: u32, min_pool_size: u32) {
     for thread in threads {
         thread.join().unwrap();
     }
+    let recoveries = std::mem::take(&mut *pool.host().recoveries.lock().unwrap());
+    recoveries.into_iter().for_each(|recovery| recovery.join().unwrap());
     pool.close();
     let status = pool.status();
     assert_eq!((status.phase, status.total, status.pending), (Phase::Closed, 0, 0));

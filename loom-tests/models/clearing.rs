@@ -8,7 +8,7 @@ use wharf::{Clear, ConnectionClosedReason, PoolEvent};
 use super::harness::model;
 use super::world::*;
 
-fn closed_reasons(pool: &Pool) -> Vec<ConnectionClosedReason> {
+pub fn closed_reasons(pool: &Pool) -> Vec<ConnectionClosedReason> {
     let reason = |event| match event {
         PoolEvent::ConnectionClosed { reason, .. } => Some(reason),
         _ => None,

@@ -5,6 +5,7 @@ pub mod harness;
 mod limits;
 pub mod mutants;
 mod opening;
+mod recovery;
 mod services;
 mod stack;
 mod waiting;

@@ -10,12 +10,13 @@ use std::time::Instant;
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
-use wharf::pool::{Core, Grant, Host, Idle, Lease, Opening, Pending, Place};
+use wharf::pool::{Core, Fit, Grant, Host, Idle, Lease, Opening, Pending, Place, Unfinished};
 use wharf::{BackgroundInterval, PoolEvent, PoolOptions};
 
 pub type Pool = Core<Connection, World>;
 pub type Granted = Grant<Connection, World>;
 pub type Leased = Lease<Connection, World>;
+pub type Patient = Unfinished<Connection, World>;
 pub type Opened = (Idle<Connection, World>, Opening<Connection, World>);
 
 /// A connection. Its marks are std's: loom neither sees nor reorders them, so they add no synchronisation that could
@@ -24,11 +25,12 @@ pub struct Connection {
     /// What users do to it. loom reports every access that is not ordered with the one before.
     contents: UnsafeCell<u32>,
     held: AtomicBool,
+    unfinished: AtomicBool,
 }
 
 impl Connection {
     fn new() -> Self {
-        Self { contents: UnsafeCell::new(0), held: AtomicBool::new(false) }
+        Self { contents: UnsafeCell::new(0), held: AtomicBool::new(false), unfinished: AtomicBool::new(false) }
     }
 
     #[allow(unsafe_code)]
@@ -47,6 +49,8 @@ pub struct World {
     emitted: AtomicUsize,
     opened: AtomicU32,
     disposed: AtomicU32,
+    /// Who came back unfinished, and is not in recovery yet.
+    patients: Mutex<Vec<Patient>>,
 }
 
 impl World {
@@ -57,6 +61,7 @@ impl World {
             emitted: AtomicUsize::new(0),
             opened: AtomicU32::new(0),
             disposed: AtomicU32::new(0),
+            patients: Mutex::default(),
         }
     }
 
@@ -120,6 +125,14 @@ impl Host<Connection> for World {
     fn emit(&self, event: PoolEvent) {
         self.emitted.fetch_add(1, Ordering::Release);
         self.events.lock().unwrap().push(event);
+    }
+
+    fn fit(&self, connection: &Connection) -> Fit {
+        if connection.unfinished.load(StatisticOrdering::Relaxed) { Fit::Unfinished } else { Fit::Good }
+    }
+
+    fn recover(&self, unfinished: Patient) {
+        self.patients.lock().unwrap().push(unfinished);
     }
 
     fn dispose(&self, connection: Connection) {
@@ -218,6 +231,7 @@ pub fn leased(pool: &Arc<Pool>) -> Leased {
 pub fn check_out(pool: &Arc<Pool>, idle: Idle<Connection, World>) -> Leased {
     let lease = idle.check_out(pool.check_out_started());
     assert!(!lease.held.swap(true, StatisticOrdering::Relaxed), "held twice");
+    assert!(!lease.unfinished.load(StatisticOrdering::Relaxed), "somebody else's business is unfinished");
     lease.operate();
     lease
 }
@@ -226,6 +240,22 @@ pub fn check_in(lease: Leased) {
     lease.operate();
     assert!(lease.held.swap(false, StatisticOrdering::Relaxed), "checked in twice");
     drop(lease);
+}
+
+/// A connection that was checked in unfinished.
+pub fn unfinished(pool: &Arc<Pool>) -> Patient {
+    let lease = leased(pool);
+    lease.unfinished.store(true, StatisticOrdering::Relaxed);
+    check_in(lease);
+    pool.host().patients.lock().unwrap().pop().expect("it came back unfinished")
+}
+
+/// Does what a recovery does, with success or without.
+pub fn recover(mut patient: Patient, succeeds: bool) {
+    let (connection, _) = patient.recoverable();
+    connection.operate();
+    connection.unfinished.store(!succeeds, StatisticOrdering::Relaxed);
+    drop(patient);
 }
 
 /// Makes use of a grant: checks a connection out and in, or opens one and makes it available.

@@ -9,6 +9,7 @@ use super::core::Core;
 use super::held::Held;
 use super::host::{Fit, Host};
 use crate::event::ConnectionClosedReason;
+use crate::sync::mutant;
 
 impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     /// Disposes of a connection that cannot be used by the next as it is.
@@ -17,7 +18,12 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         match fit {
             // Nobody could use it anyway.
             Fit::Unfinished if self.is_stale() => self.retire(self.stale_reason(), false),
-            Fit::Unfinished => self.core().host.recover(Unfinished(self)),
+            Fit::Unfinished => {
+                if mutant("unfinished_is_available_too") {
+                    self.make_available();
+                }
+                self.core().host.recover(Unfinished(self));
+            }
             Fit::Good | Fit::Broken => self.retire(ConnectionClosedReason::Error, false),
         }
     }
@@ -100,7 +106,9 @@ impl<C: Send + 'static, H: Host<C>> Drop for Unfinished<C, H> {
             return held.retire(ConnectionClosedReason::Error, false);
         }
         held.touch();
-        held.make_available();
+        if !mutant("recovered_is_kept") {
+            held.make_available();
+        }
     }
 }
 
