@@ -160,6 +160,23 @@ async fn what_comes_over_an_idle_connection_is_noticed_before_the_next_command()
 }
 
 #[tokio::test]
+async fn a_server_that_closes_whatever_is_opened_is_not_tried_without_end() {
+    let (listener, address) = listen().await;
+    let pool = pool_of(options(&address));
+    let server = tokio::spawn(async move {
+        loop {
+            // Closed together with the handshake's end, so that the client finds it lost before it sends anything.
+            drop(Peer::accept(&listener).await);
+        }
+    });
+    let error = tokio::time::timeout(AGES, pool.run_command("admin", &rawdoc! { "ping": 1 })).await.unwrap();
+    let failure = error.unwrap_err();
+    assert!(matches!(failure.command_failure(), Some(CommandFailure::Lost { .. })), "{failure}");
+    assert!(failure.is_retryable());
+    server.abort();
+}
+
+#[tokio::test]
 async fn a_pool_takes_the_next_connection_when_one_was_lost() {
     let server = start().await;
     let pool = pool_of(options(&server.address()));

@@ -46,7 +46,8 @@ impl Pool<Endpoint> {
     /// it, and `waitQueueTimeoutMS` does not count (CSOT, "Validation and Overrides").
     ///
     /// If the connection turns out to have been lost while it was idle, nothing was sent, and the next one is taken:
-    /// after a server's restart there may be as many of these as there were connections.
+    /// after a server's restart there may be as many of these as there were connections. But if one that was opened since
+    /// then is lost as well, it is the server that closes them, and that is the error.
     ///
     /// Nothing is cleared and nothing retried that was sent: see [`clear_after`](Self::clear_after) and
     /// [`OperationError::is_retryable`].
@@ -62,6 +63,8 @@ impl Pool<Endpoint> {
     pub async fn run(&self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.establisher().options());
         let command = command.within(limit);
+        // The last connection that had been created when the first was found lost.
+        let mut last_old = None;
         loop {
             let mut connection = match limit {
                 Limit::Until { at, limit } => Box::pin(self.check_out_within(at, limit)).await?,
@@ -69,7 +72,8 @@ impl Pool<Endpoint> {
                 Limit::Infinite | Limit::For(_) => self.check_out_by(None, false).await?,
             };
             match connection.run(command).await {
-                Err(OperationError::Failed(CommandFailure::Lost { .. })) => {}
+                Err(OperationError::Failed(CommandFailure::Lost { .. }))
+                    if connection.id() <= *last_old.get_or_insert_with(|| self.last_created()) => {}
                 outcome => return outcome,
             }
         }

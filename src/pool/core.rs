@@ -329,6 +329,11 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         self.ledger.lock().service(service_id)
     }
 
+    /// The number of the connection that was created last; 0 if there was none.
+    pub fn last_id(&self) -> u64 {
+        self.ledger.lock().last_id
+    }
+
     /// Emits an event, which is only built if somebody listens. For callers that hold no lock.
     #[inline]
     pub(super) fn emit(&self, event: impl FnOnce() -> PoolEvent) {

@@ -218,6 +218,12 @@ impl<E: Establish> Pool<E> {
         self.here().shared.core.host().publisher.subscribe(Arc::new(subscriber));
     }
 
+    /// The number of the connection that was created last.
+    #[cold]
+    pub(crate) fn last_created(&self) -> u64 {
+        self.here().shared.core.last_id()
+    }
+
     /// One state machine for the two ways that must cost little: finding a connection at once, and waiting for one
     /// without a time limit. Whatever else may happen is boxed, which keeps the future of a check-out small.
     ///
