@@ -175,7 +175,10 @@ impl Oidc {
             OidcContext { timeout, version: VERSION, username: self.username.clone(), idp_info, refresh_token };
         let idp_info = context.idp_info.clone();
         let call = || -> CallbackFuture<'_, OidcToken> { self.source.token(context) };
-        let outcome = self.tokens.current_or(timeout, idp_info, call).await;
+        let outcome = match counts {
+            true => self.tokens.current_or_within(timeout, idp_info, call).await,
+            false => self.tokens.current_or(timeout, idp_info, call).await,
+        };
         if !counts {
             conversation.deadline = conversation.deadline.later_by(started.elapsed());
         }

@@ -104,6 +104,18 @@ impl Tokens {
         Ok((token, true))
     }
 
+    /// As [`current_or`](Self::current_or), but all of it together may take `limit`: waiting for others' calls, the time
+    /// between two calls, and the call.
+    pub async fn current_or_within<'a>(
+        &self,
+        limit: Duration,
+        idp_info: Option<IdpInfo>,
+        call: impl FnOnce() -> CallbackFuture<'a, OidcToken>,
+    ) -> Result<(Token, bool), NoToken> {
+        let token = timeout(limit, self.current_or(limit, idp_info, call)).await;
+        token.unwrap_or(Err(NoToken::Timeout { limit }))
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         // No invariant spans two of the fields, so a panic in between spoils nothing.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -180,6 +192,25 @@ mod tests {
         assert!(matches!(waiting, Err(NoToken::Timeout { .. })));
         assert!((60_000..=60_001).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
         assert_eq!(obtain(&tokens, "c").await.0, "c");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_of_the_whole_is_not_one_for_each_step() {
+        let (tokens, limit) = (Tokens::default(), Duration::from_secs(10));
+        let begun = Instant::now();
+        // One call fails after most of the time, and the next would take as long.
+        let fails = || -> CallbackFuture<'_, OidcToken> {
+            Box::pin(async {
+                sleep(Duration::from_secs(9)).await;
+                Err("no".into())
+            })
+        };
+        let first = tokens.current_or_within(limit, None, fails);
+        let second = tokens.current_or_within(limit, None, fails);
+        let (first, second) = tokio::join!(first, second);
+        assert!(matches!(first, Err(NoToken::Callback(_))));
+        assert!(matches!(second, Err(NoToken::Timeout { limit: shown }) if shown == limit));
+        assert!((10_000..=10_001).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
