@@ -1,5 +1,8 @@
 //! The extension point, with connections without a server.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, Semaphore};
@@ -18,6 +21,8 @@ struct Ward {
     /// What a recovery makes of a connection.
     result: Mutex<Fit>,
     panics: bool,
+    /// How often a recovery was polled.
+    polls: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -28,7 +33,7 @@ struct Patient {
 impl Patients {
     fn new(result: Fit, panics: bool) -> Self {
         let (gate, begun, result) = (Semaphore::new(0), Notify::new(), Mutex::new(result));
-        Self(Arc::new(Ward { gate, begun, result, panics }))
+        Self(Arc::new(Ward { gate, begun, result, panics, polls: AtomicU32::new(0) }))
     }
 }
 
@@ -45,7 +50,14 @@ impl Establish for Patients {
 
     async fn recover(&self, connection: &mut Patient) {
         self.0.begun.notify_one();
-        self.0.gate.acquire().await.unwrap().forget();
+        let mut admission = pin!(self.0.gate.acquire());
+        poll_fn(|context| {
+            self.0.polls.fetch_add(1, Ordering::Relaxed);
+            admission.as_mut().poll(context)
+        })
+        .await
+        .unwrap()
+        .forget();
         assert!(!self.0.panics, "on request");
         connection.fit = *self.0.result.lock().unwrap();
     }
@@ -55,10 +67,14 @@ type Events = Arc<Mutex<Vec<String>>>;
 
 /// A ready pool of one connection, and the events from then on.
 fn pool(patients: &Patients) -> (Pool<Patients>, Events) {
+    pool_with(patients, PoolOptions::default().max_pool_size(1))
+}
+
+fn pool_with(patients: &Patients, options: PoolOptions) -> (Pool<Patients>, Events) {
     let events = Events::default();
     let noted = events.clone();
     let pool = Pool::builder("mock:27017", patients.clone())
-        .options(PoolOptions::default().max_pool_size(1))
+        .options(options)
         .subscriber(move |event: &PoolEvent| {
             let reason = event.reason().map(|reason| format!(" {reason}")).unwrap_or_default();
             noted.lock().unwrap().push(format!("{}{reason}", event.name()));
@@ -73,16 +89,20 @@ fn taken(events: &Events) -> Vec<String> {
     std::mem::take(&mut *events.lock().unwrap())
 }
 
-/// Checks a connection in unfinished, and waits until its recovery has begun.
+/// Checks the only connection in unfinished, and waits until its recovery has begun.
 async fn give_up(pool: &Pool<Patients>, patients: &Patients, events: &Events) {
+    give_up_one(pool, patients, events).await;
+    assert_eq!(taken(events), ["ConnectionCheckedIn"]);
+    let status = pool.status();
+    assert_eq!((status.total, status.in_use, status.available), (1, 1, 0), "it counts as in use");
+}
+
+async fn give_up_one(pool: &Pool<Patients>, patients: &Patients, events: &Events) {
     let mut connection = pool.check_out().await.unwrap();
     connection.fit = Fit::Unfinished;
     taken(events);
     drop(connection);
     tokio::time::timeout(AGES, patients.0.begun.notified()).await.unwrap();
-    assert_eq!(taken(events), ["ConnectionCheckedIn"]);
-    let status = pool.status();
-    assert_eq!((status.total, status.in_use, status.available), (1, 1, 0), "it counts as in use");
 }
 
 #[tokio::test]
@@ -121,6 +141,55 @@ async fn a_connection_that_does_not_recover_is_closed() {
         assert_eq!(connection.id(), 2, "{result:?}");
         assert!(taken(&events).contains(&"ConnectionClosed error".to_owned()));
     }
+}
+
+/// Panics before there is a future to poll.
+struct Hasty;
+
+impl Establish for Hasty {
+    type Connection = Fit;
+
+    async fn establish(&self, _: Establishing) -> Result<Fit, EstablishError> {
+        Ok(Fit::Good)
+    }
+
+    fn fit(&self, connection: &Fit) -> Fit {
+        *connection
+    }
+
+    fn recover(&self, connection: &mut Fit) -> impl Future<Output = ()> + Send {
+        *connection = Fit::Good;
+        assert_eq!(*connection, Fit::Broken, "it always panics");
+        std::future::ready(())
+    }
+}
+
+#[tokio::test]
+async fn a_recovery_that_panics_when_it_is_called_closes_the_connection_however_good_it_looks() {
+    let pool = Pool::builder("mock:27017", Hasty).options(PoolOptions::default().max_pool_size(1)).build().unwrap();
+    pool.ready();
+    let mut connection = pool.check_out().await.unwrap();
+    *connection = Fit::Unfinished;
+    drop(connection);
+    let connection = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap();
+    assert_eq!(connection.id(), 2);
+}
+
+#[tokio::test]
+async fn connections_that_come_and_go_do_not_wake_a_recovery() {
+    let patients = Patients::new(Fit::Good, false);
+    let (pool, events) = pool_with(&patients, PoolOptions::default().max_pool_size(3).min_pool_size(2));
+    give_up_one(&pool, &patients, &events).await;
+    for _ in 0..20 {
+        // Each of them is replaced, because of `minPoolSize`, by a run of the background task.
+        let mut connection = pool.check_out().await.unwrap();
+        connection.fit = Fit::Broken;
+        drop(connection);
+        until(&pool, 2).await;
+    }
+    assert_eq!(patients.0.polls.load(Ordering::Relaxed), 1);
+    pool.clear(Clear::new()).unwrap();
+    until(&pool, 0).await;
 }
 
 #[tokio::test]

@@ -255,6 +255,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         };
         refuse(claimed, || Refusal::Paused { cause: clear.cause.clone() });
         self.host.deliver();
+        self.host.connections_went_stale();
         self.host.schedule_run();
         Ok(true)
     }
@@ -290,6 +291,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         });
         drop(ledger);
         self.host.deliver();
+        self.host.connections_went_stale();
         self.host.schedule_run();
         Ok(true)
     }
@@ -320,6 +322,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
         self.interrupt_pending();
         self.emit(|| PoolEvent::PoolClosed { address: self.address.clone() });
+        self.host.connections_went_stale();
         self.host.schedule_run();
         true
     }

@@ -64,6 +64,10 @@ pub trait Host<C>: Send + Sync + 'static {
         drop(connection);
     }
 
+    /// The pool, or a service of it, was cleared, or the pool was closed: connections that were good have become stale.
+    /// Called outside of all locks, for those who have an [`Unfinished`].
+    fn connections_went_stale(&self) {}
+
     /// There is something to do for [`Core::run`](super::Core::run) or [`Core::populate`](super::Core::populate).
     fn schedule_run(&self) {}
 }

@@ -27,7 +27,7 @@ pub struct TokioHost<E: Establish> {
     pub(super) runtime: OnceLock<Handle>,
     /// Wakes the background task.
     pub(super) run: tokio::sync::Notify,
-    /// Notified when the pool may have been cleared or closed, for those who recover connections of it.
+    /// Notified when the pool was cleared or closed, for those who recover connections of it.
     pub(super) changed: Event,
     /// Whether closing is over, `PoolClosed` included.
     pub(super) is_closed: AtomicBool,
@@ -123,9 +123,12 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
         let _ = catch_unwind(AssertUnwindSafe(|| self.establish.close(connection)));
     }
 
+    fn connections_went_stale(&self) {
+        self.changed.notify(usize::MAX);
+    }
+
     fn schedule_run(&self) {
         self.run.notify_one();
-        self.changed.notify(usize::MAX);
         self.emptier.notify(usize::MAX);
     }
 }

@@ -45,7 +45,8 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
     let mut change = Some(listen(&host.changed));
     let end = {
         let (connection, staleness) = patient.0.recoverable();
-        let mut recovery = pin!(host.establish.recover(connection));
+        // A block, so that a panic of the call itself is one of the first poll.
+        let mut recovery = pin!(async move { host.establish.recover(connection).await });
         let change = &mut change;
         poll_fn(move |context| {
             if host.forks != fork::forks() {
