@@ -119,6 +119,73 @@ async fn replies_follow_each_other_and_none_is_lost_by_cancellation() {
 }
 
 #[tokio::test]
+async fn a_compressed_reply_is_refused_where_no_compressor_was_agreed_on() {
+    let (listener, address) = listen().await;
+    let endpoint = Endpoint::new(&address).unwrap();
+    let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
+    let mut connection = connection.unwrap();
+    let ping = rawdoc! { "ping": 1 };
+    let (outcome, ()) = tokio::join!(connection.run_command("admin", &ping), async {
+        let id = peer.receive().await.header.request_id;
+        let body = rawdoc! { "ok": 1 };
+        let reply = Outgoing {
+            request_id: 1,
+            response_to: id,
+            flags: Flags::NONE,
+            body: &body,
+            database: None,
+            sequences: &[],
+        };
+        let mut plain = Vec::new();
+        op_msg::encode(&reply, 1000, &mut plain).unwrap();
+        let content = &plain[16..];
+        // Compressed by "noop", which needs no compressor.
+        let header =
+            Header { message_length: 25 + content.len() as u32, request_id: 1, response_to: id, op_code: 2012 };
+        let mut message = Vec::new();
+        header.write(&mut message);
+        message.extend(2013_i32.to_le_bytes());
+        message.extend((content.len() as i32).to_le_bytes());
+        message.push(0);
+        message.extend(content);
+        peer.stream.write_all(&message).await.unwrap();
+    });
+    let failure = outcome.unwrap_err();
+    assert!(matches!(failure, CommandFailure::Wire { source: WireError::OpCode { value: 2012, .. }, .. }), "{failure}");
+    assert!(connection.is_errored());
+}
+
+#[tokio::test]
+async fn nothing_may_follow_the_last_of_several_replies() {
+    let (listener, address) = listen().await;
+    let endpoint = Endpoint::new(&address).unwrap();
+    let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
+    let mut connection = connection.unwrap();
+    let get_more = rawdoc! { "getMore": 1_i64, "collection": "c" };
+    let mut replies = connection.exhaust(Command::new("test", &get_more)).unwrap();
+    let (last, ()) = tokio::join!(replies.next(), async {
+        let id = peer.receive().await.header.request_id;
+        let body = rawdoc! { "ok": 1 };
+        let reply = |request_id, response_to| Outgoing {
+            request_id,
+            response_to,
+            flags: Flags::NONE,
+            body: &body,
+            database: None,
+            sequences: &[],
+        };
+        // In one write, so that both are there when the client reads.
+        let mut both = Vec::new();
+        op_msg::encode(&reply(601, id), 1000, &mut both).unwrap();
+        op_msg::encode(&reply(602, 601), 1000, &mut both).unwrap();
+        peer.stream.write_all(&both).await.unwrap();
+    });
+    let failure = last.unwrap_err();
+    assert!(matches!(failure, CommandFailure::Wire { source: WireError::Unasked { .. }, .. }), "{failure}");
+    assert!(connection.is_errored());
+}
+
+#[tokio::test]
 async fn replies_left_in_the_middle_close_the_connection_at_check_in() {
     let (listener, address) = listen().await;
     let pool = pool_of(options(&address));

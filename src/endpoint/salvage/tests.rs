@@ -167,6 +167,15 @@ async fn a_request_without_a_reply_is_only_written() {
     assert_eq!(channel.fit(), Fit::Unfinished);
     channel.drain(PLENTY).await.unwrap();
     assert_eq!(receive(&mut server).await, request);
+
+    // Written, but perhaps only as far as the buffer of TLS.
+    begin(&mut channel, &rawdoc! { "insert": "c" }, Flags::MORE_TO_COME);
+    let request = channel.outgoing.clone();
+    assert!(!channel.advance().await.unwrap());
+    assert_eq!((channel.phase, channel.fit()), (Phase::Flushing, Fit::Unfinished));
+    channel.drain(PLENTY).await.unwrap();
+    assert_eq!(channel.fit(), Fit::Good);
+    assert_eq!(receive(&mut server).await, request);
     goes_on(&mut channel, &mut server).await;
 }
 

@@ -1,5 +1,8 @@
 //! What an operation leaves behind that is cancelled. All else is tested from outside, in `spec-tests/transport.rs`.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -10,7 +13,9 @@ use wharf_testbed::relay::Relay;
 use wharf_testbed::tls_front::TlsFront;
 
 use super::*;
+use crate::endpoint::channel::{Channel, Request};
 use crate::options::TlsOptions;
+use crate::wire::Flags;
 
 const AGES: Duration = Duration::from_secs(60);
 
@@ -93,6 +98,36 @@ async fn a_cancelled_write_in_tls_has_written_nothing_but_what_was_reported() {
     flushed.unwrap();
     write_all(&mut transport, &[255]).await;
     assert_eq!(peer.read_u8().await.unwrap(), 255, "more than was reported");
+}
+
+#[tokio::test]
+async fn a_request_without_a_reply_has_left_the_buffer_of_tls_when_it_is_sent() {
+    let certificates = Certificates::create().unwrap();
+    let (transport, mut peer, _front) = secured(&certificates).await;
+    let mut channel = Channel::new(transport, Arc::new([]));
+    let body = bson::rawdoc! { "insert": "x".repeat(10_000) };
+    let request = Request { database: "test", body: &body, sequences: &[], flags: Flags::MORE_TO_COME, appended: &[] };
+    let mut sent = 0;
+    // Until the peer, who does not read, has no more room.
+    loop {
+        channel.begin(&request).unwrap();
+        sent += channel.outgoing.len();
+        let polled = {
+            let mut finish = pin!(channel.finish());
+            poll_fn(|context| Poll::Ready(finish.as_mut().poll(context))).await
+        };
+        match polled {
+            Poll::Pending => break,
+            Poll::Ready(finished) => finished.unwrap(),
+        }
+        let Stream::Tls(stream) = &channel.transport.stream else { panic!("{channel:?}") };
+        assert!(!stream.0.get_ref().1.wants_write(), "after {sent} bytes");
+        tokio::task::yield_now().await;
+    }
+    let mut arrived = vec![0; sent];
+    let (finished, arrived) = tokio::join!(channel.finish(), timeout(AGES, peer.read_exact(&mut arrived)));
+    finished.unwrap();
+    assert_eq!(arrived.unwrap().unwrap(), sent);
 }
 
 #[tokio::test]

@@ -125,7 +125,7 @@ pub(super) fn is_refusal(error: &io::Error) -> bool {
 
 /// A stream in TLS. It is boxed so that it makes neither plain streams larger nor connections costly to move.
 #[derive(Debug)]
-pub(super) struct TlsStream(Box<client::TlsStream<Socket>>);
+pub(super) struct TlsStream(pub(super) Box<client::TlsStream<Socket>>);
 
 impl TlsStream {
     /// Gives the socket back. Nothing is sent.
