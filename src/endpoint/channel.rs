@@ -18,7 +18,8 @@ use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Message, 
 const READ_AHEAD: usize = 4 * 1024;
 
 /// The greatest capacity in bytes that each buffer keeps between two commands. A pool has many connections, most of
-/// them idle, and one large message is no reason to hold its room for good.
+/// them idle, and one large message is no reason to hold its room for good. Only the room of a reply that was lent out
+/// of its buffer stays until the next command begins.
 pub(super) const KEPT_CAPACITY: usize = 256 * 1024;
 
 /// A stream of bytes that carries one request and its reply at a time.

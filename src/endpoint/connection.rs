@@ -154,8 +154,9 @@ impl EndpointConnection {
 
     /// Runs `command` on `database`, and returns the server's reply whether it reports success or not.
     ///
-    /// The reply is borrowed from the connection's buffer: in the steady state nothing is allocated. The connection is
-    /// not authenticated again if the server wants that.
+    /// The reply is borrowed from the connection's buffer: in the steady state nothing is allocated. The buffer keeps the
+    /// room of a large reply until the next command, also while the connection is idle in a pool. The connection is not
+    /// authenticated again if the server wants that.
     ///
     /// # Errors
     ///
