@@ -1,7 +1,9 @@
 //! What an operation leaves behind that is cancelled. All else is tested from outside, in `spec-tests/transport.rs`.
 
+use std::future::poll_fn;
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::rustls::version::TLS13;
@@ -26,6 +28,21 @@ async fn connect(address: SocketAddr, tls: Option<TlsOptions>) -> Transport {
     let options = if let Some(tls) = tls { options.tls(tls) } else { options };
     let connector = Connectors::new(&options).unwrap().connector(&options.hosts[0]).unwrap();
     connector.connect(Deadline::after(AGES)).await.unwrap()
+}
+
+/// The operations as futures.
+impl Transport {
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_write(context, bytes)).await
+    }
+
+    pub async fn flush(&mut self) -> io::Result<()> {
+        poll_fn(|context| self.poll_flush(context)).await
+    }
+
+    pub async fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        poll_fn(|context| self.poll_read(context, buffer)).await
+    }
 }
 
 /// Both ends of a stream in TLS; between them is a server that takes TLS off.
