@@ -247,6 +247,7 @@ impl Channel {
     /// # Errors
     ///
     /// [`ExchangeError::Wire`] or [`ExchangeError::Errored`], and nothing has happened.
+    #[inline]
     pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
         if self.fit() != Fit::Good {
             return Err(ExchangeError::Errored);
@@ -257,17 +258,14 @@ impl Channel {
         self.last_request_id = request_id;
         let Request { database, body, sequences, flags, appended } = *request;
         let message = Outgoing { request_id, response_to: 0, flags, body, database: Some(database), sequences };
-        let appended = [&*self.appended, appended];
-        let most = self.limits.max_message_size;
         self.outgoing.clear();
-        match self.compressor.filter(|_| compressed::may_be_compressed(body)) {
-            None => op_msg::encode_with(&message, &appended, most, &mut self.outgoing)?,
-            Some(compressor) => {
-                self.plain.clear();
-                op_msg::encode_with(&message, &appended, most, &mut self.plain)?;
-                if !compressed::compress(&self.plain, compressor, most, &mut self.outgoing)? {
-                    std::mem::swap(&mut self.plain, &mut self.outgoing);
-                }
+        match self.compressor {
+            Some(compressor) if compressed::may_be_compressed(body) => {
+                self.encode_compressed(compressor, &message, appended)?;
+            }
+            _ => {
+                let (appended, most) = ([&*self.appended, appended], self.limits.max_message_size);
+                op_msg::encode_with(&message, &appended, most, &mut self.outgoing)?;
             }
         }
         let has_reply = !flags.contains(Flags::MORE_TO_COME);
@@ -276,6 +274,22 @@ impl Channel {
         self.taken = 0;
         let then = has_reply.then_some(Awaited { response_to: request_id, exhaust });
         self.phase = Phase::Sending { written: 0, then };
+        Ok(())
+    }
+
+    /// Encodes a request and compresses it, if that makes it shorter.
+    fn encode_compressed(
+        &mut self,
+        compressor: Compressor,
+        message: &Outgoing<'_>,
+        appended: &[u8],
+    ) -> Result<(), WireError> {
+        let most = self.limits.max_message_size;
+        self.plain.clear();
+        op_msg::encode_with(message, &[&self.appended, appended], most, &mut self.plain)?;
+        if !compressed::compress(&self.plain, compressor, most, &mut self.outgoing)? {
+            std::mem::swap(&mut self.plain, &mut self.outgoing);
+        }
         Ok(())
     }
 
@@ -296,13 +310,14 @@ impl Channel {
 
     /// [`finish`](Self::finish) as a function: all state is the channel's, so a future of its own would only add a state
     /// machine, and every command comes through here.
-    #[inline]
     pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         while !ready!(self.poll_advance(context))? {}
         Poll::Ready(Ok(()))
     }
 
-    /// [`advance`](Self::advance) as a function.
+    /// [`advance`](Self::advance) as a function. Always inlined, so that from the end of the write to the first read
+    /// nothing is returned and nothing called.
+    #[inline(always)]
     fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, ExchangeError>> {
         match self.phase {
             Phase::Sending { written, then } => {
@@ -364,6 +379,7 @@ impl Channel {
     /// # Errors
     ///
     /// [`ExchangeError::Wire`] if it is no reply; the channel is errored then.
+    #[inline]
     pub fn take_reply(&mut self) -> Result<Reply, ExchangeError> {
         let Phase::Received { awaited, header } = self.phase else { return Err(ExchangeError::Errored) };
         // Until the reply turns out to be one.

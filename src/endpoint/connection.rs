@@ -322,6 +322,7 @@ impl EndpointConnection {
     }
 
     /// Takes the reply that is there, and leaves it where it lies. An error unless it is one of success.
+    #[inline]
     pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, CommandFailure> {
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
         let examined = examine(self.channel.body(&reply), limit, &self.identity);
@@ -406,6 +407,7 @@ impl EndpointConnection {
 }
 
 /// Tells a reply of success from any other. With a time limit, the server's own is told from its other errors.
+#[inline]
 fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), CommandFailure> {
     let expired = |source: Box<CommandError>| {
         let length = if let Limit::Until { limit, .. } = limit { limit } else { Duration::ZERO };

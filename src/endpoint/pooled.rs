@@ -1,5 +1,6 @@
 //! Commands on a connection that is checked out of a pool, and on the pool itself.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,12 +115,13 @@ impl Connection<Endpoint> {
     /// # Cancel safety
     ///
     /// That of [`run`](Self::run).
-    pub async fn run_command(
-        &mut self,
-        database: &str,
-        command: &RawDocument,
-    ) -> Result<RawDocumentBuf, OperationError> {
-        self.run(Command::new(database, command)).await
+    pub fn run_command<'c>(
+        &'c mut self,
+        database: &'c str,
+        command: &'c RawDocument,
+    ) -> impl Future<Output = Result<RawDocumentBuf, OperationError>> + Send + 'c {
+        // The future of `run` itself, not one around it.
+        self.run(Command::new(database, command))
     }
 
     /// Runs `command`, and returns the reply of its success.

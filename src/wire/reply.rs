@@ -161,12 +161,15 @@ pub fn check(reply: &RawDocument) -> Result<(), Unsuccessful> {
 }
 
 /// Whether the reply is one of success as servers write it, where `ok` is a double.
+#[inline]
 fn is_plain_success(reply: &RawDocument) -> bool {
     const DOUBLE: u8 = ElementType::Double as u8;
-    match element::find(reply, b"ok\0") {
-        Some((DOUBLE, value)) => value.first_chunk().is_some_and(|value| f64::from_le_bytes(*value) != 0.0),
-        _ => false,
-    }
+    // Mostly it is the first element, right after the document's length: then there is nothing to search.
+    let value = match reply.as_bytes().get(4..16) {
+        Some([DOUBLE, b'o', b'k', 0, value @ ..]) => Some(value),
+        _ => element::find(reply, b"ok\0").and_then(|(kind, value)| (kind == DOUBLE).then_some(value)),
+    };
+    value.and_then(|value| value.first_chunk()).is_some_and(|value| f64::from_le_bytes(*value) != 0.0)
 }
 
 /// What every other reply says, and what is wrong with it.

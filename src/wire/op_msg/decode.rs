@@ -65,6 +65,7 @@ impl<'a> Message<'a> {
     }
 
     /// Reads the whole message that `bytes` are, whose header was read already.
+    #[inline]
     pub(crate) fn after(header: Header, bytes: &'a [u8], limits: Limits) -> Result<Self, WireError> {
         if header.op_code != OP_CODE {
             return Err(WireError::OpCode { value: header.op_code, allowed: OP_CODE });
