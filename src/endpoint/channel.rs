@@ -347,6 +347,7 @@ impl Channel {
     }
 
     /// Makes at most one read of the reply, and returns whether it is there.
+    #[inline(always)]
     fn poll_receive(&mut self, context: &mut Context<'_>, awaited: Awaited) -> Poll<Result<bool, ExchangeError>> {
         if self.taken > 0 {
             self.incoming.drain(..self.taken);
