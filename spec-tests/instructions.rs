@@ -25,6 +25,8 @@ use wharf::{Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 #[path = "instructions/callgrind.rs"]
 mod callgrind;
+#[path = "instructions/exchange.rs"]
+mod exchange;
 #[path = "instructions/wire.rs"]
 mod wire;
 

@@ -180,7 +180,7 @@ fn an_interruption_wakes_who_waits_for_it() {
                 pool.run();
             }
         });
-        let (_, interruption) = lease.interruptible();
+        let (_, mut interruption) = lease.interruptible();
         loom::future::block_on(poll_fn(|context| interruption.poll(context)));
         drop(interruption);
         clears.join().unwrap();

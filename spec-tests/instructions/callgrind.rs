@@ -23,6 +23,8 @@ pub struct Cost {
     pub instructions: f64,
     /// The program's locked instructions, by address.
     pub locked: Vec<Locked>,
+    /// The program's functions, with their instructions; what not every round executes is left out.
+    pub inside: BTreeMap<String, u64>,
     /// Functions of other objects (libc, the system's), with their instructions.
     pub outside: BTreeMap<String, u64>,
 }
@@ -41,6 +43,12 @@ impl Cost {
     /// How many locked instructions a round executes.
     pub fn locked_executions(&self) -> u64 {
         self.locked.iter().map(|locked| locked.executions).sum()
+    }
+
+    /// How many instructions each round executes in those of the program's functions whose names have one of these parts.
+    pub fn instructions_in(&self, parts: &[&str]) -> u64 {
+        let belongs = |function: &str| parts.iter().any(|part| function.contains(part));
+        self.inside.iter().filter(|(function, _)| belongs(function)).map(|(_, instructions)| instructions).sum()
     }
 }
 
@@ -78,7 +86,7 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     let own = binary.to_str().expect("a path in UTF-8");
     let code = Disassembly::of(&binary);
     let mut locked = Vec::new();
-    let mut outside = BTreeMap::new();
+    let (mut inside, mut outside) = (BTreeMap::new(), BTreeMap::new());
     for (place, &executed) in &many.executed {
         let executions = each_round(few.executed.get(place).copied().unwrap_or(0), executed);
         if executions == 0 {
@@ -89,6 +97,7 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
             let instruction = code.0.get(&place.address);
             let Instruction { function, text } =
                 instruction.unwrap_or_else(|| panic!("no instruction at {:#x} of {own}", place.address));
+            *inside.entry(many.functions[place].clone()).or_default() += executions;
             if is_locked(text) {
                 locked.push(Locked { executions, function: function.clone(), text: text.clone() });
             }
@@ -97,7 +106,7 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
         }
     }
     let instructions = (many.total() - few.total()) as f64 / (MANY - FEW) as f64;
-    Cost { instructions, locked, outside }
+    Cost { instructions, locked, inside, outside }
 }
 
 /// How often each round executes what is executed `few` and `many` times in the two runs, to the nearest whole number.

@@ -1,8 +1,10 @@
 //! Requests and replies over a stream of bytes, as exchanges that can be left and taken up again.
 
+use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use bson::RawDocument;
 use zeroize::Zeroize;
@@ -63,7 +65,12 @@ pub(super) enum Phase {
     /// The reply is being read, into `incoming`.
     Receiving(Awaited),
     /// The reply is there.
-    Received(Awaited),
+    Received {
+        /// What it was known by.
+        awaited: Awaited,
+        /// Its header.
+        header: Header,
+    },
     /// The reply is being read for nobody, and is too large to be kept.
     Discarding {
         /// How many bytes of it are still to come.
@@ -80,6 +87,14 @@ pub(super) struct Awaited {
     pub response_to: i32,
     /// Whether others may follow it by themselves.
     pub exhaust: bool,
+}
+
+/// How much of a reply is there.
+enum Progress {
+    /// All of it, with this header.
+    Whole(Header),
+    /// This many bytes are missing, as far as is known: at least those of the header.
+    Missing(usize),
 }
 
 /// A command as it goes over the channel.
@@ -183,7 +198,9 @@ impl Channel {
             Phase::Idle | Phase::Sending { written: 0, .. } => Fit::Good,
             Phase::Sending { then: None, .. } => Fit::Unfinished,
             // Only the server knows how many replies there will be, and closing the connection also stops it.
-            Phase::Sending { then: Some(awaited), .. } | Phase::Receiving(awaited) | Phase::Received(awaited) => {
+            Phase::Sending { then: Some(awaited), .. }
+            | Phase::Receiving(awaited)
+            | Phase::Received { awaited, .. } => {
                 if awaited.exhaust {
                     Fit::Broken
                 } else {
@@ -231,6 +248,7 @@ impl Channel {
     /// # Errors
     ///
     /// [`ExchangeError::Wire`] or [`ExchangeError::Errored`], and nothing has happened.
+    #[inline]
     pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
         if self.fit() != Fit::Good {
             return Err(ExchangeError::Errored);
@@ -241,17 +259,14 @@ impl Channel {
         self.last_request_id = request_id;
         let Request { database, body, sequences, flags, appended } = *request;
         let message = Outgoing { request_id, response_to: 0, flags, body, database: Some(database), sequences };
-        let appended = [&*self.appended, appended];
-        let most = self.limits.max_message_size;
         self.outgoing.clear();
-        match self.compressor.filter(|_| compressed::may_be_compressed(body)) {
-            None => op_msg::encode_with(&message, &appended, most, &mut self.outgoing)?,
-            Some(compressor) => {
-                self.plain.clear();
-                op_msg::encode_with(&message, &appended, most, &mut self.plain)?;
-                if !compressed::compress(&self.plain, compressor, most, &mut self.outgoing)? {
-                    std::mem::swap(&mut self.plain, &mut self.outgoing);
-                }
+        match self.compressor {
+            Some(compressor) if compressed::may_be_compressed(body) => {
+                self.encode_compressed(compressor, &message, appended)?;
+            }
+            _ => {
+                let (appended, most) = ([&*self.appended, appended], self.limits.max_message_size);
+                op_msg::encode_with(&message, &appended, most, &mut self.outgoing)?;
             }
         }
         let has_reply = !flags.contains(Flags::MORE_TO_COME);
@@ -263,6 +278,22 @@ impl Channel {
         Ok(())
     }
 
+    /// Encodes a request and compresses it, if that makes it shorter.
+    fn encode_compressed(
+        &mut self,
+        compressor: Compressor,
+        message: &Outgoing<'_>,
+        appended: &[u8],
+    ) -> Result<(), WireError> {
+        let most = self.limits.max_message_size;
+        self.plain.clear();
+        op_msg::encode_with(message, &[&self.appended, appended], most, &mut self.plain)?;
+        if !compressed::compress(&self.plain, compressor, most, &mut self.outgoing)? {
+            std::mem::swap(&mut self.plain, &mut self.outgoing);
+        }
+        Ok(())
+    }
+
     /// Makes one write or one read, and returns whether there is nothing more to write or read: the reply is there, or
     /// the request has none.
     ///
@@ -270,56 +301,79 @@ impl Channel {
     ///
     /// Dropping the future loses nothing: what was written and read is noted in the channel.
     pub async fn advance(&mut self) -> Result<bool, ExchangeError> {
+        poll_fn(|context| self.poll_advance(context)).await
+    }
+
+    /// Advances until there is nothing more to write or read. Loses nothing when it is dropped, either.
+    pub async fn finish(&mut self) -> Result<(), ExchangeError> {
+        poll_fn(|context| self.poll_finish(context)).await
+    }
+
+    /// [`finish`](Self::finish) as a function: all state is the channel's, so a future of its own would only add a state
+    /// machine, and every command comes through here.
+    pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
+        while !ready!(self.poll_advance(context))? {}
+        Poll::Ready(Ok(()))
+    }
+
+    /// [`advance`](Self::advance) as a function. Always inlined, so that from the end of the write to the first read
+    /// nothing is returned and nothing called.
+    #[inline(always)]
+    fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, ExchangeError>> {
         match self.phase {
             Phase::Sending { written, then } => {
-                let sent = match self.transport.write(&self.outgoing[written..]).await {
+                let sent = match ready!(self.transport.poll_write(context, &self.outgoing[written..])) {
                     Ok(sent) => sent,
-                    Err(error) => return Err(self.network(error)),
+                    Err(error) => return Poll::Ready(Err(self.network(error))),
                 };
                 self.phase = match then {
                     _ if written + sent < self.outgoing.len() => Phase::Sending { written: written + sent, then },
                     Some(awaited) => Phase::Receiving(awaited),
                     None => Phase::Flushing,
                 };
-                Ok(false)
+                Poll::Ready(Ok(false))
             }
             Phase::Flushing => {
-                if let Err(error) = self.transport.flush().await {
-                    return Err(self.network(error));
+                if let Err(error) = ready!(self.transport.poll_flush(context)) {
+                    return Poll::Ready(Err(self.network(error)));
                 }
                 self.phase = Phase::Idle;
-                Ok(true)
+                Poll::Ready(Ok(true))
             }
-            Phase::Receiving(awaited) => {
-                if self.taken > 0 {
-                    self.incoming.drain(..self.taken);
-                    self.taken = 0;
-                }
-                let missing = self.missing(awaited)?;
-                if missing > 0 {
-                    // The length that the server declares is within the limit, so it may decide how much room there is.
-                    self.incoming.reserve_exact(missing.max(READ_AHEAD));
-                    if let Err(error) = self.transport.read(&mut self.incoming).await {
-                        return Err(self.network(error));
-                    }
-                }
-                let is_whole = missing == 0 || self.missing(awaited)? == 0;
-                if is_whole {
-                    self.phase = Phase::Received(awaited);
-                }
-                Ok(is_whole)
-            }
-            Phase::Idle | Phase::Received(_) => Ok(true),
-            Phase::Discarding { left } => self.discard(left).await,
-            Phase::Errored => Err(ExchangeError::Errored),
+            Phase::Receiving(awaited) => self.poll_receive(context, awaited),
+            Phase::Idle | Phase::Received { .. } => Poll::Ready(Ok(true)),
+            Phase::Discarding { left } => self.poll_discard(context, left),
+            Phase::Errored => Poll::Ready(Err(ExchangeError::Errored)),
         }
     }
 
-    /// Advances until there is nothing more to write or read. Loses nothing when it is dropped, either.
-    #[inline]
-    pub async fn finish(&mut self) -> Result<(), ExchangeError> {
-        while !self.advance().await? {}
-        Ok(())
+    /// Makes at most one read of the reply, and returns whether it is there.
+    #[inline(always)]
+    fn poll_receive(&mut self, context: &mut Context<'_>, awaited: Awaited) -> Poll<Result<bool, ExchangeError>> {
+        if self.taken > 0 {
+            self.incoming.drain(..self.taken);
+            self.taken = 0;
+        }
+        let mut has_read = false;
+        loop {
+            let missing = match self.progress(awaited) {
+                Ok(Progress::Missing(missing)) => missing,
+                Ok(Progress::Whole(header)) => {
+                    self.phase = Phase::Received { awaited, header };
+                    return Poll::Ready(Ok(true));
+                }
+                Err(error) => return Poll::Ready(Err(self.wire(error))),
+            };
+            if has_read {
+                return Poll::Ready(Ok(false));
+            }
+            // The length that the server declares is within the limit, so it may decide how much room there is.
+            self.incoming.reserve_exact(missing.max(READ_AHEAD));
+            if let Err(error) = ready!(self.transport.poll_read(context, &mut self.incoming)) {
+                return Poll::Ready(Err(self.network(error)));
+            }
+            has_read = true;
+        }
     }
 
     /// Ends the exchange whose reply is there, or where others follow it by themselves, goes on to the next of them.
@@ -327,24 +381,24 @@ impl Channel {
     /// # Errors
     ///
     /// [`ExchangeError::Wire`] if it is no reply; the channel is errored then.
+    #[inline]
     pub fn take_reply(&mut self) -> Result<Reply, ExchangeError> {
-        let Phase::Received(awaited) = self.phase else { return Err(ExchangeError::Errored) };
+        let Phase::Received { awaited, header } = self.phase else { return Err(ExchangeError::Errored) };
         // Until the reply turns out to be one.
         self.phase = Phase::Errored;
         let most = self.limits.max_message_size;
-        let header = Header::read(&self.incoming, most)?.ok_or(ExchangeError::Errored)?;
         let length = header.message_length as usize;
         // The next reply of a stream may have been read along with this one.
         let bytes = if awaited.exhaust { &self.incoming[..length] } else { &self.incoming[..] };
         let is_plain = header.op_code == compressed::OP_CODE;
-        let bytes = if is_plain {
+        let (bytes, message) = if is_plain {
             self.plain.clear();
             compressed::decompress(bytes, most, &mut self.plain)?;
-            &self.plain[..]
+            (&self.plain[..], Message::decode(&self.plain, self.limits)?)
         } else {
-            bytes
+            header.check_whole(bytes)?;
+            (bytes, Message::after(header, bytes, self.limits)?)
         };
-        let message = Message::decode(bytes, self.limits)?;
         let more_to_come = message.flags.contains(Flags::MORE_TO_COME);
         if more_to_come && !awaited.exhaust {
             let (value, allowed) = (message.flags.bits(), Flags::CHECKSUM_PRESENT.bits());
@@ -393,17 +447,17 @@ impl Channel {
         }
     }
 
-    /// How many bytes of the awaited reply are missing, as far as is known: at least those of its header. A header that
-    /// cannot be its own is refused at once.
-    fn missing(&mut self, awaited: Awaited) -> Result<usize, ExchangeError> {
-        let missing = match Header::read(&self.incoming, self.limits.max_message_size) {
-            Ok(None) => Ok(header::LENGTH - self.incoming.len()),
-            Ok(Some(header)) => self
-                .check_header(header, awaited)
-                .map(|()| (header.message_length as usize).saturating_sub(self.incoming.len())),
-            Err(error) => Err(error),
+    /// How much of the awaited reply is there. A header that cannot be its own is refused at once.
+    fn progress(&self, awaited: Awaited) -> Result<Progress, WireError> {
+        let available = self.incoming.len();
+        let Some(header) = Header::read(&self.incoming, self.limits.max_message_size)? else {
+            return Ok(Progress::Missing(header::LENGTH - available));
         };
-        missing.map_err(|error| self.wire(error))
+        self.check_header(header, awaited)?;
+        Ok(match (header.message_length as usize).saturating_sub(available) {
+            0 => Progress::Whole(header),
+            missing => Progress::Missing(missing),
+        })
     }
 
     fn check_header(&self, header: Header, awaited: Awaited) -> Result<(), WireError> {

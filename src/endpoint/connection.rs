@@ -1,8 +1,10 @@
 //! An established connection that runs commands.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
@@ -141,13 +143,10 @@ impl EndpointConnection {
     /// fails with [`CommandFailure::Closed`]. Whether the server executes the command is unknown. A pool brings it to an
     /// end in the background when the connection is checked in; [`recover`](Self::recover) does so here.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandFailure> {
-        let limit = self.complete(&command).await?;
+        let limit = command.limit(&self.options);
+        self.complete(&command, limit).await?;
         match self.outcome(limit) {
-            Err(CommandFailure::Command { source, .. })
-                if source.code == REAUTHENTICATION_REQUIRED && self.authentication.is_some() =>
-            {
-                Box::pin(self.run_again(command.within(limit))).await
-            }
+            Err(failure) if self.must_authenticate(&failure) => Box::pin(self.run_again(command.within(limit))).await,
             outcome => outcome,
         }
     }
@@ -166,7 +165,8 @@ impl EndpointConnection {
     ///
     /// That of [`run`](Self::run).
     pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, CommandFailure> {
-        self.complete(&Command::new(database, command)).await?;
+        let command = Command::new(database, command);
+        self.complete(&command, command.limit(&self.options)).await?;
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
         Ok(self.channel.body(&reply))
     }
@@ -182,7 +182,8 @@ impl EndpointConnection {
     ///
     /// That of [`run`](Self::run).
     pub async fn send(&mut self, command: Command<'_>) -> Result<(), CommandFailure> {
-        self.complete(&command.with_flags(Flags::MORE_TO_COME)).await?;
+        let command = command.with_flags(Flags::MORE_TO_COME);
+        self.complete(&command, command.limit(&self.options)).await?;
         self.channel.trim();
         Ok(())
     }
@@ -246,26 +247,38 @@ impl EndpointConnection {
         self.channel.begin(&request).map_err(|error| self.identity.failed(error))
     }
 
-    /// Sends the command, and reads its reply into the channel. Returns the time limit that holds, which is running.
-    async fn complete(&mut self, command: &Command<'_>) -> Result<Limit, CommandFailure> {
-        let limit = command.limit(&self.options);
+    /// Whether a clock must be read for a command with that limit.
+    #[inline]
+    pub(super) fn is_timed(&self, limit: Limit) -> bool {
         match limit {
-            Limit::Unset if !self.options.socket_timeout.is_zero() => {}
-            Limit::Unset | Limit::Infinite => {
-                self.begin(command, MaxTime::NONE)?;
-                self.channel.finish().await.map_err(|error| self.identity.failed(error))?;
-                return Ok(limit);
-            }
-            Limit::For(_) | Limit::Until { .. } => {}
+            Limit::Unset => !self.options.socket_timeout.is_zero(),
+            Limit::Infinite => false,
+            Limit::For(_) | Limit::Until { .. } => true,
         }
-        // Boxed, so that what has no limit has no timer either.
-        Box::pin(async {
-            let max_time = self.max_time(command, limit)?;
-            self.begin(command, max_time)?;
-            self.finish_in_time(limit).await
-        })
-        .await?;
-        Ok(limit)
+    }
+
+    /// Sends the command, and reads its reply into the channel, within the limit, which is running.
+    async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), CommandFailure> {
+        if self.is_timed(limit) {
+            // Boxed, so that what has no limit has no timer either.
+            return Box::pin(self.complete_in_time(command, limit)).await;
+        }
+        self.begin(command, MaxTime::NONE)?;
+        poll_fn(|context| self.poll_finish(context)).await
+    }
+
+    /// As [`complete`](Self::complete), for a command that [`is_timed`](Self::is_timed).
+    pub(super) async fn complete_in_time(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), CommandFailure> {
+        let max_time = self.max_time(command, limit)?;
+        self.begin(command, max_time)?;
+        self.finish_in_time(limit).await
+    }
+
+    /// Goes on with the exchange until its next reply is there.
+    #[inline]
+    pub(super) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CommandFailure>> {
+        let finished = ready!(self.channel.poll_finish(context));
+        Poll::Ready(finished.map_err(|error| self.identity.failed(error)))
     }
 
     /// What the server is told of the time limit.
@@ -297,14 +310,12 @@ impl EndpointConnection {
                     }
                 }
             },
-            Limit::Unset | Limit::Infinite | Limit::For(_) => {
-                self.channel.finish().await.map_err(|error| self.identity.failed(error))
-            }
+            Limit::Unset | Limit::Infinite | Limit::For(_) => poll_fn(|context| self.poll_finish(context)).await,
         }
     }
 
-    /// Takes the reply that is there.
-    fn outcome(&mut self, limit: Limit) -> Result<RawDocumentBuf, CommandFailure> {
+    /// Takes the reply that is there, out of the connection's buffer.
+    pub(super) fn outcome(&mut self, limit: Limit) -> Result<RawDocumentBuf, CommandFailure> {
         let reply = self.take(limit)?;
         let reply = self.channel.body(&reply).to_owned();
         self.channel.trim();
@@ -312,6 +323,7 @@ impl EndpointConnection {
     }
 
     /// Takes the reply that is there, and leaves it where it lies. An error unless it is one of success.
+    #[inline]
     pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, CommandFailure> {
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
         let examined = examine(self.channel.body(&reply), limit, &self.identity);
@@ -326,8 +338,14 @@ impl EndpointConnection {
         Ok(reply)
     }
 
+    /// Whether the command failed because the server wants the connection to authenticate again, and it can.
+    pub(super) fn must_authenticate(&self, failure: &CommandFailure) -> bool {
+        let code = failure.command_error().map(|error| error.code);
+        code == Some(REAUTHENTICATION_REQUIRED) && self.authentication.is_some()
+    }
+
     /// Authenticates again, because the server wants it, and runs the command once more.
-    async fn run_again(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandFailure> {
+    pub(super) async fn run_again(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandFailure> {
         let deadline = match command.limit {
             Limit::Until { at, limit } => match at.checked_duration_since(Instant::now()) {
                 Some(left) if !left.is_zero() => Deadline::of_operation(left),
@@ -344,7 +362,8 @@ impl EndpointConnection {
             }
             self.reauthenticating = false;
         }
-        let limit = self.complete(&command).await?;
+        let limit = command.limit(&self.options);
+        self.complete(&command, limit).await?;
         self.outcome(limit)
     }
 
@@ -389,6 +408,7 @@ impl EndpointConnection {
 }
 
 /// Tells a reply of success from any other. With a time limit, the server's own is told from its other errors.
+#[inline]
 fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), CommandFailure> {
     let expired = |source: Box<CommandError>| {
         let length = if let Limit::Until { limit, .. } = limit { limit } else { Duration::ZERO };

@@ -1,5 +1,6 @@
 //! Commands on a connection that is checked out of a pool, and on the pool itself.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use super::Endpoint;
-use super::command::{Command, Limit};
+use super::command::{Command, Limit, MaxTime};
+use super::connection::EndpointConnection;
 use super::failure::CommandFailure;
 use crate::error::{CheckOutError, PoolCleared};
 use crate::pool::Clear;
@@ -117,12 +119,13 @@ impl Connection<Endpoint> {
     /// # Cancel safety
     ///
     /// That of [`run`](Self::run).
-    pub async fn run_command(
-        &mut self,
-        database: &str,
-        command: &RawDocument,
-    ) -> Result<RawDocumentBuf, OperationError> {
-        self.run(Command::new(database, command)).await
+    pub fn run_command<'c>(
+        &'c mut self,
+        database: &'c str,
+        command: &'c RawDocument,
+    ) -> impl Future<Output = Result<RawDocumentBuf, OperationError>> + Send + 'c {
+        // The future of `run` itself, not one around it.
+        self.run(Command::new(database, command))
     }
 
     /// Runs `command`, and returns the reply of its success.
@@ -145,8 +148,28 @@ impl Connection<Endpoint> {
     /// the server executes the command is unknown. The same holds when the time of the command is up. A connection that
     /// was interrupted is closed.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
-        let outcome = self.interruptible(async |connection| connection.run(command).await).await?;
-        outcome.map_err(|failure| self.placed(failure))
+        let limit = command.limit(self.options());
+        let completed = if self.is_timed(limit) {
+            // Boxed, so that what has no limit has no timer either.
+            Box::pin(self.interruptible(async |connection| connection.complete_in_time(&command, limit).await)).await?
+        } else {
+            match self.begin(&command, MaxTime::NONE) {
+                Ok(()) => self.interruptible_by(EndpointConnection::poll_finish).await?,
+                Err(failure) => Err(failure),
+            }
+        };
+        let failure = match completed.and_then(|()| self.outcome(limit)) {
+            Ok(reply) => return Ok(reply),
+            Err(failure) if self.must_authenticate(&failure) => {
+                let command = command.within(limit);
+                match Box::pin(self.interruptible(async |connection| connection.run_again(command).await)).await? {
+                    Ok(reply) => return Ok(reply),
+                    Err(failure) => failure,
+                }
+            }
+            Err(failure) => failure,
+        };
+        Err(self.placed(failure))
     }
 
     /// As [`EndpointConnection::send`](super::EndpointConnection::send), but ends when the pool is cleared with

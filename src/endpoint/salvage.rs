@@ -5,6 +5,8 @@
 //! when the server is slow, and to open one connection for each command that is given up then makes it slower still. So
 //! the rest is written, and the reply read and thrown away, within bounds.
 
+use std::task::{Context, Poll, ready};
+
 use thiserror::Error;
 
 use super::channel::{Channel, ExchangeError, KEPT_CAPACITY, Phase};
@@ -61,7 +63,9 @@ impl Channel {
                 Phase::Idle => return Ok(()),
                 // Never sent.
                 Phase::Sending { written: 0, .. } => self.phase = Phase::Idle,
-                Phase::Sending { then: Some(awaited), .. } | Phase::Receiving(awaited) | Phase::Received(awaited)
+                Phase::Sending { then: Some(awaited), .. }
+                | Phase::Receiving(awaited)
+                | Phase::Received { awaited, .. }
                     if awaited.exhaust =>
                 {
                     return Err(NotDrained::Endless);
@@ -74,7 +78,7 @@ impl Channel {
                     self.begin_discarding(most)?;
                     self.advance().await?;
                 }
-                Phase::Received(_) => {
+                Phase::Received { .. } => {
                     self.take_reply()?;
                     self.trim();
                 }
@@ -114,18 +118,18 @@ impl Channel {
     }
 
     /// Reads some of the rest of a large reply, for nobody. Returns whether that was all.
-    pub(super) async fn discard(&mut self, left: u64) -> Result<bool, ExchangeError> {
+    pub(super) fn poll_discard(&mut self, context: &mut Context<'_>, left: u64) -> Poll<Result<bool, ExchangeError>> {
         self.incoming.clear();
         self.incoming.reserve_exact(DISCARDED_AT_A_TIME);
-        if let Err(error) = self.transport.read(&mut self.incoming).await {
-            return Err(self.network(error));
+        if let Err(error) = ready!(self.transport.poll_read(context, &mut self.incoming)) {
+            return Poll::Ready(Err(self.network(error)));
         }
         let read = self.incoming.len() as u64;
         if read > left {
-            return Err(self.wire(WireError::Unasked { count: read - left }));
+            return Poll::Ready(Err(self.wire(WireError::Unasked { count: read - left })));
         }
         self.phase = if read == left { Phase::Idle } else { Phase::Discarding { left: left - read } };
-        Ok(read == left)
+        Poll::Ready(Ok(read == left))
     }
 }
 

@@ -170,6 +170,14 @@ impl PoolOptions {
         self.background_interval
     }
 
+    /// Whether the passing of time can leave something to do for the background task: connections that were idle for too
+    /// long, or an establishment towards `minPoolSize` to try again after one failed. All else that it does follows from
+    /// a clear, a closing or a call of `ready`, each of which asks for a run. In load-balanced mode the intervals remain as a
+    /// second look for connections of cleared services, whose runs look at every shard.
+    pub(crate) fn needs_intervals(&self) -> bool {
+        self.min_pool_size > 0 || !self.max_idle_time.is_zero() || self.load_balanced
+    }
+
     /// The number of connections that may exist: `maxPoolSize`, or [`MAX_CONNECTIONS`] where there is no limit.
     #[must_use]
     pub fn capacity(&self) -> u32 {

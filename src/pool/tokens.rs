@@ -320,7 +320,7 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
         // SAFETY: INV-1: we own the slot; the borrow is the token's, and exclusive. An `Interruption` does not lead to
         // the connection.
         let connection = unsafe { slot.value_mut() }.expect("BUG: a lease without a connection");
-        (connection, Interruption(slot))
+        (connection, Interruption { slot, waits: false })
     }
 
     /// The error for a use that was cancelled.
@@ -392,19 +392,27 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
 }
 
 /// Tells that the use of a connection is to be cancelled.
-pub struct Interruption<'l, C>(&'l Slot<C>);
+pub struct Interruption<'l, C> {
+    slot: &'l Slot<C>,
+    /// Whether a waker was left. What ends without waiting leaves none.
+    waits: bool,
+}
 
 impl<C> Interruption<'_, C> {
     /// Completes when the use is to be cancelled.
-    pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.0.poll_interrupted(context)
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.waits = true;
+        self.slot.poll_interrupted(context)
     }
 }
 
 impl<C> Drop for Interruption<'_, C> {
     /// Forgets whom to wake.
+    #[inline]
     fn drop(&mut self) {
-        drop(self.0.take_waker());
+        if self.waits {
+            drop(self.slot.take_waker());
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::opening::open;
 use crate::options::BackgroundInterval;
 use crate::pool::{Core, Phase};
 
-/// Runs until the pool is closed: after each interval, and whenever the core asks for it.
+/// Runs until the pool is closed: whenever the core asks for it, and after each interval if time alone can bring work.
 ///
 /// A run does what there is to do and ends; it waits for nothing. Connections towards `minPoolSize` are opened by
 /// tasks of their own; when one is open or has failed, the core asks for the next run.
@@ -24,9 +24,15 @@ pub(super) async fn keep<E: Establish>(core: Arc<Core<E::Connection, TokioHost<E
         if core.state().phase == Phase::Closed {
             return;
         }
-        tokio::select! {
-            () = core.host().run.notified() => {}
-            () = tokio::time::sleep(interval) => {}
+        let asked_for = core.host().run.notified();
+        if core.options().needs_intervals() {
+            tokio::select! {
+                () = asked_for => {}
+                () = tokio::time::sleep(interval) => {}
+            }
+        } else {
+            // A timer would not be free while it rests: with one, tokio reads the clock whenever a thread goes to sleep.
+            asked_for.await;
         }
     }
 }

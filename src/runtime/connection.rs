@@ -1,9 +1,11 @@
 //! A connection that is checked out.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
+use std::pin::pin;
+use std::task::{Context, Poll};
 
 use bson::oid::ObjectId;
 
@@ -80,15 +82,35 @@ impl<E: Establish> Connection<E> {
         &mut self,
         operation: impl AsyncFnOnce(&mut E::Connection) -> T,
     ) -> Result<T, PoolCleared> {
-        {
-            let (connection, interruption) = self.lease.interruptible();
-            tokio::select! {
-                biased;
-                done = operation(connection) => return Ok(done),
-                () = poll_fn(|context| interruption.poll(context)) => {}
-            }
-        }
-        Err(self.lease.interrupted())
+        let done = {
+            let (connection, mut interruption) = self.lease.interruptible();
+            let mut operation = pin!(operation(connection));
+            poll_fn(|context| match operation.as_mut().poll(context) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => interruption.poll(context).map(|()| None),
+            })
+            .await
+        };
+        done.ok_or_else(|| self.lease.interrupted())
+    }
+
+    /// As [`interruptible`](Self::interruptible), for an operation whose state is the connection's own.
+    #[inline]
+    pub(crate) async fn interruptible_by<T>(
+        &mut self,
+        mut operation: impl FnMut(&mut E::Connection, &mut Context<'_>) -> Poll<T>,
+    ) -> Result<T, PoolCleared> {
+        let done = {
+            let (connection, mut interruption) = self.lease.interruptible();
+            poll_fn(|context| match operation(connection, context) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                // Only what has to wait leaves a waker to be interrupted by. That cannot come too late: the mark of
+                // interruption is looked at once more after the waker was left.
+                Poll::Pending => interruption.poll(context).map(|()| None),
+            })
+            .await
+        };
+        done.ok_or_else(|| self.lease.interrupted())
     }
 
     pub(super) fn belongs_to(&self, core: &std::sync::Arc<Core<E::Connection, TokioHost<E>>>) -> bool {

@@ -1,5 +1,7 @@
 //! The header before every message: its length, its number, what it answers, and its operation.
 
+use std::cmp::Ordering;
+
 use super::WireError;
 
 /// The header before every message. All four fields are little-endian 32-bit integers.
@@ -36,19 +38,14 @@ impl Header {
     ///
     /// [`WireError::Length`] if the message would be shorter than its own header, or longer than `max_message_size`
     /// bytes.
+    #[inline]
     pub fn read(bytes: &[u8], max_message_size: u32) -> Result<Option<Self>, WireError> {
         let Some(fields) = bytes.first_chunk::<LENGTH>() else { return Ok(None) };
         let field = |at: usize| i32::from_le_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
         let declared = field(0);
-        let refusal = WireError::Length {
-            field: "messageLength",
-            value: declared.into(),
-            least: LENGTH as u64,
-            most: max_message_size.into(),
-        };
         let message_length = match u32::try_from(declared) {
             Ok(length) if length as usize >= LENGTH && length <= max_message_size => length,
-            _ => return Err(refusal),
+            _ => return Err(impossible(declared, max_message_size)),
         };
         Ok(Some(Self { message_length, request_id: field(4), response_to: field(8), op_code: field(12) }))
     }
@@ -60,29 +57,47 @@ impl Header {
     /// As [`read`](Self::read), and [`WireError::Truncated`] or [`WireError::Unasked`] if the bytes are not one whole
     /// message and nothing else.
     pub fn of_whole(bytes: &[u8], max_message_size: u32) -> Result<Self, WireError> {
-        let available = bytes.len() as u64;
         let Some(header) = Self::read(bytes, max_message_size)? else {
+            let available = bytes.len() as u64;
             return Err(WireError::Truncated { field: "header", needed: LENGTH as u64, available });
         };
-        let needed = u64::from(header.message_length);
-        if available < needed {
-            return Err(WireError::Truncated { field: "message", needed, available });
-        }
-        if available > needed {
-            return Err(WireError::Unasked { count: available - needed });
-        }
+        header.check_whole(bytes)?;
         Ok(header)
+    }
+
+    /// Refuses `bytes`, which begin with this header, unless they are the whole message and nothing else.
+    #[inline]
+    pub(crate) fn check_whole(&self, bytes: &[u8]) -> Result<(), WireError> {
+        let (available, needed) = (bytes.len() as u64, u64::from(self.message_length));
+        match available.cmp(&needed) {
+            Ordering::Less => Err(WireError::Truncated { field: "message", needed, available }),
+            Ordering::Equal => Ok(()),
+            Ordering::Greater => Err(WireError::Unasked { count: available - needed }),
+        }
     }
 
     /// Appends the header's sixteen bytes.
     pub fn write(&self, buffer: &mut Vec<u8>) {
+        buffer.extend_from_slice(&self.to_bytes());
+    }
+
+    /// The header's sixteen bytes.
+    #[inline]
+    pub(super) fn to_bytes(self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         bytes[..4].copy_from_slice(&self.message_length.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.request_id.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.response_to.to_le_bytes());
         bytes[12..].copy_from_slice(&self.op_code.to_le_bytes());
-        buffer.extend_from_slice(&bytes);
+        bytes
     }
+}
+
+/// The length that a header declares cannot be its message's.
+#[cold]
+fn impossible(declared: i32, max_message_size: u32) -> WireError {
+    let (least, most) = (LENGTH as u64, max_message_size.into());
+    WireError::Length { field: "messageLength", value: declared.into(), least, most }
 }
 
 #[cfg(test)]

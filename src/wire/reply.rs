@@ -3,9 +3,10 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 
-use super::WireError;
+use super::{WireError, element};
 
 /// A server executed a command, or refused to, and reports that it failed: a reply with `ok: 0`.
 #[derive(Debug, Clone, PartialEq)]
@@ -154,7 +155,26 @@ pub enum Unsuccessful {
 /// # Errors
 ///
 /// [`Unsuccessful::Command`] if `ok` is false, [`Unsuccessful::Wire`] if it is missing or no number.
+#[inline]
 pub fn check(reply: &RawDocument) -> Result<(), Unsuccessful> {
+    if is_plain_success(reply) { Ok(()) } else { check_strictly(reply) }
+}
+
+/// Whether the reply is one of success as servers write it, where `ok` is a double.
+#[inline]
+fn is_plain_success(reply: &RawDocument) -> bool {
+    const DOUBLE: u8 = ElementType::Double as u8;
+    // Mostly it is the first element, right after the document's length: then there is nothing to search.
+    let value = match reply.as_bytes().get(4..16) {
+        Some([DOUBLE, b'o', b'k', 0, value @ ..]) => Some(value),
+        _ => element::find(reply, b"ok\0").and_then(|(kind, value)| (kind == DOUBLE).then_some(value)),
+    };
+    value.and_then(|value| value.first_chunk()).is_some_and(|value| f64::from_le_bytes(*value) != 0.0)
+}
+
+/// What every other reply says, and what is wrong with it.
+#[cold]
+fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
     let refuse = |value| Err(Unsuccessful::Wire(WireError::ReplyField { field: "ok", value, allowed: "0 or 1" }));
     let succeeded = match reply.get("ok") {
         Ok(Some(RawBsonRef::Double(ok))) => ok != 0.0,

@@ -1,10 +1,9 @@
 //! What an operation leaves behind that is cancelled. All else is tested from outside, in `spec-tests/transport.rs`.
 
 use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::rustls::version::TLS13;
@@ -31,6 +30,21 @@ async fn connect(address: SocketAddr, tls: Option<TlsOptions>) -> Transport {
     let options = if let Some(tls) = tls { options.tls(tls) } else { options };
     let connector = Connectors::new(&options).unwrap().connector(&options.hosts[0]).unwrap();
     connector.connect(Deadline::after(AGES)).await.unwrap()
+}
+
+/// The operations as futures.
+impl Transport {
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_write(context, bytes)).await
+    }
+
+    pub async fn flush(&mut self) -> io::Result<()> {
+        poll_fn(|context| self.poll_flush(context)).await
+    }
+
+    pub async fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        poll_fn(|context| self.poll_read(context, buffer)).await
+    }
 }
 
 /// Both ends of a stream in TLS; between them is a server that takes TLS off.
@@ -112,10 +126,7 @@ async fn a_request_without_a_reply_has_left_the_buffer_of_tls_when_it_is_sent() 
     loop {
         channel.begin(&request).unwrap();
         sent += channel.outgoing.len();
-        let polled = {
-            let mut finish = pin!(channel.finish());
-            poll_fn(|context| Poll::Ready(finish.as_mut().poll(context))).await
-        };
+        let polled = poll_fn(|context| Poll::Ready(channel.poll_finish(context))).await;
         match polled {
             Poll::Pending => break,
             Poll::Ready(finished) => finished.unwrap(),

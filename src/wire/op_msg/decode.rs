@@ -61,6 +61,12 @@ impl<'a> Message<'a> {
     /// closed.
     pub fn decode(bytes: &'a [u8], limits: Limits) -> Result<Self, WireError> {
         let header = Header::of_whole(bytes, limits.max_message_size)?;
+        Self::after(header, bytes, limits)
+    }
+
+    /// Reads the whole message that `bytes` are, whose header was read already.
+    #[inline(always)] // With it, that most messages have no sequences is seen where they would be dropped.
+    pub(crate) fn after(header: Header, bytes: &'a [u8], limits: Limits) -> Result<Self, WireError> {
         if header.op_code != OP_CODE {
             return Err(WireError::OpCode { value: header.op_code, allowed: OP_CODE });
         }
@@ -69,35 +75,24 @@ impl<'a> Message<'a> {
         if flags.contains(Flags::CHECKSUM_PRESENT) {
             verify_checksum(bytes, &mut cursor)?;
         }
-
-        let mut body = None;
-        let mut count = 0;
-        let mut sequences = Vec::new();
-        // Made with the first sequence, as most messages have none.
-        let mut identifiers: Option<HashSet<&str>> = None;
-        while !cursor.rest.is_empty() {
-            let [payload_type] = cursor.chunk("payloadType")?;
-            match payload_type {
-                BODY => {
-                    count += 1;
-                    body = Some(cursor.document("body", u64::MAX)?);
-                }
-                SEQUENCE => {
-                    let sequence = Sequence::read(&mut cursor, limits)?;
-                    if !identifiers.get_or_insert_default().insert(sequence.identifier) {
-                        let value = sequence.identifier.to_owned();
-                        return Err(WireError::Identifier { value, allowed: "unique within its message" });
-                    }
-                    sequences.push(sequence);
-                }
-                value => return Err(WireError::PayloadType { value }),
+        match only_body(cursor.rest) {
+            Some(body) => Ok(Self { header, flags, body, sequences: Vec::new() }),
+            None => {
+                let (body, sequences) = cursor.sections(limits)?;
+                Ok(Self { header, flags, body, sequences })
             }
         }
-        match body {
-            Some(body) if count == 1 => Ok(Self { header, flags, body, sequences }),
-            _ => Err(WireError::Bodies { count }),
-        }
     }
+}
+
+/// The body of a message that has no other section, as nearly every one is: a document that reaches to the end.
+#[inline]
+fn only_body(sections: &[u8]) -> Option<&RawDocument> {
+    let document = sections.strip_prefix(&[BODY])?;
+    let declared = i32::from_le_bytes(*document.first_chunk()?);
+    // Compared first, because bson describes at length what it refuses.
+    let is_last = usize::try_from(declared) == Ok(document.len());
+    is_last.then(|| RawDocument::from_bytes(document).ok()).flatten()
 }
 
 /// Takes the checksum off the end of what the cursor has left, and compares it with the bytes before it.
@@ -152,6 +147,36 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    /// All sections: the body, and the sequences in their order.
+    fn sections(&mut self, limits: Limits) -> Result<(&'a RawDocument, Vec<Sequence<'a>>), WireError> {
+        let mut body = None;
+        let mut count = 0;
+        let mut sequences = Vec::new();
+        let mut identifiers = HashSet::new();
+        while !self.rest.is_empty() {
+            let [payload_type] = self.chunk("payloadType")?;
+            match payload_type {
+                BODY => {
+                    count += 1;
+                    body = Some(self.document("body", u64::MAX)?);
+                }
+                SEQUENCE => {
+                    let sequence = Sequence::read(self, limits)?;
+                    if !identifiers.insert(sequence.identifier) {
+                        let value = sequence.identifier.to_owned();
+                        return Err(WireError::Identifier { value, allowed: "unique within its message" });
+                    }
+                    sequences.push(sequence);
+                }
+                value => return Err(WireError::PayloadType { value }),
+            }
+        }
+        match body {
+            Some(body) if count == 1 => Ok((body, sequences)),
+            _ => Err(WireError::Bodies { count }),
+        }
+    }
+
     /// The next `N` bytes.
     fn chunk<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], WireError> {
         let Some((chunk, rest)) = self.rest.split_first_chunk::<N>() else {

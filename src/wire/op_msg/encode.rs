@@ -169,10 +169,9 @@ pub fn encode_with(
     buffer.reserve(message_length as usize);
 
     let Outgoing { request_id, response_to, flags, .. } = *message;
-    Header { message_length, request_id, response_to, op_code: OP_CODE }.write(buffer);
-    buffer.extend_from_slice(&flags.bits().to_le_bytes());
-    buffer.push(BODY);
-    write_body(message, appended, body_length, buffer);
+    let header = Header { message_length, request_id, response_to, op_code: OP_CODE };
+    buffer.extend_from_slice(&before_elements(header, flags, body_length));
+    write_elements(message, appended, buffer);
     for sequence in message.sequences {
         buffer.push(SEQUENCE);
         write_sequence(sequence, buffer);
@@ -228,35 +227,54 @@ fn sequence_length(sequence: &OutgoingSequence<'_>) -> usize {
     4 + sequence.identifier.len() + 1 + sequence.documents.byte_length()
 }
 
-fn write_body(message: &Outgoing<'_>, appended: &[&[u8]], body_length: usize, buffer: &mut Vec<u8>) {
+/// How many bytes come before the body's first element.
+const BEFORE_ELEMENTS: usize = header::LENGTH + 4 + 1 + 4;
+
+/// The header, the flags, the kind of the section and the length of the body: put together here, so that they are one
+/// copy and not four.
+fn before_elements(header: Header, flags: Flags, body_length: usize) -> [u8; BEFORE_ELEMENTS] {
+    let mut bytes = [0; BEFORE_ELEMENTS];
+    bytes[..16].copy_from_slice(&header.to_bytes());
+    bytes[16..20].copy_from_slice(&flags.bits().to_le_bytes());
+    bytes[20] = BODY;
+    bytes[21..].copy_from_slice(&length_bytes(body_length));
+    bytes
+}
+
+/// Writes the body from its first element on.
+fn write_elements(message: &Outgoing<'_>, appended: &[&[u8]], buffer: &mut Vec<u8>) {
     let body = message.body.as_bytes();
-    write_length(body_length, buffer);
     // The elements stand between the document's own length and the zero byte at its end.
     buffer.extend_from_slice(&body[4..body.len() - 1]);
     if let Some(database) = message.database {
-        buffer.extend_from_slice(DB_ELEMENT);
-        write_length(database.len() + 1, buffer);
+        let mut element = [0; DB_ELEMENT.len() + 4];
+        element[..DB_ELEMENT.len()].copy_from_slice(DB_ELEMENT);
+        element[DB_ELEMENT.len()..].copy_from_slice(&length_bytes(database.len() + 1));
+        buffer.extend_from_slice(&element);
         buffer.extend_from_slice(database.as_bytes());
         buffer.push(0);
     }
     for elements in appended {
-        buffer.extend_from_slice(elements);
+        // Mostly there are none, and to copy nothing is a call all the same.
+        if !elements.is_empty() {
+            buffer.extend_from_slice(elements);
+        }
     }
     buffer.push(0);
 }
 
 fn write_sequence(sequence: &OutgoingSequence<'_>, buffer: &mut Vec<u8>) {
     let start = buffer.len();
-    write_length(0, buffer);
+    buffer.extend_from_slice(&length_bytes(0));
     buffer.extend_from_slice(sequence.identifier.as_bytes());
     buffer.push(0);
     sequence.documents.write(buffer);
     // Read off the buffer instead of adding up the documents' lengths again.
-    let length = (buffer.len() - start) as u32;
-    buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    let length = buffer.len() - start;
+    buffer[start..start + 4].copy_from_slice(&length_bytes(length));
 }
 
-/// Writes a length that [`check_length`] has found to fit.
-fn write_length(length: usize, buffer: &mut Vec<u8>) {
-    buffer.extend_from_slice(&(length as u32).to_le_bytes());
+/// A length that [`check_length`] has found to fit, as it travels.
+fn length_bytes(length: usize) -> [u8; 4] {
+    (length as u32).to_le_bytes()
 }

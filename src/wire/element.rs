@@ -1,0 +1,111 @@
+//! Finding one element of a document whose others are of no interest.
+
+use bson::RawDocument;
+use bson::spec::ElementType;
+
+/// The type and the bytes of the value of the element `name`, which is given with the zero byte at its end.
+///
+/// The elements before it are stepped over by their lengths and not looked into, which costs a fraction of what
+/// [`RawDocument::get`] does, because that checks them. Where an element is of a rare type, or anything is not as it must
+/// be, the search ends with `None`: ask `get` then. What is found is what `get` would have found.
+pub(super) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'d [u8])> {
+    let bytes = document.as_bytes();
+    // Between the document's own length and the zero byte at its end.
+    let mut rest = bytes.get(4..bytes.len() - 1)?;
+    loop {
+        let (&kind, named) = rest.split_first()?;
+        if let Some(value) = named.strip_prefix(name) {
+            return Some((kind, value.get(..length(kind, value)?)?));
+        }
+        let end = named.iter().position(|&byte| byte == 0 || !byte.is_ascii())?;
+        if named[end] != 0 {
+            // Perhaps no UTF-8, which `get` refuses.
+            return None;
+        }
+        let value = &named[end + 1..];
+        rest = value.get(length(kind, value)?..)?;
+    }
+}
+
+/// The length in bytes of a value of that type, at the start of `value`.
+fn length(kind: u8, value: &[u8]) -> Option<usize> {
+    let declared = || usize::try_from(i32::from_le_bytes(*value.first_chunk()?)).ok();
+    // Ends with a zero byte, and is no shorter than an empty one.
+    let ended = |length: usize, least: usize| {
+        let is_whole = length >= least && *value.get(length - 1)? == 0;
+        is_whole.then_some(length)
+    };
+    match ElementType::from(kind)? {
+        ElementType::Null => Some(0),
+        ElementType::Boolean => Some(1),
+        ElementType::Int32 => Some(4),
+        ElementType::Double | ElementType::Int64 | ElementType::DateTime | ElementType::Timestamp => Some(8),
+        ElementType::ObjectId => Some(12),
+        ElementType::Decimal128 => Some(16),
+        ElementType::String => ended(4 + declared()?, 5),
+        ElementType::EmbeddedDocument | ElementType::Array => ended(declared()?, 5),
+        ElementType::Binary => Some(5 + declared()?),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::oid::ObjectId;
+    use bson::{Binary, DateTime, Decimal128, RawDocumentBuf, Timestamp, rawdoc, spec::BinarySubtype};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An element of every type that is stepped over, then the one that is looked for.
+    fn reply() -> RawDocumentBuf {
+        rawdoc! {
+            "cursor": { "firstBatch": [{ "ok": 7.0 }], "ns": "shop.orders" },
+            "okay": 0.0,
+            "o": "ok",
+            "null": null,
+            "yes": true,
+            "int": 1,
+            "long": 1_i64,
+            "when": DateTime::from_millis(1),
+            "operationTime": Timestamp { time: 1, increment: 2 },
+            "processId": ObjectId::from_bytes([7; 12]),
+            "decimal": Decimal128::from_bytes([0; 16]),
+            "hash": Binary { subtype: BinarySubtype::Generic, bytes: vec![0, 1, 2] },
+            "ok": 1.0,
+            "after": 1,
+        }
+    }
+
+    #[test]
+    fn an_element_is_found_behind_others_of_any_common_type() {
+        let reply = reply();
+        assert_eq!(find(&reply, b"ok\0"), Some((1, &1.0_f64.to_le_bytes()[..])));
+        assert_eq!(find(&reply, b"after\0"), Some((16, &1_i32.to_le_bytes()[..])));
+        assert_eq!(find(&reply, b"afte\0"), None);
+        assert_eq!(find(&rawdoc! {}, b"ok\0"), None);
+    }
+
+    proptest! {
+        /// Whatever is wrong with the bytes, nothing is found that `get` does not find.
+        #[test]
+        fn what_is_found_is_what_a_strict_search_finds(
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        ) {
+            let mut bytes = reply().into_bytes();
+            let changeable = bytes.len() - 5;
+            for (at, value) in changes {
+                bytes[4 + at.index(changeable)] = value;
+            }
+            let document = RawDocument::from_bytes(&bytes).unwrap();
+            if let Some((kind, value)) = find(document, b"ok\0") {
+                let element = document.iter_elements().map(Result::unwrap).find(|element| element.key() == "ok").unwrap();
+                prop_assert_eq!(element.element_type() as u8, kind);
+                prop_assert_eq!(element.size(), value.len());
+                if let Some(number) = element.value().ok().and_then(|value| value.as_f64()) {
+                    prop_assert_eq!(number.to_bits(), u64::from_le_bytes(value.try_into().unwrap()));
+                }
+            }
+        }
+    }
+}
