@@ -33,6 +33,7 @@ use crate::options::{Host, InvalidOption, TlsOptions};
 
 mod certificate_key;
 mod pem;
+mod revocation;
 mod trust;
 
 pub use trust::NoTrustedAuthority;
