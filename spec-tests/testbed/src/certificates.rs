@@ -144,21 +144,21 @@ impl Certificates {
     }
 }
 
-fn named(mut parameters: CertificateParams, name: &str) -> CertificateParams {
+pub(crate) fn named(mut parameters: CertificateParams, name: &str) -> CertificateParams {
     parameters.distinguished_name = rcgen::DistinguishedName::new();
     parameters.distinguished_name.push(DnType::OrganizationName, "wharf");
     parameters.distinguished_name.push(DnType::CommonName, name);
     parameters
 }
 
-fn authority_parameters(name: &str) -> CertificateParams {
+pub(crate) fn authority_parameters(name: &str) -> CertificateParams {
     let mut parameters = named(CertificateParams::default(), name);
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     parameters
 }
 
-fn server_parameters(names: &[&str]) -> Result<CertificateParams, rcgen::Error> {
+pub(crate) fn server_parameters(names: &[&str]) -> Result<CertificateParams, rcgen::Error> {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut parameters = named(CertificateParams::new(names)?, "server");
     parameters.use_authority_key_identifier_extension = true;
