@@ -67,11 +67,12 @@ impl Stapling {
 async fn end(options: Options) -> End {
     let Err(error) = connect(options).await else { return Connected };
     assert_refused(&error, Stage::Tls, Labels::NONE);
+    if let Some(why) = error.source.downcast_ref::<OcspError>() {
+        assert!(error.to_string().contains(&why.to_string()), "{error}");
+        return Refused(why.clone());
+    }
     match tls_error(&error) {
         Error::InvalidCertificate(CertificateError::Revoked) => Revoked,
-        Error::InvalidCertificate(CertificateError::Other(other)) => {
-            Refused(other.0.downcast_ref::<OcspError>().unwrap_or_else(|| panic!("{error}")).clone())
-        }
         other => panic!("another error: {other}"),
     }
 }

@@ -53,6 +53,8 @@ pub use transport::{ConnectFailed, FailedAttempt, NoTrustedAuthority, ProxyFaile
 
 #[doc(inline)]
 pub use crate::wire::CommandError;
+#[doc(inline)]
+pub use crate::wire::ocsp::OcspError;
 
 use authentication::{Authenticator, Speculation};
 use channel::Channel;
@@ -184,6 +186,8 @@ impl Endpoint {
     ///
     /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network or TLS failed),
     ///   [`ConnectFailed`], [`ProxyFailed`], [`NoTrustedAuthority`] or [`ConnectTimeout`];
+    /// - an [`OcspError`]: what the server has stapled about its certificate's revocation, or should have, is not accepted.
+    ///   (A certificate that was revoked is an error of TLS.)
     /// - an [`AuthenticationFailed`];
     /// - a [`CommandError`], an [`IncompatibleServer`](crate::wire::hello::IncompatibleServer) or a
     ///   [`WireError`](crate::wire::WireError): the server's answer to hello.

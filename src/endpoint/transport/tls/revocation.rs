@@ -4,6 +4,7 @@
 //! verified, the signature is checked by the same algorithms as certificates are, and the certificate of a delegated
 //! responder by the same library.
 
+use std::io;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
@@ -111,6 +112,16 @@ fn is_delegated(certificate: &[u8], issuer: &TrustAnchor<'_>, now: UnixTime, alg
     certificate.verify_for_usage(algorithms, &issuers, &[], now, usage, None, None).is_ok()
 }
 
+/// What rustls shows of such an error is not for people, so it is found here by [`refused_in`].
 fn refusal(error: OcspError) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
+}
+
+/// Why [`check`] has refused a certificate, if that is why a handshake has failed. A certificate that was revoked is
+/// an error of rustls itself.
+pub(super) fn refused_in(error: &io::Error) -> Option<&OcspError> {
+    match error.get_ref()?.downcast_ref()? {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(source))) => source.downcast_ref(),
+        _ => None,
+    }
 }
