@@ -6,7 +6,9 @@ use std::mem::{Discriminant, discriminant};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{CertificateError, Error, SupportedProtocolVersion};
 use wharf::wire::ocsp::{CLOCK_SKEW, MAX_AGE, MAX_LENGTH, OcspError};
-use wharf_testbed::ocsp::{Delegate, Issuing, OcspAuthority, ResponseOptions, Revocable, Said, Signer, unsuccessful};
+use wharf_testbed::ocsp::{
+    Delegate, Issuing, OcspAuthority, Place, ResponseOptions, Revocable, Said, Signer, unsuccessful,
+};
 
 use super::*;
 
@@ -169,6 +171,11 @@ async fn the_issuer_may_be_an_authority_between() {
     }
     let above = ResponseOptions { issuer: Issuing::Authority, ..of_chain(between) };
     assert_eq!(stapling.end(about, above).await, Refused(OcspError::NotCovered));
+    // The nearest counts, and not the one that the trusted one has made.
+    let about = Revocable::WithLongChain;
+    let of_long_chain = |signer| ResponseOptions { about, issuer: Issuing::Below, ..signed_by(signer) };
+    assert_eq!(stapling.end(about, of_long_chain(Signer::Issuer(Issuing::Below))).await, Connected);
+    assert_eq!(stapling.end(about, of_long_chain(between)).await, Refused(OcspError::Unauthorized));
     // Nor does one below sign for it.
     let below = signed_by(delegate);
     assert_eq!(stapling.end(Revocable::Plain, below).await, Refused(OcspError::Unauthorized));
@@ -186,6 +193,18 @@ async fn whom_the_issuer_has_authorized_may_sign() {
     }
     let forged = ResponseOptions { forged: true, ..signed_by(authorized) };
     assert_eq!(stapling.end(Revocable::Plain, forged).await, Refused(OcspError::Signature));
+    // Who has signed is whom the response names.
+    for signer in [authorized, Signer::Issuer(Issuing::Authority)] {
+        for by_key in [false, true] {
+            let misnamed = ResponseOptions { misnamed: true, by_key, ..signed_by(signer) };
+            assert_eq!(stapling.end(Revocable::Plain, misnamed).await, Refused(OcspError::Unauthorized));
+        }
+    }
+    // Of many who may have signed, only the first are tried.
+    for (namesakes, expected) in [(3, Connected), (4, Refused(OcspError::Signature))] {
+        let response = ResponseOptions { namesakes, ..signed_by(authorized) };
+        assert_eq!(stapling.end(Revocable::Plain, response).await, expected);
+    }
     for (issuing, delegate) in [
         (Issuing::Authority, Delegate::Unspecified),
         (Issuing::Authority, Delegate::ForServers),
@@ -252,10 +271,12 @@ async fn what_is_no_response_is_refused() {
     assert_eq!(refused(unsuccessful(3)).await, OcspError::Unsuccessful { status: 3 });
     assert!(matches!(refused(unsuccessful(0)).await, OcspError::Malformed { .. }));
     assert_eq!(refused(vec![0x30; MAX_LENGTH + 1]).await, OcspError::Length { length: MAX_LENGTH + 1 });
-    let critical = ResponseOptions { extension: Some(true), ..ResponseOptions::default() };
-    assert!(matches!(refused(stapling.authority.response(&critical)).await, OcspError::Unsupported { .. }));
-    let ignored = ResponseOptions { extension: Some(false), ..ResponseOptions::default() };
-    assert_eq!(stapling.end(Revocable::Plain, ignored).await, Connected);
+    for place in [Place::Response, Place::Entry] {
+        let critical = ResponseOptions { extension: Some((place, true)), ..ResponseOptions::default() };
+        assert!(matches!(refused(stapling.authority.response(&critical)).await, OcspError::Unsupported { .. }));
+        let ignored = ResponseOptions { extension: Some((place, false)), ..ResponseOptions::default() };
+        assert_eq!(stapling.end(Revocable::Plain, ignored).await, Connected);
+    }
 }
 
 #[tokio::test]

@@ -84,6 +84,15 @@ fn times_are_kept_to_the_second() {
 }
 
 #[test]
+fn another_type_of_response_is_none() {
+    const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
+    let at = GOOD.windows(BASIC.len()).position(|bytes| bytes == BASIC).unwrap();
+    let mut other = GOOD.to_vec();
+    other[at + BASIC.len() - 1] = 2;
+    assert_eq!(OcspResponse::read(&other), Err(OcspError::Unsupported { what: "a type" }));
+}
+
+#[test]
 fn of_what_is_cut_off_nothing_is_read() {
     for der in [GOOD, REVOKED, UNKNOWN] {
         for end in 0..der.len() {

@@ -37,6 +37,8 @@ pub enum Revocable {
     WithImpostor,
     /// One of the authority between, whose certificate follows.
     WithChain,
+    /// One of the authority below that, whose certificate follows, and then that of the authority between.
+    WithLongChain,
 }
 
 /// Who gives out certificates.
@@ -46,6 +48,8 @@ pub enum Issuing {
     Authority,
     /// One that the authority has made an authority.
     Between,
+    /// One that the authority between has made an authority.
+    Below,
     /// One with a name of its own that nobody trusts.
     Other,
     /// One with the authority's name and another key.
@@ -85,6 +89,15 @@ pub enum Said {
     Unknown,
 }
 
+/// Where extensions may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the response.
+    Response,
+    /// In what it says of a certificate.
+    Entry,
+}
+
 /// A response. By default it is right, of [`Revocable::Plain`], and says that all is good for a day.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseOptions {
@@ -106,8 +119,12 @@ pub struct ResponseOptions {
     pub holds: Option<i64>,
     /// Whether a bit of what is signed has changed.
     pub forged: bool,
-    /// Whether it has an extension that nobody knows, and whether that is critical.
-    pub extension: Option<bool>,
+    /// Where it has an extension that nobody knows, if it has one, and whether that is critical.
+    pub extension: Option<(Place, bool)>,
+    /// Whether it names somebody else as its signer.
+    pub misnamed: bool,
+    /// How many certificates of other delegates, with the same name and rights, come before a delegate's.
+    pub namesakes: usize,
 }
 
 impl Default for ResponseOptions {
@@ -123,6 +140,8 @@ impl Default for ResponseOptions {
             holds: Some(86_400),
             forged: false,
             extension: None,
+            misnamed: false,
+            namesakes: 0,
         }
     }
 }
@@ -132,6 +151,7 @@ pub struct OcspAuthority {
     folder: Folder,
     authority: Issuer,
     between: Issuer,
+    below: Issuer,
     other: Issuer,
     impostor: Issuer,
 }
@@ -150,16 +170,18 @@ impl OcspAuthority {
         let authority = Issuer::self_signed(authority_parameters("wharf authority"), KeyPair::generate()?)?;
         let between = authority_parameters("authority between");
         let between = Issuer::signed_by(between, KeyPair::generate()?, &authority)?;
+        let below = Issuer::signed_by(authority_parameters("authority below"), KeyPair::generate()?, &between)?;
         let other = Issuer::self_signed(authority_parameters("other authority"), KeyPair::generate()?)?;
         let impostor = Issuer::self_signed(authority_parameters("wharf authority"), KeyPair::generate()?)?;
-        let made = Self { folder: Folder::create("ocsp")?, authority, between, other, impostor };
+        let made = Self { folder: Folder::create("ocsp")?, authority, between, below, other, impostor };
         fs::write(made.authority_file(), made.authority.pem())?;
         for (revocable, issuer, feature, following) in [
-            (Revocable::Plain, &made.authority, None, None),
-            (Revocable::MustStaple, &made.authority, Some(5), None),
-            (Revocable::OtherFeature, &made.authority, Some(17), None),
-            (Revocable::WithImpostor, &made.authority, None, Some(&made.impostor)),
-            (Revocable::WithChain, &made.between, None, Some(&made.between)),
+            (Revocable::Plain, &made.authority, None, vec![]),
+            (Revocable::MustStaple, &made.authority, Some(5), vec![]),
+            (Revocable::OtherFeature, &made.authority, Some(17), vec![]),
+            (Revocable::WithImpostor, &made.authority, None, vec![&made.impostor]),
+            (Revocable::WithChain, &made.between, None, vec![&made.between]),
+            (Revocable::WithLongChain, &made.below, None, vec![&made.below, &made.between]),
         ] {
             let key = KeyPair::generate()?;
             let mut parameters = server_parameters(&["localhost", "127.0.0.1", "::1"])?;
@@ -168,7 +190,7 @@ impl OcspAuthority {
             let features = features.map(|list| CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 24], list));
             parameters.custom_extensions.extend(features);
             let certificate = parameters.signed_by(&key, issuer)?.pem();
-            let following = following.map(|issuer| issuer.pem()).unwrap_or_default();
+            let following = following.iter().map(|issuer| issuer.pem()).collect::<String>();
             fs::write(made.file(revocable), [certificate, following, key.serialize_pem()].concat())?;
         }
         Ok(made)
@@ -199,14 +221,14 @@ impl OcspAuthority {
     fn try_response(&self, options: &ResponseOptions) -> Result<Vec<u8>, Failed> {
         let now = i64::try_from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs())?;
         let issuer = self.issuer(options.issuer);
-        let extension = |tag| match options.extension {
-            None => Vec::new(),
-            Some(critical) => {
+        let extension = |place| match options.extension {
+            Some((wanted, critical)) if wanted == place => {
                 let critical = if critical { element(0x01, &[&[0xff]]) } else { Vec::new() };
                 let extension =
                     element(0x30, &[&element(0x06, &[&[0x2a, 0x03]]), &critical, &element(0x04, &[b"nothing"])]);
-                element(tag, &[&element(0x30, &[&extension])])
+                element(0xa1, &[&element(0x30, &[&extension])])
             }
+            _ => Vec::new(),
         };
         let (hash, algorithm): (HashOf, &[u8]) = match options.sha256 {
             false => (|bytes| Sha1::digest(bytes).to_vec(), &[0x2b, 0x0e, 0x03, 0x02, 0x1a]),
@@ -231,36 +253,52 @@ impl OcspAuthority {
                 Said::Revoked => element(0xa1, &[&time_element(now - 2 * 86_400)?]),
                 Said::Unknown => element(0x82, &[]),
             };
-            entries.extend(element(0x30, &[&identifier, &said, &this_update, &next_update, &extension(0xa1)]));
+            entries.extend(element(0x30, &[&identifier, &said, &this_update, &next_update, &extension(Place::Entry)]));
         }
 
         let delegate_key = KeyPair::generate()?;
-        let (signer_name, key, certificate) = match options.signer {
+        let mut certificates = Vec::new();
+        let (mut signer_name, key) = match options.signer {
             Signer::Issuer(issuing) => {
                 let issuer = self.issuer(issuing);
-                (name(issuer.der())?, issuer.key(), None)
+                (name(issuer.der())?, issuer.key())
             }
             Signer::Delegate(issuing, delegate) => {
-                let certificate = delegate_parameters(delegate).signed_by(&delegate_key, self.issuer(issuing))?;
-                (name(certificate.der())?, &delegate_key, Some(certificate.der().to_vec()))
+                let issuer = self.issuer(issuing);
+                for _ in 0..options.namesakes {
+                    let namesake = delegate_parameters(delegate).signed_by(&KeyPair::generate()?, issuer)?;
+                    certificates.extend_from_slice(namesake.der());
+                }
+                let certificate = delegate_parameters(delegate).signed_by(&delegate_key, issuer)?;
+                certificates.extend_from_slice(certificate.der());
+                (name(certificate.der())?, &delegate_key)
             }
         };
+        let mut key_hash = Sha1::digest(key.der_bytes()).to_vec();
+        if options.misnamed {
+            signer_name = name(self.other.der())?;
+            key_hash = Sha1::digest(self.other.key().der_bytes()).to_vec();
+        }
         let responder = match options.by_key {
             false => element(0xa1, &[&signer_name]),
-            true => element(0xa2, &[&element(0x04, &[Sha1::digest(key.der_bytes()).as_slice()])]),
+            true => element(0xa2, &[&element(0x04, &[&key_hash])]),
         };
         let produced = time_element(now)?;
-        let mut signed = element(0x30, &[&responder, &produced, &element(0x30, &[&entries]), &extension(0xa1)]);
+        let mut signed =
+            element(0x30, &[&responder, &produced, &element(0x30, &[&entries]), &extension(Place::Response)]);
         let signature = key.sign(&signed)?;
         if options.forged {
             // The last digit of the time at which it was signed, before the Z: another second, and all else is right.
             let end = signed.windows(produced.len()).position(|bytes| bytes == produced).ok_or("it holds its time")?;
             signed[end + produced.len() - 2] ^= 1;
         }
-        let certificates = certificate.map(|certificate| element(0xa0, &[&element(0x30, &[&certificate])]));
+        let certificates = match certificates.is_empty() {
+            true => Vec::new(),
+            false => element(0xa0, &[&element(0x30, &[&certificates])]),
+        };
         let ecdsa_with_sha256 = element(0x30, &[&element(0x06, &[&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02]])]);
         let signature = element(0x03, &[&[0], &signature]);
-        let basic = element(0x30, &[&signed, &ecdsa_with_sha256, &signature, &certificates.unwrap_or_default()]);
+        let basic = element(0x30, &[&signed, &ecdsa_with_sha256, &signature, &certificates]);
         let kind = element(0x06, &[&[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01]]);
         let bytes = element(0xa0, &[&element(0x30, &[&kind, &element(0x04, &[&basic])])]);
         Ok(element(0x30, &[&element(0x0a, &[&[0]]), &bytes]))
@@ -270,6 +308,7 @@ impl OcspAuthority {
         match issuing {
             Issuing::Authority => &self.authority,
             Issuing::Between => &self.between,
+            Issuing::Below => &self.below,
             Issuing::Other => &self.other,
             Issuing::Impostor => &self.impostor,
         }
