@@ -2,7 +2,6 @@
 
 use wharf::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKey, ResponderId, Status};
 
-use super::as_it_is;
 use crate::Target;
 use crate::seeds::{CERTIFICATES, OCSP_RESPONSES};
 
