@@ -269,11 +269,17 @@ async fn a_mongod_with_users_and_tls_is_used_by_a_connection_string() {
     let mongod = Mongod::start(MongodOptions { auth: true, tls: Some(tls), ..MongodOptions::default() }).unwrap();
     let authority = certificates.file(Pem::Authority).display().to_string().replace('/', "%2F");
     let uri = |user: &str| format!("mongodb://{user}localhost:{}/?tls=true&tlsCAFile={authority}", mongod.port());
-    // By the localhost exception. The user may read and no more.
-    let create = doc! { "createUser": "app", "pwd": "p@ss/word", "roles": [{ "role": "read", "db": "test" }] };
-    let pool = Options::parse(&uri("")).unwrap().endpoint().unwrap().pool().build().unwrap();
-    pool.ready();
-    pool.run_command("admin", &RawDocumentBuf::try_from(create).unwrap()).await.unwrap();
+    // The first one by the localhost exception; the other may read and no more.
+    for (as_user, user, roles) in [
+        ("", doc! { "createUser": "root", "pwd": "root" }, doc! { "role": "root", "db": "admin" }),
+        ("root:root@", doc! { "createUser": "app", "pwd": "p@ss/word" }, doc! { "role": "read", "db": "test" }),
+    ] {
+        let mut create = user;
+        create.insert("roles", vec![roles]);
+        let pool = Options::parse(&uri(as_user)).unwrap().endpoint().unwrap().pool().build().unwrap();
+        pool.ready();
+        pool.run_command("admin", &RawDocumentBuf::try_from(create).unwrap()).await.unwrap();
+    }
 
     let mut command = quickstart();
     command
