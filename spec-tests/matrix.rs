@@ -1,15 +1,15 @@
 //! Every real component, in a pool, and together with the others.
 //!
-//! This is the plan of all tests that run against real components, wherever they are: for each component what must work, and
-//! what must be said when it does not. Those of this file are named by their module, others by file and module, without
-//! `spec-tests/`.
+//! This is the plan of all tests that run against real components, wherever they are: for each component what must
+//! work, and what must be said when it does not. Those of this file are named by their module, others by file and
+//! module, without `spec-tests/`.
 //!
 //! | what | component | test |
 //! | --- | --- | --- |
 //! | a pool works | SCRAM, TLS | `pools::users_are_let_in_through_tls_by_each_mechanism` |
 //! | | SCRAM | `auth/mongod::a_pool_is_authenticated_whatever_number_of_connections_it_opens` |
 //! | | client certificates, X509 | `pools::a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is` |
-//! | | X509, resumed sessions | `pools::the_connections_of_a_pool_that_prove_themselves_by_a_certificate_resume_sessions` |
+//! | | X509, resumed sessions | `pools::connections_that_prove_themselves_by_a_certificate_resume_sessions` |
 //! | | compressors | `pools::each_compressor_is_used_within_tls_after_authentication` |
 //! | | | `commands/real::every_compressor_is_used_in_both_directions` |
 //! | | Unix socket | `pools::a_unix_socket_is_pooled_too` |
@@ -44,21 +44,22 @@
 //! | | SCRAM, each message | `auth/interrupted::a_server_that_falls_silent_is_given_up_at_the_connect_timeout` |
 //! | | X509, PLAIN | `silent::mechanisms_of_one_message_are_given_up_in_time` |
 //! | | AWS, OIDC | `cloud_auth/limits` |
-//! | a close at any byte | TLS, hello, SCRAM, replies | `interrupted::a_server_that_closes_at_any_byte_is_reported_by_its_stage_and_costs_no_connection` |
+//! | a close at any byte | TLS, hello, SCRAM, replies | `interrupted::a_server_that_closes_at_any_byte_is_reported_by_its_stage` |
 //! | | TLS | `transport/interrupted::a_mongod_that_closes_at_any_byte_may_be_overloaded` |
 //! | | hello | `endpoint/establishing::a_hello_cut_at_any_byte_is_a_network_error` |
 //! | | SCRAM, each message | `auth/interrupted::a_connection_closed_at_any_byte_of_any_reply_is_a_network_error` |
 //! | | X509, PLAIN | `silent::mechanisms_of_one_message_fail_whatever_part_of_the_reply_there_is` |
 //! | | replies of commands | `endpoint/commands::a_reply_cut_at_any_byte_is_a_network_error` |
-//! | | SOCKS5, each message | `silent::a_proxy_that_falls_silent_at_any_message_says_nothing_about_the_server` |
+//! | | SOCKS5 | `silent::a_proxy_that_closes_at_any_byte_says_nothing_about_the_server` |
 //! | cancelled commands | TLS, each compressor | `salvage::cancelled_commands_cost_no_connection_whatever_they_travel_in` |
 //! | | none of them, many more | `salvage/storm::a_storm_of_cancellations_opens_no_connection` |
 //! | reauthentication | SCRAM, TLS, zstd | `reauthentication::a_command_is_run_once_more_and_not_twice` |
 //! | | | `reauthentication::who_cannot_be_authenticated_again_is_told_so_and_the_connection_is_closed` |
+//! | | PLAIN, whatever ends it | `reauthentication::what_ends_the_second_authentication_is_what_is_reported` |
 //!
-//! Everywhere the labels of overload are asserted: there for what the network does to the connection up to the end of hello,
-//! and absent for names, proxies, certificates, and authentication (CMAP, "Backpressure-enabled"). A mongod that objects
-//! to a client's certificate closes without a word, which nobody can tell from overload.
+//! Everywhere the labels of overload are asserted: there for what the network does to the connection up to the end of
+//! hello, and absent for names, proxies, certificates, and authentication (CMAP, "Backpressure-enabled"). A mongod that
+//! objects to a client's certificate closes without a word, which nobody can tell from overload.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::collections::HashMap;
@@ -211,8 +212,8 @@ async fn run(pool: &Pool<Endpoint>, database: &str, command: Document) -> Result
     tokio::time::timeout(AGES, pool.run_command(database, &command)).await.expect("it ends by itself")
 }
 
-/// Uses a pool of these options as applications do: several connections at a time, commands on each, and again after they
-/// were checked in. Returns the user that the server takes them for.
+/// Uses a pool of these options as applications do: several connections at a time, commands on each, and again after
+/// they were checked in. Returns the user that the server takes them for.
 async fn use_pool(options: Options) -> Option<String> {
     const AT_A_TIME: u32 = 3;
     let counts = EventCounts::new();
@@ -272,8 +273,8 @@ async fn refused(options: Options) -> (ConnectionError, bool) {
     (error, clears)
 }
 
-/// As [`refused`], with the stage and the labels there must be. Only an error without labels of overload clears the pool, and
-/// only such an error: the error of a name or a proxy says nothing about the server, but neither is it known to be overload.
+/// As [`refused`], with the stage and the labels there must be. All errors but those with the labels of overload clear the
+/// pool: that of a name or a proxy says nothing about the server, but it is not known to be overload either.
 async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> ConnectionError {
     let (error, clears) = refused(options).await;
     assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");
@@ -285,4 +286,20 @@ async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> Conne
 #[track_caller]
 fn cause<E: StdError + 'static>(error: &ConnectionError) -> &E {
     error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {error:?}"))
+}
+
+/// The plan at the top names tests that there are.
+#[test]
+fn the_table_names_tests_that_there_are() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("spec-tests");
+    let rows = include_str!("matrix.rs").lines().filter(|line| line.starts_with("//! |"));
+    let names: Vec<_> = rows.flat_map(|row| row.split('`').skip(1).step_by(2)).collect();
+    assert!(names.len() > 40, "{names:?}");
+    for name in names {
+        let (file, test) = name.split_once("::").unwrap_or((name, ""));
+        let of_this = folder.join("matrix").join(file).with_extension("rs");
+        let path = if of_this.exists() { of_this } else { folder.join(file).with_extension("rs") };
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {path:?}: {error}"));
+        assert!(test.is_empty() || text.contains(&format!("fn {test}(")), "{name} is not in {path:?}");
+    }
 }

@@ -144,7 +144,7 @@ async fn a_clients_certificate_that_a_server_objects_to_is_no_overload() {
 }
 
 #[tokio::test]
-async fn the_connections_of_a_pool_that_prove_themselves_by_a_certificate_resume_sessions() {
+async fn connections_that_prove_themselves_by_a_certificate_resume_sessions() {
     let certificates = Certificates::create().unwrap();
     let script = || -> Script {
         Box::new(|command| match &*name(command) {

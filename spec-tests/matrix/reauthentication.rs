@@ -1,5 +1,7 @@
 //! Connections that a real server wants to be authenticated again (error 391).
 
+use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
+
 use super::*;
 
 const EXPIRED: i32 = 391;
@@ -77,4 +79,59 @@ async fn without_a_user_there_is_nothing_to_be_done_again() {
     let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
     assert_eq!(error.command_failure().unwrap().command_error().unwrap().code, EXPIRED);
     run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
+}
+
+/// A server that lets everybody in by PLAIN, refuses every command of a connection with 391, and then does this about the
+/// second authentication.
+async fn refusing_again(second: Answer) -> ScriptedServer {
+    let empty = || bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: Vec::new() };
+    let script = move || -> Script {
+        let (second, mut authenticated) = (second.clone(), false);
+        Box::new(move |command| match &*name(command) {
+            "isMaster" => Answer::Reply(doc! { "ok": 1, "maxWireVersion": 21, "minWireVersion": 0 }),
+            "saslStart" if !std::mem::replace(&mut authenticated, true) => {
+                Answer::Reply(doc! { "ok": 1, "conversationId": 1, "done": true, "payload": empty() })
+            }
+            "saslStart" => second.clone(),
+            _ => Answer::Reply(doc! { "ok": 0, "code": EXPIRED, "errmsg": "expired" }),
+        })
+    };
+    ScriptedServer::start(script).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_ends_the_second_authentication_is_what_is_reported() {
+    let refusal = |code: i32, labels: &[&str]| {
+        Answer::Reply(doc! { "ok": 0, "code": code, "errmsg": "no", "errorLabels": labels.to_vec() })
+    };
+    // Whether it is a network error, a timeout, clears the pool, marks the server, and is retryable.
+    for (second, expected) in [
+        (Answer::Close, [true, false, true, true, false]),
+        (Answer::Cut(doc! { "ok": 1 }, 20), [true, false, true, true, false]),
+        (Answer::Hang, [false, true, false, false, false]),
+        (refusal(18, &[]), [false, false, false, false, false]),
+        (refusal(EXPIRED, &[]), [false, false, false, false, false]),
+        (refusal(91, &[]), [false, false, true, true, false]),
+        (refusal(10107, &[]), [false, false, false, true, false]),
+        (refusal(462, &["SystemOverloadedError", "RetryableError"]), [false, false, false, false, true]),
+    ] {
+        let server = refusing_again(second.clone()).await;
+        let credential = Credential::new("app", "secret").mechanism(Mechanism::Plain);
+        let options = Options::new([&*server.address()]).unwrap().credential(credential);
+        let pool = pool_of(options.connect_timeout(Duration::from_millis(400)));
+        let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
+        let failure = error.command_failure().unwrap();
+        assert!(matches!(failure, CommandFailure::Reauthentication { .. }), "{error}");
+        let found = [
+            failure.is_network_error(),
+            error.is_timeout(),
+            error.clears_pool(),
+            error.marks_server_unknown(),
+            error.is_retryable(),
+        ];
+        assert_eq!(found, expected, "{second:?}: {error}");
+        assert_eq!(server.command_names(), ["isMaster", "saslStart", "ping", "saslStart"]);
+        assert_eq!(pool.clear_after(&error), expected[2]);
+        assert_eq!(pool.status().total, 0);
+    }
 }

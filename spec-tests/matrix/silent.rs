@@ -61,6 +61,26 @@ async fn a_proxy_that_falls_silent_at_any_message_says_nothing_about_the_server(
     }
 }
 
+#[tokio::test]
+async fn a_proxy_that_closes_at_any_byte_says_nothing_about_the_server() {
+    let secured = Secured::shared().await;
+    let address = secured.mongod.address();
+    let chain = Chain::new(secured, address, None).await;
+    let relay = Relay::start(SocketAddr::from(([127, 0, 0, 1], chain.proxy.port()))).await.unwrap();
+    let mut options = chain.options("", "").await.unwrap();
+    options.proxy.as_mut().unwrap().port = relay.address().port();
+    // The method, the login, and the reply.
+    const ANSWERS: u64 = 2 + 2 + 10;
+    for bytes in 0..ANSWERS {
+        relay.cut_after(Direction::ToClient, bytes);
+        let error = assert_refused(options.clone(), Stage::Proxy, Labels::NONE).await;
+        cause::<ProxyFailed>(&error);
+    }
+    // From there on it is the server's connection.
+    relay.cut_after(Direction::ToClient, ANSWERS);
+    assert_refused(options, Stage::Tls, OVERLOADED).await;
+}
+
 /// A server that knows nothing of speculation, and does this about the message of authentication, whose reply this is.
 async fn one_message(last: impl Fn(Document) -> Answer + Clone + Send + 'static) -> ScriptedServer {
     let script = move || -> Script {
