@@ -39,7 +39,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let pool_options = arguments.pool_options(of_uri)?;
     if let Place::Given(options) = &place {
         // The files that it names are read now, before anything is connected or printed.
-        options.endpoint().map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
+        options.endpoint().map(drop).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
     }
     let server = Server::start(place).await?;
     println!("Server: {server}");
