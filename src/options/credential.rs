@@ -24,7 +24,9 @@ use super::{InvalidOption, Secret};
 pub struct Credential {
     /// The user's name.
     pub username: Option<String>,
-    /// The user's password.
+    /// The user's password. A name without one is a valid credential, and a valid connection string
+    /// (`mongodb://ada@localhost`), but where no mechanism is named,
+    /// [`Options::endpoint`](super::Options::endpoint) refuses it, because SCRAM needs a password.
     pub password: Option<Secret>,
     /// `authSource`: the database that the user is defined in, where one was named: see
     /// [`effective_source`](Self::effective_source) for the defaults.
@@ -51,7 +53,9 @@ pub enum Mechanism {
     ScramSha256,
     /// `MONGODB-X509`: the client's TLS certificate.
     MongoDbX509,
-    /// `PLAIN`: LDAP, in clear text within TLS.
+    /// `PLAIN`: LDAP. The password goes over the wire in clear text, readable by whoever is on the way to the server, unless
+    /// the connection is in TLS ([`Options::tls`](super::Options::tls)) or is a Unix domain socket's. wharf does not insist on
+    /// TLS, because the specification does not, and the way may be safe by other means: turn it on.
     Plain,
     /// `MONGODB-AWS`: an identity of Amazon Web Services.
     MongoDbAws,
@@ -147,7 +151,8 @@ impl Credential {
     /// One of `authMechanismProperties`. Names are case-insensitive; of one that is set twice the last counts.
     ///
     /// `MONGODB-OIDC` knows `ENVIRONMENT` (`azure`, `gcp` or `k8s`) and `TOKEN_RESOURCE` (a URI, for `azure` and
-    /// `gcp`, which need it). A connection string cannot give a `TOKEN_RESOURCE` with a comma, but this can. `GSSAPI` knows
+    /// `gcp`, which need it). A `TOKEN_RESOURCE` can contain colons, here and in connection strings: a property's name ends
+    /// at the first. One with a comma must be given here, because a connection string cannot. `GSSAPI` knows
     /// `SERVICE_NAME`, `CANONICALIZE_HOST_NAME` (`none`, `forward` or `forwardAndReverse`), `SERVICE_REALM` and
     /// `SERVICE_HOST`. The other mechanisms know none.
     pub fn mechanism_property(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {

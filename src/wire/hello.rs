@@ -1,5 +1,7 @@
 //! The first command on every connection, and what its reply says about the server (MongoDB Handshake).
 
+use std::fmt;
+
 use bson::oid::ObjectId;
 use bson::raw::cstr;
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
@@ -14,6 +16,9 @@ pub const MIN_WIRE_VERSION: i32 = 8;
 
 /// The newest wire version that wharf works with: MongoDB 8.0's.
 pub const MAX_WIRE_VERSION: i32 = 25;
+
+/// The field of hello, and of its reply, that the first message of an authentication travels in.
+const SPECULATIVE_AUTHENTICATE: &str = "speculativeAuthenticate";
 
 /// What a client says in its first command.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +75,9 @@ impl Request<'_> {
 }
 
 /// A server's reply to the handshake: the limits and the identity of this one connection.
-#[derive(Debug, Clone, PartialEq)]
+///
+/// Debug output leaves out the reply to `speculativeAuthenticate`, which is part of a proof of identity.
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HelloReply {
     /// `minWireVersion`; 0 if the server does not say.
@@ -146,7 +153,7 @@ impl HelloReply {
     /// `speculativeAuthenticate`: the reply to the command of that name, if the server heeded it.
     #[must_use]
     pub fn speculative_authenticate(&self) -> Option<&RawDocument> {
-        self.document.get("speculativeAuthenticate").ok().flatten().and_then(RawBsonRef::as_document)
+        self.document.get(SPECULATIVE_AUTHENTICATE).ok().flatten().and_then(RawBsonRef::as_document)
     }
 
     /// Whether the server is an arbiter (SDAM's "RSArbiter"), which has no users.
@@ -188,6 +195,50 @@ impl HelloReply {
     /// [`LoadBalancingUnsupported`] if the reply does not name one.
     pub fn required_service_id(&self) -> Result<ObjectId, LoadBalancingUnsupported> {
         self.service_id.ok_or(LoadBalancingUnsupported)
+    }
+}
+
+impl fmt::Debug for HelloReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Taken apart, so that no new field is forgotten.
+        let Self {
+            min_wire_version,
+            max_wire_version,
+            max_message_size,
+            max_document_size,
+            max_write_batch_size,
+            logical_session_timeout_minutes,
+            hello_ok,
+            server_connection_id,
+            service_id,
+            compressors,
+            sasl_supported_mechanisms,
+            document,
+        } = self;
+        f.debug_struct("HelloReply")
+            .field("min_wire_version", min_wire_version)
+            .field("max_wire_version", max_wire_version)
+            .field("max_message_size", max_message_size)
+            .field("max_document_size", max_document_size)
+            .field("max_write_batch_size", max_write_batch_size)
+            .field("logical_session_timeout_minutes", logical_session_timeout_minutes)
+            .field("hello_ok", hello_ok)
+            .field("server_connection_id", server_connection_id)
+            .field("service_id", service_id)
+            .field("compressors", compressors)
+            .field("sasl_supported_mechanisms", sasl_supported_mechanisms)
+            .field("document", &Shown(document))
+            .finish()
+    }
+}
+
+/// The elements of a hello reply that may be shown.
+struct Shown<'a>(&'a RawDocument);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let elements = self.0.into_iter().flatten().map(|(name, value)| (name.as_str(), value));
+        f.debug_map().entries(elements.filter(|(name, _)| *name != SPECULATIVE_AUTHENTICATE)).finish()
     }
 }
 
@@ -344,6 +395,21 @@ mod tests {
         assert_eq!((reply.hello_ok, reply.server_connection_id, reply.service_id), (true, Some(5), Some(id)));
         assert_eq!(reply.logical_session_timeout_minutes, Some(30));
         assert_eq!(reply.topology_version().unwrap().get_i64("counter").ok(), Some(1));
+    }
+
+    #[test]
+    fn what_is_printed_of_a_reply_is_all_but_the_authentication() {
+        let document = rawdoc! {
+            "maxWireVersion": 17, "setName": "rs", "speculativeAuthenticate": { "payload": "a proof" }, "me": "here",
+        };
+        let printed = format!("{:?}", HelloReply::read(document).unwrap());
+        for part in ["max_wire_version: 17", "\"setName\": ", "\"rs\"", "\"me\": "] {
+            assert!(printed.contains(part), "no {part} in {printed}");
+        }
+        let proof: String = "a proof".bytes().map(|byte| format!("{byte:02x}")).collect();
+        for part in ["speculativeAuthenticate", "a proof", &proof] {
+            assert!(!printed.contains(part), "{part} in {printed}");
+        }
     }
 
     #[test]
