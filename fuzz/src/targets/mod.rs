@@ -4,11 +4,12 @@ mod addresses;
 mod authentication;
 mod messages;
 mod replies;
+mod uri;
 
 use crate::Target;
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     messages::HEADER,
     messages::OP_MSG,
     messages::COMPRESSED,
@@ -19,6 +20,7 @@ pub const TARGETS: [Target; 10] = [
     authentication::SCRAM_FIRST,
     authentication::SCRAM_FINAL,
     addresses::ADDRESS,
+    uri::URI,
 ];
 
 /// Leaves an input as it is.
