@@ -251,6 +251,13 @@ impl Credential {
         }
     }
 
+    /// What is shown of a property's name, which may be the rest of a secret whose comma is not percent-encoded.
+    pub(super) fn shown_property(name: &str) -> &str {
+        const LONGEST: usize = 32;
+        let is_name = name.len() <= LONGEST && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+        if is_name { name } else { "(not shown)" }
+    }
+
     fn check_properties(&self, with: &str, known: &[&str]) -> Result<(), InvalidOption> {
         let unknown = |name: &str| !known.iter().any(|known| known.eq_ignore_ascii_case(name));
         match self.mechanism_properties.iter().find(|(name, _)| unknown(name)) {
@@ -260,7 +267,7 @@ impl Credential {
                     [] => format!("left out with {with}"),
                     known => format!("of {} with {with}", known.join(", ")),
                 };
-                Err(InvalidOption::new("authMechanismProperties", name, allowed))
+                Err(InvalidOption::new("authMechanismProperties", Self::shown_property(name), allowed))
             }
         }
     }
