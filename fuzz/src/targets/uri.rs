@@ -59,13 +59,13 @@ pub const URI: Target = Target {
 fn uri(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     // Where the password is one, and nothing else as well.
-    let only_a_password = text.strip_prefix(BEGINNING).is_some_and(|rest| !rest.contains(PASSWORD));
+    let only_a_password = text.strip_prefix(BEGINNING).is_some_and(|rest| !has_password(rest));
     let options = match Options::parse(text) {
         Ok(options) => options,
         Err(error) => {
             let shown = format!("{error} {error:?}");
             // Also where the password stands in a wrong place, as one that is not percent-encoded makes it do.
-            let elsewhere = text.replace(":hunter2secret@", "").contains(PASSWORD);
+            let elsewhere = has_password(&text.replace(":hunter2secret@", ""));
             assert!(elsewhere || !shown.contains(PASSWORD), "{text:?}: {shown}");
             return false;
         }
@@ -75,4 +75,17 @@ fn uri(bytes: &[u8]) -> bool {
     let shown = format!("{options:?} {:?}", options.warnings());
     assert!(!(only_a_password && shown.contains(PASSWORD)), "{text:?}: {shown}");
     true
+}
+
+/// Whether the password is in the text as it may be shown: without percent-encoding, and a host in lower case.
+fn has_password(text: &str) -> bool {
+    let (mut plain, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, after @ ..] = rest {
+        let digits = after.first_chunk::<2>().filter(|_| *first == b'%');
+        let escaped = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        plain.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&plain).to_lowercase().contains(PASSWORD)
 }
