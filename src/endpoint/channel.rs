@@ -1,5 +1,6 @@
 //! Requests and replies over a stream of bytes, as exchanges that can be left and taken up again.
 
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +27,6 @@ pub(super) const KEPT_CAPACITY: usize = 256 * 1024;
 /// An exchange is a state of the channel, not of a future: [`begin`](Self::begin) encodes the request,
 /// [`advance`](Self::advance) makes one write or one read, as often as it takes, and [`take_reply`](Self::take_reply)
 /// ends it. Whoever stops in between loses nothing, and somebody else may go on ([`drain`](Self::drain)).
-#[derive(Debug)]
 pub(super) struct Channel {
     pub(super) transport: Transport,
     pub(super) limits: Limits,
@@ -82,7 +82,7 @@ pub(super) struct Awaited {
 }
 
 /// A command as it goes over the channel.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
     pub database: &'a str,
     pub body: &'a RawDocument,
@@ -101,6 +101,20 @@ pub(super) struct Reply {
     is_plain: bool,
     /// Whether another one follows by itself.
     pub more_to_come: bool,
+}
+
+/// Commands and replies are the application's, and may hold what nobody is to see: only their lengths are shown.
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("transport", &self.transport)
+            .field("limits", &self.limits)
+            .field("compressor", &self.compressor)
+            .field("phase", &self.phase)
+            .field("outgoing_bytes", &self.outgoing.len())
+            .field("incoming_bytes", &self.incoming.len())
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why a request has no reply.

@@ -208,7 +208,7 @@ impl Endpoint {
         let hello = self.handshake.make(&mut channel, self.address(), load_balanced, &speculation, deadline).await;
         // What was speculated may be a token, and is still in the buffers.
         channel.wipe();
-        let hello = hello?;
+        let mut hello = hello?;
         if let Some(identify) = place.identify {
             let refuse = |error| EstablishError::unlabelled(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
@@ -220,6 +220,7 @@ impl Endpoint {
             }
             None => None,
         };
+        hello.forget_speculation();
         Ok(EndpointConnection::new(Opened {
             address: Arc::clone(&self.address.text),
             options: Arc::clone(&self.options),
