@@ -63,6 +63,11 @@ pub struct Options {
     pub server_api: Option<ServerApi>,
     /// `connectTimeoutMS`: how long the whole establishment of a connection may take, from resolving the server's name to
     /// the end of authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
+    ///
+    /// The specification (CSOT, "Server Selection" and "Background Connection Pooling") gives the commands of the handshake
+    /// and of authentication `timeoutMS` instead, each anew, or without it `socketTimeoutMS`. wharf gives them what is left
+    /// of this limit, because a connection is opened for the pool and not for one operation: an operation whose own time is
+    /// up leaves, and the connection is established all the same.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long a read or a write on a connection may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.
