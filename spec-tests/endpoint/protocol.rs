@@ -82,6 +82,21 @@ async fn refusal(reply: impl FnOnce(Header) -> Vec<u8> + Send + 'static) -> Wire
 }
 
 #[tokio::test]
+async fn before_a_connection_is_established_no_room_is_made_for_long_replies() {
+    const MOST: u32 = 1024 * 1024;
+    let claiming = |message_length: u32| {
+        refusal(move |request| {
+            let mut reply = successful(request, Flags::NONE, &[]);
+            reply[..4].copy_from_slice(&message_length.to_le_bytes());
+            reply.resize(reply.len() + 1, 0);
+            reply
+        })
+    };
+    let WireError::Length { value, most, .. } = claiming(MOST + 1).await else { panic!("another refusal") };
+    assert_eq!((value, most), (i64::from(MOST) + 1, u64::from(MOST)));
+}
+
+#[tokio::test]
 async fn a_reply_with_a_checksum_is_accepted_if_it_matches() {
     let connecting = answering(|request| successful(request, Flags::CHECKSUM_PRESENT, &[])).await;
     assert!(connecting.connect().await.is_ok());

@@ -13,10 +13,14 @@ use crate::options::Compressor;
 use crate::pool::Fit;
 use crate::wire::header::{self, Header};
 use crate::wire::op_msg::{self, OutgoingSequence};
-use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Message, Outgoing, WireError, compressed};
+use crate::wire::{Flags, HelloReply, Limits, Message, Outgoing, WireError, compressed};
 
 /// How many bytes a read has room for at least, so that a reply of common size takes one.
 const READ_AHEAD: usize = 4 * 1024;
+
+/// The limits that hold until the connection is established: nobody knows yet who is at the other end, and all that is
+/// said until then is short.
+pub(super) const HANDSHAKE_LIMITS: Limits = Limits { max_message_size: 1024 * 1024, max_document_size: 1024 * 1024 };
 
 /// The greatest capacity in bytes that each buffer keeps between two commands. A pool has many connections, most of
 /// them idle, and one large message is no reason to hold its room for good.
@@ -135,14 +139,14 @@ impl From<WireError> for ExchangeError {
 }
 
 impl Channel {
-    /// A channel with the limits that hold until the server has told its own.
+    /// A channel with [`HANDSHAKE_LIMITS`].
     ///
     /// `appended` are BSON elements that every command is to carry, hello and those of authentication included
     /// ([`server_api::elements`](crate::wire::server_api::elements)).
     pub fn new(transport: Transport, appended: Arc<[u8]>) -> Self {
         Self {
             transport,
-            limits: Limits { max_message_size: DEFAULT_MAX_MESSAGE_SIZE, max_document_size: 16 * 1024 * 1024 },
+            limits: HANDSHAKE_LIMITS,
             appended,
             compressor: None,
             last_request_id: 0,

@@ -75,7 +75,7 @@ impl Handshake {
         hello.agreed_compressor(&self.compressors)
     }
 
-    /// Makes the handshake on a new channel, which from then on is held to the server's limits.
+    /// Makes the handshake on a new channel.
     pub async fn make(
         &self,
         channel: &mut Channel,
@@ -108,7 +108,6 @@ impl Handshake {
         if let Err(incompatible) = hello.check_compatible(address) {
             return Err(EstablishError::unlabelled(Stage::Hello, incompatible));
         }
-        channel.set_limits(&hello);
         Ok(hello)
     }
 }
