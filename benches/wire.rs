@@ -1,4 +1,5 @@
-//! What messages cost: encoding, decoding, checksums and compressors, by size, and what all of it allocates.
+//! What messages cost: encoding, decoding, checksums and compressors, by size, and what all of it allocates; and what
+//! a whole command does.
 //!
 //! `cargo bench --bench wire` runs criterion over every case, and then all cases in turns, from which it prints a table:
 //! nanoseconds and allocations for each message, bytes for each nanosecond, and for compressors the share of the bytes
@@ -9,6 +10,8 @@
 //! The bytes of a message are those that travel without compression. zstd's library has an allocator of its own, which
 //! is not counted here but ruled out by `spec-tests/instructions/wire.rs`.
 
+#[path = "wire/commands.rs"]
+mod commands;
 #[path = "../spec-tests/allocations/counting.rs"]
 mod counting;
 #[path = "wire/messages.rs"]
@@ -82,6 +85,7 @@ fn cases() -> Vec<Case> {
         }
     }
     cases.push(hello());
+    cases.extend(commands::cases());
     cases
 }
 

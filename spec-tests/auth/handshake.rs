@@ -1,6 +1,6 @@
 //! What hello says (MongoDB Handshake specification), as servers see it.
 
-use wharf::{Compressor, DriverInfo, ServerApi, ServerApiVersion};
+use wharf::{DriverInfo, ServerApi, ServerApiVersion};
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 use super::scripted_scram::hello;
@@ -84,7 +84,7 @@ async fn the_command_is_hello_where_a_server_api_is_declared_and_every_command_d
 #[tokio::test]
 async fn compressors_are_offered_in_the_order_of_the_options() {
     let server = saying(doc! {}).await;
-    let compressors = [Compressor::Zlib { level: 1 }, Compressor::Snappy];
+    let compressors = [wharf::Compressor::Zlib { level: 1 }, wharf::Compressor::Snappy];
     let options = Options::new([&*server.address()]).unwrap().compressors(compressors);
     drop(options.endpoint().unwrap().connect().await.unwrap());
     let offered = server.commands()[0].get_array("compression").unwrap().clone();

@@ -3,9 +3,8 @@
 use std::hint::black_box;
 
 use bson::rawdoc;
-use wharf::Compressor;
 use wharf::wire::op_msg::encode;
-use wharf::wire::{Flags, Limits, Message, Outgoing, compressed};
+use wharf::wire::{Flags, Limits, Message, Outgoing};
 
 use crate::callgrind::{Cost, cost_of_a_round};
 
@@ -76,8 +75,9 @@ fn zstd_allocates_nothing() {
         for _ in 0..rounds {
             packed.clear();
             again.clear();
-            compressed::compress(&plain, Compressor::Zstd, LIMITS.max_message_size, &mut packed).unwrap();
-            compressed::decompress(&packed, LIMITS.max_message_size, &mut again).unwrap();
+            wharf::wire::compressed::compress(&plain, wharf::Compressor::Zstd, LIMITS.max_message_size, &mut packed)
+                .unwrap();
+            wharf::wire::compressed::decompress(&packed, LIMITS.max_message_size, &mut again).unwrap();
         }
     });
     println!("{cost}");

@@ -108,7 +108,7 @@ impl Codec {
         outcome
     }
 
-    #[allow(unused_variables, reason = "without any compressor")]
+    #[allow(unused_variables, clippy::ptr_arg, reason = "without any compressor")]
     fn append_compressed(
         &mut self,
         content: &[u8],

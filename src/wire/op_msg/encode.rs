@@ -32,7 +32,8 @@ pub struct Outgoing<'a> {
 ///
 /// let documents = vec![rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }];
 /// let owned = OutgoingSequence::new("documents", &documents);
-/// let borrowed = OutgoingSequence::new("documents", &[&*documents[1], &*documents[0]]);
+/// let in_another_order = [&*documents[1], &*documents[0]];
+/// let borrowed = OutgoingSequence::new("documents", &in_another_order);
 /// # let _ = (owned, borrowed);
 /// ```
 #[derive(Debug, Clone, Copy)]
