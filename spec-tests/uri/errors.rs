@@ -87,6 +87,10 @@ fn what_does_not_go_together_is_refused_by_name() {
             "maxStalenessSeconds is 90, but must be left out with readPreference=primary",
         ),
         ("mongodb://a/?minPoolSize=101", "minPoolSize is 101, but must be 0 to maxPoolSize (100)"),
+        (
+            "mongodb://a/?proxyHost=http%3A%2F%2Fproxy",
+            "proxyHost is something else, but must be a name or an IP address alone",
+        ),
         ("mongodb://a/?proxyPort=1", "proxyHost is not given, but must be given with proxyPort"),
         (
             "mongodb://a/?proxyHost=h&proxyUsername=u",
@@ -163,6 +167,8 @@ fn a_password_is_not_repeated_wherever_it_ends_up() {
         "mongodb+srv://a.b.c/?srvMaxHosts=1&replicaSet=ada:hunter2@x",
         "mongodb+srv://a.b.c/?srvAllowedHostsSuffix=hunter2@x",
         "mongodb+srv://a.b.c/?srvServiceName=hunter2@x",
+        "mongodb://host/?proxyHost=socks5%3A%2F%2Fada%3Ahunter2%40proxy",
+        "mongodb://host/?proxyHost=ada%3Ahunter2%40proxy",
         // The rest of a secret in an option.
         "mongodb://host/?proxyHost=h&proxyUsername=u&proxyPassword=a&hunter2",
         "mongodb://host/?proxyHost=h&proxyUsername=u&PROXYPASSWORD=a&hunter2=b",
