@@ -4,6 +4,10 @@ use super::{InvalidOption, Secret};
 
 /// A user's name, its proof, and the mechanism that carries it (Authentication specification, "MongoCredential").
 ///
+/// A server that says it is an arbiter is not authenticated with, because it has no users (Authentication specification,
+/// "Authentication Handshake"). With SCRAM that also means that it has not proven that it knows the password: where TLS
+/// does not tell who the server is, look at [`EndpointConnection::hello`](crate::EndpointConnection::hello).
+///
 /// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses what the mechanism lacks and
 /// what it has no use for.
 ///
@@ -51,11 +55,12 @@ pub enum Mechanism {
     ScramSha256,
     /// `MONGODB-X509`: the client's TLS certificate.
     MongoDbX509,
-    /// `PLAIN`: LDAP, in clear text within TLS.
+    /// `PLAIN`: LDAP. The password is sent as it is, so use it within TLS; the specification does not demand that, and
+    /// neither does wharf.
     Plain,
     /// `MONGODB-AWS`: an identity of Amazon Web Services.
     MongoDbAws,
-    /// `MONGODB-OIDC`: an access token of an identity provider.
+    /// `MONGODB-OIDC`: an access token of an identity provider. It is sent as it is, so use it within TLS, as `PLAIN`.
     MongoDbOidc,
     /// `GSSAPI`: Kerberos. Connection strings may name it, but wharf does not implement it.
     Gssapi,

@@ -52,7 +52,8 @@ pub struct Options {
     /// `tls` (or `ssl`): how connections are secured. By default they are not.
     ///
     /// A connection string secures them if it says `tls=true`, or begins with `mongodb+srv://`, or gives any option that
-    /// begins with `tls`; and never if it says `tls=false`.
+    /// begins with `tls`; and never if it says `tls=false`. A value of `tls` that is neither true nor false is ignored, as
+    /// the specification wants it, and then nothing is secured: look at [`warnings`](Self::warnings).
     pub tls: Option<TlsOptions>,
     /// The proxy that all TCP connections go through. By default there is none.
     pub proxy: Option<ProxyOptions>,
