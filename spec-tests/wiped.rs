@@ -89,7 +89,7 @@ fn connection_strings() {
         concat!("mongodb://user:", "correct-horse-battery-staple", "%@host"),
         concat!("mongodb://user:", "correct-horse-battery-staple", "@"),
     ] {
-        drop(Options::parse(uri).map(|options| options.clone()));
+        drop(Options::parse(uri).map(|options| (options.clone(), options)));
         assert_nothing_found(uri);
     }
 }
