@@ -38,6 +38,8 @@ pub(super) struct Channel {
     appended: Arc<[u8]>,
     /// Agreed on in the handshake.
     compressor: Option<Compressor>,
+    /// Whether replies may be compressed, by whatever compressor: since compressors were offered.
+    accepts_compressed: bool,
     last_request_id: i32,
     pub(super) phase: Phase,
     pub(super) outgoing: Vec<u8>,
@@ -149,6 +151,7 @@ impl Channel {
             limits: HANDSHAKE_LIMITS,
             appended,
             compressor: None,
+            accepts_compressed: false,
             last_request_id: 0,
             phase: Phase::Idle,
             outgoing: Vec::new(),
@@ -164,7 +167,13 @@ impl Channel {
         self.limits = Limits { max_message_size, max_document_size };
     }
 
-    /// Compresses later requests, but for those that must not be, and accepts compressed replies.
+    /// Accepts compressed replies from now on: a server that is offered compressors may compress each of its replies,
+    /// the one to that offer included (OP_COMPRESSED specification, "MongoDB Handshake Amendment").
+    pub fn accept_compressed(&mut self) {
+        self.accepts_compressed = true;
+    }
+
+    /// Compresses later requests, but for those that must not be.
     pub fn set_compressor(&mut self, compressor: Option<Compressor>) {
         self.compressor = compressor;
     }
@@ -424,7 +433,7 @@ impl Channel {
     }
 
     fn check_header(&self, header: Header, awaited: Awaited) -> Result<(), WireError> {
-        let is_compressed = header.op_code == compressed::OP_CODE && self.compressor.is_some();
+        let is_compressed = header.op_code == compressed::OP_CODE && self.accepts_compressed;
         if header.op_code != op_msg::OP_CODE && !is_compressed {
             return Err(WireError::OpCode { value: header.op_code, allowed: op_msg::OP_CODE });
         }

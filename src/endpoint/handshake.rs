@@ -93,6 +93,9 @@ impl Handshake {
             supported_mechanisms_of: speculation.supported_mechanisms_of.as_deref(),
             speculative_authenticate: speculation.command.as_ref().map(Wiped::document),
         };
+        if !self.compressors.is_empty() {
+            channel.accept_compressed();
+        }
         // What is speculated may be a token.
         let command = Wiped::new(request.command());
         let document = match deadline.bound(channel.exchange("admin", command.document())).await {
