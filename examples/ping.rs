@@ -1,14 +1,15 @@
-//! The ten lines of the README, but for the name of the application, against a server at localhost:27017.
+//! The ten lines of the README: `MONGODB_URI=mongodb://... cargo run --example ping`, or a server at localhost:27017.
 
 use bson::rawdoc;
-use wharf::Endpoint;
+use wharf::Options;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let pool = Endpoint::new("localhost:27017")?.pool().build()?;
+    let uri = std::env::var("MONGODB_URI").unwrap_or_else(|_| "mongodb://localhost".to_owned());
+    let options = Options::from_uri(&uri).await?;
+    let pool = options.endpoint()?.pool().build()?;
     pool.ready();
-    let mut connection = pool.check_out().await?;
-    let reply = connection.run_command("admin", &rawdoc! { "ping": 1 }).await?;
+    let reply = pool.run_command("admin", &rawdoc! { "ping": 1 }).await?;
     println!("{reply:?}");
-    Ok(())
+    Ok(()) // dropping the pool closes it
 }

@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
 use wharf::{
-    CheckOutError, Clear, Connection, Establish, EstablishError, Establishing, Phase, Pool, PoolEvent, PoolOptions,
+    CheckOutError, Clear, Connection, Establish, EstablishError, Establishing, Fit, Phase, Pool, PoolEvent, PoolOptions,
 };
 
 /// Counts, in atomics only: a lock could be held by a thread that the child does not have.
@@ -32,6 +33,8 @@ struct Counters {
     /// `PoolCleared` events whose subscriber has found the pool cleared.
     cleared_in_use: AtomicU32,
     pool_closed: AtomicU32,
+    /// Ends a recovery. Not touched where the parent has other threads.
+    recovered: Notify,
 }
 
 fn read(counter: &AtomicU32) -> u32 {
@@ -45,6 +48,7 @@ fn count(counter: &AtomicU32) {
 struct MockConnection {
     process: u32,
     mock: Mock,
+    unfinished: bool,
 }
 
 impl MockConnection {
@@ -66,7 +70,16 @@ impl Establish for Mock {
 
     async fn establish(&self, _: Establishing) -> Result<MockConnection, EstablishError> {
         count(&self.0.established);
-        Ok(MockConnection { process: process::id(), mock: self.clone() })
+        Ok(MockConnection { process: process::id(), mock: self.clone(), unfinished: false })
+    }
+
+    fn fit(&self, connection: &MockConnection) -> Fit {
+        if connection.unfinished { Fit::Unfinished } else { Fit::Good }
+    }
+
+    async fn recover(&self, connection: &mut MockConnection) {
+        self.0.recovered.notified().await;
+        connection.unfinished = false;
     }
 
     fn close(&self, connection: MockConnection) {
@@ -87,6 +100,7 @@ const FORKS: usize = 20;
 fn a_forked_child_starts_anew_and_the_parent_goes_on() {
     a_paused_pool_stays_paused_and_a_closed_one_closed();
     a_child_without_a_runtime_gets_its_background_task_with_one();
+    a_recovery_is_the_parents_also_where_the_child_inherits_its_task();
     // With few tasks there are always available connections; with many there is always a queue.
     for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {
         let mut parent = Parent::new(tasks);
@@ -145,6 +159,64 @@ fn a_child_without_a_runtime_gets_its_background_task_with_one() {
         })
     });
     parent.end();
+}
+
+/// A runtime on one thread goes on in the child, and with it the task that brings the parent's connection to the end of a
+/// command.
+fn a_recovery_is_the_parents_also_where_the_child_inherits_its_task() {
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let mock = Mock::default();
+    let counters = &mock.0;
+    let pool = runtime.block_on(async {
+        let pool = Pool::builder("mock:27017", mock.clone()).build().unwrap();
+        pool.ready();
+        pool.check_out().await.unwrap().unfinished = true;
+        // The task begins to wait.
+        while pool.status().pending > 0 {
+            tokio::task::yield_now().await;
+        }
+        settle().await;
+        pool
+    });
+    assert_eq!((pool.status().in_use, pool.status().available), (1, 0));
+    for child in ["that looks at its pool first", "that runs the task first"] {
+        in_child(child, || {
+            let first = |pool: &Pool<Mock>| {
+                let status = pool.status();
+                let anew = (status.phase, status.generation, status.total) == (Phase::Paused, 1, 0);
+                if anew { Ok(()) } else { Err(Wrong::NotPausedOneGenerationLater) }
+            };
+            if child == "that looks at its pool first" {
+                first(&pool)?;
+            }
+            counters.recovered.notify_one();
+            runtime.block_on(settle());
+            first(&pool)?;
+            if (read(&counters.abandoned), read(&counters.closed), read(&counters.violated)) != (1, 0, 0) {
+                return Err(Wrong::Violated);
+            }
+            runtime.block_on(async {
+                pool.ready();
+                let connection = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
+                if connection.is_ours() { Ok(()) } else { Err(Wrong::AParentsConnection) }
+            })
+        });
+    }
+    counters.recovered.notify_one();
+    runtime.block_on(async {
+        settle().await;
+        assert_eq!((pool.status().in_use, pool.status().available), (0, 1));
+        let connection = pool.check_out().await.unwrap();
+        assert!(connection.is_ours() && connection.id() == 1 && !connection.unfinished);
+    });
+    assert_eq!((read(&counters.abandoned), read(&counters.closed), read(&counters.violated)), (0, 0, 0));
+}
+
+/// Lets every task of a runtime on one thread run that can.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
 }
 
 struct Parent {

@@ -1,4 +1,5 @@
-//! The quickstart example as a user runs it: from the command line, against its embedded server.
+//! The quickstart example as a user runs it: from the command line, against its embedded server, and against those of
+//! connection strings.
 #![cfg(not(loom))]
 
 use std::collections::BTreeMap;
@@ -7,8 +8,18 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{self, Command, Output, Stdio};
 use std::str;
+use std::time::Duration;
 
+use bson::oid::ObjectId;
+use bson::{RawDocumentBuf, doc};
 use serde_json::Value;
+use wharf::Options;
+use wharf_testbed::certificates::{Certificates, Pem};
+use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
+use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};
+
+/// What ends a test that would otherwise never end.
+const AGES: Duration = Duration::from_secs(60);
 
 /// The example, which `cargo test` builds before it runs any test.
 fn quickstart() -> Command {
@@ -138,20 +149,163 @@ fn a_value_that_cannot_work_is_refused_with_what_is_allowed() {
 }
 
 #[test]
-fn a_connection_string_beyond_host_and_port_is_refused_without_repeating_it() {
-    let supported = "supports mongodb://host:port";
-    for (uri, part) in [
-        ("mongodb+srv://secret.example.com", "does not begin with mongodb://"),
-        ("mongodb://user:secret@localhost", "has a user name"),
-        ("mongodb://localhost/?secret=true", "has options"),
-        ("mongodb://localhost/secret", "has a database name"),
-        ("mongodb://secret,localhost", "has several hosts"),
-        ("mongodb://localhost:0", "host or host:port, where port is 1 to 65535"),
-    ] {
-        assert_refused(quickstart().env("MONGODB_URI", uri), &["MONGODB_URI", part, supported]);
+fn a_connection_string_that_cannot_work_is_refused_without_repeating_a_password() {
+    let refusals: [(&str, &[&str]); 9] = [
+        ("localhost:27017", &["scheme is missing", "mongodb:// or mongodb+srv://"]),
+        ("mongodb://user:secret@local@host", &["username or password"]),
+        ("mongodb://user@localhost", &["password is not given", "SCRAM"]),
+        (
+            "mongodb://user:secret@localhost/?authMechanism=GSSAPI",
+            &["authMechanism is GSSAPI", "does not implement it"],
+        ),
+        ("mongodb://user:secret@localhost/?authMechanism=SECRET", &["authMechanism"]),
+        ("mongodb://user:secret@localhost:0", &["hosts is"]),
+        ("mongodb://user:secret@localhost/?tlsCAFile=%2Fnone.pem", &["tlsCAFile", "/none.pem", "No such file"]),
+        ("mongodb://user:secret@a,b/?loadBalanced=true", &["loadBalanced is true", "several hosts"]),
+        ("mongodb://user:secret@localhost/?minPoolSize=5&maxPoolSize=4", &["minPoolSize is 5", "0 to maxPoolSize (4)"]),
+    ];
+    for (uri, parts) in refusals {
+        assert_refused(quickstart().env("MONGODB_URI", uri), &[&["MONGODB_URI: "], parts].concat());
         let output = quickstart().env("MONGODB_URI", uri).output().unwrap();
-        assert!(!text(&output.stderr).contains("secret"));
+        assert!(!text(&output.stderr).contains("secret"), "{}", text(&output.stderr));
     }
+    let of_two = ["--host", "c"];
+    let command = &mut quickstart();
+    assert_refused(command.args(of_two).env("MONGODB_URI", "mongodb://a,b"), &["--host", "a:27017, b:27017"]);
+    assert_refused(quickstart().args(of_two), &["--host", "MONGODB_URI"]);
+    let smaller = ["--max-pool-size", "4"];
+    let uri = "mongodb://localhost/?minPoolSize=5";
+    assert_refused(quickstart().args(smaller).env("MONGODB_URI", uri), &["MONGODB_URI: minPoolSize is 5"]);
+}
+
+/// Runs to the end, which comes by itself.
+async fn run(command: Command) -> Output {
+    let mut command = tokio::process::Command::from(command);
+    tokio::time::timeout(AGES, command.kill_on_drop(true).output()).await.expect("it ends by itself").unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_string_gives_options_and_the_command_line_overrides_them() {
+    let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
+    let file = Scratch::new("uri-events.jsonl");
+    let pool = "minPoolSize=3&maxPoolSize=7&maxConnecting=5&maxIdleTimeMS=60000";
+    let uri =
+        format!("mongodb://{}/?{pool}&appName=load&compressors=zlib&nonsense=1&ssl=true&ssl=false", server.address());
+    let mut command = quickstart();
+    let arguments = ["--seconds", "1", "--tasks", "20", "--max-pool-size", "9", "--events"];
+    command.args(arguments).arg(&file.0).env("MONGODB_URI", uri);
+    let output = run(command).await;
+    // Of two that contradict each other there is no last one.
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+
+    let uri = format!("mongodb://{}/?{pool}&appName=load&compressors=zlib&nonsense=1", server.address());
+    let mut command = quickstart();
+    command.args(arguments).arg(&file.0).env("MONGODB_URI", uri);
+    let output = run(command).await;
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(number(stdout, "errors"), 0, "{stdout}");
+    assert!(number(stdout, "operations") > 0, "{stdout}");
+    assert!(stdout.contains(&format!("at {}, without TLS, from MONGODB_URI", server.address())), "{stdout}");
+    assert!(stderr.contains("warning: MONGODB_URI: Unsupported option \"nonsense\" is ignored"), "{stderr}");
+    let events = fs::read_to_string(&file.0).unwrap();
+    let created: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
+    let expected = serde_json::json!({
+        "maxPoolSize": 9, "minPoolSize": 3, "maxConnecting": 5, "maxIdleTimeMS": 60_000,
+    });
+    assert_eq!(created["options"], expected);
+    let hello = server.counters().last_handshake.unwrap();
+    let application = hello.get_document("client").unwrap().get_document("application").unwrap();
+    assert_eq!(application.get_str("name").unwrap(), "load");
+    assert_eq!(hello.get_array("compression").unwrap(), &["zlib".into()]);
+}
+
+#[tokio::test]
+async fn of_several_servers_one_is_used_and_the_user_is_told_which() {
+    let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
+    let address = server.address();
+    let run_with = async |uri: String, arguments: &[&str]| {
+        let mut command = quickstart();
+        command.args(["--seconds", "1", "--tasks", "2"]).args(arguments).env("MONGODB_URI", uri);
+        run(command).await
+    };
+    let output = run_with(format!("mongodb://{address},nonexistent.invalid/?replicaSet=rs"), &[]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told =
+        format!("names 2 servers. wharf has no client over several servers yet, so only the first is used: {address}");
+    assert!(text(&output.stderr).contains(&told), "{}", text(&output.stderr));
+
+    let output = run_with(format!("mongodb://nonexistent.invalid,{address}"), &["--host", &address]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!text(&output.stderr).contains("names 2 servers"), "{}", text(&output.stderr));
+
+    let output = run_with(format!("mongodb://nonexistent.invalid,{address}"), &[]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("nonexistent.invalid:27017 cannot be used: "), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn a_load_balancer_is_used_as_one() {
+    let service_ids = vec![ObjectId::new(), ObjectId::new()];
+    let server = EmbeddedServer::start(EmbeddedOptions { service_ids, ..EmbeddedOptions::default() }).await.unwrap();
+    let mut command = quickstart();
+    let uri = format!("mongodb://{}/?loadBalanced=true", server.address());
+    command.args(["--seconds", "1", "--tasks", "20"]).env("MONGODB_URI", uri);
+    let output = run(command).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(number(text(&output.stdout), "errors"), 0);
+    let counters = server.counters();
+    assert_eq!((counters.commands("isMaster"), counters.commands("hello")), (0, counters.connections_opened));
+}
+
+#[tokio::test]
+async fn a_mongod_with_users_and_tls_is_used_by_a_connection_string() {
+    let certificates = Certificates::create().unwrap();
+    let tls = MongodTls {
+        certificate_key_file: certificates.file(Pem::Server),
+        ca_file: certificates.file(Pem::Authority),
+        require_client_certificate: false,
+    };
+    let mongod = Mongod::start(MongodOptions { auth: true, tls: Some(tls), ..MongodOptions::default() }).unwrap();
+    let authority = certificates.file(Pem::Authority).display().to_string().replace('/', "%2F");
+    let uri = |user: &str| format!("mongodb://{user}localhost:{}/?tls=true&tlsCAFile={authority}", mongod.port());
+    // The first one by the localhost exception; the other may read and no more.
+    for (as_user, user, roles) in [
+        ("", doc! { "createUser": "root", "pwd": "root" }, doc! { "role": "root", "db": "admin" }),
+        ("root:root@", doc! { "createUser": "app", "pwd": "p@ss/word" }, doc! { "role": "read", "db": "test" }),
+    ] {
+        let mut create = user;
+        create.insert("roles", vec![roles]);
+        let pool = Options::parse(&uri(as_user)).unwrap().endpoint().unwrap().pool().build().unwrap();
+        pool.ready();
+        pool.run_command("admin", &RawDocumentBuf::try_from(create).unwrap()).await.unwrap();
+    }
+
+    let mut command = quickstart();
+    command
+        .args(["--seconds", "1", "--tasks", "20", "--max-pool-size", "4"])
+        .env("MONGODB_URI", uri("app:p%40ss%2Fword@"));
+    let output = run(command).await;
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert_eq!(number(stdout, "errors"), 0, "{stdout}");
+    assert!(number(stdout, "operations") > 0, "{stdout}");
+    assert!(stdout.contains("with TLS, from MONGODB_URI"), "{stdout}");
+    assert!(stdout.contains("The pool is closed, with 0 connections left. The server goes on."), "{stdout}");
+    assert!(!format!("{stdout}{stderr}").contains("ss/word"), "{stdout}\n{stderr}");
+
+    // It does not begin, however long it was to take.
+    let mut command = quickstart();
+    command.args(["--seconds", "86400"]).env("MONGODB_URI", uri("app:p%40ss%2Fwrong@"));
+    let output = run(command).await;
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    for part in
+        [&format!("localhost:{} cannot be used: ", mongod.port()), "user \"app\" of database \"admin\"", "error 18"]
+    {
+        assert!(stderr.contains(part), "no {part:?} in {stderr}");
+    }
+    assert!(!format!("{stdout}{stderr}").contains("ss/wrong"), "{stdout}\n{stderr}");
 }
 
 #[test]
@@ -161,7 +315,7 @@ fn a_server_that_is_not_there_is_named() {
     let output = quickstart().env("MONGODB_URI", format!("mongodb://127.0.0.1:{port}")).output().unwrap();
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains(&format!("cannot reach the server at 127.0.0.1:{port}: ")), "{stderr}");
+    assert!(stderr.contains(&format!("the server at 127.0.0.1:{port} cannot be used: ")), "{stderr}");
 }
 
 #[cfg(unix)]

@@ -28,6 +28,8 @@ mod files;
 mod interrupted;
 #[path = "transport/proxy.rs"]
 mod proxy;
+#[path = "transport/revocation.rs"]
+mod revocation;
 #[path = "transport/server_certificates.rs"]
 mod server_certificates;
 #[path = "transport/sessions.rs"]

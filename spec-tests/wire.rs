@@ -14,6 +14,8 @@ use wharf::wire::op_msg::OutgoingSequence;
 use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg, reply};
 use wharf_testbed::mongod;
 
+#[path = "wire/ocsp.rs"]
+mod ocsp;
 #[path = "wire/op_compressed.rs"]
 mod op_compressed;
 #[path = "wire/op_msg.rs"]

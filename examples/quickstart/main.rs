@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use wharf::telemetry::{EventCounts, JsonLines};
-use wharf::{Endpoint, Options, Pool};
+use wharf::{Endpoint, Pool, PoolOptions};
 
-use arguments::{Arguments, Mistake};
+use arguments::{Arguments, Mistake, Place};
 use load::Load;
 use report::Progress;
 use server::Server;
@@ -34,16 +34,20 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
-    let options = arguments.pool_options()?;
-    let place = arguments.place()?;
+    let place = arguments.place().await?;
+    let of_uri = if let Place::Given(options) = &place { options.pool.clone() } else { PoolOptions::default() };
+    let pool_options = arguments.pool_options(of_uri)?;
+    if let Place::Given(options) = &place {
+        // The files that it names are read now, before anything is connected or printed.
+        options.endpoint().map(drop).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
+    }
     let server = Server::start(place).await?;
     println!("Server: {server}");
-    let endpoint = Options::new([server.address().as_str()])?.app_name("wharf quickstart").endpoint()?;
+    let endpoint = server.options()?.endpoint()?;
     // There is no monitor yet that would find out whether the server is there and mark the pool ready.
     if let Err(error) = server::ping(&endpoint).await {
-        let error = format!("cannot reach the server at {}: {error}", endpoint.address());
         server.stop().await?;
-        return Err(error.into());
+        return Err(format!("the server at {} cannot be used: {error}", endpoint.address()).into());
     }
 
     // Not before the server is known to be there: the file may be one of an earlier run.
@@ -58,7 +62,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         },
     };
     let counts = EventCounts::new();
-    let mut builder = endpoint.pool().options(options);
+    let mut builder = endpoint.pool().options(pool_options);
     if let Some(events) = &events {
         builder = builder.subscriber(events.clone());
     }

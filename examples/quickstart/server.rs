@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use bson::{RawArrayBuf, rawdoc};
-use wharf::{Endpoint, EndpointConnection};
+use wharf::{Endpoint, EndpointConnection, OperationError, Options, PoolOptions};
 use wharf_testbed::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 
@@ -17,13 +17,13 @@ pub const DOCUMENTS: u32 = 100;
 pub enum Server {
     Embedded(EmbeddedServer),
     Mongod(Mongod),
-    Given(String),
+    Given(Box<Options>),
 }
 
 impl Server {
     pub async fn start(place: Place) -> Result<Self, Box<dyn Error>> {
         match place {
-            Place::Given(address) => Ok(Self::Given(address)),
+            Place::Given(options) => Ok(Self::Given(options)),
             Place::Embedded => {
                 let options = EmbeddedOptions { documents: DOCUMENTS, ..EmbeddedOptions::default() };
                 Ok(Self::Embedded(EmbeddedServer::start(options).await?))
@@ -37,12 +37,14 @@ impl Server {
         }
     }
 
-    pub fn address(&self) -> String {
-        match self {
-            Self::Embedded(server) => server.address(),
-            Self::Mongod(mongod) => mongod.address().to_string(),
-            Self::Given(address) => address.clone(),
-        }
+    /// How to connect to it.
+    pub fn options(&self) -> Result<Options, Box<dyn Error>> {
+        let options = match self {
+            Self::Embedded(server) => Options::new([&*server.address()])?,
+            Self::Mongod(mongod) => Options::new([&*mongod.address().to_string()])?,
+            Self::Given(options) => (**options).clone(),
+        };
+        Ok(if options.app_name.is_none() { options.app_name("wharf quickstart") } else { options })
     }
 
     /// Stops the server, if it is ours. Returns what has become of it.
@@ -66,19 +68,28 @@ impl Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = self.address();
         match self {
-            Self::Embedded(_) => write!(f, "embedded in this process, at {address} (set MONGODB_URI for another)"),
-            Self::Mongod(mongod) => write!(f, "mongod, started for this run at {address} (process {})", mongod.pid()),
-            Self::Given(_) => write!(f, "at {address}, from MONGODB_URI"),
+            Self::Embedded(server) => {
+                write!(f, "embedded in this process, at {} (set MONGODB_URI for another)", server.address())
+            }
+            Self::Mongod(mongod) => {
+                write!(f, "mongod, started for this run at {} (process {})", mongod.address(), mongod.pid())
+            }
+            Self::Given(options) => {
+                let tls = if options.tls.is_some() { "with" } else { "without" };
+                write!(f, "at {}, {tls} TLS, from MONGODB_URI", options.hosts[0])
+            }
         }
     }
 }
 
-/// Whether the server is there.
-pub async fn ping(endpoint: &Endpoint) -> Result<(), Box<dyn Error>> {
-    endpoint.connect().await?.run_command("admin", &rawdoc! { "ping": 1 }).await?;
-    Ok(())
+/// Whether the server is there, and lets the user in. By a connection of a pool, because there are none to a load balancer
+/// otherwise.
+pub async fn ping(endpoint: &Endpoint) -> Result<(), OperationError> {
+    let options = PoolOptions::default().max_pool_size(1).load_balanced(endpoint.options().is_load_balanced());
+    let pool = endpoint.clone().pool().options(options).build().expect("the options are valid, and there is a runtime");
+    pool.ready();
+    pool.run_command("admin", &rawdoc! { "ping": 1 }).await.map(drop)
 }
 
 /// Makes the collection that the embedded server has from the start.

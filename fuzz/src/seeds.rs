@@ -32,6 +32,22 @@ const COMPRESSED: [&[u8]; 9] = [
     include_bytes!("../corpus/zstd-get-more.bin"),
 ];
 
+/// What OpenSSL 3.0 has said about the second certificate: that it is good, signed by its issuer; that it was revoked,
+/// signed by the third; and that it does not know it, signed by the third, too.
+pub const OCSP_RESPONSES: [&[u8]; 3] = [
+    include_bytes!("../corpus/ocsp-good.bin"),
+    include_bytes!("../corpus/ocsp-revoked-delegated.bin"),
+    include_bytes!("../corpus/ocsp-unknown.bin"),
+];
+
+/// Certificates that OpenSSL 3.0 has made: an authority's, a server's that demands that a response is stapled, and a
+/// responder's.
+pub const CERTIFICATES: [&[u8]; 3] = [
+    include_bytes!("../corpus/certificate-authority.bin"),
+    include_bytes!("../corpus/certificate-must-staple.bin"),
+    include_bytes!("../corpus/certificate-responder.bin"),
+];
+
 /// Messages of the operation `OP_MSG`: replies of a server, and requests.
 pub fn messages() -> Vec<Vec<u8>> {
     let documents: Vec<_> = (0..5).map(|id| rawdoc! { "_id": id, "name": "a".repeat(id as usize) }).collect();

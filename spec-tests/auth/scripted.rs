@@ -228,6 +228,25 @@ fn gssapi_is_refused_before_anything_is_connected() {
 }
 
 #[test]
+fn a_user_without_a_password_is_refused_before_anything_is_connected() {
+    for (uri, mechanism) in [
+        ("mongodb://ada@localhost", "given, because without an authMechanism it is SCRAM"),
+        ("mongodb://ada@localhost/shop?authSource=shop", "given, because without an authMechanism it is SCRAM"),
+    ] {
+        let options: Options = uri.parse().unwrap();
+        let error = options.endpoint().unwrap_err();
+        assert_eq!((error.option, &*error.value, &*error.allowed), ("password", "not given", mechanism));
+    }
+    for mechanism in [Mechanism::ScramSha1, Mechanism::ScramSha256, Mechanism::Plain] {
+        let credential = Credential::of(mechanism).username("ada");
+        let error = Options::new(["localhost"]).unwrap().credential(credential).endpoint().unwrap_err();
+        assert_eq!((error.option, &*error.value), ("password", "not given"));
+    }
+    // An empty one is a password, which only the server can refuse.
+    assert!("mongodb://ada:@localhost".parse::<Options>().unwrap().endpoint().is_ok());
+}
+
+#[test]
 fn a_zero_byte_cannot_be_said_in_plain() {
     for (name, password, option) in [("a\0b", "c", "username"), ("a", "b\0c", "password")] {
         let credential = Credential::new(name, password).mechanism(Mechanism::Plain);

@@ -182,6 +182,13 @@ async fn the_applications_provider_comes_first() {
         // It caches by itself.
         assert_eq!(calls.load(Ordering::Relaxed), asked);
     }
+    // Keys are providers of themselves.
+    let keys = AwsCredentials::new(KEY_ID, SECRET_KEY).session_token(TOKEN);
+    let credential = Credential::of(Mechanism::MongoDbAws).aws_credential_provider(keys);
+    let endpoint = options(&server, credential).endpoint().unwrap();
+    for _ in 0..2 {
+        endpoint.connect().await.unwrap();
+    }
     let shown = format!("{:?}", AwsCredentials::new(KEY_ID, SECRET_KEY).session_token(TOKEN));
     assert!(!shown.contains(SECRET_KEY) && !shown.contains(TOKEN), "{shown}");
 }

@@ -1,5 +1,6 @@
 //! What an error says: where it happened, and what it means for the server and its pool.
 
+use bson::oid::ObjectId;
 use wharf::wire::reply::StateChange;
 use wharf::{Clear, Command, CommandFailure, OperationError, Phase};
 
@@ -26,6 +27,49 @@ async fn an_error_tells_its_connection_and_generation() {
     let mut alone = Endpoint::new(&server.address()).unwrap().connect().await.unwrap();
     let failure = alone.run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
     assert_eq!((failure.origin().connection_id, failure.origin().generation), (None, None));
+}
+
+#[tokio::test]
+async fn in_load_balanced_mode_an_error_tells_its_service_and_the_services_generation() {
+    let services = [ObjectId::new(), ObjectId::new()];
+    let server = EmbeddedServer::start(EmbeddedOptions { service_ids: services.to_vec(), ..Default::default() });
+    let server = server.await.unwrap();
+    let pool = pool_of(options(&server.address()).load_balanced(true));
+    // Dealt in turn: the first and the third connection are of the first service.
+    let mut held = Vec::new();
+    for turn in 0..3 {
+        let connection = pool.check_out().await.unwrap();
+        assert_eq!(connection.service_id(), Some(services[turn % 2]));
+        held.push(connection);
+    }
+    let of = |error: &OperationError| {
+        let origin = error.command_failure().unwrap().origin().clone();
+        (origin.connection_id, origin.service_id, origin.generation)
+    };
+    let refused = held[2].run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
+    assert_eq!(of(&refused), (Some(3), Some(services[0]), Some(0)));
+
+    let close = doc! { "failCommands": ["ping"], "closeConnection": true };
+    // Over a connection that is not load-balanced, which no real balancer allows.
+    set_fail_point(&server, doc! { "times": 2 }, close).await;
+    let mut errors = Vec::new();
+    for connection in [2, 0] {
+        let error = held[connection].run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+        assert_eq!(of(&error), (Some(connection as u64 + 1), Some(services[0]), Some(0)));
+        errors.push(error);
+    }
+    assert!(pool.clear_after(&errors[0]));
+    assert!(!pool.clear_after(&errors[1]), "it is of an older generation of its service now");
+    assert_eq!((pool.status().phase, pool.status().generation), (Phase::Ready, 0), "the pool itself is not cleared");
+    assert_eq!(pool.service(services[0]).map(|(generation, _)| generation), Some(1));
+    assert_eq!(pool.service(services[1]).map(|(generation, _)| generation), Some(0));
+    assert!(held[0].is_stale() && !held[1].is_stale());
+    held[1].run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+
+    // The next of the first service is of its new generation. The fail point's own connection was the fourth.
+    let mut next = pool.check_out().await.unwrap();
+    let refused = next.run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
+    assert_eq!(of(&refused), (Some(4), Some(services[0]), Some(1)));
 }
 
 #[tokio::test]

@@ -124,7 +124,18 @@ impl EndpointConnection {
     /// Runs `command`, and returns the reply of its success.
     ///
     /// Without a time limit it takes as long as the server takes; see [`Command::timeout`]. A reply with `ok: 1` is a
-    /// success also if it has `writeErrors` or a `writeConcernError`: look for them in replies to writes.
+    /// success also if it has `writeErrors` or a `writeConcernError`: look for them in replies to writes. In particular,
+    /// only the `writeConcernError` may say that the server is shutting down or no primary any more (SDAM, "not writable
+    /// primary and node is recovering"): no error reports that, and nothing is cleared. Whoever follows the state of servers
+    /// asks [`reply::state_change`](crate::wire::reply::state_change) about each reply to a write:
+    ///
+    /// ```
+    /// use bson::rawdoc;
+    /// use wharf::wire::reply::{StateChange, state_change};
+    ///
+    /// let reply = rawdoc! { "ok": 1, "n": 1, "writeConcernError": { "code": 91, "errmsg": "shutting down" } };
+    /// assert_eq!(state_change(&reply), Some(StateChange::ShuttingDown));
+    /// ```
     ///
     /// If the server wants the connection to authenticate again (error 391), that is done, and the command run once more.
     ///

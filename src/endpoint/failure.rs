@@ -9,7 +9,7 @@ use bson::RawDocument;
 use bson::oid::ObjectId;
 use thiserror::Error;
 
-use super::authentication::AuthenticationFailed;
+use super::authentication::{AuthenticationCause, AuthenticationFailed};
 use crate::error::Labels;
 use crate::wire::reply::StateChange;
 use crate::wire::{CommandError, WireError};
@@ -73,7 +73,8 @@ pub enum CommandFailure {
         /// Where it happened.
         origin: Box<Origin>,
     },
-    /// The server wanted the connection to authenticate again (error 391), and that failed. The connection is closed.
+    /// The server wanted the connection to authenticate again (error 391), and that failed. The command was refused with that
+    /// error, and not run once more. The connection is closed.
     #[error("Connection to {origin} could not be authenticated again: {source}")]
     Reauthentication {
         /// Where it happened.
@@ -176,11 +177,31 @@ impl CommandFailure {
         }
     }
 
+    /// The server's error, whether it is about the command or about the authentication before it is run once more.
+    fn server_error(&self) -> Option<&CommandError> {
+        match self {
+            Self::Reauthentication { source, .. } => source.command_error(),
+            _ => self.command_error(),
+        }
+    }
+
+    /// The error of the network, whether it ended the command or the authentication before it is run once more.
+    fn network_error(&self) -> Option<&io::Error> {
+        match self {
+            Self::Network { source, .. } | Self::Lost { source, .. } => Some(source),
+            Self::Reauthentication { source, .. } => match &source.cause {
+                AuthenticationCause::Network(error) => Some(error),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Whether the server gave the error this label. wharf adds none of its own: the specifications label errors of
     /// commands on established connections by what the operation was, which only who made the command knows.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
-        self.command_error().is_some_and(|error| error.has_label(label))
+        self.server_error().is_some_and(|error| error.has_label(label))
     }
 
     /// Whether the command may be tried again, whatever it is: the server says so with the label `RetryableError`, or
@@ -192,8 +213,10 @@ impl CommandFailure {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Lost { .. } | Self::Closed { .. } => true,
-            Self::Command { source, .. } => Labels::RETRYABLE.names().all(|label| source.has_label(label)),
-            Self::Network { .. } | Self::Timeout { .. } | Self::Wire { .. } | Self::Reauthentication { .. } => false,
+            Self::Command { .. } | Self::Reauthentication { .. } => {
+                Labels::RETRYABLE.names().all(|label| self.has_label(label))
+            }
+            Self::Network { .. } | Self::Timeout { .. } | Self::Wire { .. } => false,
         }
     }
 
@@ -203,15 +226,16 @@ impl CommandFailure {
     pub fn is_timeout(&self) -> bool {
         match self {
             Self::Timeout { .. } => true,
-            Self::Network { source, .. } => source.kind() == io::ErrorKind::TimedOut,
-            _ => false,
+            Self::Reauthentication { source, .. } if matches!(source.cause, AuthenticationCause::Timeout(_)) => true,
+            Self::Lost { .. } => false,
+            _ => self.network_error().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut),
         }
     }
 
     /// Whether the network failed, or the server closed the connection, other than by a timeout.
     #[must_use]
     pub fn is_network_error(&self) -> bool {
-        matches!(self, Self::Network { .. } | Self::Lost { .. }) && !self.is_timeout()
+        self.network_error().is_some() && !self.is_timeout()
     }
 
     /// What the error says of the server's state: that it is no primary, or not one to be used (SDAM, "not writable
@@ -221,7 +245,7 @@ impl CommandFailure {
     /// [`reply::state_change`](crate::wire::reply::state_change).
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
-        self.command_error().and_then(CommandError::state_change)
+        self.server_error().and_then(CommandError::state_change)
     }
 
     /// Whether the specifications want the server marked as Unknown: after a network error that is no timeout, and after
@@ -244,6 +268,6 @@ impl CommandFailure {
     /// The `topologyVersion` in the server's error, to tell old news from new.
     #[must_use]
     pub fn topology_version(&self) -> Option<&RawDocument> {
-        self.command_error()?.reply.get_document("topologyVersion").ok()
+        self.server_error()?.reply.get_document("topologyVersion").ok()
     }
 }

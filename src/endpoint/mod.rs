@@ -22,6 +22,7 @@ use crate::error::{EstablishError, Stage};
 use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
 use crate::pool::Fit;
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
+use crate::wire::HelloReply;
 
 mod authentication;
 mod channel;
@@ -53,8 +54,10 @@ pub use transport::{ConnectFailed, FailedAttempt, NoTrustedAuthority, ProxyFaile
 
 #[doc(inline)]
 pub use crate::wire::CommandError;
+#[doc(inline)]
+pub use crate::wire::ocsp::OcspError;
 
-use authentication::{Authenticator, Speculation};
+use authentication::{Authenticator, Speculation, Wiping};
 use channel::Channel;
 use connection::Opened;
 use deadline::Deadline;
@@ -184,6 +187,8 @@ impl Endpoint {
     ///
     /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network or TLS failed),
     ///   [`ConnectFailed`], [`ProxyFailed`], [`NoTrustedAuthority`] or [`ConnectTimeout`];
+    /// - an [`OcspError`]: what the server has stapled about its certificate's revocation, or should have, is not accepted.
+    ///   (A certificate that was revoked is an error of TLS.)
     /// - an [`AuthenticationFailed`];
     /// - a [`CommandError`], an [`IncompatibleServer`](crate::wire::hello::IncompatibleServer) or a
     ///   [`WireError`](crate::wire::WireError): the server's answer to hello.
@@ -205,10 +210,7 @@ impl Endpoint {
             None => Speculation::default(),
         };
         let load_balanced = place.identify.is_some();
-        let hello = self.handshake.make(&mut channel, self.address(), load_balanced, &speculation, deadline).await;
-        // What was speculated may be a token, and is still in the buffers.
-        channel.wipe();
-        let mut hello = hello?;
+        let mut hello = self.greet(&mut channel, load_balanced, &speculation, deadline).await?;
         if let Some(identify) = place.identify {
             let refuse = |error| EstablishError::unlabelled(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
@@ -231,6 +233,19 @@ impl Endpoint {
             hello,
             authentication,
         }))
+    }
+
+    /// Makes the handshake, and leaves nothing of it in the channel's buffers, because what was speculated may be a token:
+    /// not even where the future is dropped in the middle of it.
+    async fn greet(
+        &self,
+        channel: &mut Channel,
+        load_balanced: bool,
+        speculation: &Speculation,
+        deadline: Deadline,
+    ) -> Result<HelloReply, EstablishError> {
+        let channel = Wiping(channel);
+        self.handshake.make(channel.0, self.address(), load_balanced, speculation, deadline).await
     }
 }
 

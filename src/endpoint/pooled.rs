@@ -49,7 +49,8 @@ impl Pool<Endpoint> {
     /// after a server's restart there may be as many of these as there were connections.
     ///
     /// Nothing is cleared and nothing retried that was sent: see [`clear_after`](Self::clear_after) and
-    /// [`OperationError::is_retryable`].
+    /// [`OperationError::is_retryable`]. A reply to a write may be a success and yet say, in its `writeConcernError`, that the
+    /// server is shutting down: ask [`reply::state_change`](crate::wire::reply::state_change).
     ///
     /// # Errors
     ///

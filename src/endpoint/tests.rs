@@ -56,3 +56,35 @@ async fn a_connection_without_load_balancing_has_no_service() {
     let connection = Endpoint::new(&server.address()).unwrap().connect().await.unwrap();
     assert_eq!(connection.hello().service_id, None);
 }
+
+/// A channel to a server that never answers, which is accepted and held by the listener.
+async fn unanswered(credential: crate::options::Credential) -> (Endpoint, Channel, tokio::net::TcpListener) {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let endpoint = Options::new([&*address]).unwrap().credential(credential).endpoint().unwrap();
+    let transport = endpoint.connector.connect(Deadline::after(endpoint.options.connect_timeout)).await.unwrap();
+    (endpoint, Channel::new(transport, [].into()), listener)
+}
+
+#[tokio::test]
+async fn a_hello_that_is_given_up_leaves_nothing_of_its_speculation_in_the_buffers() {
+    let (endpoint, mut channel, _listener) = unanswered(crate::options::Credential::new("ada", "secret")).await;
+    let speculation = endpoint.authenticator.as_ref().unwrap().speculation(&endpoint.address);
+    assert!(speculation.command.is_some());
+    // What is given up has its speculation in the buffer.
+    let made =
+        endpoint.handshake.make(&mut channel, "", false, &speculation, Deadline::after(std::time::Duration::ZERO));
+    assert!(is_left_waiting(made).await);
+    assert!(channel.outgoing.windows(9).any(|window| window == b"saslStart"));
+
+    let (endpoint, mut channel, _listener) = unanswered(crate::options::Credential::new("ada", "secret")).await;
+    let greeting = endpoint.greet(&mut channel, false, &speculation, Deadline::after(std::time::Duration::ZERO));
+    assert!(is_left_waiting(greeting).await);
+    assert_eq!((&channel.outgoing[..], channel.fit()), (&[][..], Fit::Broken));
+}
+
+/// Polls once, and returns whether the future had to wait. It is dropped then.
+async fn is_left_waiting<F: Future>(future: F) -> bool {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await
+}

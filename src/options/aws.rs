@@ -8,6 +8,21 @@ use std::time::SystemTime;
 use super::{CallbackError, CallbackFuture, Credential, Secret};
 
 /// The keys of an identity of Amazon Web Services. Debug output shows neither the secret key nor the token.
+///
+/// It is a provider of itself, for applications that have keys of their own, which the specification forbids to put into
+/// connection strings:
+///
+/// ```
+/// use wharf::{AwsCredentials, Credential, Mechanism, Options};
+///
+/// let keys = AwsCredentials::new("AKIAI44QH8DHBEXAMPLE", "je7MtGbClwBF2Zp9Utk3h3yCo8nvbEXAMPLEKEY");
+/// let credential = Credential::of(Mechanism::MongoDbAws).aws_credential_provider(keys);
+/// let options = Options::parse("mongodb://db.example.com/?tls=true")?.credential(credential);
+/// assert!(options.endpoint().is_ok());
+/// # Ok::<(), wharf::InvalidOption>(())
+/// ```
+///
+/// Keys that change or end want a closure: see [`AwsCredentialProvider`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct AwsCredentials {
@@ -68,6 +83,13 @@ where
 {
     fn credentials(&self) -> CallbackFuture<'_, AwsCredentials> {
         Box::pin(self())
+    }
+}
+
+/// The same keys, whenever they are asked for.
+impl AwsCredentialProvider for AwsCredentials {
+    fn credentials(&self) -> CallbackFuture<'_, AwsCredentials> {
+        Box::pin(std::future::ready(Ok(self.clone())))
     }
 }
 

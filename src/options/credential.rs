@@ -28,7 +28,9 @@ use super::{InvalidOption, Secret};
 pub struct Credential {
     /// The user's name.
     pub username: Option<String>,
-    /// The user's password.
+    /// The user's password. A name without one is a valid credential, and a valid connection string
+    /// (`mongodb://ada@localhost`), but where no mechanism is named,
+    /// [`Options::endpoint`](super::Options::endpoint) refuses it, because SCRAM needs a password.
     pub password: Option<Secret>,
     /// `authSource`: the database that the user is defined in, where one was named: see
     /// [`effective_source`](Self::effective_source) for the defaults.
@@ -55,12 +57,14 @@ pub enum Mechanism {
     ScramSha256,
     /// `MONGODB-X509`: the client's TLS certificate.
     MongoDbX509,
-    /// `PLAIN`: LDAP. The password is sent as it is, so use it within TLS; the specification does not demand that, and
-    /// neither does wharf.
+    /// `PLAIN`: LDAP. The password goes over the wire in clear text, readable by whoever is on the way to the server, unless
+    /// the connection is in TLS ([`Options::tls`](super::Options::tls)) or is a Unix domain socket's. wharf does not insist on
+    /// TLS, because the specification does not, and the way may be safe by other means: turn it on.
     Plain,
     /// `MONGODB-AWS`: an identity of Amazon Web Services.
     MongoDbAws,
-    /// `MONGODB-OIDC`: an access token of an identity provider. It is sent as it is, so use it within TLS, as `PLAIN`.
+    /// `MONGODB-OIDC`: an access token of an identity provider. It is sent as it is, so use TLS, as with
+    /// `PLAIN`.
     MongoDbOidc,
     /// `GSSAPI`: Kerberos. Connection strings may name it, but wharf does not implement it.
     Gssapi,
@@ -152,7 +156,8 @@ impl Credential {
     /// One of `authMechanismProperties`. Names are case-insensitive; of one that is set twice the last counts.
     ///
     /// `MONGODB-OIDC` knows `ENVIRONMENT` (`azure`, `gcp` or `k8s`) and `TOKEN_RESOURCE` (a URI, for `azure` and
-    /// `gcp`, which need it). A connection string cannot give a `TOKEN_RESOURCE` with a comma, but this can. `GSSAPI` knows
+    /// `gcp`, which need it). A `TOKEN_RESOURCE` can contain colons, here and in connection strings: a property's name ends
+    /// at the first. One with a comma must be given here, because a connection string cannot. `GSSAPI` knows
     /// `SERVICE_NAME`, `CANONICALIZE_HOST_NAME` (`none`, `forward` or `forwardAndReverse`), `SERVICE_REALM` and
     /// `SERVICE_HOST`. The other mechanisms know none.
     pub fn mechanism_property(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {

@@ -14,12 +14,32 @@ use super::Secret;
 ///
 /// # Revocation
 ///
-/// wharf does not check whether a certificate was revoked, neither by OCSP nor by revocation lists (OCSP Support
-/// specification, "Documentation Requirements"). rustls asks servers for a stapled OCSP response but has nothing that
-/// verifies it, so it is ignored, also if it says "revoked", and also if it is missing from a certificate that demands one
-/// (Must-Staple): there the mongo shell and drivers that support OCSP refuse to connect, also when the responder is
-/// unavailable, and wharf connects. Whoever uses an authority whose certificates can be revoked by OCSP only, as MongoDB
-/// Atlas may, has no revocation check with wharf.
+/// Servers are asked to staple an OCSP response to their handshake, which says whether their certificate was revoked
+/// (OCSP Support specification; RFC 6960). It is verified: that the certificate's issuer has signed it, or somebody with a
+/// certificate of that issuer for this very purpose, that it is about this certificate, and that it holds now, from a
+/// minute before its `thisUpdate` to its `nextUpdate`, or for a day if it has none.
+///
+/// | the server staples | wharf |
+/// | --- | --- |
+/// | a valid response, "good" | connects |
+/// | a valid response, "revoked" | refuses |
+/// | a valid response, "unknown" | connects: nothing speaks against the certificate |
+/// | anything else, such as a response that has expired, is signed with SHA-1, or says "try later" | refuses |
+/// | nothing, and the certificate demands it (Must-Staple, RFC 7633) | refuses |
+/// | nothing | connects, and does not know whether the certificate was revoked |
+///
+/// What is not checked:
+///
+/// - **No OCSP responder is asked.** The certificate of a server that staples nothing may have been revoked, and wharf
+///   connects, where drivers that support OCSP without stapling refuse. Whoever uses an authority whose certificates can
+///   be revoked by OCSP only, as MongoDB Atlas may, has a revocation check only with servers that staple, as mongod
+///   can from 4.4 on.
+/// - No revocation list is read.
+/// - Only the server's own certificate is looked at: not those of the authorities between, nor a responder's.
+/// - A session that is resumed stands on the check of the connection that it began with.
+///
+/// [`disable_certificate_revocation_check`](Self#structfield.disable_certificate_revocation_check) turns all of it off, as do
+/// [`allow_invalid_certificates`](Self#structfield.allow_invalid_certificates) and [`insecure`](Self::insecure).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
@@ -32,17 +52,17 @@ pub struct TlsOptions {
     pub certificate_key_file: Option<PathBuf>,
     /// `tlsCertificateKeyFilePassword`: what the private key is encrypted with. Ignored if it is not.
     pub certificate_key_file_password: Option<Secret>,
-    /// `tlsAllowInvalidCertificates`: accept any certificate. Whoever is between the two ends can then read and change
+    /// `tlsAllowInvalidCertificates`: accept any certificate, also if it was revoked. Whoever is between the two ends can then read and change
     /// everything. Default `false`.
     pub allow_invalid_certificates: bool,
     /// `tlsAllowInvalidHostnames`: accept a certificate of another name. The chain to an authority is checked all the
     /// same. Needed for TLS at a Unix domain socket, unless nothing is checked. Default `false`.
     pub allow_invalid_hostnames: bool,
     /// `tlsDisableOCSPEndpointCheck`: do not ask the certificate authority whether a certificate was revoked. wharf never
-    /// does, so this changes nothing. Default `false`.
+    /// does, so this changes nothing: what a server staples is verified all the same. Default `false`.
     pub disable_ocsp_endpoint_check: bool,
-    /// `tlsDisableCertificateRevocationCheck`: do not check whether a certificate was revoked. wharf never
-    /// does (see [Revocation](Self#revocation)), so this changes nothing. Default `false`.
+    /// `tlsDisableCertificateRevocationCheck`: do not check whether a certificate was revoked, and accept whatever the
+    /// server staples or does not staple (see [Revocation](Self#revocation)). Default `false`.
     pub disable_certificate_revocation_check: bool,
 }
 

@@ -19,6 +19,9 @@ pub const MIN_WIRE_VERSION: i32 = 8;
 /// The newest wire version that wharf works with: MongoDB 8.0's.
 pub const MAX_WIRE_VERSION: i32 = 25;
 
+/// The field of hello, and of its reply, that the first message of an authentication travels in.
+const SPECULATIVE_AUTHENTICATE: &str = "speculativeAuthenticate";
+
 /// What a client says in its first command. Debug output does not show what is speculated, which may hold a token.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
@@ -91,7 +94,9 @@ impl Request<'_> {
 }
 
 /// A server's reply to the handshake: the limits and the identity of this one connection.
-#[derive(Debug, Clone, PartialEq)]
+///
+/// Debug output leaves out the reply to `speculativeAuthenticate`, which is part of a proof of identity.
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HelloReply {
     /// `minWireVersion`; 0 if the server does not say.
@@ -168,19 +173,20 @@ impl HelloReply {
     /// `speculativeAuthenticate`: the reply to the command of that name, if the server heeded it.
     #[must_use]
     pub fn speculative_authenticate(&self) -> Option<&RawDocument> {
-        self.document.get("speculativeAuthenticate").ok().flatten().and_then(RawBsonRef::as_document)
+        self.document.get(SPECULATIVE_AUTHENTICATE).ok().flatten().and_then(RawBsonRef::as_document)
     }
 
     /// Drops the reply to the speculative command, which is a part of a conversation that may be secret, and wipes the
     /// memory that it was in.
     pub(crate) fn forget_speculation(&mut self) {
-        const FIELD: &str = "speculativeAuthenticate";
-        if matches!(self.document.get(FIELD), Ok(None)) {
+        if matches!(self.document.get(SPECULATIVE_AUTHENTICATE), Ok(None)) {
             return;
         }
         let mut rest = RawDocumentBuf::new();
         // What stands behind an element that cannot be read cannot be told apart from it, and goes with it.
-        for (key, value) in self.document.iter().map_while(Result::ok).filter(|(key, _)| key.as_str() != FIELD) {
+        for (key, value) in
+            self.document.iter().map_while(Result::ok).filter(|(key, _)| key.as_str() != SPECULATIVE_AUTHENTICATE)
+        {
             rest.append(key, value);
         }
         std::mem::replace(&mut self.document, rest).into_bytes().zeroize();
@@ -225,6 +231,50 @@ impl HelloReply {
     /// [`LoadBalancingUnsupported`] if the reply does not name one.
     pub fn required_service_id(&self) -> Result<ObjectId, LoadBalancingUnsupported> {
         self.service_id.ok_or(LoadBalancingUnsupported)
+    }
+}
+
+impl fmt::Debug for HelloReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Taken apart, so that no new field is forgotten.
+        let Self {
+            min_wire_version,
+            max_wire_version,
+            max_message_size,
+            max_document_size,
+            max_write_batch_size,
+            logical_session_timeout_minutes,
+            hello_ok,
+            server_connection_id,
+            service_id,
+            compressors,
+            sasl_supported_mechanisms,
+            document,
+        } = self;
+        f.debug_struct("HelloReply")
+            .field("min_wire_version", min_wire_version)
+            .field("max_wire_version", max_wire_version)
+            .field("max_message_size", max_message_size)
+            .field("max_document_size", max_document_size)
+            .field("max_write_batch_size", max_write_batch_size)
+            .field("logical_session_timeout_minutes", logical_session_timeout_minutes)
+            .field("hello_ok", hello_ok)
+            .field("server_connection_id", server_connection_id)
+            .field("service_id", service_id)
+            .field("compressors", compressors)
+            .field("sasl_supported_mechanisms", sasl_supported_mechanisms)
+            .field("document", &Shown(document))
+            .finish()
+    }
+}
+
+/// The elements of a hello reply that may be shown.
+struct Shown<'a>(&'a RawDocument);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let elements = self.0.into_iter().flatten().map(|(name, value)| (name.as_str(), value));
+        f.debug_map().entries(elements.filter(|(name, _)| *name != SPECULATIVE_AUTHENTICATE)).finish()
     }
 }
 
@@ -397,6 +447,21 @@ mod tests {
         assert_eq!((reply.hello_ok, reply.server_connection_id, reply.service_id), (true, Some(5), Some(id)));
         assert_eq!(reply.logical_session_timeout_minutes, Some(30));
         assert_eq!(reply.topology_version().unwrap().get_i64("counter").ok(), Some(1));
+    }
+
+    #[test]
+    fn what_is_printed_of_a_reply_is_all_but_the_authentication() {
+        let document = rawdoc! {
+            "maxWireVersion": 17, "setName": "rs", "speculativeAuthenticate": { "payload": "a proof" }, "me": "here",
+        };
+        let printed = format!("{:?}", HelloReply::read(document).unwrap());
+        for part in ["max_wire_version: 17", "\"setName\": ", "\"rs\"", "\"me\": "] {
+            assert!(printed.contains(part), "no {part} in {printed}");
+        }
+        let proof: String = "a proof".bytes().map(|byte| format!("{byte:02x}")).collect();
+        for part in ["speculativeAuthenticate", "a proof", &proof] {
+            assert!(!printed.contains(part), "{part} in {printed}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@
 //! - [`server_api`]: what every command carries if a server API is declared.
 //! - [`hello`] and [`metadata`]: the first command on every connection, and its reply (MongoDB Handshake
 //!   specification).
+//! - [`ocsp`]: what is stapled to a TLS handshake about the revocation of the server's certificate (OCSP Support
+//!   specification).
 //! - [`auth`]: what is said to prove who the client is (Authentication specification).
 //!
 //! Nothing here panics, whatever bytes it is given: a peer's mistakes are [`WireError`]s.
@@ -23,6 +25,7 @@ pub mod compressed;
 pub mod header;
 pub mod hello;
 pub mod metadata;
+pub mod ocsp;
 pub mod op_msg;
 pub mod reply;
 pub mod server_api;

@@ -4,12 +4,13 @@ mod addresses;
 mod authentication;
 mod messages;
 mod replies;
+mod revocation;
 mod uri;
 
 use crate::Target;
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 13] = [
     messages::HEADER,
     messages::OP_MSG,
     messages::COMPRESSED,
@@ -20,6 +21,8 @@ pub const TARGETS: [Target; 11] = [
     authentication::SCRAM_FIRST,
     authentication::SCRAM_FINAL,
     addresses::ADDRESS,
+    revocation::OCSP,
+    revocation::CERTIFICATE,
     uri::URI,
 ];
 

@@ -18,6 +18,9 @@ use crate::folder::Folder;
 /// The password of every encrypted key.
 pub const KEY_PASSWORD: &str = "wharf";
 
+/// A name of servers that no resolver knows but one of a test's own.
+pub const SERVER_NAME: &str = "db.wharf.example";
+
 const RSA: &str = include_str!("../keys/rsa.pem");
 const RSA_PBES2: &str = include_str!("../keys/rsa-pbes2.pem");
 const RSA_SCRYPT: &str = include_str!("../keys/rsa-scrypt.pem");
@@ -33,7 +36,7 @@ pub enum Pem {
     OtherAuthority,
     /// The certificates of both authorities, the other one first, with text around them.
     BothAuthorities,
-    /// A server's, for `localhost`, `127.0.0.1` and `::1`.
+    /// A server's, for `localhost`, `127.0.0.1`, `::1` and [`SERVER_NAME`].
     Server,
     /// As [`Server`](Pem::Server), and expired in 2001.
     ExpiredServer,
@@ -47,6 +50,8 @@ pub enum Pem {
     Client,
     /// As [`Client`](Pem::Client), signed by an authority between, whose certificate follows, and the key first.
     ClientWithChain,
+    /// As [`Client`](Pem::Client), and expired in 2001.
+    ExpiredClient,
     /// As [`Client`](Pem::Client), signed by the other authority.
     OtherAuthoritysClient,
     /// As [`Client`](Pem::Client), with the key of another certificate.
@@ -102,7 +107,7 @@ impl Certificates {
         let other = Issuer::self_signed(authority_parameters("other authority"), KeyPair::generate()?)?;
         let between = authority_parameters("authority between");
         let between = Issuer::signed_by(between, KeyPair::generate()?, &authority)?;
-        let local = ["localhost", "127.0.0.1", "::1"];
+        let local = ["localhost", "127.0.0.1", "::1", SERVER_NAME];
 
         self.write(Pem::Authority, authority.pem())?;
         self.write(Pem::OtherAuthority, other.pem())?;
@@ -110,9 +115,7 @@ impl Certificates {
         self.write(Pem::BothAuthorities, both)?;
 
         self.write(Pem::Server, signed(server_parameters(&local)?, &authority)?.concat())?;
-        let mut expired = server_parameters(&local)?;
-        (expired.not_before, expired.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
-        self.write(Pem::ExpiredServer, signed(expired, &authority)?.concat())?;
+        self.write(Pem::ExpiredServer, signed(expired(server_parameters(&local)?), &authority)?.concat())?;
         let other_name = server_parameters(&["other.example", "192.0.2.1"])?;
         self.write(Pem::OtherNameServer, signed(other_name, &authority)?.concat())?;
         self.write(Pem::OtherAuthoritysServer, signed(server_parameters(&local)?, &other)?.concat())?;
@@ -127,6 +130,7 @@ impl Certificates {
         self.write(Pem::ClientWithOtherKey, [certificate, other_key].concat())?;
         let [certificate, key] = signed(client_parameters(), &between)?;
         self.write(Pem::ClientWithChain, [key, certificate, between.pem()].concat())?;
+        self.write(Pem::ExpiredClient, signed(expired(client_parameters()), &authority)?.concat())?;
         self.write(Pem::OtherAuthoritysClient, signed(client_parameters(), &other)?.concat())?;
 
         let certificate = client_parameters().signed_by(&KeyPair::from_pem(RSA)?, &authority)?.pem();
@@ -144,21 +148,21 @@ impl Certificates {
     }
 }
 
-fn named(mut parameters: CertificateParams, name: &str) -> CertificateParams {
+pub(crate) fn named(mut parameters: CertificateParams, name: &str) -> CertificateParams {
     parameters.distinguished_name = rcgen::DistinguishedName::new();
     parameters.distinguished_name.push(DnType::OrganizationName, "wharf");
     parameters.distinguished_name.push(DnType::CommonName, name);
     parameters
 }
 
-fn authority_parameters(name: &str) -> CertificateParams {
+pub(crate) fn authority_parameters(name: &str) -> CertificateParams {
     let mut parameters = named(CertificateParams::default(), name);
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     parameters
 }
 
-fn server_parameters(names: &[&str]) -> Result<CertificateParams, rcgen::Error> {
+pub(crate) fn server_parameters(names: &[&str]) -> Result<CertificateParams, rcgen::Error> {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut parameters = named(CertificateParams::new(names)?, "server");
     parameters.use_authority_key_identifier_extension = true;
@@ -170,6 +174,11 @@ fn server_parameters(names: &[&str]) -> Result<CertificateParams, rcgen::Error> 
 fn client_parameters() -> CertificateParams {
     let mut parameters = named(CertificateParams::default(), "client");
     parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    parameters
+}
+
+fn expired(mut parameters: CertificateParams) -> CertificateParams {
+    (parameters.not_before, parameters.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
     parameters
 }
 

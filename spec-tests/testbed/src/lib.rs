@@ -5,6 +5,7 @@ pub mod dns;
 pub mod embedded;
 pub mod folder;
 pub mod mongod;
+pub mod ocsp;
 pub mod provision;
 pub mod relay;
 pub mod scripted;

@@ -50,6 +50,25 @@ impl TlsFront {
         version: &'static SupportedProtocolVersion,
         client_authority: Option<&Path>,
     ) -> io::Result<Self> {
+        Self::start_stapling(server, certificate_key, version, client_authority, Vec::new()).await
+    }
+
+    /// As [`start`](Self::start), and staples an OCSP response, or whatever `staple` is, unless it is empty.
+    ///
+    /// # Errors
+    ///
+    /// As `start`.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn start_stapling(
+        server: SocketAddr,
+        certificate_key: &Path,
+        version: &'static SupportedProtocolVersion,
+        client_authority: Option<&Path>,
+        staple: Vec<u8>,
+    ) -> io::Result<Self> {
         let chain = CertificateDer::pem_file_iter(certificate_key).and_then(Iterator::collect);
         let chain: Vec<_> = chain.map_err(io::Error::other)?;
         let key = PrivateKeyDer::from_pem_file(certificate_key).map_err(io::Error::other)?;
@@ -67,7 +86,7 @@ impl TlsFront {
                 builder.with_client_cert_verifier(verifier.map_err(io::Error::other)?)
             }
         };
-        let config = builder.with_single_cert(chain, key).map_err(io::Error::other)?;
+        let config = builder.with_single_cert_with_ocsp(chain, key, staple).map_err(io::Error::other)?;
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let handshakes = Arc::default();

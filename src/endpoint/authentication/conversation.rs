@@ -13,7 +13,7 @@ use crate::wire::reply::{self, Unsuccessful};
 ///
 /// When it is dropped, what was said is wiped from the channel's buffers.
 pub(super) struct Conversation<'a> {
-    channel: &'a mut Channel,
+    channel: Wiping<'a>,
     #[cfg_attr(not(feature = "oidc"), expect(dead_code, reason = "only OIDC has to know who the other end is"))]
     pub address: &'a ServerAddress,
     pub deadline: Deadline,
@@ -21,7 +21,7 @@ pub(super) struct Conversation<'a> {
 
 impl<'a> Conversation<'a> {
     pub fn new(channel: &'a mut Channel, address: &'a ServerAddress, deadline: Deadline) -> Self {
-        Self { channel, address, deadline }
+        Self { channel: Wiping(channel), address, deadline }
     }
 
     /// Runs `command` on `database` until the deadline, and returns the reply of its success.
@@ -30,7 +30,7 @@ impl<'a> Conversation<'a> {
     ///
     /// [`Cause::Refused`] is what the server says; all others mean that the connection must be closed.
     pub async fn run(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, Cause> {
-        let exchange = self.channel.exchange(database, command);
+        let exchange = self.channel.0.exchange(database, command);
         let document = self.deadline.bound(exchange).await.map_err(Cause::Timeout)??;
         match reply::check(document) {
             Ok(()) => Ok(document),
@@ -46,9 +46,12 @@ impl<'a> Conversation<'a> {
     }
 }
 
-impl Drop for Conversation<'_> {
+/// A channel whose buffers are wiped when this is dropped, also by whoever gives up in the middle of an exchange.
+pub(in crate::endpoint) struct Wiping<'a>(pub &'a mut Channel);
+
+impl Drop for Wiping<'_> {
     fn drop(&mut self) {
-        self.channel.wipe();
+        self.0.wipe();
     }
 }
 

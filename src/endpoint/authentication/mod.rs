@@ -31,7 +31,7 @@ mod scram;
 #[cfg(any(feature = "aws", feature = "oidc"))]
 mod token_file;
 
-pub(super) use conversation::Wiped;
+pub(super) use conversation::{Wiped, Wiping};
 pub use failure::{AuthenticationCause, AuthenticationFailed};
 
 use conversation::Conversation;
@@ -285,11 +285,11 @@ fn nonce() -> Result<String, Cause> {
 /// The name and the password that a mechanism needs.
 fn name_and_password(credential: &Credential) -> Result<(&str, &Secret), InvalidOption> {
     let lacking = |option| {
-        Err(InvalidOption {
-            option,
-            value: "not given".to_owned(),
-            allowed: "given with this authMechanism".to_owned(),
-        })
+        let allowed = match credential.mechanism {
+            Some(mechanism) => format!("given with authMechanism={}", mechanism.name()),
+            None => "given, because without an authMechanism it is SCRAM".to_owned(),
+        };
+        Err(InvalidOption { option, value: "not given".to_owned(), allowed })
     };
     match (credential.username.as_deref(), &credential.password) {
         (None | Some(""), _) => lacking("username"),

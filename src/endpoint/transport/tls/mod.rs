@@ -5,11 +5,14 @@
 //!
 //! # Revocation
 //!
-//! Whether a certificate was revoked is not checked (OCSP Support specification, "Documentation Requirements"). rustls
-//! asks the server for a stapled OCSP response, but has nothing that verifies one, so whatever is stapled is ignored, also
-//! if it is missing from a certificate that demands it (Must-Staple) or says "revoked". No OCSP responder is asked, no
-//! revocation list is read. `tlsDisableOCSPEndpointCheck` and `tlsDisableCertificateRevocationCheck` have nothing to
-//! switch off.
+//! What a server staples about its certificate is verified, and a certificate that demands it (Must-Staple) needs it
+//! (`revocation`; OCSP Support specification, "Suggested OCSP Behavior", steps 1 to 3 and 10). rustls asks every server
+//! for it and hands over what it gets.
+//!
+//! Left out, all of them by way of a SHOULD: no responder is asked about a certificate without a stapled response
+//! (step 7), which would be a request of its own for every new session, so that `tlsDisableOCSPEndpointCheck` has
+//! nothing to switch off; no response is cached (step 4), because one that is stapled comes with every handshake; and no
+//! revocation list is read (steps 5 and 6). A resumed session stands on the check of its first connection.
 
 use std::fmt;
 use std::io;
@@ -33,6 +36,7 @@ use crate::options::{Host, InvalidOption, TlsOptions};
 
 mod certificate_key;
 mod pem;
+mod revocation;
 mod trust;
 
 pub use trust::NoTrustedAuthority;
@@ -104,7 +108,10 @@ impl Tls {
         let handshake = TlsConnector::from(Arc::clone(&self.config)).connect(identity.clone(), socket);
         match deadline.bound(handshake).await {
             Ok(Ok(stream)) => Ok(TlsStream(Box::new(stream))),
-            Ok(Err(error)) => Err(super::stream_failed(Stage::Tls, error)),
+            Ok(Err(error)) => Err(match revocation::refused_in(&error) {
+                Some(refused) => EstablishError::unlabelled(Stage::Tls, refused.clone()),
+                None => super::stream_failed(Stage::Tls, error),
+            }),
             Err(timeout) => Err(EstablishError::overloaded(Stage::Tls, timeout)),
         }
     }

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use super::pem;
+use super::{pem, revocation};
 use crate::options::{InvalidOption, TlsOptions};
 
 /// The system's certificate authorities. They are read once in the life of the process: a change to them is seen after a
@@ -33,8 +33,9 @@ pub(super) struct Verifier {
 
 #[derive(Debug)]
 enum Check {
-    /// The chain to an authority, and with `name` that the certificate is the server's.
-    Chain { authorities: Authorities, name: bool },
+    /// The chain to an authority, with `name` that the certificate is the server's, and with `revocation` what the server
+    /// has stapled about its revocation.
+    Chain { authorities: Authorities, name: bool, revocation: bool },
     /// Nothing: `tlsAllowInvalidCertificates`.
     Nothing,
 }
@@ -54,7 +55,11 @@ impl Verifier {
         };
         let check = match options.allow_invalid_certificates {
             true => Check::Nothing,
-            false => Check::Chain { authorities, name: !options.allow_invalid_hostnames },
+            false => Check::Chain {
+                authorities,
+                name: !options.allow_invalid_hostnames,
+                revocation: !options.disable_certificate_revocation_check,
+            },
         };
         Ok(Self { check, algorithms: provider.signature_verification_algorithms })
     }
@@ -125,19 +130,24 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         identity: &ServerName<'_>,
-        _stapled_ocsp_response: &[u8],
+        stapled_ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Check::Chain { authorities, name } = &self.check else { return Ok(ServerCertVerified::assertion()) };
+        let Check::Chain { authorities, name, revocation } = &self.check else {
+            return Ok(ServerCertVerified::assertion());
+        };
         let authorities = match authorities {
             Authorities::File(authorities) => authorities,
             Authorities::System => SYSTEM_AUTHORITIES.get().expect("BUG: a handshake began before load succeeded"),
         };
-        let certificate = ParsedCertificate::try_from(certificate)?;
+        let parsed = ParsedCertificate::try_from(certificate)?;
         let algorithms = self.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(&certificate, authorities, intermediates, now, algorithms)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, authorities, intermediates, now, algorithms)?;
         if *name {
-            verify_server_name(&certificate, identity)?;
+            verify_server_name(&parsed, identity)?;
+        }
+        if *revocation {
+            revocation::check(certificate, intermediates, authorities, stapled_ocsp_response, now, algorithms)?;
         }
         Ok(ServerCertVerified::assertion())
     }

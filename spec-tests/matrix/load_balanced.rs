@@ -1,0 +1,54 @@
+//! A load balancer that is spoken to in TLS.
+
+use bson::oid::ObjectId;
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
+use wharf_testbed::tls_front::TlsFront;
+
+use super::*;
+
+#[tokio::test]
+async fn connections_through_tls_belong_to_the_services_of_their_hello() {
+    let certificates = Certificates::create().unwrap();
+    let trust = TlsOptions::default().ca_file(certificates.file(Pem::Authority));
+    for version in [&TLS12, &TLS13] {
+        let services = [ObjectId::new(), ObjectId::new()];
+        let options = EmbeddedOptions { service_ids: services.to_vec(), ..EmbeddedOptions::default() };
+        let server = EmbeddedServer::start(options).await.unwrap();
+        let address = server.address().parse().unwrap();
+        let front = TlsFront::start(address, &certificates.file(Pem::Server), version, None).await.unwrap();
+        let pool = pool_of(localhost(front.address().port()).tls(trust.clone()).load_balanced(true));
+        let mut held = Vec::new();
+        for turn in 0..4 {
+            let mut connection = pool.check_out().await.unwrap();
+            assert_eq!(connection.service_id(), Some(services[turn % 2]));
+            let error = connection.run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
+            let origin = error.command_failure().unwrap().origin();
+            assert_eq!((origin.service_id, origin.generation), (Some(services[turn % 2]), Some(0)));
+            held.push(connection);
+        }
+        let resumed = front.handshakes().iter().filter(|handshake| handshake.resumed).count();
+        assert_eq!(resumed, 3, "{version:?}");
+        // One service's end is not the other's.
+        assert!(pool.clear_service(services[0], wharf::Clear::new()).unwrap());
+        let stale: Vec<_> = held.iter().map(|connection| connection.is_stale()).collect();
+        assert_eq!(stale, [true, false, true, false]);
+        drop(held);
+        assert_eq!(pool.status().total, 2);
+    }
+}
+
+#[tokio::test]
+async fn before_the_service_is_known_a_failure_clears_nothing() {
+    let certificates = Certificates::create().unwrap();
+    let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
+    let address = server.address().parse().unwrap();
+    let front = TlsFront::start(address, &certificates.file(Pem::Server), &TLS13, None).await.unwrap();
+    for (authority, stage) in [(Pem::OtherAuthority, Stage::Tls), (Pem::Authority, Stage::Hello)] {
+        let trust = TlsOptions::default().ca_file(certificates.file(authority));
+        let options = localhost(front.address().port()).tls(trust).load_balanced(true);
+        // A certificate that is not right, and a server that is behind no balancer.
+        let (error, clears) = refused(options).await;
+        assert_eq!((error.stage(), error.labels(), clears), (stage, Labels::NONE, false), "{error}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Connections that a real server wants to be authenticated again (error 391).
+
+use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
+
+use super::*;
+
+const EXPIRED: i32 = 391;
+
+/// A pool of one connection as `app`, in TLS and with zstd.
+fn pool(secured: &Secured, application: &str, credential: Credential) -> Pool<Endpoint> {
+    let options = secured.options().credential(credential).compressors([Compressor::Zstd]).app_name(application);
+    pool_of(options.pool(PoolOptions::default().max_pool_size(1)))
+}
+
+fn expire() -> Document {
+    doc! { "failCommands": ["ping"], "errorCode": EXPIRED }
+}
+
+#[tokio::test]
+async fn a_command_is_run_once_more_and_not_twice() {
+    let secured = Secured::shared().await;
+    let root = secured.root().await;
+    for mechanism in [Mechanism::ScramSha1, Mechanism::ScramSha256] {
+        let pool = pool(&secured, "again", user().mechanism(mechanism));
+        run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
+
+        secured.fail(&root, "again", doc! { "times": 1 }, expire()).await;
+        run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
+        let status = run(&pool, "admin", doc! { "connectionStatus": 1 }).await.unwrap();
+        assert_eq!(user_of(&status).as_deref(), Some("app"));
+
+        // The second refusal is the command's outcome, as any other of the server's, and harms nothing.
+        secured.fail(&root, "again", doc! { "times": 3 }, expire()).await;
+        for left in [1, 0] {
+            let outcome = run(&pool, "admin", doc! { "ping": 1 }).await;
+            if left == 0 {
+                // The third refusal is this one's first.
+                outcome.unwrap();
+                break;
+            }
+            let error = outcome.unwrap_err();
+            let OperationError::Failed(CommandFailure::Command { source, .. }) = &error else { panic!("{error}") };
+            assert_eq!(source.code, EXPIRED);
+            assert!(!error.clears_pool() && !error.is_retryable(), "{error}");
+        }
+        assert_eq!(pool.check_out().await.unwrap().id(), 1, "all on one connection");
+    }
+}
+
+#[tokio::test]
+async fn who_cannot_be_authenticated_again_is_told_so_and_the_connection_is_closed() {
+    let secured = Secured::shared().await;
+    let root = secured.root().await;
+    let roles = vec![doc! { "role": "root", "db": "admin" }];
+    run(&root, "admin", doc! { "createUser": "leaver", "pwd": "secret", "roles": roles }).await.unwrap();
+    let pool = pool(&secured, "leaving", Credential::new("leaver", "secret"));
+    run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
+    run(&root, "admin", doc! { "dropUser": "leaver" }).await.unwrap();
+
+    secured.fail(&root, "leaving", doc! { "times": 1 }, expire()).await;
+    let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
+    let OperationError::Failed(CommandFailure::Reauthentication { origin, source }) = &error else { panic!("{error}") };
+    assert_eq!(source.command_error().unwrap().code, 18);
+    assert_eq!((source.username.as_deref(), origin.connection_id), (Some("leaver"), Some(1)));
+    assert!(!error.clears_pool() && !error.is_retryable() && !error.has_label("RetryableError"), "{error}");
+    assert_eq!(pool.status().total, 0, "nobody knows whom the server takes it for");
+
+    let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
+    let OperationError::CheckOut(CheckOutError::Connection(error)) = &error else { panic!("{error}") };
+    assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE));
+}
+
+#[tokio::test]
+async fn without_a_user_there_is_nothing_to_be_done_again() {
+    let secured = Secured::shared().await;
+    let root = secured.root().await;
+    let pool = pool_of(secured.options().app_name("nobody"));
+    secured.fail(&root, "nobody", doc! { "times": 1 }, expire()).await;
+    let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
+    assert_eq!(error.command_failure().unwrap().command_error().unwrap().code, EXPIRED);
+    run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
+}
+
+/// A server that lets everybody in by PLAIN, refuses every command of a connection with 391, and then does this about the
+/// second authentication.
+async fn refusing_again(second: Answer) -> ScriptedServer {
+    let empty = || bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: Vec::new() };
+    let script = move || -> Script {
+        let (second, mut authenticated) = (second.clone(), false);
+        Box::new(move |command| match &*name(command) {
+            "isMaster" => Answer::Reply(doc! { "ok": 1, "maxWireVersion": 21, "minWireVersion": 0 }),
+            "saslStart" if !std::mem::replace(&mut authenticated, true) => {
+                Answer::Reply(doc! { "ok": 1, "conversationId": 1, "done": true, "payload": empty() })
+            }
+            "saslStart" => second.clone(),
+            _ => Answer::Reply(doc! { "ok": 0, "code": EXPIRED, "errmsg": "expired" }),
+        })
+    };
+    ScriptedServer::start(script).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_ends_the_second_authentication_is_what_is_reported() {
+    let refusal = |code: i32, labels: &[&str]| {
+        Answer::Reply(doc! { "ok": 0, "code": code, "errmsg": "no", "errorLabels": labels.to_vec() })
+    };
+    // Whether it is a network error, a timeout, clears the pool, marks the server, and is retryable.
+    for (second, expected) in [
+        (Answer::Close, [true, false, true, true, false]),
+        (Answer::Cut(doc! { "ok": 1 }, 20), [true, false, true, true, false]),
+        (Answer::Hang, [false, true, false, false, false]),
+        (refusal(18, &[]), [false, false, false, false, false]),
+        (refusal(EXPIRED, &[]), [false, false, false, false, false]),
+        (refusal(91, &[]), [false, false, true, true, false]),
+        (refusal(10107, &[]), [false, false, false, true, false]),
+        (refusal(462, &["SystemOverloadedError", "RetryableError"]), [false, false, false, false, true]),
+    ] {
+        let server = refusing_again(second.clone()).await;
+        let credential = Credential::new("app", "secret").mechanism(Mechanism::Plain);
+        let options = Options::new([&*server.address()]).unwrap().credential(credential);
+        let pool = pool_of(options.connect_timeout(Duration::from_millis(400)));
+        let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
+        let failure = error.command_failure().unwrap();
+        assert!(matches!(failure, CommandFailure::Reauthentication { .. }), "{error}");
+        let found = [
+            failure.is_network_error(),
+            error.is_timeout(),
+            error.clears_pool(),
+            error.marks_server_unknown(),
+            error.is_retryable(),
+        ];
+        assert_eq!(found, expected, "{second:?}: {error}");
+        assert_eq!(server.command_names(), ["isMaster", "saslStart", "ping", "saslStart"]);
+        assert_eq!(pool.clear_after(&error), expected[2]);
+        assert_eq!(pool.status().total, 0);
+    }
+}

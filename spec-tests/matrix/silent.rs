@@ -1,0 +1,139 @@
+//! What falls silent before there is a server to speak to, and mechanisms of one message.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::net::{TcpSocket, TcpStream};
+use wharf::endpoint::{AuthenticationCause, ConnectFailed};
+use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name, reply_length};
+
+use super::chain::Chain;
+use super::*;
+
+/// A limit that is short for the tests.
+const LIMIT: Duration = Duration::from_millis(400);
+
+#[test]
+fn a_name_that_is_not_resolved_in_time_says_nothing_about_the_server() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    runtime.block_on(async {
+        // The operating system's resolver blocks, so it gets a thread; and the only one is busy.
+        let busy = tokio::task::spawn_blocking(move || released.recv());
+        let options = Options::new(["nonexistent.invalid"]).unwrap().connect_timeout(LIMIT);
+        let error = assert_refused(options, Stage::Resolve, Labels::NONE).await;
+        assert_eq!(cause::<ConnectTimeout>(&error).limit, LIMIT);
+        drop(release);
+        busy.await.unwrap().unwrap_err();
+    });
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_accept_in_time_may_be_overloaded() {
+    // Whoever comes when the queue is full is not answered: Linux drops what asks for a connection.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queued = Vec::new();
+    while let Ok(accepted) = tokio::time::timeout(LIMIT, TcpStream::connect(address)).await {
+        queued.push(accepted.unwrap());
+        assert!(queued.len() < 100, "the queue has no end");
+    }
+    let options = Options::new([&*address.to_string()]).unwrap().connect_timeout(LIMIT);
+    let error = assert_refused(options, Stage::Connect, OVERLOADED).await;
+    assert_eq!(cause::<ConnectFailed>(&error).timeout, Some(ConnectTimeout { limit: LIMIT }));
+}
+
+#[tokio::test]
+async fn a_proxy_that_falls_silent_at_any_message_says_nothing_about_the_server() {
+    let secured = Secured::shared().await;
+    for message in [SocksMessage::Method, SocksMessage::Login, SocksMessage::Reply] {
+        for fault in [SocksFault::Hang(message), SocksFault::Close(message), SocksFault::Garbage(message)] {
+            let chain = Chain::new(Arc::clone(&secured), secured.mongod.address(), Some(fault)).await;
+            let hangs = matches!(fault, SocksFault::Hang(_));
+            let limit = if hangs { "connectTimeoutMS=400" } else { "connectTimeoutMS=60000" };
+            let options = chain.options("connectTimeoutMS=60000", limit).await.unwrap();
+            let error = assert_refused(options, Stage::Proxy, Labels::NONE).await;
+            let timeout = cause::<ProxyFailed>(&error).source.downcast_ref::<ConnectTimeout>();
+            let expected = hangs.then_some(&ConnectTimeout { limit: LIMIT });
+            assert_eq!(timeout, expected, "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_closes_at_any_byte_says_nothing_about_the_server() {
+    let secured = Secured::shared().await;
+    let address = secured.mongod.address();
+    let chain = Chain::new(secured, address, None).await;
+    let relay = Relay::start(SocketAddr::from(([127, 0, 0, 1], chain.proxy.port()))).await.unwrap();
+    let mut options = chain.options("", "").await.unwrap();
+    options.proxy.as_mut().unwrap().port = relay.address().port();
+    // The method, the login, and the reply.
+    const ANSWERS: u64 = 2 + 2 + 10;
+    for bytes in 0..ANSWERS {
+        relay.cut_after(Direction::ToClient, bytes);
+        let error = assert_refused(options.clone(), Stage::Proxy, Labels::NONE).await;
+        cause::<ProxyFailed>(&error);
+    }
+    // From there on it is the server's connection.
+    relay.cut_after(Direction::ToClient, ANSWERS);
+    assert_refused(options, Stage::Tls, OVERLOADED).await;
+}
+
+/// A server that knows nothing of speculation, and does this about the message of authentication, whose reply this is.
+async fn one_message(last: impl Fn(Document) -> Answer + Clone + Send + 'static) -> ScriptedServer {
+    let script = move || -> Script {
+        let last = last.clone();
+        Box::new(move |command| match &*name(command) {
+            "isMaster" => Answer::Reply(doc! { "ok": 1, "maxWireVersion": 21, "minWireVersion": 0 }),
+            "saslStart" => last(doc! {
+                "ok": 1, "conversationId": 1, "done": true,
+                "payload": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: Vec::new() },
+            }),
+            "authenticate" => last(doc! { "ok": 1, "dbname": "$external", "user": CLIENT }),
+            _ => Answer::Reply(doc! { "ok": 1 }),
+        })
+    };
+    ScriptedServer::start(script).await.unwrap()
+}
+
+fn of_one_message() -> [Credential; 2] {
+    [certified(), Credential::new("app", "secret").mechanism(Mechanism::Plain)]
+}
+
+#[tokio::test]
+async fn mechanisms_of_one_message_are_given_up_in_time() {
+    for credential in of_one_message() {
+        let server = one_message(|_| Answer::Hang).await;
+        let options = Options::new([&*server.address()]).unwrap().credential(credential).connect_timeout(LIMIT);
+        let error = assert_refused(options, Stage::Authenticate, Labels::NONE).await;
+        let AuthenticationCause::Timeout(timeout) = &cause::<AuthenticationFailed>(&error).cause else {
+            panic!("another cause: {error}")
+        };
+        assert_eq!(timeout.limit, LIMIT);
+    }
+}
+
+#[tokio::test]
+async fn mechanisms_of_one_message_fail_whatever_part_of_the_reply_there_is() {
+    for credential in of_one_message() {
+        let (bytes, length) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(usize::MAX)));
+        let (cut, noted) = (Arc::clone(&bytes), Arc::clone(&length));
+        let server = one_message(move |reply| {
+            noted.store(reply_length(&reply), Ordering::SeqCst);
+            Answer::Cut(reply, cut.load(Ordering::SeqCst))
+        })
+        .await;
+        let options = Options::new([&*server.address()]).unwrap().credential(credential);
+        while bytes.load(Ordering::SeqCst) < length.load(Ordering::SeqCst) {
+            let error = assert_refused(options.clone(), Stage::Authenticate, Labels::NONE).await;
+            let failed: &AuthenticationFailed = cause(&error);
+            assert!(matches!(failed.cause, AuthenticationCause::Network(_)), "{error}");
+            bytes.fetch_add(1, Ordering::SeqCst);
+        }
+        assert!(bytes.load(Ordering::SeqCst) > 60);
+        // Whole, it is enough, though the connection ends with it.
+        drop(options.endpoint().unwrap().connect().await.unwrap());
+    }
+}

@@ -1,0 +1,127 @@
+//! Whether a server's certificate was revoked, by the OCSP response that the server has stapled to its handshake.
+//!
+//! This is RFC 6960, section 3.2, with the cryptography of rustls: the issuer's key is taken from the chain that was
+//! verified, the signature is checked by the same algorithms as certificates are, and the certificate of a delegated
+//! responder by the same library.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio_rustls::rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
+use tokio_rustls::rustls::{CertificateError, Error, OtherError, RootCertStore};
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+use crate::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKey, Status};
+
+/// id-kp-OCSPSigning (RFC 6960, section 4.2.2.2): the right to sign in the name of an issuer.
+const OCSP_SIGNING: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x09];
+
+/// How many of the certificates in a response are verified, so that none can make a handshake slow.
+const MAX_RESPONDERS: usize = 4;
+
+type Algorithms = [&'static dyn SignatureVerificationAlgorithm];
+
+/// Refuses a certificate that was revoked, and one about which the server has stapled what is no valid response, or
+/// nothing though the certificate demands it. That the responder does not know the certificate is no reason.
+///
+/// The certificate and its chain have been verified before, with the same arguments.
+pub(super) fn check(
+    certificate: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    authorities: &RootCertStore,
+    response: &[u8],
+    now: UnixTime,
+    algorithms: &Algorithms,
+) -> Result<(), Error> {
+    let parts = Certificate::read(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    if response.is_empty() {
+        return match parts.must_staple {
+            true => Err(refusal(OcspError::Missing)),
+            false => Ok(()),
+        };
+    }
+    let response = OcspResponse::read(response).map_err(refusal)?;
+
+    // The chain is verified once more, because only this way tells it. Its issuer must not be looked for by name and
+    // signature alone: a key can be made for which a given signature is right, and a certificate for it sent along.
+    let end_entity = EndEntityCert::try_from(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    let usage = KeyUsage::server_auth();
+    let chain = end_entity
+        .verify_for_usage(algorithms, &authorities.roots, intermediates, now, usage, None, None)
+        .map_err(|_| CertificateError::UnknownIssuer)?;
+    let issuer = chain.intermediate_certificates().next().map(|issuer| issuer.der());
+    let issuer = match &issuer {
+        Some(certificate) => anchor_from_trusted_cert(certificate).map_err(|_| CertificateError::BadEncoding)?,
+        None => chain.anchor().clone(),
+    };
+    let key = PublicKey::read(&issuer.subject_public_key_info).map_err(|_| CertificateError::BadEncoding)?;
+
+    verify_signature(&response, &parts, &issuer, key, now, algorithms).map_err(refusal)?;
+    match response.status_of(&parts, key, now.as_secs()).map_err(refusal)? {
+        Status::Revoked => Err(CertificateError::Revoked.into()),
+        Status::Good | Status::Unknown => Ok(()),
+    }
+}
+
+/// The issuer of the certificate has signed the response, or somebody whom it has given a certificate to do so.
+fn verify_signature(
+    response: &OcspResponse<'_>,
+    certificate: &Certificate<'_>,
+    issuer: &TrustAnchor<'_>,
+    issuer_key: PublicKey<'_>,
+    now: UnixTime,
+    algorithms: &Algorithms,
+) -> Result<(), OcspError> {
+    let mut known = false;
+    if response.responder.is(certificate.issuer, issuer_key) {
+        if is_signed_by(response, issuer_key, algorithms) {
+            return Ok(());
+        }
+        known = true;
+    }
+    let candidates = response.certificates.iter().filter_map(|der| Some((*der, Certificate::read(der).ok()?)));
+    let candidates = candidates.filter(|(_, parts)| response.responder.is(parts.subject, parts.public_key));
+    for (der, parts) in candidates.take(MAX_RESPONDERS) {
+        if is_delegated(der, issuer, now, algorithms) {
+            if is_signed_by(response, parts.public_key, algorithms) {
+                return Ok(());
+            }
+            known = true;
+        }
+    }
+    Err(if known { OcspError::Signature } else { OcspError::Unauthorized })
+}
+
+fn is_signed_by(response: &OcspResponse<'_>, key: PublicKey<'_>, algorithms: &Algorithms) -> bool {
+    algorithms.iter().any(|algorithm| {
+        algorithm.signature_alg_id().as_ref() == response.algorithm
+            && algorithm.public_key_alg_id().as_ref() == key.algorithm
+            && algorithm.verify_signature(key.bits, response.signed, response.signature).is_ok()
+    })
+}
+
+/// Whether the issuer itself has given out this certificate, to sign OCSP responses, and it holds now.
+///
+/// Whether that certificate was revoked in turn is not asked: responders' certificates are short-lived, or say
+/// themselves that nobody need ask (RFC 6960, section 4.2.2.2.1).
+fn is_delegated(certificate: &[u8], issuer: &TrustAnchor<'_>, now: UnixTime, algorithms: &Algorithms) -> bool {
+    let certificate = CertificateDer::from(certificate);
+    let Ok(certificate) = EndEntityCert::try_from(&certificate) else { return false };
+    let issuers = [issuer.clone()];
+    let usage = KeyUsage::required(OCSP_SIGNING);
+    certificate.verify_for_usage(algorithms, &issuers, &[], now, usage, None, None).is_ok()
+}
+
+/// What rustls shows of such an error is not for people, so it is found here by [`refused_in`].
+fn refusal(error: OcspError) -> Error {
+    Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
+}
+
+/// Why [`check`] has refused a certificate, if that is why a handshake has failed. A certificate that was revoked is
+/// an error of rustls itself.
+pub(super) fn refused_in(error: &io::Error) -> Option<&OcspError> {
+    match error.get_ref()?.downcast_ref()? {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(source))) => source.downcast_ref(),
+        _ => None,
+    }
+}
