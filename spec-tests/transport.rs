@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use bson::rawdoc;
 use wharf::endpoint::{ConnectFailed, ConnectTimeout, ProxyFailed};
-use wharf::{EndpointConnection, EstablishError, InvalidOption, Labels, Options, ProxyOptions, Stage, TlsOptions};
+use wharf::{
+    Credential, EndpointConnection, EstablishError, InvalidOption, Labels, Mechanism, Options, ProxyOptions, Stage,
+    TlsOptions,
+};
 use wharf_testbed::certificates::{Certificates, KEY_PASSWORD, Pem};
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};

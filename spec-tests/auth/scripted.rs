@@ -156,11 +156,15 @@ async fn plain_sends_the_name_and_the_password_to_the_external_source() {
     let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
     let server = answering(doc! {}, sasl(b"", true)).await;
     let connection = connect(&server.address(), credential.clone()).await.unwrap();
-    // The connection prints the buffers that the password went through.
+    // Neither do the buffers keep what went through them, nor does the connection print them.
     let printed = format!("{connection:?}");
-    assert!(printed.contains("outgoing: []") && !printed.contains("112, 101, 110"), "{printed}");
+    assert!(printed.contains("outgoing_bytes: 0"), "{printed}");
+    let mut connection = connection;
+    connection.reply_to("admin", &rawdoc! { "createUser": "eve", "pwd": "pencil" }).await.unwrap();
+    let printed = format!("{connection:?}");
+    assert!(!printed.contains("70656e63696c") && !printed.contains("112, 101, 110, 99"), "{printed}");
     let commands = server.commands();
-    assert_eq!(server.command_names(), ["isMaster", "saslStart"]);
+    assert_eq!(server.command_names(), ["isMaster", "saslStart", "createUser"]);
     assert!(!commands[0].contains_key("speculativeAuthenticate") && !commands[0].contains_key("saslSupportedMechs"));
     assert_eq!(commands[1].get_str("mechanism").unwrap(), "PLAIN");
     assert_eq!(commands[1].get_str("$db").unwrap(), "$external");
@@ -250,6 +254,42 @@ fn a_zero_byte_cannot_be_said_in_plain() {
         assert_eq!(error.option, option);
         assert!(!error.to_string().contains("b\0c"));
     }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_authenticated_yet_cannot_make_the_client_read_much() {
+    let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
+    // Whatever it says about the messages of later.
+    let limit = doc! { "maxMessageSizeBytes": i32::MAX };
+    let mut reply = sasl(b"", true);
+    reply.insert("filler", "x".repeat(1024 * 1024));
+    let server = answering(limit.clone(), reply.clone()).await;
+    let error = connect(&server.address(), credential.clone()).await.unwrap_err();
+    let AuthenticationCause::Wire(WireError::Length { most: 1_048_576, .. }) = failure(&error).cause else {
+        panic!("another cause: {error}")
+    };
+    // Later on, that limit holds.
+    let script = move || -> Script {
+        let (limit, reply) = (limit.clone(), reply.clone());
+        Box::new(move |command| match &*name(command) {
+            "isMaster" => Answer::Reply(hello(limit.clone())),
+            "saslStart" => Answer::Reply(sasl(b"", true)),
+            _ => Answer::Reply(reply.clone()),
+        })
+    };
+    let server = ScriptedServer::start(script).await.unwrap();
+    let mut connection = connect(&server.address(), credential).await.unwrap();
+    let reply = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    assert!(reply.as_bytes().len() > 1024 * 1024);
+}
+
+#[tokio::test]
+async fn what_was_speculated_is_not_a_part_of_an_established_connection() {
+    let server = start(Behaviour { speculates: true, ..Behaviour::default() }).await;
+    let connection = connect(&server.address(), credential()).await.unwrap();
+    assert_eq!(server.command_names(), ["isMaster", "saslContinue"]);
+    let document = &connection.hello().document;
+    assert!(document.get("speculativeAuthenticate").unwrap().is_none() && document.get("ok").unwrap().is_some());
 }
 
 /// A server that wants the connection to be authenticated again before it answers its first `ping`.

@@ -47,8 +47,17 @@ async fn a_shorter_length_than_the_replys_is_refused() {
 /// A server that answers one message with the bytes that `reply` makes of its header, and then waits for the
 /// client to go away.
 async fn answering(reply: impl FnOnce(Header) -> Vec<u8> + Send + 'static) -> Endpoint {
+    answering_to(|options| options, reply).await
+}
+
+/// As [`answering`], to an endpoint of other options.
+async fn answering_to(
+    options: impl FnOnce(Options) -> Options,
+    reply: impl FnOnce(Header) -> Vec<u8> + Send + 'static,
+) -> Endpoint {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let endpoint = Endpoint::new(&listener.local_addr().unwrap().to_string()).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let endpoint = options(Options::new([&*address]).unwrap()).endpoint().unwrap();
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut request = Vec::new();
@@ -79,6 +88,41 @@ async fn refusal(reply: impl FnOnce(Header) -> Vec<u8> + Send + 'static) -> Wire
     let error = tokio::time::timeout(AGES, connecting.connect()).await.unwrap().unwrap_err();
     assert_refused(&error, Stage::Hello, Labels::NONE);
     cause::<WireError>(&error).clone()
+}
+
+#[tokio::test]
+async fn before_a_connection_is_established_no_room_is_made_for_long_replies() {
+    const MOST: u32 = 1024 * 1024;
+    let claiming = |message_length: u32| {
+        refusal(move |request| {
+            let mut reply = successful(request, Flags::NONE, &[]);
+            reply[..4].copy_from_slice(&message_length.to_le_bytes());
+            reply.resize(reply.len() + 1, 0);
+            reply
+        })
+    };
+    let WireError::Length { value, most, .. } = claiming(MOST + 1).await else { panic!("another refusal") };
+    assert_eq!((value, most), (i64::from(MOST) + 1, u64::from(MOST)));
+}
+
+/// OP_COMPRESSED: a server that is offered a compressor may use it at once, and for whatever it answers.
+#[cfg(feature = "zlib")]
+#[tokio::test]
+async fn the_reply_to_hello_may_be_compressed_where_compressors_are_offered() {
+    use wharf::Compressor;
+    use wharf::wire::compressed;
+    const ZLIB: Compressor = Compressor::Zlib { level: -1 };
+
+    let packed = |request: Header| {
+        let mut packed = Vec::new();
+        assert!(compressed::compress(&successful(request, Flags::NONE, &[]), ZLIB, 1 << 20, &mut packed).unwrap());
+        packed
+    };
+    let connecting = answering_to(|options| options.compressors([ZLIB]), packed).await;
+    tokio::time::timeout(AGES, connecting.connect()).await.unwrap().unwrap();
+    // Nobody has asked for it here.
+    let error = refusal(packed).await;
+    assert_eq!(error, WireError::OpCode { value: compressed::OP_CODE, allowed: op_msg::OP_CODE });
 }
 
 #[tokio::test]

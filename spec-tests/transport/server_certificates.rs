@@ -79,6 +79,84 @@ async fn a_certificate_of_another_name_is_refused() {
     assert!(matches!(tls_error(&error), Error::InvalidCertificate(why) if other_name(why)), "{error}");
 }
 
+/// Every combination of what relaxes a check with every flaw that a certificate can have: what is accepted is what the
+/// options say, and a server that is refused has not been told anything.
+#[tokio::test]
+async fn only_what_the_options_relax_is_accepted() {
+    use tokio_rustls::rustls::version::{TLS12, TLS13};
+    let certificates = Certificates::create().unwrap();
+    let flaws = [
+        // The certificate, whether its chain and its times are right, and whether its name is.
+        (Pem::Server, true, true),
+        (Pem::OtherNameServer, true, false),
+        (Pem::ExpiredServer, false, true),
+        (Pem::OtherAuthoritysServer, false, true),
+    ];
+    for (version, (pem, chain, name)) in [&TLS12, &TLS13].into_iter().flat_map(|one| flaws.map(|flaw| (one, flaw))) {
+        let server = embedded().await;
+        let file = certificates.file(pem);
+        let front = TlsFront::start(socket_address(&server), &file, version, None).await.unwrap();
+        let mut expected = 0;
+        for flags in 0..16 {
+            let is_set = |flag: u32| flags & (1 << flag) != 0;
+            let tls = trust(&certificates)
+                .allow_invalid_certificates(is_set(0))
+                .allow_invalid_hostnames(is_set(1))
+                .disable_ocsp_endpoint_check(is_set(2))
+                .disable_certificate_revocation_check(is_set(3));
+            let accepted = is_set(0) || chain && (name || is_set(1));
+            for host in ["localhost", "127.0.0.1"] {
+                let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
+                let options = options(format!("{host}:{}", front.address().port())).tls(tls.clone());
+                let options = if accepted { options } else { options.credential(credential) };
+                match connect(options).await {
+                    Ok(_) => assert!(accepted, "{version:?} {pem:?} {tls:?}"),
+                    Err(error) => {
+                        assert!(!accepted, "{version:?} {pem:?} {tls:?}: {error}");
+                        assert_refused(&error, Stage::Tls, Labels::NONE);
+                        assert!(matches!(tls_error(&error), Error::InvalidCertificate(_)), "{error}");
+                    }
+                }
+                expected += u64::from(accepted);
+            }
+        }
+        // Whatever comes after a handshake would have opened a connection there.
+        assert_eq!(server.counters().connections_opened, expected, "{version:?} {pem:?}");
+        let names = front.handshakes().into_iter().map(|handshake| handshake.server_name);
+        let names: std::collections::HashSet<_> = names.collect();
+        // An address is no name to say (RFC 6066, section 3).
+        assert!(names.iter().flatten().all(|name| name == "localhost"), "{names:?}");
+        assert!(expected == 0 || names.len() == 2, "{names:?}");
+    }
+}
+
+/// All that a server without TLS ever gets is the beginning of a handshake: there is no second attempt without.
+#[tokio::test]
+async fn a_server_that_refuses_tls_is_not_talked_to_without() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (received, mut all) = tokio::sync::mpsc::unbounded_channel();
+    let serving = tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut bytes = Vec::new();
+            client.read_buf(&mut bytes).await.unwrap();
+            received.send(bytes).unwrap();
+        }
+    });
+    let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
+    let tls = TlsOptions::default().insecure(true);
+    let error = refused(localhost(port).tls(tls).credential(credential)).await;
+    // An end in the middle of a handshake may be overload.
+    assert_refused(&error, Stage::Tls, OVERLOADED);
+    serving.abort();
+    assert!(serving.await.unwrap_err().is_cancelled());
+    let first = all.recv().await.unwrap();
+    // A handshake record of TLS (RFC 8446, section 5.1).
+    assert_eq!(first[..2], [22, 3]);
+    assert!(all.recv().await.is_none(), "a second connection");
+}
+
 #[tokio::test]
 async fn authorities_between_come_from_the_server() {
     let certificates = Certificates::create().unwrap();

@@ -57,7 +57,7 @@ fn what_does_not_go_together_is_refused_by_name() {
         ),
         (
             "mongodb://a/?loadBalanced=true&replicaSet=r",
-            "loadBalanced is true, but must be false or left out with replicaSet=r",
+            "loadBalanced is true, but must be false or left out with replicaSet",
         ),
         (
             "mongodb://a/?loadBalanced=true&directConnection=true",
@@ -69,7 +69,7 @@ fn what_does_not_go_together_is_refused_by_name() {
         ),
         (
             "mongodb+srv://a.b.c/?replicaSet=r&srvMaxHosts=1",
-            "srvMaxHosts is 1, but must be 0 or left out with replicaSet=r",
+            "srvMaxHosts is 1, but must be 0 or left out with replicaSet",
         ),
         ("mongodb://a/?srvMaxHosts=x", "srvMaxHosts is given, but must be left out without mongodb+srv://"),
         ("mongodb://a/?tls=true&ssl=no", "tls is true and false, but must be the same wherever tls or ssl is given"),
@@ -87,6 +87,10 @@ fn what_does_not_go_together_is_refused_by_name() {
             "maxStalenessSeconds is 90, but must be left out with readPreference=primary",
         ),
         ("mongodb://a/?minPoolSize=101", "minPoolSize is 101, but must be 0 to maxPoolSize (100)"),
+        (
+            "mongodb://a/?proxyHost=http%3A%2F%2Fproxy",
+            "proxyHost is something else, but must be a name or an IP address alone",
+        ),
         ("mongodb://a/?proxyPort=1", "proxyHost is not given, but must be given with proxyPort"),
         (
             "mongodb://a/?proxyHost=h&proxyUsername=u",
@@ -151,6 +155,27 @@ fn a_password_is_not_repeated_wherever_it_ends_up() {
         "mongodb://host/?tlsCertificateKeyFilePassword=hunter2%",
         "mongodb://ada:hunter2@host/?authMechanism=MONGODB-AWS",
         "mongodb://host/?authMechanism=MONGODB-AWS&authMechanismProperties=AWS_SESSION_TOKEN:hunter2",
+        // One that goes on as a value that is refused, by itself or together with others.
+        "mongodb://u@host/?authMechanism=MOada:hunter2@x",
+        "mongodb://host/?readPreferenceTags=ada:hunter2@x",
+        "mongodb://u@host/?authMechanism=MONGODB-X509&authSource=ada:hunter2@x",
+        "mongodb://u@host/?authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:hunter2@x",
+        "mongodb://u@host/?authMechanism=GSSAPI&authMechanismProperties=CANONICALIZE_HOST_NAME:hunter2@x",
+        "mongodb://u:p@host/?authMechanismProperties=hunter:y@swordfish",
+        "mongodb://u:p@host/?authMechanismProperties=hunter2@x:a%2Cb",
+        "mongodb://host/?loadBalanced=true&replicaSet=ada:hunter2@x",
+        "mongodb+srv://a.b.c/?srvMaxHosts=1&replicaSet=ada:hunter2@x",
+        "mongodb+srv://a.b.c/?srvAllowedHostsSuffix=hunter2@x",
+        "mongodb+srv://a.b.c/?srvServiceName=hunter2@x",
+        "mongodb://host/?proxyHost=socks5%3A%2F%2Fada%3Ahunter2%40proxy",
+        "mongodb://host/?proxyHost=ada%3Ahunter2%40proxy",
+        // The rest of a secret in an option.
+        "mongodb://host/?proxyHost=h&proxyUsername=u&proxyPassword=a&hunter2",
+        "mongodb://host/?proxyHost=h&proxyUsername=u&PROXYPASSWORD=a&hunter2=b",
+        "mongodb://host/?tlsCertificateKeyFilePassword=a&hunter2",
+        "mongodb://host/?authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:k8s,X:a&hunter2",
+        "mongodb://u:p@host/?authMechanismProperties=AWS_SESSION_TOKEN:a,hunter2:b",
+        "mongodb://u:p@host/?authMechanismProperties=AWS_SESSION_TOKEN:a,hunter2:b%2Cc",
     ];
     for uri in uris {
         let shown = match Options::parse(uri) {
@@ -164,6 +189,14 @@ fn a_password_is_not_repeated_wherever_it_ends_up() {
             assert!(!shown.contains(secret), "{uri}: {shown}");
         }
     }
+}
+
+#[test]
+fn what_may_be_a_password_is_hidden_and_the_rest_of_the_error_stays() {
+    let hidden = "authSource is not shown, because it may be part of a password, but must be $external with authMechanism=MONGODB-X509";
+    assert_eq!(refusal("mongodb://u@host/?authMechanism=MONGODB-X509&authSource=a@b"), hidden);
+    let own_word = "password is not given, but must be a user's password with authMechanism=PLAIN";
+    assert_eq!(refusal("mongodb://u@host/?authMechanism=PLAIN&authSource=a@b"), own_word);
 }
 
 #[test]

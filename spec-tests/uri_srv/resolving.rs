@@ -143,13 +143,19 @@ async fn errors_say_the_name_and_what_is_wrong() {
             txt("authSource="),
             r#"the TXT record of "cluster.example.com" is refused: authSource is empty, but must be the name of a database"#,
         ),
-        (
-            txt("loadBalanced=true&replicaSet=r"),
-            "loadBalanced is true, but must be false or left out with replicaSet=r",
-        ),
+        (txt("loadBalanced=true&replicaSet=r"), "loadBalanced is true, but must be false or left out with replicaSet"),
     ];
     for (zone, message) in messages {
         assert_eq!(error(zone, URI).await.to_string(), message);
+    }
+}
+
+#[tokio::test]
+async fn the_labels_of_a_server_are_those_of_a_name() {
+    for label in ["a b", "a:1", "a/b", "[a]", "user@a", "a\0", "a.b", "%2F", "a\\"] {
+        let zone = Zone::default().srv_to_labels(SERVICE, 1, &[label, "example", "com"]);
+        let refused = error(zone, URI).await;
+        assert!(matches!(refused, ResolveError::InvalidServer { port: 1, .. }), "{label}: {refused}");
     }
 }
 

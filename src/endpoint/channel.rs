@@ -1,5 +1,6 @@
 //! Requests and replies over a stream of bytes, as exchanges that can be left and taken up again.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
@@ -14,10 +15,14 @@ use crate::options::Compressor;
 use crate::pool::Fit;
 use crate::wire::header::{self, Header};
 use crate::wire::op_msg::{self, OutgoingSequence};
-use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Message, Outgoing, WireError, compressed};
+use crate::wire::{Flags, HelloReply, Limits, Message, Outgoing, WireError, compressed};
 
 /// How many bytes a read has room for at least, so that a reply of common size takes one.
 const READ_AHEAD: usize = 4 * 1024;
+
+/// The limits that hold until the connection is established: nobody knows yet who is at the other end, and all that is
+/// said until then is short.
+pub(super) const HANDSHAKE_LIMITS: Limits = Limits { max_message_size: 1024 * 1024, max_document_size: 1024 * 1024 };
 
 /// The greatest capacity in bytes that each buffer keeps between two commands. A pool has many connections, most of
 /// them idle, and one large message is no reason to hold its room for good. Only the room of a reply that was lent out
@@ -29,7 +34,6 @@ pub(super) const KEPT_CAPACITY: usize = 256 * 1024;
 /// An exchange is a state of the channel, not of a future: [`begin`](Self::begin) encodes the request,
 /// [`advance`](Self::advance) makes one write or one read, as often as it takes, and [`take_reply`](Self::take_reply)
 /// ends it. Whoever stops in between loses nothing, and somebody else may go on ([`drain`](Self::drain)).
-#[derive(Debug)]
 pub(super) struct Channel {
     pub(super) transport: Transport,
     pub(super) limits: Limits,
@@ -37,6 +41,8 @@ pub(super) struct Channel {
     appended: Arc<[u8]>,
     /// Agreed on in the handshake.
     compressor: Option<Compressor>,
+    /// Whether replies may be compressed, by whatever compressor: since compressors were offered.
+    accepts_compressed: bool,
     last_request_id: i32,
     pub(super) phase: Phase,
     pub(super) outgoing: Vec<u8>,
@@ -98,7 +104,7 @@ enum Progress {
 }
 
 /// A command as it goes over the channel.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
     pub database: &'a str,
     pub body: &'a RawDocument,
@@ -119,6 +125,20 @@ pub(super) struct Reply {
     pub more_to_come: bool,
 }
 
+/// Commands and replies are the application's, and may hold what nobody is to see: only their lengths are shown.
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("transport", &self.transport)
+            .field("limits", &self.limits)
+            .field("compressor", &self.compressor)
+            .field("phase", &self.phase)
+            .field("outgoing_bytes", &self.outgoing.len())
+            .field("incoming_bytes", &self.incoming.len())
+            .finish_non_exhaustive()
+    }
+}
+
 /// Why a request has no reply.
 #[derive(Debug)]
 pub(super) enum ExchangeError {
@@ -137,16 +157,17 @@ impl From<WireError> for ExchangeError {
 }
 
 impl Channel {
-    /// A channel with the limits that hold until the server has told its own.
+    /// A channel with [`HANDSHAKE_LIMITS`].
     ///
     /// `appended` are BSON elements that every command is to carry, hello and those of authentication included
     /// ([`server_api::elements`](crate::wire::server_api::elements)).
     pub fn new(transport: Transport, appended: Arc<[u8]>) -> Self {
         Self {
             transport,
-            limits: Limits { max_message_size: DEFAULT_MAX_MESSAGE_SIZE, max_document_size: 16 * 1024 * 1024 },
+            limits: HANDSHAKE_LIMITS,
             appended,
             compressor: None,
+            accepts_compressed: false,
             last_request_id: 0,
             phase: Phase::Idle,
             outgoing: Vec::new(),
@@ -162,7 +183,13 @@ impl Channel {
         self.limits = Limits { max_message_size, max_document_size };
     }
 
-    /// Compresses later requests, but for those that must not be, and accepts compressed replies.
+    /// Accepts compressed replies from now on: a server that is offered compressors may compress each of its replies,
+    /// the one to that offer included (OP_COMPRESSED specification, "MongoDB Handshake Amendment").
+    pub fn accept_compressed(&mut self) {
+        self.accepts_compressed = true;
+    }
+
+    /// Compresses later requests, but for those that must not be.
     pub fn set_compressor(&mut self, compressor: Option<Compressor>) {
         self.compressor = compressor;
     }
@@ -461,7 +488,7 @@ impl Channel {
     }
 
     fn check_header(&self, header: Header, awaited: Awaited) -> Result<(), WireError> {
-        let is_compressed = header.op_code == compressed::OP_CODE && self.compressor.is_some();
+        let is_compressed = header.op_code == compressed::OP_CODE && self.accepts_compressed;
         if header.op_code != op_msg::OP_CODE && !is_compressed {
             return Err(WireError::OpCode { value: header.op_code, allowed: op_msg::OP_CODE });
         }

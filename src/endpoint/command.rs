@@ -1,5 +1,6 @@
 //! A command, and what is special about how it is to be run.
 
+use std::fmt;
 use std::time::Duration;
 
 use bson::RawDocument;
@@ -29,7 +30,7 @@ use crate::wire::op_msg::OutgoingSequence;
 /// `$db`, the declared API of [`Options::server_api`], and with a time limit `maxTimeMS`. They are appended without
 /// looking for them in the document, which must not have them: what a server does with a field that it finds twice is not
 /// defined, and mostly an error (Run Command specification, "RunCommand implementation details").
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 #[must_use = "a command does nothing until it is run"]
 pub struct Command<'a> {
     pub(super) database: &'a str,
@@ -39,6 +40,19 @@ pub struct Command<'a> {
     pub(super) limit: Limit,
     round_trip_time: Duration,
     sends_max_time: bool,
+}
+
+/// A command may hold what nobody is to see, such as a new user's password: only its name is shown.
+impl fmt::Debug for Command<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.body.iter().next().and_then(Result::ok).map(|(name, _)| name);
+        f.debug_struct("Command")
+            .field("database", &self.database)
+            .field("name", &name)
+            .field("flags", &self.flags)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
 }
 
 /// How long a command may take.

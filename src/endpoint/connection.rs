@@ -87,6 +87,7 @@ impl EndpointConnection {
     pub(super) fn new(opened: Opened) -> Self {
         let Opened { address, options, connection_id, generation, mut channel, compressor, hello, authentication } =
             opened;
+        channel.set_limits(&hello);
         channel.set_compressor(compressor);
         let identity = Identity { address, connection_id, generation, hello };
         Self { identity, options, channel, authentication, reauthenticating: false }

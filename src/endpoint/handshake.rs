@@ -75,7 +75,7 @@ impl Handshake {
         hello.agreed_compressor(&self.compressors)
     }
 
-    /// Makes the handshake on a new channel, which from then on is held to the server's limits.
+    /// Makes the handshake on a new channel.
     pub async fn make(
         &self,
         channel: &mut Channel,
@@ -93,6 +93,9 @@ impl Handshake {
             supported_mechanisms_of: speculation.supported_mechanisms_of.as_deref(),
             speculative_authenticate: speculation.command.as_ref().map(Wiped::document),
         };
+        if !self.compressors.is_empty() {
+            channel.accept_compressed();
+        }
         // What is speculated may be a token.
         let command = Wiped::new(request.command());
         let document = match deadline.bound(channel.exchange("admin", command.document())).await {
@@ -108,7 +111,6 @@ impl Handshake {
         if let Err(incompatible) = hello.check_compatible(address) {
             return Err(EstablishError::unlabelled(Stage::Hello, incompatible));
         }
-        channel.set_limits(&hello);
         Ok(hello)
     }
 }

@@ -210,7 +210,7 @@ impl Endpoint {
             None => Speculation::default(),
         };
         let load_balanced = place.identify.is_some();
-        let hello = self.greet(&mut channel, load_balanced, &speculation, deadline).await?;
+        let mut hello = self.greet(&mut channel, load_balanced, &speculation, deadline).await?;
         if let Some(identify) = place.identify {
             let refuse = |error| EstablishError::unlabelled(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
@@ -222,6 +222,7 @@ impl Endpoint {
             }
             None => None,
         };
+        hello.forget_speculation();
         Ok(EndpointConnection::new(Opened {
             address: Arc::clone(&self.address.text),
             options: Arc::clone(&self.options),

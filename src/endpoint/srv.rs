@@ -211,7 +211,8 @@ mod look_up {
         let servers = records.map(|record| {
             let target = record.target.to_utf8().to_lowercase();
             let server = target.strip_suffix('.').unwrap_or(&target);
-            if server.is_empty() || record.port == 0 {
+            // The labels of a record may have any bytes; those of a name may not.
+            if !SrvName::is_name(server) || record.port == 0 {
                 let server = server.to_owned();
                 return Err(ResolveError::InvalidServer { name: name.host.clone(), server, port: record.port });
             }

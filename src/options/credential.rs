@@ -4,6 +4,10 @@ use super::{InvalidOption, Secret};
 
 /// A user's name, its proof, and the mechanism that carries it (Authentication specification, "MongoCredential").
 ///
+/// A server that says it is an arbiter is not authenticated with, because it has no users (Authentication specification,
+/// "Authentication Handshake"). With SCRAM that also means that it has not proven that it knows the password: where TLS
+/// does not tell who the server is, look at [`EndpointConnection::hello`](crate::EndpointConnection::hello).
+///
 /// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses what the mechanism lacks and
 /// what it has no use for.
 ///
@@ -59,7 +63,8 @@ pub enum Mechanism {
     Plain,
     /// `MONGODB-AWS`: an identity of Amazon Web Services.
     MongoDbAws,
-    /// `MONGODB-OIDC`: an access token of an identity provider.
+    /// `MONGODB-OIDC`: an access token of an identity provider. It is sent as it is, so use TLS, as with
+    /// `PLAIN`.
     MongoDbOidc,
     /// `GSSAPI`: Kerberos. Connection strings may name it, but wharf does not implement it.
     Gssapi,
@@ -256,6 +261,13 @@ impl Credential {
         }
     }
 
+    /// What is shown of a property's name, which may be the rest of a secret whose comma is not percent-encoded.
+    pub(super) fn shown_property(name: &str) -> &str {
+        const LONGEST: usize = 32;
+        let is_name = name.len() <= LONGEST && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+        if is_name { name } else { "(not shown)" }
+    }
+
     fn check_properties(&self, with: &str, known: &[&str]) -> Result<(), InvalidOption> {
         let unknown = |name: &str| !known.iter().any(|known| known.eq_ignore_ascii_case(name));
         match self.mechanism_properties.iter().find(|(name, _)| unknown(name)) {
@@ -265,7 +277,7 @@ impl Credential {
                     [] => format!("left out with {with}"),
                     known => format!("of {} with {with}", known.join(", ")),
                 };
-                Err(InvalidOption::new("authMechanismProperties", name, allowed))
+                Err(InvalidOption::new("authMechanismProperties", Self::shown_property(name), allowed))
             }
         }
     }

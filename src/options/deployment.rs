@@ -52,7 +52,8 @@ pub struct Options {
     /// `tls` (or `ssl`): how connections are secured. By default they are not.
     ///
     /// A connection string secures them if it says `tls=true`, or begins with `mongodb+srv://`, or gives any option that
-    /// begins with `tls`; and never if it says `tls=false`.
+    /// begins with `tls`; and never if it says `tls=false`. A value of `tls` that is neither true nor false is ignored, as
+    /// the specification wants it, and then nothing is secured: look at [`warnings`](Self::warnings).
     pub tls: Option<TlsOptions>,
     /// The proxy that all TCP connections go through. By default there is none.
     pub proxy: Option<ProxyOptions>,
@@ -63,6 +64,11 @@ pub struct Options {
     pub server_api: Option<ServerApi>,
     /// `connectTimeoutMS`: how long the whole establishment of a connection may take, from resolving the server's name to
     /// the end of authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
+    ///
+    /// The specification (CSOT, "Server Selection" and "Background Connection Pooling") gives the commands of the handshake
+    /// and of authentication `timeoutMS` instead, each anew, or without it `socketTimeoutMS`. wharf gives them what is left
+    /// of this limit, because a connection is opened for the pool and not for one operation: an operation whose own time is
+    /// up leaves, and the connection is established all the same.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long a read or a write on a connection may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.

@@ -10,7 +10,7 @@ const LONGEST: usize = 255;
 #[non_exhaustive]
 #[must_use]
 pub struct ProxyOptions {
-    /// `proxyHost`: the proxy's name or IP address.
+    /// `proxyHost`: the proxy's name or IP address, an IPv6 address without brackets.
     pub host: String,
     /// `proxyPort`, never 0. Default 1080.
     pub port: u16,
@@ -40,6 +40,10 @@ impl ProxyOptions {
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         let fits = |text: &str| (1..=LONGEST).contains(&text.len());
         let refuse = |option, value: String| Err(InvalidOption::new(option, value, format!("1 to {LONGEST} bytes")));
+        // Somebody's user information, or a URL with it, is not repeated.
+        if self.host.contains(|char: char| char.is_whitespace() || char.is_control() || "/?#@%[]".contains(char)) {
+            return Err(InvalidOption::new("proxyHost", "something else", "a name or an IP address alone"));
+        }
         if !fits(&self.host) {
             return refuse("proxyHost", format!("{:?} ({} bytes)", self.host, self.host.len()));
         }

@@ -32,15 +32,19 @@ impl SrvName {
     pub(super) fn parse(name: &str) -> Result<Self, InvalidOption> {
         let allowed = "one name in the DNS, without a port, after mongodb+srv://";
         let host = name.strip_suffix('.').unwrap_or(name).to_lowercase();
+        if host.parse::<std::net::IpAddr>().is_ok() || !Self::is_name(&host) {
+            return Err(InvalidOption::new("hosts", format!("{name:?}"), allowed));
+        }
+        Ok(Self { host, service_name: SERVICE_NAME.to_owned(), max_hosts: 0, allowed_hosts_suffix: None })
+    }
+
+    /// Whether the text, without a dot at its end, is a name of the DNS.
+    pub(crate) fn is_name(text: &str) -> bool {
         let is_label = |label: &str| {
             let unfit = |char: char| char.is_whitespace() || char.is_control() || "/?#%[]@:,\\\"".contains(char);
             !label.is_empty() && label.len() <= 63 && !label.contains(unfit)
         };
-        let is_address = host.parse::<std::net::IpAddr>().is_ok();
-        if host.len() > 253 || is_address || !host.split('.').all(is_label) {
-            return Err(InvalidOption::new("hosts", format!("{name:?}"), allowed));
-        }
-        Ok(Self { host, service_name: SERVICE_NAME.to_owned(), max_hosts: 0, allowed_hosts_suffix: None })
+        text.len() <= 253 && text.split('.').all(is_label)
     }
 
     /// The domain that the servers must be in.

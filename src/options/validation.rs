@@ -26,8 +26,8 @@ impl Options {
         self.check()?;
         self.check_hosts()?;
         self.check_load_balancing()?;
-        if let (Some(name), Some(set)) = (self.srv.as_ref().filter(|srv| srv.max_hosts > 0), &self.replica_set) {
-            let allowed = format!("0 or left out with replicaSet={set}");
+        if let (Some(name), Some(_)) = (self.srv.as_ref().filter(|srv| srv.max_hosts > 0), &self.replica_set) {
+            let allowed = "0 or left out with replicaSet";
             return Err(InvalidOption::new("srvMaxHosts", name.max_hosts.to_string(), allowed));
         }
         self.read_preference.check_together()?;
@@ -109,8 +109,8 @@ impl Options {
         if self.hosts.len() > 1 {
             return refuse(format!("false or left out with several hosts ({})", self.hosts.len()));
         }
-        if let Some(set) = &self.replica_set {
-            return refuse(format!("false or left out with replicaSet={set}"));
+        if self.replica_set.is_some() {
+            return refuse("false or left out with replicaSet".to_owned());
         }
         if self.direct_connection == Some(true) {
             return refuse("false or left out with directConnection=true".to_owned());

@@ -52,7 +52,7 @@ pub enum UriWarning {
     },
     /// A mechanism property whose value has a comma, which other drivers take for its end. Set it in code.
     CommaInProperty {
-        /// The property.
+        /// The property, or `(not shown)` if it may hold a secret.
         property: String,
     },
     /// An option that changes nothing, because of what else is given or left out.

@@ -6,7 +6,9 @@ use bson::oid::ObjectId;
 use bson::raw::cstr;
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
 use thiserror::Error;
+use zeroize::Zeroize;
 
+use super::auth::document_with_room;
 use super::reply::whole_number;
 use super::{DEFAULT_MAX_MESSAGE_SIZE, WireError};
 use crate::options::Compressor;
@@ -20,8 +22,8 @@ pub const MAX_WIRE_VERSION: i32 = 25;
 /// The field of hello, and of its reply, that the first message of an authentication travels in.
 const SPECULATIVE_AUTHENTICATE: &str = "speculativeAuthenticate";
 
-/// What a client says in its first command.
-#[derive(Debug, Clone, Copy)]
+/// What a client says in its first command. Debug output does not show what is speculated, which may hold a token.
+#[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// The metadata document ([`ClientMetadata::to_document`](super::metadata::ClientMetadata::to_document)).
     pub client: &'a RawDocument,
@@ -38,6 +40,21 @@ pub struct Request<'a> {
     pub speculative_authenticate: Option<&'a RawDocument>,
 }
 
+impl fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, server_api, load_balanced, compressors, supported_mechanisms_of, speculative_authenticate } =
+            self;
+        f.debug_struct("Request")
+            .field("client", client)
+            .field("server_api", server_api)
+            .field("load_balanced", load_balanced)
+            .field("compressors", compressors)
+            .field("supported_mechanisms_of", supported_mechanisms_of)
+            .field("speculative_authenticate", &speculative_authenticate.map(|_| "***"))
+            .finish()
+    }
+}
+
 impl Request<'_> {
     /// The handshake command, to be run on the `admin` database.
     ///
@@ -46,7 +63,9 @@ impl Request<'_> {
     /// `hello`. Both travel in `OP_MSG`.
     #[must_use]
     pub fn command(&self) -> RawDocumentBuf {
-        let mut command = RawDocumentBuf::new();
+        let speculated = self.speculative_authenticate.map_or(0, |first| first.as_bytes().len());
+        let user = self.supported_mechanisms_of.map_or(0, str::len);
+        let mut command = document_with_room(512 + self.client.as_bytes().len() + user + speculated);
         if self.server_api || self.load_balanced {
             command.append(cstr!("hello"), 1);
         } else {
@@ -103,7 +122,8 @@ pub struct HelloReply {
     /// `saslSupportedMechs`: the mechanisms of the user that was asked about, whatever they are; `None` if there is no
     /// such user, or nobody asked.
     pub sasl_supported_mechanisms: Option<Vec<String>>,
-    /// The whole reply.
+    /// The whole reply. An established connection's is without `speculativeAuthenticate`, which only concerned the
+    /// authentication.
     pub document: RawDocumentBuf,
 }
 
@@ -154,6 +174,22 @@ impl HelloReply {
     #[must_use]
     pub fn speculative_authenticate(&self) -> Option<&RawDocument> {
         self.document.get(SPECULATIVE_AUTHENTICATE).ok().flatten().and_then(RawBsonRef::as_document)
+    }
+
+    /// Drops the reply to the speculative command, which is a part of a conversation that may be secret, and wipes the
+    /// memory that it was in.
+    pub(crate) fn forget_speculation(&mut self) {
+        if matches!(self.document.get(SPECULATIVE_AUTHENTICATE), Ok(None)) {
+            return;
+        }
+        let mut rest = RawDocumentBuf::new();
+        // What stands behind an element that cannot be read cannot be told apart from it, and goes with it.
+        for (key, value) in
+            self.document.iter().map_while(Result::ok).filter(|(key, _)| key.as_str() != SPECULATIVE_AUTHENTICATE)
+        {
+            rest.append(key, value);
+        }
+        std::mem::replace(&mut self.document, rest).into_bytes().zeroize();
     }
 
     /// Whether the server is an arbiter (SDAM's "RSArbiter"), which has no users.
@@ -367,6 +403,22 @@ mod tests {
         assert_eq!(mechanisms(rawdoc! { "saslSupportedMechs": [] }), Some(vec![]));
         assert_eq!(mechanisms(rawdoc! { "saslSupportedMechs": "SCRAM-SHA-1" }), None);
         assert_eq!(mechanisms(rawdoc! {}), None);
+    }
+
+    #[test]
+    fn what_was_speculated_is_shown_by_nobody_and_forgotten_once_it_has_served() {
+        let token = rawdoc! { "jwt": "pencil" };
+        let request = Request { speculative_authenticate: Some(&token), ..plain(&token) };
+        let shown = format!("{:?}", Request { client: &rawdoc! {}, ..request });
+        assert!(shown.contains("***") && !shown.contains("70656e63696c"), "{shown}");
+
+        let fields = |reply: &HelloReply| Document::try_from(reply.document.clone()).unwrap();
+        let mut reply = HelloReply::read(rawdoc! { "a": 1, "speculativeAuthenticate": token, "ok": 1.0 }).unwrap();
+        assert!(reply.speculative_authenticate().is_some());
+        reply.forget_speculation();
+        assert_eq!(fields(&reply), doc! { "a": 1, "ok": 1.0 });
+        reply.forget_speculation();
+        assert_eq!(fields(&reply), doc! { "a": 1, "ok": 1.0 });
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub use op_msg::{Flags, Limits, Message, Outgoing};
 #[doc(inline)]
 pub use reply::CommandError;
 
-/// The `maxMessageSizeBytes` of every server there is, in bytes, and the limit before the server has told its own.
+/// The `maxMessageSizeBytes` of every server there is, in bytes, and of one that does not tell its own.
 pub const DEFAULT_MAX_MESSAGE_SIZE: u32 = 48_000_000;
 
 /// Bytes that are no message of the wire protocol, or a message that the limits forbid to send.

@@ -5,11 +5,12 @@ mod authentication;
 mod messages;
 mod replies;
 mod revocation;
+mod uri;
 
 use crate::Target;
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     messages::HEADER,
     messages::OP_MSG,
     messages::COMPRESSED,
@@ -22,6 +23,7 @@ pub const TARGETS: [Target; 12] = [
     addresses::ADDRESS,
     revocation::OCSP,
     revocation::CERTIFICATE,
+    uri::URI,
 ];
 
 /// Leaves an input as it is.

@@ -35,6 +35,13 @@ impl Zone {
         self
     }
 
+    /// Adds an SRV record whose target has these labels, whatever their bytes are.
+    pub fn srv_to_labels(mut self, name: &str, port: u16, target: &[&str]) -> Zone {
+        let target = Name::from_labels(target.iter().map(|label| label.as_bytes())).expect("short labels");
+        self.records.push(Record::from_rdata(fqdn(name), TTL, RData::SRV(SRV::new(0, 0, port, target))));
+        self
+    }
+
     /// Adds a TXT record of these strings.
     pub fn txt(mut self, name: &str, strings: &[&str]) -> Zone {
         let strings = strings.iter().map(|text| text.as_bytes()).collect();

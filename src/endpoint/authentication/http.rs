@@ -149,7 +149,9 @@ struct Service {
 
 impl Service {
     fn parse(base: &str) -> Result<Self, HttpError> {
-        let refuse = || HttpError::Url { url: base.to_owned() };
+        // Before an at-sign there may be a password.
+        let url = if base.contains('@') { "(not shown: it has an at-sign)" } else { base };
+        let refuse = || HttpError::Url { url: url.to_owned() };
         let uri: Uri = base.parse().map_err(|_| refuse())?;
         let authority = uri.authority().ok_or_else(refuse)?;
         let secure = match uri.scheme_str() {
@@ -221,7 +223,9 @@ mod tests {
         for base in
             ["", "metadata", "/path", "ftp://host", "http://host/path", "http://host?x", "http://u:p@host", "http://"]
         {
-            assert!(matches!(Service::parse(base), Err(HttpError::Url { .. })), "{base}");
+            let refused = Service::parse(base).err().unwrap();
+            assert!(matches!(refused, HttpError::Url { .. }), "{base}");
+            assert!(!refused.to_string().contains("u:p"), "{refused}");
         }
     }
 

@@ -25,7 +25,7 @@ mod source;
 mod tokens;
 
 use source::{NoToken, Source};
-use tokens::Tokens;
+use tokens::{Limit, Tokens};
 
 pub(super) use tokens::Token;
 
@@ -170,15 +170,13 @@ impl Oidc {
         refresh_token: Option<Secret>,
     ) -> Result<(Token, bool), Cause> {
         let started = Instant::now();
-        let (timeout, counts) = self.limit(conversation.deadline);
-        let context =
-            OidcContext { timeout, version: VERSION, username: self.username.clone(), idp_info, refresh_token };
-        let idp_info = context.idp_info.clone();
-        let call = || -> CallbackFuture<'_, OidcToken> { self.source.token(context) };
-        let outcome = match counts {
-            true => self.tokens.current_or_within(timeout, idp_info, call).await,
-            false => self.tokens.current_or(timeout, idp_info, call).await,
+        let (time, counts) = self.limit(conversation.deadline);
+        let issuer = idp_info.clone();
+        let call = |timeout| -> CallbackFuture<'_, OidcToken> {
+            let username = self.username.clone();
+            self.source.token(OidcContext { timeout, version: VERSION, username, idp_info, refresh_token })
         };
+        let outcome = self.tokens.current_or(Limit { time, together: counts }, issuer, call).await;
         if !counts {
             conversation.deadline = conversation.deadline.later_by(started.elapsed());
         }

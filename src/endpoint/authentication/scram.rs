@@ -3,6 +3,8 @@
 use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 
+use zeroize::Zeroizing;
+
 use super::{Cause, Conversation, KeyCache};
 use crate::options::{Credential, InvalidOption};
 use crate::wire::auth::sasl::{self, SaslReply};
@@ -87,9 +89,11 @@ impl Scram {
         let challenge = begun.client_first.read(&started.payload)?;
         let keys =
             conversation.deadline.bound(self.keys.keys(begun.hash, &challenge)).await.map_err(Cause::Timeout)??;
+        // Whoever has the proof may try passwords out on it for as long as they like.
         let (client_final, verification) = challenge.answer(&keys);
+        let client_final = Zeroizing::new(client_final);
         let command = sasl::advance(&started.conversation_id, client_final.as_bytes());
-        let reply = SaslReply::read(conversation.run(&self.source, &command).await?)?;
+        let reply = SaslReply::read(conversation.run_secret(&self.source, command).await?)?;
         verification.check(reply.payload)?;
         if reply.done {
             return Ok(());

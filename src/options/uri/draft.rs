@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::{
-    Acknowledgement, Compressor, InvalidOption, Mechanism, Options, ReadPreferenceMode, Secret, ServerMonitoringMode,
-    TlsOptions, UriWarning,
+    Acknowledgement, Compressor, Credential, InvalidOption, Mechanism, Options, ReadPreferenceMode, Secret,
+    ServerMonitoringMode, TlsOptions, UriWarning,
 };
 use super::Reader;
 use super::text::decode;
@@ -74,9 +74,10 @@ pub(super) fn replacement_of(key: &str) -> Option<(&'static str, &'static str)> 
 /// The largest number of an option, where the specification does not give it 64 bits.
 const MAX_INT: u64 = i32::MAX.unsigned_abs() as u64;
 
-/// Whether the option's value may hold a secret.
+/// Whether the option's value may hold a secret. The case of the option does not matter.
 pub(super) fn is_secret(option: &str) -> bool {
-    ["authMechanismProperties", "proxyPassword", "tlsCertificateKeyFilePassword"].contains(&option)
+    const SECRET: [&str; 3] = ["authMechanismProperties", "proxyPassword", "tlsCertificateKeyFilePassword"];
+    SECRET.iter().any(|secret| secret.eq_ignore_ascii_case(option))
 }
 
 /// Why an option was not set.
@@ -258,7 +259,8 @@ impl Draft {
             let (name, value) = pair.split_once(':').filter(|(name, _)| !name.is_empty()).ok_or_else(refuse)?;
             let (name, value) = (decode(name).ok_or_else(refuse)?, Secret::new(decode(value).ok_or_else(refuse)?));
             if value.reveal().contains(',') {
-                reader.warn(UriWarning::CommaInProperty { property: name.clone() });
+                let property = if reader.shows_values { Credential::shown_property(&name) } else { "(not shown)" };
+                reader.warn(UriWarning::CommaInProperty { property: property.to_owned() });
             }
             properties.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
             properties.push((name, value));

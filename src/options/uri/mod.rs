@@ -6,7 +6,8 @@
 //!
 //! Errors and warnings show what they are about, but never what may be part of a password. A password that is not
 //! percent-encoded can end up in any other part, so nothing after a stray at-sign's left neighbour is trusted: if there is
-//! an at-sign outside of the user information, neither hosts nor values are shown, and ports never are.
+//! an at-sign outside of the user information, neither hosts nor values are shown, and ports never are. So can a secret in
+//! an option: if there is one, keys that nobody knows are not shown either.
 
 mod draft;
 mod finish;
@@ -57,37 +58,15 @@ impl Options {
         };
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
-        let (database, options) = rest.split_once('?').unwrap_or((rest, ""));
-        let database = database.strip_prefix('/').unwrap_or(database);
-        let (user, hosts) = match authority.rsplit_once('@') {
-            Some((user, hosts)) => (Some(user), hosts),
-            None => (None, authority),
-        };
-        let mut reader = Reader { shows_values: !rest.contains('@'), warnings: Vec::new() };
-        let user = user.map(read_user).transpose()?;
-        let mut start = Options::nowhere();
-        match is_srv {
-            true => start.srv = Some(reader.read_srv_name(hosts)?),
-            false => reader.read_hosts(hosts, &mut start)?,
-        }
-        if !database.is_empty() {
-            let decoded = decode(database)
-                .ok_or_else(|| InvalidOption::new("database", "not percent-encoded", "percent-encoded, in UTF-8"))?;
-            start.default_database = Some(decoded);
-            start.check()?;
-        }
-        let mut draft = Draft::of(start);
-        reader.read_options(options, &mut draft)?;
-        let mut finished = draft.finish(user, &mut reader)?;
-        finished.warnings = reader.warnings;
-        finished.validate()?;
-        Ok(finished)
+        let mut reader = Reader { shows_values: !rest.contains('@'), shows_keys: true, warnings: Vec::new() };
+        reader.read(is_srv, authority, rest).map_err(|error| reader.without_values(error))
     }
 
     /// Takes the defaults that the TXT record of an SRV name gives.
     #[cfg(feature = "srv")]
     pub(crate) fn apply_txt(&mut self, record: &str) -> Result<(), InvalidOption> {
-        let mut reader = Reader { shows_values: true, warnings: std::mem::take(&mut self.warnings) };
+        let warnings = std::mem::take(&mut self.warnings);
+        let mut reader = Reader { shows_values: true, shows_keys: true, warnings };
         let mut draft = Draft::of(Options::nowhere());
         for pair in record.split('&') {
             let refuse = |value: String| InvalidOption::new("TXT record", value, "of key=value pairs joined by &");
@@ -117,6 +96,9 @@ impl Options {
         Ok(())
     }
 }
+
+/// Instead of a value that may be part of a password.
+const HIDDEN: &str = "not shown, because it may be part of a password";
 
 /// The user information: a name, and perhaps a password.
 fn read_user(text: &str) -> Result<(String, Option<Secret>), InvalidOption> {
@@ -153,10 +135,50 @@ fn shown(text: &str) -> String {
 struct Reader {
     /// Whether hosts and values are certainly not a part of a password.
     shows_values: bool,
+    /// Whether keys are certainly not a part of a secret: where an option holds one whose ampersand is not
+    /// percent-encoded, the rest of it looks like a key.
+    shows_keys: bool,
     warnings: Vec<UriWarning>,
 }
 
 impl Reader {
+    /// What follows the scheme: `authority`, and `rest` from the slash or the question mark on.
+    fn read(&mut self, is_srv: bool, authority: &str, rest: &str) -> Result<Options, InvalidOption> {
+        let (database, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let database = database.strip_prefix('/').unwrap_or(database);
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, authority),
+        };
+        let user = user.map(read_user).transpose()?;
+        let mut start = Options::nowhere();
+        match is_srv {
+            true => start.srv = Some(self.read_srv_name(hosts)?),
+            false => self.read_hosts(hosts, &mut start)?,
+        }
+        if !database.is_empty() {
+            let decoded = decode(database)
+                .ok_or_else(|| InvalidOption::new("database", "not percent-encoded", "percent-encoded, in UTF-8"))?;
+            start.default_database = Some(decoded);
+            start.check()?;
+        }
+        let mut draft = Draft::of(start);
+        self.read_options(options, &mut draft)?;
+        let mut finished = draft.finish(user, self)?;
+        finished.warnings = std::mem::take(&mut self.warnings);
+        finished.validate()?;
+        Ok(finished)
+    }
+
+    /// The refusal without the value, where that may be a part of a password: whoever refused it need not have known.
+    fn without_values(&self, error: InvalidOption) -> InvalidOption {
+        const OWN_WORDS: [&str; 4] = ["empty", "given", "not given", "given more than once"];
+        match self.shows_values || OWN_WORDS.contains(&&*error.value) {
+            true => error,
+            false => InvalidOption { value: HIDDEN.to_owned(), ..error },
+        }
+    }
+
     fn warn(&mut self, warning: UriWarning) {
         tracing::warn!(target: "wharf::options", "{warning}");
         self.warnings.push(warning);
@@ -165,7 +187,7 @@ impl Reader {
     /// What an error shows of a host. A port is never shown, because it may be a password whose host was forgotten.
     fn host(&self, text: &str) -> String {
         if !self.shows_values {
-            return "not shown, because it may be part of a password".to_owned();
+            return HIDDEN.to_owned();
         }
         let end = match text.strip_prefix('[').and_then(|rest| rest.find(']')) {
             Some(end) => end + 2,
@@ -208,9 +230,11 @@ impl Reader {
     fn read_options(&mut self, text: &str, draft: &mut Draft) -> Result<(), InvalidOption> {
         let mut given: Vec<(&'static str, &str)> = Vec::new();
         let mut deprecated = Vec::new();
+        let may_be_secret = |pair: &str| pair.split_once('=').is_some_and(|(key, _)| draft::is_secret(key));
+        self.shows_keys = self.shows_values && !text.split('&').any(may_be_secret);
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let Some((key, value)) = pair.split_once('=') else {
-                let key = if self.shows_values { shown(pair) } else { "not shown".to_owned() };
+                let key = if self.shows_keys { shown(pair) } else { "not shown".to_owned() };
                 return Err(InvalidOption::new("option", format!("without a value ({key})"), "key=value"));
             };
             if let Some(replaced) = draft::replacement_of(key) {
@@ -219,7 +243,7 @@ impl Reader {
                 self.note_repetition(name, &given)?;
                 given.push((name, value));
             } else {
-                let option = (self.shows_values && is_plain(key)).then(|| key.to_owned());
+                let option = (self.shows_keys && is_plain(key)).then(|| key.to_owned());
                 self.warn(UriWarning::UnknownOption { option });
             }
         }

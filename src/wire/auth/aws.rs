@@ -10,6 +10,7 @@
 //! The signature is AWS Signature Version 4; the parts of [`signature`] are general enough for the vectors that AWS
 //! publishes.
 
+use std::fmt;
 use std::fmt::Write;
 
 use base64::Engine;
@@ -21,6 +22,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
+use super::document_with_room;
 use crate::wire::WireError;
 
 /// The length of the client's nonce, and of the server's part of the nonce, in bytes.
@@ -159,7 +161,8 @@ pub fn client_second(server: &ServerFirst, keys: Keys<'_>, now: Timestamp) -> Re
         scope.text()
     );
 
-    let mut message = RawDocumentBuf::new();
+    let room = 64 + authorization.len() + date.len() + session_token.map_or(0, str::len);
+    let mut message = document_with_room(room);
     message.append(cstr!("a"), authorization);
     message.append(cstr!("d"), date.as_str());
     if let Some(token) = session_token {
@@ -168,8 +171,9 @@ pub fn client_second(server: &ServerFirst, keys: Keys<'_>, now: Timestamp) -> Re
     Ok(message)
 }
 
-/// A request in the form that is signed: what AWS calls the canonical request.
-#[derive(Debug, Clone, Copy)]
+/// A request in the form that is signed: what AWS calls the canonical request. Debug output shows no header's value,
+/// because one may be a session token.
+#[derive(Clone, Copy)]
 pub struct CanonicalRequest<'a> {
     /// The method, in capitals.
     pub method: &'a str,
@@ -181,6 +185,18 @@ pub struct CanonicalRequest<'a> {
     pub headers: &'a [(&'a str, &'a str)],
     /// The body.
     pub body: &'a [u8],
+}
+
+impl fmt::Debug for CanonicalRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { method, path, query: _, headers: _, body } = self;
+        f.debug_struct("CanonicalRequest")
+            .field("method", method)
+            .field("path", path)
+            .field("headers", &self.signed_headers())
+            .field("body_bytes", &body.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl CanonicalRequest<'_> {
@@ -264,8 +280,8 @@ fn hex(bytes: &[u8]) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(pub u64);
 
-impl std::fmt::Display for Timestamp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (year, month, day) = date_of(self.0 / 86_400);
         let second = self.0 % 86_400;
         write!(f, "{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", second / 3600, second / 60 % 60, second % 60)

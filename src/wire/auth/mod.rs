@@ -8,6 +8,8 @@
 //! - `aws`: the messages of MONGODB-AWS.
 //! - `oidc`: the messages of MONGODB-OIDC.
 
+use bson::RawDocumentBuf;
+
 #[cfg(feature = "aws")]
 pub mod aws;
 #[cfg(feature = "oidc")]
@@ -16,3 +18,12 @@ pub mod plain;
 pub mod sasl;
 pub mod scram;
 pub mod x509;
+
+/// An empty document with room for elements of `room` bytes. What is to hold a secret must not grow, because that would
+/// leave a copy behind that nobody wipes.
+pub(crate) fn document_with_room(room: usize) -> RawDocumentBuf {
+    const EMPTY: [u8; 5] = [5, 0, 0, 0, 0];
+    let mut bytes = Vec::with_capacity(EMPTY.len() + room);
+    bytes.extend_from_slice(&EMPTY);
+    RawDocumentBuf::from_bytes(bytes).expect("BUG: an empty document is none")
+}

@@ -7,13 +7,14 @@
 use bson::raw::cstr;
 use bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 
+use super::document_with_room;
 use crate::options::IdpInfo;
 use crate::wire::WireError;
 
 /// `JwtStepRequest`: the access token.
 #[must_use]
 pub fn token(jwt: &str) -> RawDocumentBuf {
-    let mut message = RawDocumentBuf::new();
+    let mut message = document_with_room(16 + jwt.len());
     message.append(cstr!("jwt"), jwt);
     message
 }

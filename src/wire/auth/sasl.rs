@@ -1,9 +1,12 @@
 //! The commands that carry the messages of SASL mechanisms (Authentication specification, "SASL Mechanisms").
 
+use std::fmt;
+
 use bson::raw::cstr;
 use bson::spec::BinarySubtype;
-use bson::{RawBinaryRef, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawBinaryRef, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
+use super::document_with_room;
 use crate::options::Mechanism;
 use crate::wire::WireError;
 use crate::wire::reply::whole_number;
@@ -12,12 +15,19 @@ use crate::wire::reply::whole_number;
 /// with the address of an identity provider.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 
+/// More than all elements of a command take but its payload and its options, in bytes: also `conversationId`, and a `db`
+/// of ordinary length.
+const AROUND: usize = 256;
+
 /// The command that begins a conversation.
 ///
 /// `options` is the document of that name, if there is to be one.
 #[must_use]
 pub fn start(mechanism: Mechanism, payload: &[u8], options: Option<&RawDocument>) -> RawDocumentBuf {
-    let mut command = rawdoc! { "saslStart": 1, "mechanism": mechanism.name() };
+    let mut command =
+        document_with_room(AROUND + payload.len() + options.map_or(0, |options| options.as_bytes().len()));
+    command.append(cstr!("saslStart"), 1);
+    command.append(cstr!("mechanism"), mechanism.name());
     command.append(cstr!("payload"), binary(payload));
     command.append(cstr!("autoAuthorize"), 1);
     if let Some(options) = options {
@@ -31,7 +41,8 @@ pub fn start(mechanism: Mechanism, payload: &[u8], options: Option<&RawDocument>
 /// `conversation_id` is that of the server's first reply ([`SaslReply::conversation_id`]).
 #[must_use]
 pub fn advance(conversation_id: &RawBson, payload: &[u8]) -> RawDocumentBuf {
-    let mut command = rawdoc! { "saslContinue": 1 };
+    let mut command = document_with_room(AROUND + payload.len());
+    command.append(cstr!("saslContinue"), 1);
     command.append(cstr!("conversationId"), conversation_id.clone());
     command.append(cstr!("payload"), binary(payload));
     command
@@ -41,8 +52,8 @@ fn binary(bytes: &[u8]) -> RawBsonRef<'_> {
     RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Generic, bytes })
 }
 
-/// A server's reply to either command, if it was successful.
-#[derive(Debug, Clone, PartialEq)]
+/// A server's reply to either command, if it was successful. Debug output does not show the mechanism's message.
+#[derive(Clone, PartialEq)]
 pub struct SaslReply<'a> {
     /// `conversationId`: what the next commands must repeat, of whichever numeric type the server chose.
     pub conversation_id: RawBson,
@@ -50,6 +61,16 @@ pub struct SaslReply<'a> {
     pub payload: &'a [u8],
     /// `done`: whether the conversation has ended, as far as the server is concerned.
     pub done: bool,
+}
+
+impl fmt::Debug for SaslReply<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SaslReply")
+            .field("conversation_id", &self.conversation_id)
+            .field("payload_bytes", &self.payload.len())
+            .field("done", &self.done)
+            .finish()
+    }
 }
 
 impl<'a> SaslReply<'a> {
@@ -90,6 +111,8 @@ fn refuse(field: &'static str, value: String, allowed: &'static str) -> WireErro
 
 #[cfg(test)]
 mod tests {
+    use bson::rawdoc;
+
     use super::*;
 
     fn reply() -> RawDocumentBuf {
@@ -119,6 +142,8 @@ mod tests {
         let document = reply();
         let read = SaslReply::read(&document).unwrap();
         assert_eq!((read.conversation_id, read.payload, read.done), (RawBson::Int32(1), &b"hello"[..], false));
+        let shown = format!("{:?}", SaslReply::read(&document).unwrap());
+        assert_eq!(shown, "SaslReply { conversation_id: Int32(1), payload_bytes: 5, done: false }");
     }
 
     #[test]

@@ -250,9 +250,9 @@ impl Challenge {
     ///
     /// `keys` must have been derived with this challenge's salt and iterations.
     pub fn answer(self, keys: &Keys) -> (String, Verification) {
-        let proof = BASE64.encode(&*keys.proof(&self.auth_message));
+        let proof = Zeroizing::new(BASE64.encode(&*keys.proof(&self.auth_message)));
         let signature = Zeroizing::new(keys.hash.hmac(&keys.server_key, self.auth_message.as_bytes()));
-        (format!("{},p={proof}", self.without_proof), Verification { signature })
+        (format!("{},p={}", self.without_proof, *proof), Verification { signature })
     }
 }
 

@@ -22,6 +22,14 @@ impl Token {
     }
 }
 
+/// How long it may take to obtain a token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    pub time: Duration,
+    /// Whether waiting for others' calls and the call itself may take that time together, or each of them.
+    pub together: bool,
+}
+
 /// What is remembered of the last call, and the right to make the next one.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
@@ -69,18 +77,19 @@ impl Tokens {
     /// The shared access token; if there is none, the one that `call` obtains, which from then on is shared. Says too
     /// whether it is new.
     ///
-    /// Only one call runs at a time. Both waiting for others' calls and the call itself may take `limit`. `idp_info` is
-    /// who issues the token, if that matters.
+    /// Only one call runs at a time. `call` is told how long it may take. `idp_info` is who issues the token, if that
+    /// matters.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future cancels the call, and the next in line makes its own.
     pub async fn current_or<'a>(
         &self,
-        limit: Duration,
+        Limit { time: limit, together }: Limit,
         idp_info: Option<IdpInfo>,
-        call: impl FnOnce() -> CallbackFuture<'a, OidcToken>,
+        call: impl FnOnce(Duration) -> CallbackFuture<'a, OidcToken>,
     ) -> Result<(Token, bool), NoToken> {
+        let begun = Instant::now();
         if let Some(token) = self.current() {
             return Ok((token, false));
         }
@@ -93,8 +102,12 @@ impl Tokens {
         if let Some(last_call) = *last_call {
             sleep_until(last_call + BETWEEN_CALLS).await;
         }
+        let left = if together { limit.saturating_sub(begun.elapsed()) } else { limit };
+        if left.is_zero() {
+            return Err(NoToken::Timeout { limit });
+        }
         *last_call = Some(Instant::now());
-        let obtained = timeout(limit, call()).await.map_err(exceeded)?.map_err(NoToken::of_callback)?;
+        let obtained = timeout(left, call(left)).await.map_err(exceeded)?.map_err(NoToken::of_callback)?;
         let OidcToken { access_token, refresh_token, expires_in: _ } = obtained;
         if access_token.reveal().is_empty() {
             return Err(NoToken::Empty);
@@ -102,18 +115,6 @@ impl Tokens {
         let token = Token(Arc::new(access_token));
         *self.known() = Known { access: Some(token.clone()), refresh: refresh_token, idp_info };
         Ok((token, true))
-    }
-
-    /// As [`current_or`](Self::current_or), but all of it together may take `limit`: waiting for others' calls, the time
-    /// between two calls, and the call.
-    pub async fn current_or_within<'a>(
-        &self,
-        limit: Duration,
-        idp_info: Option<IdpInfo>,
-        call: impl FnOnce() -> CallbackFuture<'a, OidcToken>,
-    ) -> Result<(Token, bool), NoToken> {
-        let token = timeout(limit, self.current_or(limit, idp_info, call)).await;
-        token.unwrap_or(Err(NoToken::Timeout { limit }))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -132,6 +133,7 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(60);
+    const APART: Limit = Limit { time: LIMIT, together: false };
 
     fn obtained(text: &str) -> CallbackFuture<'static, OidcToken> {
         let token = OidcToken::new(text);
@@ -139,21 +141,21 @@ mod tests {
     }
 
     async fn obtain(tokens: &Tokens, text: &str) -> (String, bool) {
-        let (token, is_new) = tokens.current_or(LIMIT, None, || obtained(text)).await.unwrap();
+        let (token, is_new) = tokens.current_or(APART, None, |_| obtained(text)).await.unwrap();
         (token.reveal().to_owned(), is_new)
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_call_answers_for_all_who_wait_for_it() {
         let (tokens, calls) = (Tokens::default(), AtomicUsize::new(0));
-        let call = || -> CallbackFuture<'_, OidcToken> {
+        let call = |_| -> CallbackFuture<'_, OidcToken> {
             Box::pin(async {
                 calls.fetch_add(1, Ordering::Relaxed);
                 sleep(Duration::from_secs(1)).await;
                 Ok(OidcToken::new("a"))
             })
         };
-        let one = || tokens.current_or(LIMIT, None, call);
+        let one = || tokens.current_or(APART, None, call);
         let (first, second, third) = tokio::join!(one(), one(), one());
         let is_new = [first, second, third].map(|token| token.unwrap().1);
         assert_eq!((is_new, calls.into_inner()), ([true, false, false], 1));
@@ -174,7 +176,7 @@ mod tests {
         tokens.invalidate(&tokens.current().unwrap());
         sleep(Duration::from_millis(70)).await;
         let begun = Instant::now();
-        let failed = tokens.current_or(LIMIT, None, || Box::pin(async { Err("no".into()) })).await;
+        let failed = tokens.current_or(APART, None, |_| Box::pin(async { Err("no".into()) })).await;
         assert_eq!(failed.unwrap_err().to_string(), "the OIDC callback failed: no");
         assert!((30..=31).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
         obtain(&tokens, "c").await;
@@ -185,8 +187,9 @@ mod tests {
     async fn a_call_and_the_wait_for_one_are_limited() {
         let tokens = Tokens::default();
         let begun = Instant::now();
-        let stuck = tokens.current_or(LIMIT, None, || Box::pin(pending()));
-        let waiting = tokens.current_or(Duration::from_secs(10), None, || obtained("b"));
+        let stuck = tokens.current_or(APART, None, |_| Box::pin(pending()));
+        let waiting =
+            tokens.current_or(Limit { time: Duration::from_secs(10), together: false }, None, |_| obtained("b"));
         let (stuck, waiting) = tokio::join!(stuck, waiting);
         assert!(matches!(stuck, Err(NoToken::Timeout { limit: LIMIT })));
         assert!(matches!(waiting, Err(NoToken::Timeout { .. })));
@@ -195,28 +198,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_limit_of_the_whole_is_not_one_for_each_step() {
-        let (tokens, limit) = (Tokens::default(), Duration::from_secs(10));
+    async fn a_call_and_the_wait_for_one_may_have_one_limit() {
+        let tokens = Tokens::default();
         let begun = Instant::now();
-        // One call fails after most of the time, and the next would take as long.
-        let fails = || -> CallbackFuture<'_, OidcToken> {
-            Box::pin(async {
-                sleep(Duration::from_secs(9)).await;
-                Err("no".into())
-            })
-        };
-        let first = tokens.current_or_within(limit, None, fails);
-        let second = tokens.current_or_within(limit, None, fails);
-        let (first, second) = tokio::join!(first, second);
-        assert!(matches!(first, Err(NoToken::Callback(_))));
-        assert!(matches!(second, Err(NoToken::Timeout { limit: shown }) if shown == limit));
-        assert!((10_000..=10_001).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+        let stuck =
+            async { timeout(Duration::from_secs(40), tokens.current_or(APART, None, |_| Box::pin(pending()))).await };
+        let together = Limit { time: LIMIT, together: true };
+        let mut told = Duration::ZERO;
+        let waiting = tokens.current_or(together, None, |left| {
+            told = left;
+            Box::pin(pending())
+        });
+        let (stuck, waiting) = tokio::join!(stuck, waiting);
+        assert!(stuck.is_err());
+        assert!(matches!(waiting, Err(NoToken::Timeout { limit: LIMIT })));
+        assert!((60_000..=60_002).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+        assert_eq!(told.as_secs_f64().round(), 20.0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_gives_up_leaves_the_call_to_the_next() {
         let tokens = Tokens::default();
-        let stuck = tokens.current_or(LIMIT, None, || Box::pin(pending()));
+        let stuck = tokens.current_or(APART, None, |_| Box::pin(pending()));
         assert!(timeout(Duration::from_secs(1), stuck).await.is_err());
         assert_eq!(obtain(&tokens, "b").await, ("b".to_owned(), true));
     }
@@ -241,12 +244,12 @@ mod tests {
         let tokens = Tokens::default();
         let idp_info = IdpInfo { issuer: "i".to_owned(), client_id: None, request_scopes: Vec::new() };
         let call =
-            || -> CallbackFuture<'_, OidcToken> { Box::pin(async { Ok(OidcToken::new("a").refresh_token("r")) }) };
-        let (token, _) = tokens.current_or(LIMIT, Some(idp_info.clone()), call).await.unwrap();
+            |_| -> CallbackFuture<'_, OidcToken> { Box::pin(async { Ok(OidcToken::new("a").refresh_token("r")) }) };
+        let (token, _) = tokens.current_or(APART, Some(idp_info.clone()), call).await.unwrap();
         assert_eq!(tokens.refresh(), Some((Secret::new("r"), idp_info)));
         tokens.invalidate(&token);
         assert!(tokens.refresh().is_some());
-        let (token, _) = tokens.current_or(LIMIT, None, call).await.unwrap();
+        let (token, _) = tokens.current_or(APART, None, call).await.unwrap();
         tokens.invalidate_with_refresh(&token);
         assert!(tokens.refresh().is_none() && tokens.current().is_none());
     }
@@ -254,7 +257,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_empty_token_is_none_and_no_token_is_shown() {
         let tokens = Tokens::default();
-        let empty = tokens.current_or(LIMIT, None, || obtained("")).await;
+        let empty = tokens.current_or(APART, None, |_| obtained("")).await;
         assert!(matches!(empty, Err(NoToken::Empty)));
         obtain(&tokens, "hidden").await;
         assert!(!format!("{tokens:?} {:?}", tokens.current()).contains("hidden"));

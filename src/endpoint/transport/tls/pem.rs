@@ -3,6 +3,8 @@
 //! They are read here, and not by a library, because they may hold private keys: whatever is made of one on the way is
 //! wiped from memory when it is dropped.
 
+use std::fmt;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use thiserror::Error;
@@ -12,7 +14,6 @@ use zeroize::Zeroizing;
 pub(super) const CERTIFICATE: &str = "CERTIFICATE";
 
 /// One section of a file.
-#[derive(Debug)]
 pub(super) struct Section {
     /// What the section holds, by the name in its BEGIN line.
     pub label: String,
@@ -22,6 +23,13 @@ pub(super) struct Section {
     pub legacy_encrypted: bool,
     /// Its contents. Nothing, if it is `legacy_encrypted`.
     pub der: Zeroizing<Vec<u8>>,
+}
+
+/// The contents may be a private key.
+impl fmt::Debug for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Section").field("label", &self.label).field("line", &self.line).finish_non_exhaustive()
+    }
 }
 
 /// A section is not as it must be.
@@ -90,6 +98,7 @@ mod tests {
         let found: Vec<_> = sections.iter().map(|section| (&*section.label, section.line, &**section.der)).collect();
         assert_eq!(found, [("A", 2, &[1, 2, 3, 4][..]), ("B C", 7, &[][..])]);
         assert!(sections.iter().all(|section| !section.legacy_encrypted));
+        assert_eq!(format!("{:?}", sections[0]), "Section { label: \"A\", line: 2, .. }");
     }
 
     #[test]

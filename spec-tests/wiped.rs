@@ -1,0 +1,194 @@
+//! What is freed: no memory that a secret was in, unless it was overwritten before.
+//!
+//! The servers have the secrets, too, so they run on a thread of their own that nobody watches.
+#![cfg(not(loom))]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bson::spec::BinarySubtype;
+use bson::{Binary, Bson, Document, doc};
+use tokio::sync::oneshot;
+use wharf::{Credential, EndpointConnection, EstablishError, Mechanism, Options};
+use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
+
+const SECRET: &str = "correct-horse-battery-staple";
+
+/// What ends a test that would otherwise never end.
+const AGES: Duration = Duration::from_secs(60);
+
+/// How many blocks with the secret in them were freed.
+static FOUND: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static IS_WATCHED: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Looks through what it is given back. Growing in place is not possible, so that what grows is given back as well.
+struct Searching;
+
+#[allow(unsafe_code)]
+// SAFETY: all is left to the system's allocator. Searching allocates nothing: the local needs no initialization.
+unsafe impl GlobalAlloc for Searching {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are the same. Zeroed, so that all of it may be read in `dealloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the block is the caller's and has this size, and `alloc` has written all of it.
+        let block = unsafe { std::slice::from_raw_parts(pointer, layout.size()) };
+        if IS_WATCHED.try_with(Cell::get).unwrap_or(false) {
+            let first = SECRET.as_bytes()[0];
+            let mut starts = block.iter().enumerate().filter(|(_, byte)| **byte == first);
+            if starts.any(|(at, _)| block[at..].starts_with(SECRET.as_bytes())) {
+                FOUND.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        // SAFETY: the caller's promises are the same, and `alloc` took it from there.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Searching = Searching;
+
+#[track_caller]
+fn assert_nothing_found(what: &str) {
+    assert_eq!(FOUND.swap(0, Ordering::Relaxed), 0, "{what}");
+}
+
+#[test]
+fn no_memory_is_freed_with_a_secret_in_it() {
+    // Whoever looks for something must be able to find it.
+    drop(SECRET.to_owned());
+    let mut growing = Vec::with_capacity(SECRET.len());
+    growing.extend_from_slice(SECRET.as_bytes());
+    growing.push(0);
+    growing.fill(0);
+    assert_eq!(FOUND.swap(0, Ordering::Relaxed), 2);
+
+    connection_strings();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(conversations());
+    drop(runtime);
+    assert_nothing_found("what ends with the runtime");
+    #[cfg(feature = "aws")]
+    messages_of_aws();
+}
+
+fn connection_strings() {
+    for uri in [
+        concat!("mongodb://user:", "correct-horse-battery-staple", "@host/?authMechanism=PLAIN"),
+        concat!("mongodb://h/?proxyHost=p&proxyUsername=u&proxyPassword=", "correct-horse-battery-staple", "&w=-1&x=y"),
+        concat!("mongodb://h/?tlsCertificateKeyFilePassword=", "correct-horse-battery-staple", "&tls=true"),
+        concat!("mongodb://u:p@h/?authMechanismProperties=AWS_SESSION_TOKEN:", "correct-horse-battery-staple"),
+        concat!("mongodb://user:", "correct-horse-battery-staple", "%@host"),
+        concat!("mongodb://user:", "correct-horse-battery-staple", "@"),
+    ] {
+        drop(Options::parse(uri).map(|options| (options.clone(), options)));
+        assert_nothing_found(uri);
+    }
+}
+
+/// A server on a thread of its own.
+struct Server {
+    address: String,
+    // Dropped to end it.
+    _stop: oneshot::Sender<()>,
+}
+
+impl Server {
+    fn start() -> Self {
+        let (tell, told) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        std::thread::spawn(move || {
+            IS_WATCHED.set(false);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let server = ScriptedServer::start(script).await.unwrap();
+                tell.send(server.address()).unwrap();
+                let _ = stopped.await;
+            });
+        });
+        Self { address: told.recv().unwrap(), _stop: stop }
+    }
+
+    async fn connect(&self, credential: Credential) -> Result<EndpointConnection, EstablishError> {
+        let endpoint = Options::new([&*self.address]).unwrap().credential(credential).endpoint().unwrap();
+        let first = tokio::time::timeout(AGES, endpoint.connect()).await.unwrap();
+        // The second may know more to begin with than the first.
+        drop(tokio::time::timeout(AGES, endpoint.connect()).await.unwrap());
+        first
+    }
+}
+
+/// A server that believes everything, but does not know the password.
+fn script() -> Script {
+    Box::new(|command| {
+        let sasl = |payload: &[u8], done: bool| {
+            let payload = Binary { subtype: BinarySubtype::Generic, bytes: payload.to_vec() };
+            doc! { "ok": 1.0, "conversationId": 1, "payload": payload, "done": done }
+        };
+        let start = |command: &Document| {
+            let Some(Bson::Binary(Binary { bytes: payload, .. })) = command.get("payload") else {
+                panic!("no payload: {command}")
+            };
+            match command.get_str("mechanism") {
+                Ok("PLAIN" | "MONGODB-OIDC") => sasl(b"", true),
+                _ => {
+                    let nonce = String::from_utf8_lossy(payload).split(",r=").nth(1).unwrap().to_owned();
+                    sasl(format!("r={nonce}x,s=c2FsdA==,i=4096").as_bytes(), false)
+                }
+            }
+        };
+        Answer::Reply(match &*name(command) {
+            "isMaster" => {
+                let mut hello = doc! { "ok": 1.0, "maxWireVersion": 17 };
+                if let Ok(speculative) = command.get_document("speculativeAuthenticate") {
+                    hello.insert("speculativeAuthenticate", start(speculative));
+                }
+                hello
+            }
+            "saslStart" => start(command),
+            _ => sasl(b"v=AAAA", true),
+        })
+    })
+}
+
+async fn conversations() {
+    let server = Server::start();
+    let plain = Credential::new("user", SECRET).mechanism(Mechanism::Plain);
+    drop(server.connect(plain).await.unwrap());
+    assert_nothing_found("PLAIN");
+    for mechanism in [Mechanism::ScramSha1, Mechanism::ScramSha256] {
+        // As far as the server knows it.
+        drop(server.connect(Credential::new("user", SECRET).mechanism(mechanism)).await.unwrap_err());
+        assert_nothing_found(mechanism.name());
+    }
+    #[cfg(feature = "oidc")]
+    {
+        let callback = |_| async { Ok(wharf::OidcToken::new(SECRET)) };
+        let credential = Credential::of(Mechanism::MongoDbOidc).oidc_callback(callback);
+        drop(server.connect(credential).await.unwrap());
+        assert_nothing_found("MONGODB-OIDC");
+    }
+}
+
+#[cfg(feature = "aws")]
+fn messages_of_aws() {
+    use wharf::wire::auth::aws::{Keys, NONCE_LENGTH, ServerFirst, Timestamp, client_second};
+    use zeroize::Zeroize;
+
+    let server = ServerFirst { nonce: [0; 2 * NONCE_LENGTH], host: "sts.amazonaws.com".to_owned() };
+    for keys in [
+        Keys { access_key_id: "id", secret_access_key: SECRET, session_token: None },
+        Keys { access_key_id: "id", secret_access_key: "key", session_token: Some(SECRET) },
+    ] {
+        client_second(&server, keys, Timestamp(0)).unwrap().into_bytes().zeroize();
+        assert_nothing_found("MONGODB-AWS");
+    }
+}
