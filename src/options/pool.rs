@@ -44,7 +44,8 @@ pub struct PoolOptions {
 /// The specification leaves the interval open; its test format calls it `backgroundThreadIntervalMS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackgroundInterval {
-    /// Runs begin by themselves this long after the last one ended, and at once after a clear.
+    /// Runs begin by themselves this long after the last one ended, and at once after a clear. Without `minPoolSize` and
+    /// `maxIdleTimeMS`, unless in load-balanced mode, time alone leaves nothing to do, and they only begin when there is.
     Every(Duration),
     /// No run ever begins. For tests: such a pool neither populates itself to `minPoolSize` nor removes idle
     /// connections without traffic nor interrupts connections in use.
