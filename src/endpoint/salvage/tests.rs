@@ -11,19 +11,21 @@ use crate::endpoint::deadline::Deadline;
 use crate::endpoint::transport::Connectors;
 use crate::options::Options;
 use crate::pool::Fit;
-use crate::wire::{Limits, Message, Outgoing};
+use crate::wire::{HelloReply, Limits, Message, Outgoing};
 
 /// As much as any test needs.
 const PLENTY: u64 = 64 * 1024 * 1024;
 
-/// A channel, and the other end of its stream.
+/// A channel with the limits of an established connection, and the other end of its stream.
 async fn pair() -> (Channel, TcpStream) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let options = Options::new([listener.local_addr().unwrap().to_string().as_str()]).unwrap();
     let connector = Connectors::new(&options).unwrap().connector(&options.hosts[0]).unwrap();
     let deadline = Deadline::after(options.connect_timeout);
     let (transport, accepted) = tokio::join!(connector.connect(deadline), listener.accept());
-    (Channel::new(transport.unwrap(), [].into()), accepted.unwrap().0)
+    let mut channel = Channel::new(transport.unwrap(), [].into());
+    channel.set_limits(&HelloReply::read(rawdoc! {}).unwrap());
+    (channel, accepted.unwrap().0)
 }
 
 /// The next message on the stream.
