@@ -46,7 +46,8 @@ impl CheckOutError {
         }
     }
 
-    /// Whether the operation that wanted the connection may be tried again.
+    /// Whether the operation that wanted the connection may be tried again. It was not sent in any case. Pause before:
+    /// a pool that is paused refuses at once.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! A lock-free, many-core MongoDB connection pool.
+//! A lock-free, many-core MongoDB connection pool, on tokio.
 //!
 //! ```no_run
 //! use bson::rawdoc;
@@ -22,6 +22,23 @@
 //! - [`telemetry`]: what to do with a pool's events.
 //!
 //! [`Establish`] is how to pool connections of another kind, and [`pool`] how it all works.
+//!
+//! # What to know first
+//!
+//! - A pool starts paused, and wharf has no monitor that would mark it ready: call [`Pool::ready`].
+//! - A pool is for one server. [`Options::endpoints`] makes an [`Endpoint`] of each of several.
+//! - Connections are in TLS only if the options say so: see [`Options::tls`](Options#structfield.tls).
+//! - A command waits for its reply without a limit, unless [`Options::timeout`](Options#structfield.timeout) or
+//!   [`Command::timeout`] sets one.
+//! - [`OperationError`] and [`CheckOutError`] tell whether to try again. Nothing that was sent is tried again by
+//!   itself, and no pool is cleared by itself.
+//! - Dropping the last handle of a pool closes it; [`Pool::closed`] waits for its last connection.
+//!
+//! # Features
+//!
+//! All on by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and
+//! `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`. Off by default is `event-listener-queue`, which puts
+//! another queue of waiters in the place of wharf's own, for comparison.
 #![cfg_attr(loom, allow(dead_code, reason = "what only the I/O modules use, which loom's build leaves out"))]
 
 #[cfg(not(loom))]

@@ -28,8 +28,8 @@ use crate::wire::op_msg::OutgoingSequence;
 /// # What is added to it
 ///
 /// `$db`, the declared API of [`Options::server_api`], and with a time limit `maxTimeMS`. They are appended without
-/// looking for them in the document, which must not have them: what a server does with a field that it finds twice is not
-/// defined, and mostly an error (Run Command specification, "RunCommand implementation details").
+/// looking for them in the document, which must not have them: what a server does with a field that it finds twice is
+/// not defined, and mostly an error (Run Command specification, "RunCommand implementation details").
 #[derive(Clone, Copy)]
 #[must_use = "a command does nothing until it is run"]
 pub struct Command<'a> {

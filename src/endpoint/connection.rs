@@ -126,10 +126,10 @@ impl EndpointConnection {
     /// Runs `command`, and returns the reply of its success.
     ///
     /// Without a time limit it takes as long as the server takes; see [`Command::timeout`]. A reply with `ok: 1` is a
-    /// success also if it has `writeErrors` or a `writeConcernError`: look for them in replies to writes. In particular,
-    /// only the `writeConcernError` may say that the server is shutting down or no primary any more (SDAM, "not writable
-    /// primary and node is recovering"): no error reports that, and nothing is cleared. Whoever follows the state of servers
-    /// asks [`reply::state_change`](crate::wire::reply::state_change) about each reply to a write:
+    /// success also if it has `writeErrors` or a `writeConcernError`: look for them in replies to writes. In
+    /// particular, only the `writeConcernError` may say that the server is shutting down or no primary any more (SDAM,
+    /// "not writable primary and node is recovering"): no error reports that, and nothing is cleared. Whoever follows
+    /// the state of servers asks [`reply::state_change`](crate::wire::reply::state_change) about each reply to a write:
     ///
     /// ```
     /// use bson::rawdoc;
@@ -139,7 +139,8 @@ impl EndpointConnection {
     /// assert_eq!(state_change(&reply), Some(StateChange::ShuttingDown));
     /// ```
     ///
-    /// If the server wants the connection to authenticate again (error 391), that is done, and the command run once more.
+    /// If the server wants the connection to authenticate again (error 391), that is done, and the command run once
+    /// more.
     ///
     /// In the common case this is one write and one read, and one allocation: the reply.
     ///
@@ -151,9 +152,9 @@ impl EndpointConnection {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future after its first poll leaves the connection in the middle of the command, and the next command
-    /// fails with [`CommandFailure::Closed`]. Whether the server executes the command is unknown. A pool brings it to an
-    /// end in the background when the connection is checked in; [`recover`](Self::recover) does so here.
+    /// Dropping the future after its first poll leaves the connection in the middle of the command, and the next
+    /// command fails with [`CommandFailure::Closed`]. Whether the server executes the command is unknown. A pool brings
+    /// it to an end in the background when the connection is checked in; [`recover`](Self::recover) does so here.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandFailure> {
         let limit = command.limit(&self.options);
         self.complete(&command, limit).await?;
@@ -165,9 +166,9 @@ impl EndpointConnection {
 
     /// Runs `command` on `database`, and returns the server's reply whether it reports success or not.
     ///
-    /// The reply is borrowed from the connection's buffer: in the steady state nothing is allocated. The buffer keeps the
-    /// room of a large reply until the next command, also while the connection is idle in a pool. The connection is not
-    /// authenticated again if the server wants that.
+    /// The reply is borrowed from the connection's buffer: in the steady state nothing is allocated. The buffer keeps
+    /// the room of a large reply until the next command, also while the connection is idle in a pool. The connection is
+    /// not authenticated again if the server wants that.
     ///
     /// # Errors
     ///
@@ -234,8 +235,8 @@ impl EndpointConnection {
         }
     }
 
-    /// Whether the connection can run no further command: an earlier one met a network or protocol error, or was
-    /// cancelled, or timed out.
+    /// Whether the connection cannot run a command as it is: an earlier one met a network or protocol error, or was
+    /// cancelled, or timed out. After the latter two [`recover`](Self::recover) may bring it back.
     #[must_use]
     pub fn is_errored(&self) -> bool {
         self.fit() != Fit::Good

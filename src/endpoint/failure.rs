@@ -19,7 +19,7 @@ use crate::wire::{CommandError, WireError};
 #[non_exhaustive]
 pub enum CommandFailure {
     /// The server executed the command, or refused to, and says that it failed. The connection is as good as before.
-    /// The error's labels tell whether to try again.
+    /// [`is_retryable`](CommandFailure::is_retryable) and the error's labels tell whether to try again.
     #[error("Command on {origin} failed: {source}")]
     Command {
         /// Where it happened.
@@ -27,8 +27,8 @@ pub enum CommandFailure {
         /// What the server says.
         source: Box<CommandError>,
     },
-    /// The network failed, or the server closed the connection, or a read or a write took longer than `socketTimeoutMS`.
-    /// The command may or may not have been executed.
+    /// The network failed, or the server closed the connection, or a read or a write took longer than
+    /// `socketTimeoutMS`. The command may or may not have been executed.
     #[error("Connection to {origin} failed during a command: {source}")]
     Network {
         /// Where it happened.
@@ -73,8 +73,8 @@ pub enum CommandFailure {
         /// Where it happened.
         origin: Box<Origin>,
     },
-    /// The server wanted the connection to authenticate again (error 391), and that failed. The command was refused with that
-    /// error, and not run once more. The connection is closed.
+    /// The server wanted the connection to authenticate again (error 391), and that failed. The command was refused
+    /// with that error, and not run once more. The connection is closed.
     #[error("Connection to {origin} could not be authenticated again: {source}")]
     Reauthentication {
         /// Where it happened.
@@ -248,8 +248,8 @@ impl CommandFailure {
         self.server_error().and_then(CommandError::state_change)
     }
 
-    /// Whether the specifications want the server marked as Unknown: after a network error that is no timeout, and after
-    /// a state change.
+    /// Whether the specifications want the server marked as Unknown: after a network error that is no timeout, and
+    /// after a state change.
     ///
     /// This and [`clears_pool`](Self::clears_pool) are for errors of the generation that the pool has today; older ones
     /// must be ignored. In load-balanced mode no server is ever marked.
@@ -258,8 +258,8 @@ impl CommandFailure {
         self.is_network_error() || self.state_change().is_some()
     }
 
-    /// Whether the specifications want the server's pool cleared: after a network error that is no timeout, and when the
-    /// server is shutting down (SDAM, "Error handling pseudocode").
+    /// Whether the specifications want the server's pool cleared: after a network error that is no timeout, and when
+    /// the server is shutting down (SDAM, "Error handling pseudocode").
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.is_network_error() || self.state_change() == Some(StateChange::ShuttingDown)

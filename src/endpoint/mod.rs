@@ -8,8 +8,8 @@
 //! 2. the hello handshake is made (`handshake`), in `OP_MSG` (`channel`, over [`wire`](crate::wire)),
 //! 3. the application proves who it is, if the options have a credential (`authentication`).
 //!
-//! Commands then run as exchanges that belong to the channel, not to whoever waits for them: cancelled, they are brought to
-//! their end by the pool (`salvage`).
+//! Commands then run as exchanges that belong to the channel, not to whoever waits for them: cancelled, they are
+//! brought to their end by the pool (`salvage`).
 //!
 //! The `channel` neither knows nor interprets the bytes of the `transport`; compression is in the `channel`, between
 //! encoding and writing and between reading and decoding.
@@ -66,7 +66,8 @@ use transport::{Connector, Connectors};
 
 /// One MongoDB server, or a load balancer in front of several, and how connections to it are opened.
 ///
-/// Clones share what connections may share: TLS sessions and the keys derived from passwords.
+/// Clones, and all endpoints that [`Options::endpoints`] made together, share what connections may share: TLS sessions,
+/// and the keys and tokens that prove who the application is.
 ///
 /// ```
 /// use std::time::Duration;
@@ -108,7 +109,7 @@ impl Options {
         }
     }
 
-    /// The servers of the deployment, in the order of their hosts.
+    /// The servers of the deployment, in the order of their hosts: one [pool](Endpoint::pool) is to be made of each.
     ///
     /// Reads the files that the options name; looks nothing up and connects to nothing.
     ///
@@ -149,7 +150,8 @@ impl Endpoint {
         Ok(Options::new([address])?.endpoint().expect("BUG: the default options are refused"))
     }
 
-    /// A pool of connections to this endpoint, with the pool options that the endpoint was made with.
+    /// A pool of connections to this endpoint, with the pool options that the endpoint was made with. Once built, it is
+    /// paused until [`Pool::ready`].
     pub fn pool(self) -> PoolBuilder<Self> {
         let options = self.options.pool.clone();
         Pool::builder(&self.address.text.clone(), self).options(options)
@@ -174,7 +176,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if there is no name, if a field contains `|`, or if the metadata would be longer than 512 bytes.
+    /// [`InvalidOption`] if there is no name, if a field contains `|`, or if the metadata would be longer than 512
+    /// bytes.
     pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
         self.handshake.append_metadata(library)
     }
@@ -187,8 +190,8 @@ impl Endpoint {
     ///
     /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network or TLS failed),
     ///   [`ConnectFailed`], [`ProxyFailed`], [`NoTrustedAuthority`] or [`ConnectTimeout`];
-    /// - an [`OcspError`]: what the server has stapled about its certificate's revocation, or should have, is not accepted.
-    ///   (A certificate that was revoked is an error of TLS.)
+    /// - an [`OcspError`]: what the server has stapled about its certificate's revocation, or should have, is not
+    ///   accepted. (A certificate that was revoked is an error of TLS.)
     /// - an [`AuthenticationFailed`];
     /// - a [`CommandError`], an [`IncompatibleServer`](crate::wire::hello::IncompatibleServer) or a
     ///   [`WireError`](crate::wire::WireError): the server's answer to hello.
@@ -235,8 +238,8 @@ impl Endpoint {
         }))
     }
 
-    /// Makes the handshake, and leaves nothing of it in the channel's buffers, because what was speculated may be a token:
-    /// not even where the future is dropped in the middle of it.
+    /// Makes the handshake, and leaves nothing of it in the channel's buffers, because what was speculated may be a
+    /// token: not even where the future is dropped in the middle of it.
     async fn greet(
         &self,
         channel: &mut Channel,

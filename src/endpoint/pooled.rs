@@ -48,12 +48,12 @@ impl Pool<Endpoint> {
     /// it, and `waitQueueTimeoutMS` does not count (CSOT, "Validation and Overrides").
     ///
     /// If the connection turns out to have been lost while it was idle, nothing was sent, and the next one is taken:
-    /// after a server's restart there may be as many of these as there were connections. But if one that was opened since
-    /// then is lost as well, it is the server that closes them, and that is the error.
+    /// after a server's restart there may be as many of these as there were connections. But if one that was opened
+    /// since then is lost as well, it is the server that closes them, and that is the error.
     ///
     /// Nothing is cleared and nothing retried that was sent: see [`clear_after`](Self::clear_after) and
-    /// [`OperationError::is_retryable`]. A reply to a write may be a success and yet say, in its `writeConcernError`, that the
-    /// server is shutting down: ask [`reply::state_change`](crate::wire::reply::state_change).
+    /// [`OperationError::is_retryable`]. A reply to a write may be a success and yet say, in its `writeConcernError`,
+    /// that the server is shutting down: ask [`reply::state_change`](crate::wire::reply::state_change).
     ///
     /// # Errors
     ///
@@ -89,14 +89,14 @@ impl Pool<Endpoint> {
         })
     }
 
-    /// Does to the pool what the specifications want after `error`: clears it, or in load-balanced mode the connection's
-    /// service, if the error [clears pools](OperationError::clears_pool) and is of the generation of today. Returns
-    /// whether that was done.
+    /// Does to the pool what the specifications want after `error`: clears it, or in load-balanced mode the
+    /// connection's service, if the error [clears pools](OperationError::clears_pool) and is of the generation of
+    /// today. Returns whether that was done.
     ///
-    /// A cleared pool stays paused until somebody calls [`Pool::ready`]: use this only where somebody finds out when the
-    /// server is back. Errors of establishing connections do not count here, because the failure sink
-    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) hears of each of them once, and check-outs may hear of
-    /// them later.
+    /// A cleared pool stays paused until somebody calls [`Pool::ready`]: use this only where somebody finds out when
+    /// the server is back. Errors of establishing connections do not count here, because the failure sink
+    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) hears of each of them once, and check-outs may
+    /// hear of them later.
     pub fn clear_after(&self, error: &OperationError) -> bool {
         let OperationError::Failed(failure) = error else { return false };
         let Some(generation) = failure.origin().generation.filter(|_| failure.clears_pool()) else { return false };
@@ -131,9 +131,9 @@ impl Connection<Endpoint> {
 
     /// Runs `command`, and returns the reply of its success.
     ///
-    /// It hides [`EndpointConnection::run`](super::EndpointConnection::run), which does the same but for one thing: this
-    /// one ends when the pool is cleared with `interruptInUseConnections`, that one goes on waiting for a server that may
-    /// never answer. What is said there holds here, too.
+    /// It hides [`EndpointConnection::run`](super::EndpointConnection::run), which does the same but for one thing:
+    /// this one ends when the pool is cleared with `interruptInUseConnections`, that one goes on waiting for a server
+    /// that may never answer. What is said there holds here, too.
     ///
     /// # Errors
     ///
@@ -206,7 +206,8 @@ pub enum OperationError {
     /// The command has no successful reply.
     #[error(transparent)]
     Failed(#[from] CommandFailure),
-    /// The pool was cleared with `interruptInUseConnections` meanwhile. Retryable.
+    /// The pool was cleared with `interruptInUseConnections` meanwhile. Retryable, as the specification has it, but the
+    /// command may have been executed.
     #[error(transparent)]
     Interrupted(#[from] PoolCleared),
     /// There was no connection to run it on.
@@ -223,8 +224,13 @@ pub enum OperationError {
 }
 
 impl OperationError {
-    /// Whether the operation may be tried again, whatever it is: the pool was cleared, the server says so with the label
-    /// `RetryableError`, or the command was not sent.
+    /// Whether the operation may be tried again: the pool was cleared, the server says so with the label
+    /// `RetryableError`, or the command was not sent. A check-out that ran out of time, or met a closed pool, is not
+    /// tried again.
+    ///
+    /// That is so whatever the operation is, but for one case: what was [`Interrupted`](Self::Interrupted) counts as
+    /// retryable, because the specification says so of every `PoolClearedError`, although the server may have executed
+    /// it.
     ///
     /// After a network failure or a timeout the server may have executed the command, so only who knows the command can
     /// tell.

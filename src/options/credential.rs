@@ -4,9 +4,10 @@ use super::{InvalidOption, Secret};
 
 /// A user's name, its proof, and the mechanism that carries it (Authentication specification, "MongoCredential").
 ///
-/// A server that says it is an arbiter is not authenticated with, because it has no users (Authentication specification,
-/// "Authentication Handshake"). With SCRAM that also means that it has not proven that it knows the password: where TLS
-/// does not tell who the server is, look at [`EndpointConnection::hello`](crate::EndpointConnection::hello).
+/// A server that says it is an arbiter is not authenticated with, because it has no users (Authentication
+/// specification, "Authentication Handshake"). With SCRAM that also means that it has not proven that it knows the
+/// password: where TLS does not tell who the server is, look at
+/// [`EndpointConnection::hello`](crate::EndpointConnection::hello).
 ///
 /// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses what the mechanism lacks and
 /// what it has no use for.
@@ -55,18 +56,20 @@ pub enum Mechanism {
     ScramSha1,
     /// `SCRAM-SHA-256`.
     ScramSha256,
-    /// `MONGODB-X509`: the client's TLS certificate.
+    /// `MONGODB-X509`: the client's TLS certificate, which is that of
+    /// [`TlsOptions::certificate_key_file`](super::TlsOptions#structfield.certificate_key_file).
     MongoDbX509,
-    /// `PLAIN`: LDAP. The password goes over the wire in clear text, readable by whoever is on the way to the server, unless
-    /// the connection is in TLS ([`Options::tls`](super::Options::tls)) or is a Unix domain socket's. wharf does not insist on
-    /// TLS, because the specification does not, and the way may be safe by other means: turn it on.
+    /// `PLAIN`: LDAP. The password goes over the wire in clear text, readable by whoever is on the way to the server,
+    /// unless the connection is in TLS ([`Options::tls`](super::Options::tls)) or is a Unix domain socket's. wharf does
+    /// not insist on TLS, because the specification does not, and the way may be safe by other means: turn it on.
     Plain,
-    /// `MONGODB-AWS`: an identity of Amazon Web Services.
+    /// `MONGODB-AWS`: an identity of Amazon Web Services. Needs the feature `aws`.
     MongoDbAws,
-    /// `MONGODB-OIDC`: an access token of an identity provider. It is sent as it is, so use TLS, as with
-    /// `PLAIN`.
+    /// `MONGODB-OIDC`: an access token of an identity provider. It is sent as it is, so use TLS, as with `PLAIN`. Needs
+    /// the feature `oidc`.
     MongoDbOidc,
-    /// `GSSAPI`: Kerberos. Connection strings may name it, but wharf does not implement it.
+    /// `GSSAPI`: Kerberos. Connection strings may name it, but wharf does not implement it, and
+    /// [`Options::endpoint`](super::Options::endpoint) refuses it.
     Gssapi,
 }
 
@@ -155,11 +158,11 @@ impl Credential {
 
     /// One of `authMechanismProperties`. Names are case-insensitive; of one that is set twice the last counts.
     ///
-    /// `MONGODB-OIDC` knows `ENVIRONMENT` (`azure`, `gcp` or `k8s`) and `TOKEN_RESOURCE` (a URI, for `azure` and
-    /// `gcp`, which need it). A `TOKEN_RESOURCE` can contain colons, here and in connection strings: a property's name ends
-    /// at the first. One with a comma must be given here, because a connection string cannot. `GSSAPI` knows
-    /// `SERVICE_NAME`, `CANONICALIZE_HOST_NAME` (`none`, `forward` or `forwardAndReverse`), `SERVICE_REALM` and
-    /// `SERVICE_HOST`. The other mechanisms know none.
+    /// `MONGODB-OIDC` knows `ENVIRONMENT` (`azure`, `gcp` or `k8s`; and `test`, for tests) and `TOKEN_RESOURCE` (a URI,
+    /// for `azure` and `gcp`, which need it). A `TOKEN_RESOURCE` can contain colons, here and in connection strings: a
+    /// property's name ends at the first. One with a comma must be given here, because a connection string cannot.
+    /// `GSSAPI` knows `SERVICE_NAME`, `CANONICALIZE_HOST_NAME` (`none`, `forward` or `forwardAndReverse`),
+    /// `SERVICE_REALM` and `SERVICE_HOST`. The other mechanisms know none.
     pub fn mechanism_property(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         let name = name.into();
         self.mechanism_properties.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
@@ -171,8 +174,8 @@ impl Credential {
     ///
     /// That is the [`source`](Self#structfield.source), where one was named; `$external` and no other where the
     /// mechanism is `MONGODB-X509`, `MONGODB-AWS`, `MONGODB-OIDC` or `GSSAPI`; otherwise
-    /// [`Options::default_database`](super::Options#structfield.default_database), and where there is none, `$external` for
-    /// `PLAIN` and `admin` for the rest.
+    /// [`Options::default_database`](super::Options#structfield.default_database), and where there is none, `$external`
+    /// for `PLAIN` and `admin` for the rest.
     #[must_use]
     pub fn effective_source<'a>(&'a self, default_database: Option<&'a str>) -> &'a str {
         match (&self.source, self.mechanism) {

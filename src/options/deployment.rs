@@ -1,4 +1,4 @@
-//! Everything that a connection string says.
+//! Everything that a connection string says, and the few options that are set in code only.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use super::{
 /// A deployment of MongoDB, and how to connect to it.
 ///
 /// Options come from a connection string ([`Options::parse`]), from code ([`Options::new`] and the methods), or from
-/// both; what is set last counts. Nothing is checked until [`Options::validate`], which whatever uses the options calls.
+/// both; what is set last counts. Nothing is checked until [`Options::validate`], which whatever uses the options
+/// calls.
 ///
 /// Some options are only carried for a client that is built on wharf; they say so.
 ///
@@ -41,91 +42,102 @@ pub struct Options {
     pub app_name: Option<String>,
     /// A library that wraps wharf, for the server's logs. By default there is none.
     pub driver_info: Option<DriverInfo>,
-    /// Who to authenticate as. By default nobody.
+    /// Who to authenticate as: in connection strings `user:password@`, `authMechanism` and `authMechanismProperties`.
+    /// By default nobody.
     pub credential: Option<Credential>,
     /// `authSource`, where it was given: the database of a credential that names none. By itself it makes nobody
     /// authenticate.
     pub auth_source: Option<String>,
-    /// The connection string's database: the database of a credential where no `authSource` was given. By itself it makes
-    /// nobody authenticate. By default there is none, and then it is `admin` (`$external` for `PLAIN`).
+    /// The connection string's database: the database of a credential where no `authSource` was given. By itself it
+    /// makes nobody authenticate. By default there is none, and then it is `admin` (`$external` for `PLAIN`).
     pub default_database: Option<String>,
     /// `tls` (or `ssl`): how connections are secured. By default they are not.
     ///
-    /// A connection string secures them if it says `tls=true`, or begins with `mongodb+srv://`, or gives any option that
-    /// begins with `tls`; and never if it says `tls=false`. A value of `tls` that is neither true nor false is ignored, as
-    /// the specification wants it, and then nothing is secured: look at [`warnings`](Self::warnings).
+    /// A connection string secures them if it says `tls=true`, or begins with `mongodb+srv://`, or gives any option
+    /// that begins with `tls`; and never if it says `tls=false`. A value of `tls` that is neither true nor false is
+    /// ignored, as the specification wants it, and then nothing is secured: look at [`warnings`](Self::warnings).
     pub tls: Option<TlsOptions>,
-    /// The proxy that all TCP connections go through. By default there is none.
+    /// `proxyHost`, `proxyPort`, `proxyUsername`, `proxyPassword`: the proxy that all TCP connections to servers go
+    /// through. By default there is none.
     pub proxy: Option<ProxyOptions>,
     /// `compressors`, the preferred first, with `zlibCompressionLevel`. The first that the server has too is used. By
     /// default there are none.
     pub compressors: Vec<Compressor>,
     /// The API version to declare with every command. By default none.
     pub server_api: Option<ServerApi>,
-    /// `connectTimeoutMS`: how long the whole establishment of a connection may take, from resolving the server's name to
-    /// the end of authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
+    /// `connectTimeoutMS`: how long the whole establishment of a connection may take, from resolving the server's name
+    /// to the end of authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means
+    /// no limit.
     ///
-    /// The specification (CSOT, "Server Selection" and "Background Connection Pooling") gives the commands of the handshake
-    /// and of authentication `timeoutMS` instead, each anew, or without it `socketTimeoutMS`. wharf gives them what is left
-    /// of this limit, because a connection is opened for the pool and not for one operation: an operation whose own time is
-    /// up leaves, and the connection is established all the same.
+    /// The specification (CSOT, "Server Selection" and "Background Connection Pooling") gives the commands of the
+    /// handshake and of authentication `timeoutMS` instead, each anew, or without it `socketTimeoutMS`. wharf gives
+    /// them what is left of this limit, because a connection is opened for the pool and not for one operation: an
+    /// operation whose own time is up leaves, and the connection is established all the same.
     pub connect_timeout: Duration,
-    /// `socketTimeoutMS`: how long a read or a write on a connection may take. Deprecated in favour of
+    /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.
     pub socket_timeout: Duration,
-    /// `timeoutMS`: how long an operation may take altogether. Zero means no limit. By default it is not set, and then the
-    /// older limits apply.
+    /// `timeoutMS`: how long an operation may take altogether. Zero means no limit. By default it is not set, and then
+    /// the older limits apply: [`socket_timeout`](Self#structfield.socket_timeout), and `waitQueueTimeoutMS` of
+    /// [`pool`](Self#structfield.pool). Both are no limit by default, so that without any of them a command waits for a
+    /// server that hangs for as long as the network holds.
+    ///
+    /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
+    /// the check-out; on a connection that is checked out it is the command alone.
+    /// [`Command::timeout`](crate::Command::timeout) is the same for one command.
     pub timeout: Option<Duration>,
-    /// How long a connection whose command was cancelled or timed out may take to end it in the background, before it is
-    /// closed instead. It counts as in use meanwhile. Default 3 seconds; zero means that such a connection is closed at
-    /// once. Not part of connection strings.
+    /// How long a connection whose command was cancelled or timed out may take to end it in the background, before it
+    /// is closed instead. It counts as in use meanwhile. Default 3 seconds; zero means that such a connection is closed
+    /// at once. Not part of connection strings.
     pub drain_timeout: Duration,
-    /// How many bytes a reply may have that is read in the background because its command was cancelled or timed out, and
-    /// how many may be left of a request that is written then. Connections with more are closed instead. Default 4 MiB:
-    /// about as much work as a new connection. Not part of connection strings.
+    /// How many bytes a reply may have that is read in the background because its command was cancelled or timed out,
+    /// and how many may be left of a request that is written then. Connections with more are closed instead. Default 4
+    /// MiB: about as much work as a new connection. Not part of connection strings.
     pub drain_limit: u64,
     /// The options of each server's pool: `maxPoolSize`, `minPoolSize`, `maxIdleTimeMS`, `maxConnecting`,
-    /// `waitQueueTimeoutMS`.
+    /// `waitQueueTimeoutMS`. They hold for each server by itself, not for all of them together.
     pub pool: PoolOptions,
     /// `loadBalanced`, where it was given: whether the one host is a load balancer. Default `false`.
     pub load_balanced: Option<bool>,
     /// `replicaSet`: the name of the replica set that the hosts are members of. Carried for a client that discovers
     /// servers. By default there is none.
     pub replica_set: Option<String>,
-    /// `directConnection`: whether the one host is the whole deployment. Carried for a client that discovers servers. By
-    /// default it is not set.
+    /// `directConnection`: whether the one host is the whole deployment. Carried for a client that discovers servers.
+    /// By default it is not set.
     pub direct_connection: Option<bool>,
     /// `readPreference`, `readPreferenceTags`, `maxStalenessSeconds`. Carried for a client that selects servers.
     pub read_preference: ReadPreference,
-    /// `readConcernLevel`: which writes a read sees. Any name is allowed, because newer servers may know more. Carried for a
-    /// client that builds commands. By default it is the server's choice.
+    /// `readConcernLevel`: which writes a read sees. Any name is allowed, because newer servers may know more. Carried
+    /// for a client that builds commands. By default it is the server's choice.
     pub read_concern: Option<String>,
     /// `w`, `journal`, `wTimeoutMS`. Carried for a client that builds commands.
     pub write_concern: WriteConcern,
-    /// `retryReads`: whether a read is tried again after a network error. Carried for a client that retries. Default `true`.
+    /// `retryReads`: whether a read is tried again after a network error. Carried for a client that retries. Default
+    /// `true`.
     pub retry_reads: bool,
     /// `retryWrites`: whether a write is tried again after a network error. Carried for a client that retries. Default
     /// `true`.
     pub retry_writes: bool,
-    /// `maxAdaptiveRetries`: how often an operation that an overloaded server refused is tried again (client backpressure
-    /// specification). Carried for a client that retries. Default 2.
+    /// `maxAdaptiveRetries`: how often an operation that an overloaded server refused is tried again (client
+    /// backpressure specification). Carried for a client that retries. Default 2.
     pub max_adaptive_retries: u32,
-    /// `enableOverloadRetargeting`: whether such a retry prefers another server. Carried for a client that retries. Default
-    /// `false`.
+    /// `enableOverloadRetargeting`: whether such a retry prefers another server. Carried for a client that retries.
+    /// Default `false`.
     pub enable_overload_retargeting: bool,
-    /// `heartbeatFrequencyMS`: how long a monitor rests between two checks of a server, at least 500 milliseconds. Carried
-    /// for a client that monitors servers. Default 10 seconds.
+    /// `heartbeatFrequencyMS`: how long a monitor rests between two checks of a server, at least 500 milliseconds.
+    /// Carried for a client that monitors servers. Default 10 seconds.
     pub heartbeat_frequency: Duration,
     /// `localThresholdMS`: how much slower than the nearest server one may answer and still be selected. Carried for a
     /// client that selects servers. Default 15 milliseconds.
     pub local_threshold: Duration,
-    /// `serverSelectionTimeoutMS`: how long to wait for a suitable server, never zero. Carried for a client that selects
-    /// servers. Default 30 seconds.
+    /// `serverSelectionTimeoutMS`: how long to wait for a suitable server, never zero. Carried for a client that
+    /// selects servers. Default 30 seconds.
     pub server_selection_timeout: Duration,
-    /// `serverSelectionTryOnce`: whether a client on a single thread looks for a suitable server only once. Carried for such
-    /// a client. Default `true`.
+    /// `serverSelectionTryOnce`: whether a client on a single thread looks for a suitable server only once. Carried for
+    /// such a client. Default `true`.
     pub server_selection_try_once: bool,
-    /// `serverMonitoringMode`: how a monitor learns of changes. Carried for a client that monitors servers. Default `auto`.
+    /// `serverMonitoringMode`: how a monitor learns of changes. Carried for a client that monitors servers. Default
+    /// `auto`.
     pub server_monitoring_mode: ServerMonitoringMode,
     pub(super) warnings: Vec<UriWarning>,
 }
@@ -144,8 +156,8 @@ impl Options {
         Ok(options)
     }
 
-    /// The deployment whose servers the DNS lists under this name, as after `mongodb+srv://`: with TLS, every other option
-    /// at its default, and to be [resolved](Self::resolve) before it is used.
+    /// The deployment whose servers the DNS lists under this name, as after `mongodb+srv://`: with TLS, every other
+    /// option at its default, and to be [resolved](Self::resolve) before it is used.
     ///
     /// # Errors
     ///

@@ -1,9 +1,10 @@
 //! What a deployment is and how to connect to it: options, and the connection strings that say them.
 //!
-//! Each option is documented once, at the method that sets it, with its name in connection strings, its unit and its
-//! default. Whatever way an option is set, the same validation applies: a value that cannot work is an
-//! [`InvalidOption`], which names the option, the value and what is allowed. A password is a [`Secret`], which prints as
-//! stars and is wiped from memory when it is dropped.
+//! Each option is documented once, with its name in connection strings, its unit and its default: at the field that
+//! holds it, or, in [`PoolOptions`], whose fields are private, at the method that sets it. Whatever way an option is
+//! set, the same validation applies: a value that cannot work is an [`InvalidOption`], which names the option, the
+//! value and what is allowed. (A connection string's is ignored with a [`UriWarning`] instead, where the specification
+//! wants that.) A password is a [`Secret`], which prints as stars and is wiped from memory when it is dropped.
 
 use thiserror::Error;
 

@@ -44,8 +44,9 @@ pub struct PoolOptions {
 /// The specification leaves the interval open; its test format calls it `backgroundThreadIntervalMS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackgroundInterval {
-    /// Runs begin by themselves this long after the last one ended, and at once after a clear. Without `minPoolSize` and
-    /// `maxIdleTimeMS`, unless in load-balanced mode, time alone leaves nothing to do, and they only begin when there is.
+    /// Runs begin by themselves this long after the last one ended, and at once after a clear. Without `minPoolSize`
+    /// and `maxIdleTimeMS`, unless in load-balanced mode, time alone leaves nothing to do, and they only begin when
+    /// there is.
     Every(Duration),
     /// No run ever begins. For tests: such a pool neither populates itself to `minPoolSize` nor removes idle
     /// connections without traffic nor interrupts connections in use.
@@ -101,8 +102,9 @@ impl PoolOptions {
 
     /// `waitQueueTimeoutMS`: how long a check-out waits for an available connection or for the right to open one.
     ///
-    /// Default zero, which means no limit. The time that a connection's establishment takes does not count: see
-    /// `connectTimeoutMS` of the endpoint for that.
+    /// Default zero, which means no limit. The time that a connection's establishment takes does not count: an endpoint
+    /// limits that by `connectTimeoutMS`. An operation with a time limit of its own (`timeoutMS`) does not look at this
+    /// one.
     pub fn wait_queue_timeout(mut self, time: Duration) -> Self {
         self.wait_queue_timeout = time;
         self
@@ -171,10 +173,10 @@ impl PoolOptions {
         self.background_interval
     }
 
-    /// Whether the passing of time can leave something to do for the background task: connections that were idle for too
-    /// long, or an establishment towards `minPoolSize` to try again after one failed. All else that it does follows from
-    /// a clear, a closing or a call of `ready`, each of which asks for a run. In load-balanced mode the intervals remain as a
-    /// second look for connections of cleared services, whose runs look at every shard.
+    /// Whether the passing of time can leave something to do for the background task: connections that were idle for
+    /// too long, or an establishment towards `minPoolSize` to try again after one failed. All else that it does follows
+    /// from a clear, a closing or a call of `ready`, each of which asks for a run. In load-balanced mode the intervals
+    /// remain as a second look for connections of cleared services, whose runs look at every shard.
     pub(crate) fn needs_intervals(&self) -> bool {
         self.min_pool_size > 0 || !self.max_idle_time.is_zero() || self.load_balanced
     }

@@ -9,15 +9,16 @@ use bson::oid::ObjectId;
 use crate::error::EstablishError;
 use crate::pool::Fit;
 
-/// Opens and closes the connections of a pool. Implement it to pool a connection type of your own.
+/// Opens and closes the connections of a pool. Implement it to pool a connection type of your own;
+/// [`Endpoint`](crate::Endpoint) is the implementation for MongoDB servers.
 ///
 /// # Panics
 ///
-/// Panics are caught. A connection that [`fit`](Self::fit) or [`recover`](Self::recover) panics over is closed; one that
-/// [`close`](Self::close) panics over has left the pool already. A panic in [`establish`](Self::establish) ends that
-/// attempt only; the check-out fails, and the failure sink is not told.
+/// Panics are caught. A connection that [`fit`](Self::fit) or [`recover`](Self::recover) panics over is closed; one
+/// that [`close`](Self::close) panics over has left the pool already. A panic in [`establish`](Self::establish) ends
+/// that attempt only; the check-out fails, and the failure sink is not told.
 ///
-/// [`Endpoint`](crate::Endpoint) is the implementation for MongoDB servers.
+/// # Example
 ///
 /// ```
 /// use wharf::{Establish, EstablishError, Establishing};
@@ -49,8 +50,8 @@ pub trait Establish: Send + Sync + 'static {
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped when the pool is cleared with interruption or when the runtime shuts down. Whatever has
-    /// been opened by then must be closed by the drop.
+    /// The future is dropped when the pool is closed or cleared with interruption, or the runtime shuts down. Whatever
+    /// has been opened by then must be closed by the drop.
     fn establish(
         &self,
         connecting: Establishing,
@@ -65,8 +66,8 @@ pub trait Establish: Send + Sync + 'static {
         false
     }
 
-    /// What a connection that comes back is good for. Asked at check-in, and again after [`recover`](Self::recover); must
-    /// be quick, and not block. By default it is what [`is_errored`](Self::is_errored) says: good, or broken.
+    /// What a connection that comes back is good for. Asked at check-in, and again after [`recover`](Self::recover);
+    /// must be quick, and not block. By default it is what [`is_errored`](Self::is_errored) says: good, or broken.
     fn fit(&self, connection: &Self::Connection) -> Fit {
         if self.is_errored(connection) { Fit::Broken } else { Fit::Good }
     }
@@ -75,9 +76,9 @@ pub trait Establish: Send + Sync + 'static {
     /// reading a reply that nobody waits for any more.
     ///
     /// Runs in a task of its own on the pool's runtime. The connection counts as in use meanwhile; its
-    /// `ConnectionCheckedIn` was emitted when its user gave it back. Afterwards [`fit`](Self::fit) is asked again: a good
-    /// connection becomes available, any other is closed with the reason "error". The pool sets no limit to the time
-    /// that this takes, so an implementation must. By default nothing is done.
+    /// `ConnectionCheckedIn` was emitted when its user gave it back. Afterwards [`fit`](Self::fit) is asked again: a
+    /// good connection becomes available, any other is closed with the reason "error". The pool sets no limit to the
+    /// time that this takes, so an implementation must. By default nothing is done.
     ///
     /// # Cancel safety
     ///

@@ -26,8 +26,12 @@ use crate::pool::{Clear, Core, Grant, Host, Phase, Place, PoolStatus, Started};
 
 /// A pool of connections to one address.
 ///
-/// A pool starts paused: [`Pool::ready`] lets it serve, [`Pool::clear`] pauses it again. Usually a monitor of the
-/// server does both. Clones are handles of the same pool; dropping the last one closes it.
+/// A pool starts paused: [`Pool::ready`] lets it serve, [`Pool::clear`] pauses it again. The specification has a
+/// monitor of the server do both; wharf has none, so whoever embeds the pool does. One that is never cleared serves on:
+/// its check-outs fail while the server cannot be reached, and succeed again when it can.
+///
+/// A pool of connections to a MongoDB server is made by [`Endpoint::pool`](crate::Endpoint::pool), and one of other
+/// connections by [`Pool::builder`]. Clones are handles of the same pool; dropping the last one closes it.
 ///
 /// # Cost
 ///
@@ -59,7 +63,7 @@ impl<E: Establish> Clone for Pool<E> {
 }
 
 impl<E: Establish> Pool<E> {
-    /// Prepares a pool of connections that `establish` opens to `address`.
+    /// Prepares a pool of connections that `establish` opens to `address`, with the default options.
     pub fn builder(address: &str, establish: E) -> PoolBuilder<E> {
         PoolBuilder {
             address: address.to_owned(),
@@ -81,7 +85,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// [`CheckOutError`] tells why there is none, and whether to try again.
+    /// [`CheckOutError`] tells why there is none, and [whether to try again](CheckOutError::is_retryable).
     ///
     /// # Cancel safety
     ///
@@ -123,8 +127,10 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Marks a paused pool as ready: check-outs are served and connections opened from now on. Returns whether it was
-    /// paused.
+    /// Marks a paused pool as ready: check-outs are served and connections opened from now on, in the background
+    /// `minPoolSize` of them. Returns whether it was paused.
+    ///
+    /// This says that the server is reachable; it does not find out. It connects to nothing itself.
     pub fn ready(&self) -> bool {
         let this = self.here();
         if let Ok(runtime) = Handle::try_current() {
@@ -137,8 +143,8 @@ impl<E: Establish> Pool<E> {
     /// closed, or of another generation than asked for.
     ///
     /// Whoever waits fails at once with [`PoolCleared`](crate::PoolCleared). Connections in use are closed when they
-    /// come back, or with [`Clear::interrupt_in_use_connections`] are told to stop. The pool stays paused until somebody
-    /// calls [`Pool::ready`].
+    /// come back, or with [`Clear::interrupt_in_use_connections`] are told to stop. The pool stays paused until
+    /// somebody calls [`Pool::ready`].
     ///
     /// To clear a pool that is paused counts one generation more and replaces the cause, also by none, but emits no
     /// event.
@@ -161,12 +167,15 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Closes the pool for good: available connections now, those being opened as soon as they notice, those in use
-    /// when they come back.
+    /// when they come back. Check-outs fail from now on, those that wait included. Dropping the last handle does the
+    /// same; [`closed`](Self::closed) waits for the end.
     pub fn close(&self) {
         self.here().shared.close();
     }
 
-    /// Completes when the pool is closed, its last connection is gone, and the last event was delivered.
+    /// Completes when the pool is closed, its last connection is gone, and the last event was delivered. Closes nothing
+    /// itself, and waits for as long as somebody holds a connection: for an orderly end, call [`close`](Self::close)
+    /// and then this, under a time limit.
     ///
     /// # Cancel safety
     ///

@@ -1,8 +1,9 @@
 //! Observers of a pool's events: [`JsonLines`] writes them down, [`EventCounts`] counts them, [`Log`] logs them.
 //!
-//! Each is a [`Subscriber`](crate::Subscriber) to be given to [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber),
-//! and a handle: clones share what they write and count, so one goes to the pool and another stays with whoever reads.
-//! One may observe several pools.
+//! Each is a [`Subscriber`](crate::Subscriber) to be given to
+//! [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), and a handle: clones share what they write and count,
+//! so one goes to the pool and another stays with whoever reads. One may observe several pools. There are events of
+//! pools and connections only, none of commands.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
