@@ -175,7 +175,12 @@ fn a_connection_string_that_cannot_work_is_refused_without_repeating_a_password(
     assert_refused(quickstart().args(of_two), &["--host", "MONGODB_URI"]);
     let smaller = ["--max-pool-size", "4"];
     let uri = "mongodb://localhost/?minPoolSize=5";
-    assert_refused(quickstart().args(smaller).env("MONGODB_URI", uri), &["MONGODB_URI: minPoolSize is 5"]);
+    let parts = ["--max-pool-size: ", "minPoolSize of MONGODB_URI", "minPoolSize is 5", "0 to maxPoolSize (4)"];
+    assert_refused(quickstart().args(smaller).env("MONGODB_URI", uri), &parts);
+    let larger = ["--min-pool-size", "6"];
+    let uri = "mongodb://localhost/?maxPoolSize=5";
+    let parts = ["--min-pool-size: ", "minPoolSize is 6", "0 to maxPoolSize (5)"];
+    assert_refused(quickstart().args(larger).env("MONGODB_URI", uri), &parts);
 }
 
 /// Runs to the end, which comes by itself.

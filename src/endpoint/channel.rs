@@ -20,6 +20,9 @@ use crate::wire::{Flags, HelloReply, Limits, Message, Outgoing, WireError, compr
 /// How many bytes a read has room for at least, so that a reply of common size takes one.
 const READ_AHEAD: usize = 4 * 1024;
 
+/// How many bytes there is room made for on a header's word: servers may announce a `maxMessageSizeBytes` of up to 2 GiB.
+const AT_ONCE: usize = 1024 * 1024;
+
 /// The limits that hold until the connection is established: nobody knows yet who is at the other end, and all that is
 /// said until then is short.
 pub(super) const HANDSHAKE_LIMITS: Limits = Limits { max_message_size: 1024 * 1024, max_document_size: 1024 * 1024 };
@@ -99,7 +102,7 @@ pub(super) struct Awaited {
 enum Progress {
     /// All of it, with this header.
     Whole(Header),
-    /// This many bytes are missing, as far as is known: at least those of the header.
+    /// This many bytes are missing, as far as is known: at least those of the header. Of a long reply, the next part.
     Missing(usize),
 }
 
@@ -394,7 +397,7 @@ impl Channel {
             if has_read {
                 return Poll::Ready(Ok(false));
             }
-            // The length that the server declares is within the limit, so it may decide how much room there is.
+            // Of what the server declares, no more than `AT_ONCE` is believed before as much has come.
             self.incoming.reserve_exact(missing.max(READ_AHEAD));
             if let Err(error) = ready!(self.transport.poll_read(context, &mut self.incoming)) {
                 return Poll::Ready(Err(self.network(error)));
@@ -483,8 +486,19 @@ impl Channel {
         self.check_header(header, awaited)?;
         Ok(match (header.message_length as usize).saturating_sub(available) {
             0 => Progress::Whole(header),
+            missing if missing > AT_ONCE => Progress::Missing(self.next_part(missing)),
             missing => Progress::Missing(missing),
         })
+    }
+
+    /// How much of a long reply is to be read next, of which `missing` bytes are missing: what there is room for, and
+    /// when that is full, as much again as has come. So the room is never more than twice as much, or [`AT_ONCE`] more,
+    /// whatever the header says, and a long reply is moved a few times only.
+    #[cold]
+    fn next_part(&self, missing: usize) -> usize {
+        let available = self.incoming.len();
+        let room = self.incoming.capacity() - available;
+        missing.min(if room >= READ_AHEAD { room } else { available.max(AT_ONCE) })
     }
 
     fn check_header(&self, header: Header, awaited: Awaited) -> Result<(), WireError> {

@@ -146,8 +146,8 @@ impl Capacity {
     /// If a comes after 2, it acquires what 2 has released, so b sees 1; else 3 sees a. Without 2, both could look at
     /// what was: nothing orders a store before a load of another word.
     pub(super) fn order_releases(&self) {
-        // ORD: AcqRel in `update`; Release pairs with the Acquire in `release`, and Acquire with the Release there.
-        self.update(|counts| Some(counts.next()));
+        // ORD: AcqRel; pairs with itself in `update`, on whose side `release` is, whichever of the two comes second.
+        self.0.fetch_add(0, Ordering::AcqRel);
     }
 
     /// Applies `change` until it sticks or declines. Returns the counts that were changed.
