@@ -1,6 +1,9 @@
-//! The quickstart example as a user runs it: from the command line, against its embedded server, and against those of
-//! connection strings.
+//! The examples quickstart and monitor as a user runs them: from the command line, against their embedded server, and
+//! against those of connection strings.
 #![cfg(not(loom))]
+
+#[path = "quickstart/monitor.rs"]
+mod monitor;
 
 use std::collections::BTreeMap;
 use std::env::{self, consts::EXE_SUFFIX};
@@ -21,14 +24,18 @@ use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};
 /// What ends a test that would otherwise never end.
 const AGES: Duration = Duration::from_secs(60);
 
-/// The example, which `cargo test` builds before it runs any test.
 fn quickstart() -> Command {
+    example("quickstart")
+}
+
+/// An example, which `cargo test` builds before it runs any test.
+fn example(name: &str) -> Command {
     let test = env::current_exe().unwrap();
     let profile = test.ancestors().nth(2).unwrap();
-    let example = profile.join("examples").join(format!("quickstart{EXE_SUFFIX}"));
+    let example = profile.join("examples").join(format!("{name}{EXE_SUFFIX}"));
     assert!(
         example.is_file(),
-        "{} is not there: build it with `cargo build --example quickstart` (`cargo test` without --test does it)",
+        "{} is not there: build it with `cargo build --examples` (`cargo test` without --test does it)",
         example.display()
     );
     let mut command = Command::new(example);
