@@ -38,7 +38,7 @@
 //! | `pending_count_drops_after_the_connection_is_available` | 6 | 37,823 | `counts_read_after_the_search`, `pending_dropped_first`, `capacity_publishes_nothing` |
 //! | `pending_count_drops_after_the_connection_is_available_on_another_shard` | 6 | 37,823 | `counts_read_after_the_search` |
 //! | `ids_are_in_the_order_of_the_created_events` | none | 7,467 | `created_outside_the_lock` |
-//! | **limits: ordering 5, and the end after close** | | | |
+//! | **limits: orderings 5, 9** | | | |
 //! | `total_stays_within_max_pool_size_at_every_instant` | 2 | 95,335 | `admission_without_comparing` |
 //! | `pending_stays_within_max_connecting_at_every_instant` | 2 | 95,335 | `admission_without_comparing` |
 //! | `both_counts_return_to_zero_after_close` | 3 | 1,397 | `unused_place_is_kept` |
@@ -54,7 +54,7 @@
 //! | `a_cancelled_waiter_loses_no_place_for_the_next` | 3 | 11,646 | `grant_to_the_cancelled_is_lost` |
 //! | `a_connection_for_the_last_waiter_who_gave_up_is_available_again` | none | 72 | `grant_to_the_cancelled_is_lost` |
 //! | `a_clear_against_a_registration_lets_nobody_wait_forever` | 5 | 163,729 | `phase_not_asked_again` |
-//! | `a_close_against_a_registration_lets_nobody_wait_forever` | 6 | 570,204 | `phase_not_asked_again` |
+//! | `a_close_against_a_registration_lets_nobody_wait_forever` | 5 | 154,816 | `phase_not_asked_again` |
 //! | `a_clear_against_a_hand_over_answers_the_waiter_once` | 3 | 63,446 | `current_asked_before_the_head` |
 //! | `a_cleared_connection_is_never_handed_to_a_later_waiter` | 3 | 31,214 | `hand_over_of_the_stale` |
 //! | `a_newcomer_never_overtakes_who_waits_for_a_connection` | 2 | 16,364 | `last_come_first_served` |
@@ -63,7 +63,7 @@
 //! | `the_second_in_the_queue_is_never_served_before_the_first` | none | 356 | `last_come_first_served` |
 //! | **clearing: orderings 6, 8** | | | |
 //! | `a_check_in_against_a_clear_is_closed_once_as_stale` | none | 3,260 | `current_asked_before_the_head`, `empty_detach_keeps_the_head`, `clear_detaches_first` |
-//! | `a_check_in_against_a_close_is_closed_once_with_the_pool` | none | 378,782 | `empty_detach_keeps_the_head`, `close_detaches_first` |
+//! | `a_check_in_against_a_close_is_closed_once_with_the_pool` | 6 | 45,344 | `empty_detach_keeps_the_head`, `close_detaches_first` |
 //! | `a_check_in_against_a_clear_and_a_close_is_closed_once` | 2 | 1,999 | `close_detaches_first` |
 //! | `a_check_out_against_a_clear_shares_no_connection_with_it` | 6 | 87,302 | `detach_in_two_steps` |
 //! | `a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed` | 6 | 39,540 | `places_are_not_served` |

@@ -1,4 +1,4 @@
-//! Ordering 5: the limits hold at every instant, and nothing is left after close, which is noticed.
+//! Orderings 5 and 9: the limits hold at every instant, and nothing is left after close, which is noticed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
