@@ -69,8 +69,9 @@
 //! | `a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed` | 6 | 39,540 | `places_are_not_served` |
 //! | `pool_cleared_follows_the_generation_change` | none | 6 | `cleared_announced_early` |
 //! | `a_clear_of_a_paused_pool_emits_nothing` | none | 11 | `paused_clear_announced` |
-//! | `an_interruption_reaches_exactly_the_generations_before_its_clear` | 3 | 2,697 | `interrupt_reaches_one_more` |
-//! | `an_interruption_wakes_who_waits_for_it` | none | 3,632 | `mark_not_looked_at_again` |
+//! | `an_interruption_reaches_exactly_the_generations_before_its_clear` | 3 | 7,002 | `interrupt_reaches_one_more` |
+//! | `an_interruption_wakes_who_waits_for_it` | 5 | 8,890 | `mark_not_looked_at_again`, `watch_publishes_nothing` |
+//! | `a_slot_is_watched_anew_only_after_its_last_waker_was_taken` | 2 | 17,108 | `interrupts_without_the_lock`, `interrupter_is_not_awaited` |
 //! | **recovery: connections that come back unfinished** | | | |
 //! | `a_recovery_against_a_clear_is_closed_once_as_stale` | none | 4,132 | `current_asked_before_the_head`, `recovered_is_kept` |
 //! | `a_recovery_against_a_close_is_closed_once_with_the_pool` | 6 | 48,492 | `close_detaches_first` |

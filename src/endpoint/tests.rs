@@ -115,7 +115,11 @@ async fn a_long_reply_takes_memory_as_it_comes() {
         sent[8..12].copy_from_slice(&if is_whole { 1_i32 } else { 2 }.to_le_bytes());
         let length = sent.len();
         let sends = tokio::spawn(async move {
-            server.write_all(&sent).await.unwrap();
+            // As from a network: in many small parts.
+            for part in sent.chunks(64 * 1024) {
+                server.write_all(part).await.unwrap();
+                tokio::task::yield_now().await;
+            }
             server
         });
         let (mut moves, mut room) = (0, channel.incoming.capacity());

@@ -29,6 +29,8 @@
 //! - INV-3 (nodes stay) and INV-4 (who touches a node): `waitlist/ring.rs`.
 //! - INV-5 (while somebody waits): all shards are flagged and empty, and the capacity word is flagged and admits nobody
 //!   (`acquire.rs`). So whatever comes free comes to the wait list's lock, and goes to the first in the queue.
+//! - INV-6 (whose waker): the waker of who can be interrupted belongs to whoever takes the mark `watched` away
+//!   (`slab.rs`), so leaving it and taking it back are one locked instruction each.
 //!
 //! # Who waits
 //!

@@ -73,7 +73,7 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
             slot.with_record_mut(|present| *present = record);
             slot.set_core(Arc::as_ptr(core).cast());
         }
-        slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, interrupted: false });
+        slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, ..Stamp::default() });
         let ledger = (!mutant("created_outside_the_lock")).then_some(ledger);
         core.emit_locked(|| PoolEvent::ConnectionCreated { address: core.address.clone(), connection_id });
         drop(ledger);
