@@ -34,7 +34,7 @@ fn a_check_in_against_a_clear_is_closed_once_as_stale() {
 
 #[test]
 fn a_check_in_against_a_close_is_closed_once_with_the_pool() {
-    model("a_check_in_against_a_close_is_closed_once_with_the_pool", None, || {
+    model("a_check_in_against_a_close_is_closed_once_with_the_pool", Some(6), || {
         let pool = recorded(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));

@@ -44,7 +44,7 @@ impl Inbox {
         Poll::Ready(Ok(()))
     }
 
-    /// How many bytes the next read must have room for.
+    /// How many bytes the next read should have room for.
     #[inline]
     fn least_room(&self, missing: usize) -> usize {
         missing.min(TRUSTED.max(self.filled)).max(READ_AHEAD)
@@ -52,6 +52,10 @@ impl Inbox {
 
     #[cold]
     fn grow(&mut self, least: usize) {
+        // What is longer than is trusted grows only when its room is used up, and not with each read.
+        if least >= TRUSTED && self.room.len() - self.filled >= READ_AHEAD {
+            return;
+        }
         let length = self.filled + least;
         self.room.reserve_exact(length - self.room.len());
         self.room.resize(length, 0);

@@ -55,6 +55,8 @@
 //! 6. A check-in that races a clear or a close is either detached with the others or notices: `Shard::push`.
 //! 7. Ids are in the order of the `ConnectionCreated` events: both under the ledger's lock.
 //! 8. `PoolCleared` follows the change of the generation, under the same lock.
+//! 9. Whoever closes the pool sees that nothing is left, or whoever gives back the last place sees that the pool is
+//!    closed and says so: `Capacity::order_releases`.
 //!
 //! `loom-tests/` has a model of each, and for each model mutants of this code that it must catch.
 //!

@@ -451,7 +451,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
     }
 
-    /// A connection is gone: in a closed pool, there may be none left at all.
+    /// A connection is gone: in a closed pool, there may be none left at all. To be called after its place was given
+    /// back: `Capacity::order_releases` tells why the phase that is read here is not too old.
     pub(super) fn schedule_if_closed(&self) {
         if self.state.load().phase == Phase::Closed {
             self.host.schedule_run();
