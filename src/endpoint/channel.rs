@@ -351,27 +351,22 @@ impl Channel {
     /// [`finish`](Self::finish) as a function: all state is the channel's, so a future of its own would only add a state
     /// machine, and every command comes through here.
     pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
+        // The course of nearly every command, straight on.
+        while let Phase::Sending { written, then } = self.phase {
+            ready!(self.poll_send(context, written, then))?;
+        }
+        if let Phase::Receiving(awaited) = self.phase {
+            while !ready!(self.poll_receive(context, awaited))? {}
+            return Poll::Ready(Ok(()));
+        }
         while !ready!(self.poll_advance(context))? {}
         Poll::Ready(Ok(()))
     }
 
-    /// [`advance`](Self::advance) as a function. Always inlined, so that from the end of the write to the first read
-    /// nothing is returned and nothing called.
-    #[inline(always)]
+    /// [`advance`](Self::advance) as a function.
     fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, ExchangeError>> {
         match self.phase {
-            Phase::Sending { written, then } => {
-                let sent = match ready!(self.transport.poll_write(context, &self.outgoing[written..])) {
-                    Ok(sent) => sent,
-                    Err(error) => return Poll::Ready(Err(self.network(error))),
-                };
-                self.phase = match then {
-                    _ if written + sent < self.outgoing.len() => Phase::Sending { written: written + sent, then },
-                    Some(awaited) => Phase::Receiving(awaited),
-                    None => Phase::Flushing,
-                };
-                Poll::Ready(Ok(false))
-            }
+            Phase::Sending { written, then } => self.poll_send(context, written, then).map_ok(|()| false),
             Phase::Flushing => {
                 if let Err(error) = ready!(self.transport.poll_flush(context)) {
                     return Poll::Ready(Err(self.network(error)));
@@ -384,6 +379,26 @@ impl Channel {
             Phase::Discarding { left } => self.poll_discard(context, left),
             Phase::Errored => Poll::Ready(Err(ExchangeError::Errored)),
         }
+    }
+
+    /// Makes at most one write of the request.
+    #[inline(always)]
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        written: usize,
+        then: Option<Awaited>,
+    ) -> Poll<Result<(), ExchangeError>> {
+        let sent = match ready!(self.transport.poll_write(context, &self.outgoing[written..])) {
+            Ok(sent) => sent,
+            Err(error) => return Poll::Ready(Err(self.network(error))),
+        };
+        self.phase = match then {
+            _ if written + sent < self.outgoing.len() => Phase::Sending { written: written + sent, then },
+            Some(awaited) => Phase::Receiving(awaited),
+            None => Phase::Flushing,
+        };
+        Poll::Ready(Ok(()))
     }
 
     /// Makes at most one read of the reply, and returns whether it is there.

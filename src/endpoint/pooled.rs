@@ -1,6 +1,5 @@
 //! Commands on a connection that is checked out of a pool, and on the pool itself.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,13 +119,27 @@ impl Connection<Endpoint> {
     /// # Cancel safety
     ///
     /// That of [`run`](Self::run).
-    pub fn run_command<'c>(
-        &'c mut self,
-        database: &'c str,
-        command: &'c RawDocument,
-    ) -> impl Future<Output = Result<RawDocumentBuf, OperationError>> + Send + 'c {
-        // The future of `run` itself, not one around it.
-        self.run(Command::new(database, command))
+    pub async fn run_command(
+        &mut self,
+        database: &str,
+        command: &RawDocument,
+    ) -> Result<RawDocumentBuf, OperationError> {
+        // What has no limit and meets nothing rare needs only its two arguments, and the future is smaller for it. The
+        // rest is `run`'s.
+        if self.options().timeout.is_some() || self.is_timed(Limit::Unset) {
+            return Box::pin(self.run(Command::new(database, command))).await;
+        }
+        let completed = match self.begin(&Command::new(database, command), MaxTime::NONE) {
+            Ok(()) => match self.until_interrupted(EndpointConnection::poll_finish).await {
+                Some(completed) => completed,
+                None => return Err(self.interrupted().into()),
+            },
+            Err(failure) => Err(failure),
+        };
+        match completed.and_then(|()| self.outcome(Limit::Unset)) {
+            Ok(reply) => Ok(reply),
+            Err(failure) => Box::pin(self.run_after(failure, Command::new(database, command))).await,
+        }
     }
 
     /// Runs `command`, and returns the reply of its success.
@@ -155,22 +168,31 @@ impl Connection<Endpoint> {
             Box::pin(self.interruptible(async |connection| connection.complete_in_time(&command, limit).await)).await?
         } else {
             match self.begin(&command, MaxTime::NONE) {
-                Ok(()) => self.interruptible_by(EndpointConnection::poll_finish).await?,
+                Ok(()) => match self.until_interrupted(EndpointConnection::poll_finish).await {
+                    Some(completed) => completed,
+                    None => return Err(self.interrupted().into()),
+                },
                 Err(failure) => Err(failure),
             }
         };
-        let failure = match completed.and_then(|()| self.outcome(limit)) {
-            Ok(reply) => return Ok(reply),
-            Err(failure) if self.must_authenticate(&failure) => {
-                let command = command.within(limit);
-                match Box::pin(self.interruptible(async |connection| connection.run_again(command).await)).await? {
-                    Ok(reply) => return Ok(reply),
-                    Err(failure) => failure,
-                }
-            }
-            Err(failure) => failure,
-        };
-        Err(self.placed(failure))
+        match completed.and_then(|()| self.outcome(limit)) {
+            Ok(reply) => Ok(reply),
+            Err(failure) => Box::pin(self.run_after(failure, command.within(limit))).await,
+        }
+    }
+
+    /// Runs the command once more if its failure says that the connection has to authenticate again; else that is the
+    /// failure.
+    async fn run_after(
+        &mut self,
+        failure: CommandFailure,
+        command: Command<'_>,
+    ) -> Result<RawDocumentBuf, OperationError> {
+        if !self.must_authenticate(&failure) {
+            return Err(self.placed(failure));
+        }
+        let again = self.interruptible(async |connection| connection.run_again(command).await).await?;
+        again.map_err(|failure| self.placed(failure))
     }
 
     /// As [`EndpointConnection::send`](super::EndpointConnection::send), but ends when the pool is cleared with

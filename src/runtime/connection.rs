@@ -91,26 +91,29 @@ impl<E: Establish> Connection<E> {
             })
             .await
         };
-        done.ok_or_else(|| self.lease.interrupted())
+        done.ok_or_else(|| self.interrupted())
     }
 
-    /// As [`interruptible`](Self::interruptible), for an operation whose state is the connection's own.
+    /// As [`interruptible`](Self::interruptible), for an operation whose state is the connection's own. `None` when the
+    /// connection was [`interrupted`](Self::interrupted).
     #[inline]
-    pub(crate) async fn interruptible_by<T>(
+    pub(crate) fn until_interrupted<T>(
         &mut self,
         mut operation: impl FnMut(&mut E::Connection, &mut Context<'_>) -> Poll<T>,
-    ) -> Result<T, PoolCleared> {
-        let done = {
-            let (connection, mut interruption) = self.lease.interruptible();
-            poll_fn(|context| match operation(connection, context) {
-                Poll::Ready(done) => Poll::Ready(Some(done)),
-                // Only what has to wait leaves a waker to be interrupted by. That cannot come too late: the mark of
-                // interruption is looked at once more after the waker was left.
-                Poll::Pending => interruption.poll(context).map(|()| None),
-            })
-            .await
-        };
-        done.ok_or_else(|| self.lease.interrupted())
+    ) -> impl Future<Output = Option<T>> {
+        let (connection, mut interruption) = self.lease.interruptible();
+        poll_fn(move |context| match operation(connection, context) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            // Only what has to wait leaves a waker to be interrupted by. That cannot come too late: the mark of
+            // interruption is looked at once more after the waker was left.
+            Poll::Pending => interruption.poll(context).map(|()| None),
+        })
+    }
+
+    /// The error for an operation that was interrupted.
+    #[cold]
+    pub(crate) fn interrupted(&self) -> PoolCleared {
+        self.lease.interrupted()
     }
 
     pub(super) fn belongs_to(&self, core: &std::sync::Arc<Core<E::Connection, TokioHost<E>>>) -> bool {

@@ -145,7 +145,11 @@ impl<'a> From<&'a Vec<RawDocumentBuf>> for OutgoingDocuments<'a> {
 /// - [`WireError::Length`] if the message would be longer than `max_message_size` bytes.
 /// - [`WireError::Identifier`] if a sequence's identifier is empty, contains a zero byte, or occurs twice.
 pub fn encode(message: &Outgoing<'_>, max_message_size: u32, buffer: &mut Vec<u8>) -> Result<(), WireError> {
-    encode_with(message, &[], max_message_size, buffer)
+    match message.sequences {
+        // By far the most messages. The compiler makes of it a function of its own, without what there is not.
+        [] => encode_parts(&Outgoing { sequences: &[], ..*message }, &[], max_message_size, buffer),
+        _ => encode_with(message, &[], max_message_size, buffer),
+    }
 }
 
 /// As [`encode`], with further elements appended to the body, after `$db`: what a client adds to every command.
@@ -162,9 +166,17 @@ pub fn encode_with(
     max_message_size: u32,
     buffer: &mut Vec<u8>,
 ) -> Result<(), WireError> {
-    if !message.sequences.is_empty() {
-        check_identifiers(message.sequences)?;
-    }
+    encode_parts(message, appended, max_message_size, buffer)
+}
+
+#[inline(always)]
+fn encode_parts(
+    message: &Outgoing<'_>,
+    appended: &[&[u8]],
+    max_message_size: u32,
+    buffer: &mut Vec<u8>,
+) -> Result<(), WireError> {
+    check_identifiers(message.sequences)?;
     let body_length = body_length(message, appended);
     let message_length = check_length(message, body_length, max_message_size)?;
     let start = buffer.len();
@@ -185,6 +197,7 @@ pub fn encode_with(
     Ok(())
 }
 
+#[inline(always)] // So that nothing is left of it where there are none.
 fn check_identifiers(sequences: &[OutgoingSequence<'_>]) -> Result<(), WireError> {
     for (index, OutgoingSequence { identifier, .. }) in sequences.iter().enumerate() {
         let refuse = |allowed| Err(WireError::Identifier { value: (*identifier).to_owned(), allowed });
@@ -199,6 +212,7 @@ fn check_identifiers(sequences: &[OutgoingSequence<'_>]) -> Result<(), WireError
 }
 
 /// The length of the message in bytes. All lengths inside it fit their fields if this one does.
+#[inline(always)]
 fn check_length(message: &Outgoing<'_>, body_length: usize, max_message_size: u32) -> Result<u32, WireError> {
     let checksum = if message.flags.contains(Flags::CHECKSUM_PRESENT) { CHECKSUM_LENGTH } else { 0 };
     let sequences: usize = message.sequences.iter().map(|sequence| 1 + sequence_length(sequence)).sum();
@@ -219,6 +233,7 @@ fn check_length(message: &Outgoing<'_>, body_length: usize, max_message_size: u3
 /// The `$db` element up to its value's length: its type (string) and its name.
 const DB_ELEMENT: &[u8] = b"\x02$db\0";
 
+#[inline(always)]
 fn body_length(message: &Outgoing<'_>, appended: &[&[u8]]) -> usize {
     let db = message.database.map_or(0, |database| DB_ELEMENT.len() + 4 + database.len() + 1);
     let appended: usize = appended.iter().map(|elements| elements.len()).sum();
@@ -244,6 +259,7 @@ fn before_elements(header: Header, flags: Flags, body_length: usize) -> [u8; BEF
 }
 
 /// Writes the body from its first element on.
+#[inline(always)]
 fn write_elements(message: &Outgoing<'_>, appended: &[&[u8]], buffer: &mut Vec<u8>) {
     let body = message.body.as_bytes();
     // The elements stand between the document's own length and the zero byte at its end.
