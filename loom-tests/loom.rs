@@ -37,40 +37,44 @@
 //! | `who_sees_the_pool_ready_knows_that_it_was_announced` | none | 17 | `pool_word_publishes_nothing` |
 //! | `pending_count_drops_after_the_connection_is_available` | 6 | 37,823 | `counts_read_after_the_search`, `pending_dropped_first`, `capacity_publishes_nothing` |
 //! | `pending_count_drops_after_the_connection_is_available_on_another_shard` | 6 | 37,823 | `counts_read_after_the_search` |
-//! | `ids_are_in_the_order_of_the_created_events` | none | 25,330 | `created_outside_the_lock` |
-//! | **limits: ordering 5** | | | |
+//! | `ids_are_in_the_order_of_the_created_events` | none | 7,100 | `created_outside_the_lock` |
+//! | **limits: orderings 5, 9** | | | |
 //! | `total_stays_within_max_pool_size_at_every_instant` | 2 | 95,335 | `admission_without_comparing` |
 //! | `pending_stays_within_max_connecting_at_every_instant` | 2 | 95,335 | `admission_without_comparing` |
-//! | `both_counts_return_to_zero_after_close` | 3 | 862 | `unused_place_is_kept` |
+//! | `both_counts_return_to_zero_after_close` | 3 | 2,751 | `unused_place_is_kept` |
+//! | `the_end_of_a_closed_pools_last_connection_is_noticed` | 4 | 29,027 | `close_leaves_the_counts_alone`, `capacity_publishes_nothing` |
+//! | `the_end_of_a_closed_pools_last_establishment_is_noticed` | 4 | 32,348 | `close_leaves_the_counts_alone` |
+//! | `the_end_of_a_closed_pools_last_place_is_noticed` | 6 | 9,947 | `close_leaves_the_counts_alone`, `capacity_publishes_nothing` |
 //! | **waiting: orderings 3, 4** | | | |
 //! | `a_check_in_against_a_registration_loses_no_wake_up` | 6 | 19,740 | `look_before_the_flags`, `push_ignores_waiters` |
 //! | `a_check_in_to_another_shard_against_a_registration_loses_no_wake_up` | 6 | 19,740 | `look_before_the_flags` |
-//! | `a_place_that_comes_free_against_a_registration_loses_no_wake_up` | none | 63,178 | `places_are_not_served`, `admit_then_wait` |
+//! | `a_place_that_comes_free_against_a_registration_loses_no_wake_up` | none | 173,414 | `places_are_not_served`, `admit_then_wait` |
 //! | `two_check_outs_share_one_connection_and_both_are_answered` | 2 | 40,452 | `push_ignores_waiters` |
 //! | `a_cancelled_waiter_loses_no_connection_for_the_next` | 3 | 5,963 | `grant_to_the_cancelled_is_lost` |
-//! | `a_cancelled_waiter_loses_no_place_for_the_next` | 3 | 8,287 | `grant_to_the_cancelled_is_lost` |
+//! | `a_cancelled_waiter_loses_no_place_for_the_next` | 3 | 11,646 | `grant_to_the_cancelled_is_lost` |
 //! | `a_connection_for_the_last_waiter_who_gave_up_is_available_again` | none | 72 | `grant_to_the_cancelled_is_lost` |
 //! | `a_clear_against_a_registration_lets_nobody_wait_forever` | 5 | 163,729 | `phase_not_asked_again` |
-//! | `a_close_against_a_registration_lets_nobody_wait_forever` | 6 | 134,800 | `phase_not_asked_again` |
+//! | `a_close_against_a_registration_lets_nobody_wait_forever` | 5 | 154,816 | `phase_not_asked_again` |
 //! | `a_clear_against_a_hand_over_answers_the_waiter_once` | 3 | 63,446 | `current_asked_before_the_head` |
-//! | `a_cleared_connection_is_never_handed_to_a_later_waiter` | 3 | 28,241 | `hand_over_of_the_stale` |
+//! | `a_cleared_connection_is_never_handed_to_a_later_waiter` | 3 | 31,214 | `hand_over_of_the_stale` |
 //! | `a_newcomer_never_overtakes_who_waits_for_a_connection` | 2 | 16,364 | `last_come_first_served` |
-//! | `a_newcomer_never_overtakes_who_waits_for_a_place` | 2 | 38,922 | `newcomers_ignore_waiters` |
-//! | `a_warm_up_never_overtakes_who_waits_for_a_place` | 6 | 97 | `warm_up_ignores_waiters` |
+//! | `a_newcomer_never_overtakes_who_waits_for_a_place` | 2 | 45,869 | `newcomers_ignore_waiters` |
+//! | `a_warm_up_never_overtakes_who_waits_for_a_place` | 6 | 639 | `warm_up_ignores_waiters` |
 //! | `the_second_in_the_queue_is_never_served_before_the_first` | none | 356 | `last_come_first_served` |
 //! | **clearing: orderings 6, 8** | | | |
-//! | `a_check_in_against_a_clear_is_closed_once_as_stale` | none | 4,215 | `current_asked_before_the_head`, `empty_detach_keeps_the_head`, `clear_detaches_first` |
-//! | `a_check_in_against_a_close_is_closed_once_with_the_pool` | none | 104,376 | `empty_detach_keeps_the_head`, `close_detaches_first` |
-//! | `a_check_in_against_a_clear_and_a_close_is_closed_once` | 2 | 1,138 | `close_detaches_first` |
-//! | `a_check_out_against_a_clear_shares_no_connection_with_it` | 6 | 97,284 | `detach_in_two_steps` |
-//! | `a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed` | 6 | 30,204 | `places_are_not_served` |
+//! | `a_check_in_against_a_clear_is_closed_once_as_stale` | none | 3,260 | `current_asked_before_the_head`, `empty_detach_keeps_the_head`, `clear_detaches_first` |
+//! | `a_check_in_against_a_close_is_closed_once_with_the_pool` | 6 | 84,404 | `empty_detach_keeps_the_head`, `close_detaches_first` |
+//! | `a_check_in_against_a_clear_and_a_close_is_closed_once` | 2 | 2,335 | `close_detaches_first` |
+//! | `a_check_out_against_a_clear_shares_no_connection_with_it` | 6 | 87,302 | `detach_in_two_steps` |
+//! | `a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed` | 6 | 39,540 | `places_are_not_served` |
 //! | `pool_cleared_follows_the_generation_change` | none | 6 | `cleared_announced_early` |
 //! | `a_clear_of_a_paused_pool_emits_nothing` | none | 11 | `paused_clear_announced` |
-//! | `an_interruption_reaches_exactly_the_generations_before_its_clear` | 3 | 2,386 | `interrupt_reaches_one_more` |
-//! | `an_interruption_wakes_who_waits_for_it` | none | 3,632 | `mark_not_looked_at_again` |
+//! | `an_interruption_reaches_exactly_the_generations_before_its_clear` | 3 | 7,002 | `interrupt_reaches_one_more` |
+//! | `an_interruption_wakes_who_waits_for_it` | 5 | 8,890 | `mark_not_looked_at_again`, `watch_publishes_nothing` |
+//! | `a_slot_is_watched_anew_only_after_its_last_waker_was_taken` | 2 | 17,108 | `interrupts_without_the_lock`, `interrupter_is_not_awaited` |
 //! | **recovery: connections that come back unfinished** | | | |
 //! | `a_recovery_against_a_clear_is_closed_once_as_stale` | none | 4,132 | `current_asked_before_the_head`, `recovered_is_kept` |
-//! | `a_recovery_against_a_close_is_closed_once_with_the_pool` | 6 | 19,336 | `close_detaches_first` |
+//! | `a_recovery_against_a_close_is_closed_once_with_the_pool` | 6 | 94,708 | `close_detaches_first` |
 //! | `a_recovery_that_fails_against_a_clear_is_closed_once` | none | 73 | `unfinished_is_available_too` |
 //! | `a_recovered_connection_goes_to_who_waits` | 6 | 25,988 | `unfinished_is_available_too`, `recovered_is_kept`, `push_ignores_waiters` |
 //! | `a_recovery_that_fails_gives_its_place_to_who_waits` | 6 | 15,175 | `places_are_not_served` |

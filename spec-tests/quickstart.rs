@@ -1,6 +1,9 @@
-//! The quickstart example as a user runs it: from the command line, against its embedded server, and against those of
-//! connection strings.
+//! The examples quickstart and monitor as a user runs them: from the command line, against their embedded server, and
+//! against those of connection strings.
 #![cfg(not(loom))]
+
+#[path = "quickstart/monitor.rs"]
+mod monitor;
 
 use std::collections::BTreeMap;
 use std::env::{self, consts::EXE_SUFFIX};
@@ -21,14 +24,18 @@ use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};
 /// What ends a test that would otherwise never end.
 const AGES: Duration = Duration::from_secs(60);
 
-/// The example, which `cargo test` builds before it runs any test.
 fn quickstart() -> Command {
+    example("quickstart")
+}
+
+/// An example, which `cargo test` builds before it runs any test.
+fn example(name: &str) -> Command {
     let test = env::current_exe().unwrap();
     let profile = test.ancestors().nth(2).unwrap();
-    let example = profile.join("examples").join(format!("quickstart{EXE_SUFFIX}"));
+    let example = profile.join("examples").join(format!("{name}{EXE_SUFFIX}"));
     assert!(
         example.is_file(),
-        "{} is not there: build it with `cargo build --example quickstart` (`cargo test` without --test does it)",
+        "{} is not there: build it with `cargo build --examples` (`cargo test` without --test does it)",
         example.display()
     );
     let mut command = Command::new(example);
@@ -175,7 +182,12 @@ fn a_connection_string_that_cannot_work_is_refused_without_repeating_a_password(
     assert_refused(quickstart().args(of_two), &["--host", "MONGODB_URI"]);
     let smaller = ["--max-pool-size", "4"];
     let uri = "mongodb://localhost/?minPoolSize=5";
-    assert_refused(quickstart().args(smaller).env("MONGODB_URI", uri), &["MONGODB_URI: minPoolSize is 5"]);
+    let parts = ["--max-pool-size: ", "minPoolSize of MONGODB_URI", "minPoolSize is 5", "0 to maxPoolSize (4)"];
+    assert_refused(quickstart().args(smaller).env("MONGODB_URI", uri), &parts);
+    let larger = ["--min-pool-size", "6"];
+    let uri = "mongodb://localhost/?maxPoolSize=5";
+    let parts = ["--min-pool-size: ", "minPoolSize is 6", "0 to maxPoolSize (5)"];
+    assert_refused(quickstart().args(larger).env("MONGODB_URI", uri), &parts);
 }
 
 /// Runs to the end, which comes by itself.

@@ -134,6 +134,10 @@ impl Arguments {
         let argument = match invalid.option {
             "maxPoolSize" if self.max_pool_size.is_some() => "--max-pool-size",
             "minPoolSize" if self.min_pool_size.is_some() => "--min-pool-size",
+            // Too many for the maxPoolSize that was given; they were not for that of the connection string.
+            "minPoolSize" if self.max_pool_size.is_some() => {
+                return Mistake(format!("--max-pool-size: below the minPoolSize of MONGODB_URI: {invalid}"));
+            }
             "maxConnecting" if self.max_connecting.is_some() => "--max-connecting",
             _ => "MONGODB_URI",
         };

@@ -1,6 +1,7 @@
 //! Orderings 6 and 8: what a clear and a close reach, what they announce, and when.
 
 use std::future::poll_fn;
+use std::task::{Context, Waker};
 
 use loom::thread;
 use wharf::{Clear, ConnectionClosedReason, PoolEvent};
@@ -33,7 +34,7 @@ fn a_check_in_against_a_clear_is_closed_once_as_stale() {
 
 #[test]
 fn a_check_in_against_a_close_is_closed_once_with_the_pool() {
-    model("a_check_in_against_a_close_is_closed_once_with_the_pool", None, || {
+    model("a_check_in_against_a_close_is_closed_once_with_the_pool", Some(6), || {
         let pool = recorded(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
@@ -170,7 +171,7 @@ fn an_interruption_reaches_exactly_the_generations_before_its_clear() {
 
 #[test]
 fn an_interruption_wakes_who_waits_for_it() {
-    model("an_interruption_wakes_who_waits_for_it", None, || {
+    model("an_interruption_wakes_who_waits_for_it", Some(5), || {
         let pool = unheard(options(1, 1));
         let mut lease = leased(&pool);
         let clears = thread::spawn({
@@ -185,6 +186,36 @@ fn an_interruption_wakes_who_waits_for_it() {
         drop(interruption);
         clears.join().unwrap();
         check_in(lease);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn a_slot_is_watched_anew_only_after_its_last_waker_was_taken() {
+    model("a_slot_is_watched_anew_only_after_its_last_waker_was_taken", Some(2), || {
+        let pool = unheard(options(1, 1));
+        let mut lease = leased(&pool);
+        let mut context = Context::from_waker(Waker::noop());
+        let (_, mut interruption) = lease.interruptible();
+        assert!(interruption.poll(&mut context).is_pending(), "nobody interrupts yet");
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
+                pool.ready();
+                pool.run();
+            }
+        });
+        drop(interruption);
+        check_in(lease);
+        // The next connection has the same slot, and if the pool is ready again, nothing to do with that clear.
+        if let Some(wharf::pool::Grant::Place(place)) = poll(&mut waiter(&pool))
+            && let Ok(pending) = place.create()
+        {
+            let interrupted = pending.poll_interrupted(&mut context).is_ready();
+            assert!(!interrupted || pending.generation() == 0, "generation {}", pending.generation());
+        }
+        clears.join().unwrap();
         wind_up(pool);
     });
 }

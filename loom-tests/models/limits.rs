@@ -1,4 +1,4 @@
-//! Ordering 5: the limits hold at every instant, and nothing is left after close.
+//! Orderings 5 and 9: the limits hold at every instant, and nothing is left after close, which is noticed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -93,4 +93,42 @@ fn both_counts_return_to_zero_after_close() {
         assert_empty(&pool);
         wind_up(pool);
     });
+}
+
+/// Whoever closes a pool and then finds something left relies on being told when it is gone.
+fn noticed<T: Send + 'static>(name: &'static str, bound: Option<usize>, last: fn(&Arc<Pool>) -> T, end: fn(T)) {
+    model(name, bound, move || {
+        let pool = unheard(options(1, 1));
+        let last = last(&pool);
+        let ends = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                end(last);
+                pool.host().runs_asked_for_here()
+            }
+        });
+        pool.close();
+        let left = pool.status().total;
+        let told = ends.join().unwrap();
+        assert!(left == 0 || told > 0, "nobody says that the last connection is gone");
+        wind_up(pool);
+    });
+}
+
+/// A good one comes to the shard's head, which tells already. A broken one does not.
+#[test]
+fn the_end_of_a_closed_pools_last_connection_is_noticed() {
+    let breaks = |patient| recover(patient, false);
+    noticed("the_end_of_a_closed_pools_last_connection_is_noticed", Some(4), unfinished, breaks);
+}
+
+#[test]
+fn the_end_of_a_closed_pools_last_establishment_is_noticed() {
+    noticed("the_end_of_a_closed_pools_last_establishment_is_noticed", Some(4), pending, drop);
+}
+
+#[test]
+fn the_end_of_a_closed_pools_last_place_is_noticed() {
+    let unused = |pool: &Arc<Pool>| place(acquire(pool));
+    noticed("the_end_of_a_closed_pools_last_place_is_noticed", Some(6), unused, drop);
 }

@@ -138,7 +138,7 @@ fn a_clear_against_a_registration_lets_nobody_wait_forever() {
 
 #[test]
 fn a_close_against_a_registration_lets_nobody_wait_forever() {
-    model("a_close_against_a_registration_lets_nobody_wait_forever", Some(6), || {
+    model("a_close_against_a_registration_lets_nobody_wait_forever", Some(5), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let closes = thread::spawn({

@@ -92,6 +92,11 @@ impl World {
         self.disposed.load(StatisticOrdering::Relaxed)
     }
 
+    /// How many runs the calling thread has asked for.
+    pub fn runs_asked_for_here(&self) -> usize {
+        RUNS.with(Cell::get)
+    }
+
     /// A connection for a pool to have.
     pub fn connect(&self) -> Connection {
         self.opened.fetch_add(1, StatisticOrdering::Relaxed);
@@ -101,6 +106,7 @@ impl World {
 
 loom::thread_local! {
     static HINT: Cell<usize> = Cell::new(0);
+    static RUNS: Cell<usize> = Cell::new(0);
 }
 
 /// Makes the calling thread prefer a shard.
@@ -139,6 +145,10 @@ impl Host<Connection> for World {
         assert!(!connection.held.load(StatisticOrdering::Relaxed), "closed while it is held");
         connection.operate();
         self.disposed.fetch_add(1, StatisticOrdering::Relaxed);
+    }
+
+    fn schedule_run(&self) {
+        RUNS.with(|runs| runs.set(runs.get() + 1));
     }
 }
 

@@ -25,7 +25,7 @@ pub enum Mode {
     Profile(Profile),
     /// Starts a server and prints its address, until the standard input ends.
     Serve(Serve),
-    /// One measurement; the comparison runs it.
+    /// One subject under load; the comparison runs it.
     #[command(hide = true)]
     Cell(Cell),
     /// One cold start; the comparison runs it.
@@ -38,11 +38,14 @@ pub struct Comparison {
     /// How often everything is measured; medians are shown.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// How long each measurement takes, in seconds.
-    #[arg(long, default_value = "2", value_parser = seconds)]
+    /// How long each subject is measured in a round, in seconds, all its turns together.
+    #[arg(long, default_value = "3", value_parser = seconds)]
     pub seconds: Duration,
-    /// How long the load must have run before each measurement without opening a connection, in seconds.
-    #[arg(long, default_value = "1", value_parser = seconds)]
+    /// How long a turn is measured, in seconds. The subjects take turns until each has had its time.
+    #[arg(long, default_value = "0.1", value_parser = seconds)]
+    pub turn: Duration,
+    /// How long the load must have run before the first turn without opening a connection, in seconds.
+    #[arg(long, default_value = "0.5", value_parser = seconds)]
     pub warm_up: Duration,
     /// How many tasks share the connections.
     #[arg(long, value_delimiter = ',', default_value = "1,64,512,4096",
@@ -125,7 +128,7 @@ pub struct Cell {
     #[command(flatten)]
     pub child: Child,
     #[arg(long, value_parser = seconds)]
-    pub seconds: Duration,
+    pub turn: Duration,
     #[arg(long, value_parser = seconds)]
     pub warm_up: Duration,
 }

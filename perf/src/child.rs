@@ -1,5 +1,6 @@
 //! What the child processes of the comparison do, and what a profiler looks at.
 
+use std::io::{self, BufRead};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::arguments::{Cell, ColdStart, Profile};
 use crate::cold_start;
-use crate::load::{self, Outcome};
+use crate::load::{self, Load, Outcome};
 use crate::server::Server;
 use crate::statistics::percentile;
 use crate::subjects::{Floor, Kind, Official, Subject, Wharf};
@@ -30,7 +31,7 @@ impl TryFrom<Outcome> for CellResult {
     type Error = Failure;
 
     fn try_from(mut outcome: Outcome) -> Result<Self, Failure> {
-        let too_short = || Failure::from("no operation ended during the measurement: give it more --seconds");
+        let too_short = || Failure::from("no operation ended during the measurement: give it more --turn");
         Ok(Self {
             operations: outcome.latencies.len() as u64,
             seconds: outcome.elapsed.as_secs_f64(),
@@ -42,7 +43,10 @@ impl TryFrom<Outcome> for CellResult {
     }
 }
 
-/// Prints one [`CellResult`].
+/// What a child says when it has done what it was asked for last: to get ready, and then each turn.
+pub const DONE: &str = "done";
+
+/// Gets ready, takes a turn for each line of the standard input, and prints one [`CellResult`] at its end.
 pub fn cell(arguments: &Cell) -> Result<(), Failure> {
     let result = match arguments.child.subject {
         Kind::Floor => measure::<Floor>(arguments),
@@ -53,10 +57,18 @@ pub fn cell(arguments: &Cell) -> Result<(), Failure> {
     Ok(())
 }
 
-fn measure<S: Subject>(Cell { child, seconds, warm_up }: &Cell) -> Result<CellResult, Failure> {
+fn measure<S: Subject>(Cell { child, turn, warm_up }: &Cell) -> Result<CellResult, Failure> {
     let runtime = load::runtime(child.workers)?;
     let subject = Arc::new(runtime.block_on(filled::<S>(&child.server, child.connections))?);
-    let outcome = load::measure(&runtime, &subject, &child.server, child.tasks, (*warm_up, *seconds))?;
+    let mut load = Load::prepare(&runtime, &subject, &child.server, child.tasks)?;
+    load.warm_up(*warm_up)?;
+    println!("{DONE}");
+    for asked in io::stdin().lock().lines() {
+        asked?;
+        load.turn(*turn)?;
+        println!("{DONE}");
+    }
+    let outcome = load.end()?;
     runtime.block_on(subject.close());
     outcome.try_into()
 }
@@ -103,8 +115,10 @@ fn profile_one<S: Subject>(arguments: &Profile) -> Result<(), Failure> {
             println!("{} operations", each * u64::from(tasks));
         }
         None => {
-            let limits = (Duration::from_secs(1), seconds);
-            let result: CellResult = load::measure(&runtime, &subject, &server.address, tasks, limits)?.try_into()?;
+            let mut load = Load::prepare(&runtime, &subject, &server.address, tasks)?;
+            load.warm_up(Duration::from_secs(1))?;
+            load.turn(seconds)?;
+            let result: CellResult = load.end()?.try_into()?;
             println!("{}", serde_json::to_string(&result)?);
             println!("{:.1} % of the process's CPU time in user space", 100.0 * load::user_share()?);
         }

@@ -1,16 +1,15 @@
-//! The comparison: every measurement in a process of its own, the subjects in turn.
+//! The comparison: every subject in a process of its own, and all of them in turn.
 
 use std::fs::OpenOptions;
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::Failure;
 use crate::arguments::{CONNECTIONS, Comparison};
-use crate::child::CellResult;
+use crate::child::{CellResult, DONE};
 use crate::claims;
 use crate::cold_start::{ColdResult, PLAIN_CONNECTIONS};
 use crate::report;
@@ -40,8 +39,8 @@ pub fn run(arguments: &Comparison) -> Result<bool, Failure> {
     let server = Server::provide(&arguments.machine)?;
     println!("{}", server.describe());
     println!(
-        "{} rounds of {:?} each after {:?} of warming up, {CONNECTIONS} connections\n",
-        arguments.rounds, arguments.seconds, arguments.warm_up
+        "{} rounds of {:?} each in turns of {:?}, {CONNECTIONS} connections\n",
+        arguments.rounds, arguments.seconds, arguments.turn
     );
     let measurements = Rounds { arguments, server: &server }.measure()?;
     drop(server);
@@ -62,10 +61,8 @@ impl Rounds<'_> {
         let mut measurements = Measurements::default();
         for round in 0..self.arguments.rounds {
             eprintln!("round {} of {}", round + 1, self.arguments.rounds);
-            for (index, &tasks) in (0..).zip(&self.arguments.tasks) {
-                for subject in self.in_turn(round + index) {
-                    measurements.cells.push(self.cell(round, tasks, subject)?);
-                }
+            for &tasks in &self.arguments.tasks {
+                measurements.cells.extend(self.cells(round, tasks)?);
             }
             if self.arguments.cold_tasks > 0 {
                 for subject in self.in_turn(round) {
@@ -83,10 +80,45 @@ impl Rounds<'_> {
         subjects[first..].iter().chain(&subjects[..first]).copied()
     }
 
-    fn cell(&self, round: u32, tasks: u32, subject: Kind) -> Result<Measurement<CellResult>, Failure> {
+    /// Has all subjects take turns.
+    fn cells(&self, round: u32, tasks: u32) -> Result<Vec<Measurement<CellResult>>, Failure> {
+        let mut competitors = Vec::new();
+        for subject in self.in_turn(round) {
+            competitors.push(self.competitor(Measurement {
+                round,
+                tasks,
+                subject,
+                connections: CONNECTIONS,
+                result: (),
+            })?);
+        }
+        let turns = self.arguments.seconds.div_duration_f64(self.arguments.turn).ceil() as usize;
+        for turn in 0..turns {
+            let first = turn % competitors.len();
+            let (later, sooner) = competitors.split_at_mut(first);
+            sooner.iter_mut().chain(later).try_for_each(Competitor::take_turn)?;
+        }
+        competitors.into_iter().map(|competitor| self.result_of(competitor)).collect()
+    }
+
+    /// A child process with a subject that is ready for its first turn.
+    fn competitor(&self, measurement: Measurement<()>) -> Result<Competitor, Failure> {
         let seconds = |time: Duration| time.as_secs_f64().to_string();
-        let further = [("--seconds", seconds(self.arguments.seconds)), ("--warm-up", seconds(self.arguments.warm_up))];
-        self.child("cell", Measurement { round, tasks, subject, connections: CONNECTIONS, result: () }, &further)
+        let mut command = self.command("cell", &measurement)?;
+        command.args(["--turn", &seconds(self.arguments.turn), "--warm-up", &seconds(self.arguments.warm_up)]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("BUG: the child's pipes were asked for".into());
+        };
+        let mut competitor = Competitor { measurement, child, input, output: BufReader::new(output) };
+        competitor.until_done()?;
+        Ok(competitor)
+    }
+
+    fn result_of(&self, competitor: Competitor) -> Result<Measurement<CellResult>, Failure> {
+        let measurement = competitor.end()?;
+        self.record("cell", &measurement)?;
+        Ok(measurement)
     }
 
     fn cold_start(&self, round: u32, subject: Kind) -> Result<Measurement<ColdResult>, Failure> {
@@ -95,32 +127,26 @@ impl Rounds<'_> {
             Kind::Wharf | Kind::Official => CONNECTIONS,
         };
         let tasks = self.arguments.cold_tasks;
-        self.child("cold-start", Measurement { round, tasks, subject, connections, result: () }, &[])
+        let asked = Measurement { round, tasks, subject, connections, result: () };
+        let output = self.command("cold-start", &asked)?.stdin(Stdio::null()).output()?;
+        if !output.status.success() {
+            return Err(asked.failed(output.status));
+        }
+        let measurement = asked.with(serde_json::from_slice(&output.stdout)?);
+        self.record("cold-start", &measurement)?;
+        Ok(measurement)
     }
 
-    /// Has a child process measure, and takes down what it prints.
-    fn child<R: Serialize + DeserializeOwned>(
-        &self,
-        mode: &'static str,
-        Measurement { round, tasks, subject, connections, result: () }: Measurement<()>,
-        further: &[(&str, String)],
-    ) -> Result<Measurement<R>, Failure> {
-        let output = Command::new(std::env::current_exe()?)
+    /// What runs this program's part of a measurement, without that part's own arguments.
+    fn command(&self, mode: &'static str, asked: &Measurement<()>) -> Result<Command, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command
             .arg(mode)
-            .args(["--subject", &subject.to_string(), "--server", &self.server.address])
+            .args(["--subject", &asked.subject.to_string(), "--server", &self.server.address])
             .args(["--workers", &self.server.workers().to_string()])
-            .args(["--tasks", &tasks.to_string(), "--connections", &connections.to_string()])
-            .args(further.iter().flat_map(|(option, value)| [*option, value.as_str()]))
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()?;
-        if !output.status.success() {
-            return Err(format!("measuring {subject} with {tasks} tasks ({mode}): {}", output.status).into());
-        }
-        let result = serde_json::from_slice(&output.stdout)?;
-        let measurement = Measurement { round, tasks, subject, connections, result };
-        self.record(mode, &measurement)?;
-        Ok(measurement)
+            .args(["--tasks", &asked.tasks.to_string(), "--connections", &asked.connections.to_string()])
+            .stderr(Stdio::inherit());
+        Ok(command)
     }
 
     fn record<R: Serialize>(&self, mode: &'static str, measurement: &Measurement<R>) -> Result<(), Failure> {
@@ -136,6 +162,54 @@ impl Rounds<'_> {
             writeln!(file, "{line}")?;
         }
         Ok(())
+    }
+}
+
+/// A child process with a subject that works when it is its turn. It ends with its standard input, so that none is left
+/// behind whatever happens here.
+struct Competitor {
+    measurement: Measurement<()>,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Competitor {
+    fn take_turn(&mut self) -> Result<(), Failure> {
+        // A child that has ended says why by how it ended.
+        if writeln!(self.input).is_err() {
+            return Err(self.measurement.failed(self.child.wait()?));
+        }
+        self.until_done()
+    }
+
+    fn until_done(&mut self) -> Result<(), Failure> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        if line.trim_end() == DONE { Ok(()) } else { Err(self.measurement.failed(self.child.wait()?)) }
+    }
+
+    fn end(self) -> Result<Measurement<CellResult>, Failure> {
+        let Self { measurement, mut child, input, mut output } = self;
+        drop(input);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        let status = child.wait()?;
+        if !status.success() {
+            return Err(measurement.failed(status));
+        }
+        Ok(measurement.with(serde_json::from_str(&line)?))
+    }
+}
+
+impl Measurement<()> {
+    fn with<R>(self, result: R) -> Measurement<R> {
+        let Self { round, tasks, subject, connections, result: () } = self;
+        Measurement { round, tasks, subject, connections, result }
+    }
+
+    fn failed(&self, status: ExitStatus) -> Failure {
+        format!("measuring {} with {} tasks: {status}", self.subject, self.tasks).into()
     }
 }
 

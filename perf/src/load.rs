@@ -1,33 +1,30 @@
 //! Tasks that run operations one after the other, and what that costs.
 
+use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::Failure;
 use crate::observer::Observer;
 use crate::subjects::Subject;
 
-/// The phases of a load. They follow one another.
-const WARMING_UP: u8 = 0;
-const MEASURING: u8 = 1;
-const STOPPING: u8 = 2;
-
-/// What a load came to.
-#[derive(Debug)]
+/// What a load came to, all its turns together.
+#[derive(Debug, Default)]
 pub struct Outcome {
-    /// How long each operation took that ended during the measurement, in nanoseconds, in no order.
+    /// How long each operation took that ended during a measurement, in nanoseconds, in no order.
     pub latencies: Vec<u64>,
-    /// How long the measurement took.
+    /// How long the measurements took.
     pub elapsed: Duration,
     /// The CPU time of this process meanwhile, in user space and in the kernel.
     pub cpu: Duration,
-    /// How many connections the server accepted meanwhile.
+    /// How many connections the server accepted during the turns.
     pub opened: i64,
 }
 
@@ -39,40 +36,190 @@ pub fn runtime(workers: usize) -> Result<Runtime, Failure> {
 /// How often the load warms up again at most because connections were still being opened.
 const WARM_UPS: u32 = 20;
 
-/// Has `tasks` tasks run operations, and measures for as long as `interval` once the load has warmed up: once no
-/// connection was opened for as long as `warm_up`. The calling thread must not be one of the runtime's.
-///
-/// The tasks go on all the while, so that the measurement begins and ends amid full load. An operation counts if it ends
-/// within.
-pub fn measure<S: Subject>(
-    runtime: &Runtime,
-    subject: &Arc<S>,
-    server: &str,
+/// Tasks that run one operation after the other while it is their turn, and rest in between.
+pub struct Load<'r> {
+    runtime: &'r Runtime,
+    observer: Observer,
+    gate: Arc<Gate>,
+    running: Vec<JoinHandle<Result<Vec<u64>, Failure>>>,
+    so_far: Outcome,
+}
+
+impl<'r> Load<'r> {
+    /// Has `tasks` tasks ready to run operations. The calling thread must not be one of the runtime's, here and below.
+    pub fn prepare<S: Subject>(
+        runtime: &'r Runtime,
+        subject: &Arc<S>,
+        server: &str,
+        tasks: u32,
+    ) -> Result<Self, Failure> {
+        let observer = runtime.block_on(Observer::connect(server))?;
+        let gate = Arc::new(Gate::new(tasks));
+        let running = (0..tasks).map(|_| runtime.spawn(take_part(subject.clone(), gate.clone()))).collect();
+        Ok(Self { runtime, observer, gate, running, so_far: Outcome::default() })
+    }
+
+    /// Runs for as long as `interval` at least, and until no connection was opened for so long.
+    pub fn warm_up(&mut self, interval: Duration) -> Result<(), Failure> {
+        self.resume()?;
+        let mut before = self.runtime.block_on(self.observer.connections())?;
+        for _ in 0..WARM_UPS {
+            std::thread::sleep(interval);
+            let now = self.runtime.block_on(self.observer.connections())?;
+            if mem::replace(&mut before, now).created == now.created {
+                break;
+            }
+        }
+        self.rest()
+    }
+
+    /// Measures for as long as `interval`, amid full load: from when each task has ended an operation. Those count
+    /// that end within.
+    pub fn turn(&mut self, interval: Duration) -> Result<(), Failure> {
+        let before = self.runtime.block_on(self.observer.connections())?;
+        self.resume()?;
+        let (began, cpu_before) = (Instant::now(), cpu_time()?);
+        self.gate.set(Phase::Measuring);
+        std::thread::sleep(interval);
+        self.gate.set(Phase::Resting);
+        self.so_far.elapsed += began.elapsed();
+        self.so_far.cpu += cpu_time()?.saturating_sub(cpu_before);
+        self.rest()?;
+        self.so_far.opened += self.runtime.block_on(self.observer.connections())?.created - before.created;
+        Ok(())
+    }
+
+    /// Ends the tasks.
+    pub fn end(mut self) -> Result<Outcome, Failure> {
+        self.gate.set(Phase::Over);
+        self.so_far.latencies = self.runtime.block_on(join(self.running))?.concat();
+        Ok(self.so_far)
+    }
+
+    /// Lets the tasks run, and returns when each has ended an operation.
+    fn resume(&mut self) -> Result<(), Failure> {
+        self.gate.moving.store(0, Ordering::Relaxed);
+        self.gate.resting.store(0, Ordering::Relaxed);
+        self.gate.set(Phase::Running);
+        self.until_all(|gate| &gate.moving)
+    }
+
+    /// Lets the tasks end the operations they are in, and returns when all have.
+    fn rest(&mut self) -> Result<(), Failure> {
+        self.gate.set(Phase::Resting);
+        self.until_all(|gate| &gate.resting)
+    }
+
+    fn until_all(&mut self, counted: fn(&Gate) -> &AtomicU32) -> Result<(), Failure> {
+        if self.runtime.block_on(self.gate.until_all(counted(&self.gate))) {
+            return Ok(());
+        }
+        self.gate.set(Phase::Over);
+        let ended = self.runtime.block_on(join(mem::take(&mut self.running)));
+        Err(ended.err().unwrap_or_else(|| "a task has failed without a failure".into()))
+    }
+}
+
+/// What the tasks of a load are to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Phase {
+    /// Nothing: the next turn is somebody else's.
+    Resting,
+    /// Run operations, which do not count.
+    Running,
+    /// Run operations, and note how long they take.
+    Measuring,
+    /// Return.
+    Over,
+}
+
+/// Where the tasks of a load learn of its phase, and report.
+struct Gate {
     tasks: u32,
-    (warm_up, interval): (Duration, Duration),
-) -> Result<Outcome, Failure> {
-    let mut observer = runtime.block_on(Observer::connect(server))?;
-    let phase = Arc::new(AtomicU8::new(WARMING_UP));
-    let running: Vec<_> =
-        (0..tasks).map(|_| runtime.spawn(ping_until_stopped(subject.clone(), phase.clone()))).collect();
-    let mut before = runtime.block_on(observer.connections())?;
-    for _ in 0..WARM_UPS {
-        std::thread::sleep(warm_up);
-        let now = runtime.block_on(observer.connections())?;
-        if std::mem::replace(&mut before, now).created == now.created {
-            break;
+    /// The phase, for who looks at it after each operation.
+    phase: AtomicU8,
+    /// The phase, for who waits for the next.
+    announced: watch::Sender<Phase>,
+    /// How many have ended an operation since the load was resumed, and how many have come to rest since.
+    moving: AtomicU32,
+    resting: AtomicU32,
+    has_failed: AtomicBool,
+    all_counted: Notify,
+}
+
+impl Gate {
+    fn new(tasks: u32) -> Self {
+        Self {
+            tasks,
+            phase: AtomicU8::new(Phase::Resting as u8),
+            announced: watch::Sender::new(Phase::Resting),
+            moving: AtomicU32::new(0),
+            resting: AtomicU32::new(0),
+            has_failed: AtomicBool::new(false),
+            all_counted: Notify::new(),
         }
     }
-    let (began, cpu_before) = (Instant::now(), cpu_time()?);
-    // Relaxed, here and below: an operation more or less does not matter.
-    phase.store(MEASURING, Ordering::Relaxed);
-    std::thread::sleep(interval);
-    phase.store(STOPPING, Ordering::Relaxed);
-    let (elapsed, cpu) = (began.elapsed(), cpu_time()?.saturating_sub(cpu_before));
 
-    let latencies = runtime.block_on(join(running))?.concat();
-    let opened = runtime.block_on(observer.connections())?.created - before.created;
-    Ok(Outcome { latencies, elapsed, cpu, opened })
+    // Relaxed, here and below: an operation more or less does not matter, and what is waited for is notified of.
+    fn set(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+        self.announced.send_replace(phase);
+    }
+
+    fn is(&self, phase: Phase) -> bool {
+        self.phase.load(Ordering::Relaxed) == phase as u8
+    }
+
+    fn count(&self, counted: &AtomicU32) {
+        if counted.fetch_add(1, Ordering::Relaxed) + 1 == self.tasks {
+            self.all_counted.notify_one();
+        }
+    }
+
+    /// Whether all tasks were counted; else one has failed.
+    async fn until_all(&self, counted: &AtomicU32) -> bool {
+        while counted.load(Ordering::Relaxed) < self.tasks {
+            if self.has_failed.load(Ordering::Relaxed) {
+                return false;
+            }
+            self.all_counted.notified().await;
+        }
+        true
+    }
+}
+
+async fn take_part<S: Subject>(subject: Arc<S>, gate: Arc<Gate>) -> Result<Vec<u64>, Failure> {
+    let mut latencies = Vec::new();
+    let outcome = ping_in_turns(&*subject, &gate, &mut latencies).await;
+    if outcome.is_err() {
+        gate.has_failed.store(true, Ordering::Relaxed);
+        gate.all_counted.notify_one();
+    }
+    outcome.map(|()| latencies)
+}
+
+async fn ping_in_turns<S: Subject>(subject: &S, gate: &Gate, latencies: &mut Vec<u64>) -> Result<(), Failure> {
+    let mut announced = gate.announced.subscribe();
+    while *announced.wait_for(|phase| *phase != Phase::Resting).await? != Phase::Over {
+        let mut began = Instant::now();
+        let mut is_first = true;
+        loop {
+            subject.ping().await?;
+            let ended = Instant::now();
+            if gate.is(Phase::Measuring) {
+                latencies.push(u64::try_from((ended - began).as_nanos()).unwrap_or(u64::MAX));
+            } else if !gate.is(Phase::Running) {
+                break;
+            }
+            if mem::take(&mut is_first) {
+                gate.count(&gate.moving);
+            }
+            began = ended;
+        }
+        gate.count(&gate.resting);
+    }
+    Ok(())
 }
 
 /// Has `tasks` tasks run `each` operations, without warming up.
@@ -85,21 +232,6 @@ pub fn run<S: Subject>(runtime: &Runtime, subject: &Arc<S>, tasks: u32, each: u6
     };
     let running = (0..tasks).map(|_| runtime.spawn(ping(subject.clone()))).collect();
     runtime.block_on(join(running)).map(drop)
-}
-
-async fn ping_until_stopped<S: Subject>(subject: Arc<S>, phase: Arc<AtomicU8>) -> Result<Vec<u64>, Failure> {
-    let mut latencies = Vec::new();
-    let mut began = Instant::now();
-    loop {
-        subject.ping().await?;
-        let ended = Instant::now();
-        match phase.load(Ordering::Relaxed) {
-            WARMING_UP => {}
-            MEASURING => latencies.push(u64::try_from((ended - began).as_nanos()).unwrap_or(u64::MAX)),
-            _ => return Ok(latencies),
-        }
-        began = ended;
-    }
 }
 
 /// What all tasks return, in their order, or the first failure.

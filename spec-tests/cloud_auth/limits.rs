@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::Notify;
-use wharf::endpoint::{AuthenticationCause, AuthenticationFailed, Command};
+use wharf::endpoint::{AuthenticationCause, AuthenticationFailed, Command, CommandFailure};
 
 use super::*;
 
@@ -143,12 +143,56 @@ async fn a_commands_timeout_limits_the_callback_that_it_needs() {
             Ok(OidcToken::new("token-a"))
         }
     });
-    let mut connection = connect(&server, credential).await.unwrap();
+    let failure = refused_once(&server, credential, None).await;
+    assert!(failure.to_string().contains("no access token was obtained within"), "{failure}");
+    assert!(failure.is_timeout() && !failure.is_network_error() && !failure.clears_pool(), "{failure}");
+}
+
+/// Runs a command within [`LIMIT`] whose connection must be authenticated again, and fails at that.
+async fn refused_once(server: &Server, credential: Credential, silent_at: Option<&'static str>) -> CommandFailure {
+    let mut connection = connect(server, credential).await.unwrap();
+    server.state().silent_at = silent_at;
     server.state().failures.push_back(("find", 391));
     let find = find();
     let running = connection.run(Command::new("test", &find).timeout(LIMIT));
     let failure = tokio::time::timeout(AGES, running).await.unwrap().unwrap_err();
-    assert!(failure.to_string().contains("no access token was obtained within"), "{failure}");
+    assert!(matches!(failure, CommandFailure::Reauthentication { .. }), "{failure}");
     // Nobody knows who this is any more.
     assert!(connection.is_errored());
+    failure
+}
+
+/// A callback that gives out one token and then fails after a part of its time.
+fn callback_that_fails_after(part: fn(Duration) -> Duration) -> Credential {
+    let calls = std::sync::atomic::AtomicUsize::new(0);
+    Credential::of(Mechanism::MongoDbOidc).oidc_callback(move |context: OidcContext| {
+        let first = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        async move {
+            if !first {
+                tokio::time::sleep(part(context.timeout)).await;
+                return Err("the callback's own words".into());
+            }
+            Ok(OidcToken::new("token-a"))
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_callback_that_fails_is_a_timeout_only_if_its_time_was_up() {
+    let server = Server::of_tokens(&["token-a"]).await;
+    let failure = refused_once(&server, callback_that_fails_after(|all| all), None).await;
+    assert!(failure.is_timeout(), "{failure}");
+
+    let failure = refused_once(&server, callback_that_fails_after(|_| Duration::ZERO), None).await;
+    assert!(failure.to_string().ends_with("the callback's own words"), "{failure}");
+    assert!(!failure.is_timeout() && !failure.is_network_error(), "{failure}");
+}
+
+#[tokio::test]
+async fn a_second_authentication_that_the_server_does_not_answer_is_a_timeout() {
+    let server = Server::of_tokens(&["token-a"]).await;
+    let call = |_: OidcContext| async { Ok(OidcToken::new("token-a")) };
+    let credential = Credential::of(Mechanism::MongoDbOidc).oidc_callback(call);
+    let failure = refused_once(&server, credential, Some("saslStart")).await;
+    assert!(failure.is_timeout() && !failure.is_network_error(), "{failure}");
 }

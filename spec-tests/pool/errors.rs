@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use wharf::{CheckOutError, Clear, Labels, OptionValue, PoolCleared, PoolEvent, PoolOptions, Purpose, Stage};
@@ -179,6 +180,39 @@ async fn an_interrupted_operation_fails_with_a_retryable_error() {
     drop(connection);
     assert_eq!(log.take(), ["PoolCleared", "ConnectionCheckedIn 1", "ConnectionClosed 1 stale"]);
     assert_eq!((counts(&pool), mock.live()), ((0, 0, 0, 0, 0), 0));
+}
+
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_is_over_leaves_nobody_to_wake() {
+    let (pool, _log) = pool(PoolOptions::default(), &Mock::new([]));
+    let mut connection = pool.check_out().await.unwrap();
+    let nobody = Arc::new(Nobody);
+    let waker = Waker::from(nobody.clone());
+    let mut context = Context::from_waker(&waker);
+    // Beside these two.
+    let left = || Arc::strong_count(&nobody) - 2;
+
+    let mut cancelled = Box::pin(connection.interruptible(async |_| std::future::pending::<()>().await));
+    assert!(cancelled.as_mut().poll(&mut context).is_pending());
+    assert_eq!(left(), 1, "whom an interruption wakes");
+    drop(cancelled);
+    assert_eq!(left(), 0, "a task would stay in memory for as long as the connection");
+
+    let mut completed = Box::pin(connection.interruptible(async |_| {
+        let mut polls = 0..2;
+        std::future::poll_fn(|_| if polls.next() == Some(0) { Poll::Pending } else { Poll::Ready(()) }).await;
+    }));
+    assert!(completed.as_mut().poll(&mut context).is_pending());
+    assert_eq!(left(), 1);
+    assert!(completed.as_mut().poll(&mut context).is_ready());
+    drop(completed);
+    assert_eq!(left(), 0);
 }
 
 #[tokio::test(start_paused = true)]

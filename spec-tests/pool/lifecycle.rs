@@ -131,6 +131,31 @@ async fn closed_completes_when_pending_connections_are_given_up() {
     assert_eq!(mock.live(), 0);
 }
 
+/// A timer costs something also where it never fires: with one, the runtime reads the clock whenever it goes to sleep.
+#[tokio::test(start_paused = true)]
+async fn an_idle_pool_has_a_timer_only_if_time_alone_can_bring_work() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let kept = || PoolOptions::default().max_idle_time(2 * HOUR);
+    for (options, wakes) in [
+        (PoolOptions::default(), false),
+        (kept(), true),
+        (PoolOptions::default().min_pool_size(1), true),
+        (PoolOptions::default().load_balanced(true), true),
+        (kept().background_interval(BackgroundInterval::Never), false),
+    ] {
+        let (pool, _log) = pool(options, &Mock::new([]));
+        drop(pool.check_out().await.unwrap());
+        settle().await;
+        let metrics = tokio::runtime::Handle::current().metrics();
+        let before = metrics.worker_park_count(0);
+        tokio::time::sleep(HOUR).await;
+        let parks = metrics.worker_park_count(0) - before;
+        // An hour has 360 of the default intervals. The sleep of the test itself takes a few.
+        assert!(if wakes { parks >= 360 } else { parks <= 10 }, "{parks} with {:?}", pool.options());
+        assert_eq!(counts(&pool), (1, 0, 1, 0, 0));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_establisher_that_panics_fails_one_check_out() {
     let mock = Mock::new([Attempt::Panics]);

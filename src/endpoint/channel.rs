@@ -10,15 +10,13 @@ use std::task::{Context, Poll, ready};
 use bson::RawDocument;
 use zeroize::Zeroize;
 
+use super::inbox::Inbox;
 use super::transport::Transport;
 use crate::options::Compressor;
 use crate::pool::Fit;
 use crate::wire::header::{self, Header};
 use crate::wire::op_msg::{self, OutgoingSequence};
 use crate::wire::{Flags, HelloReply, Limits, Message, Outgoing, WireError, compressed};
-
-/// How many bytes a read has room for at least, so that a reply of common size takes one.
-const READ_AHEAD: usize = 4 * 1024;
 
 /// The limits that hold until the connection is established: nobody knows yet who is at the other end, and all that is
 /// said until then is short.
@@ -46,7 +44,7 @@ pub(super) struct Channel {
     last_request_id: i32,
     pub(super) phase: Phase,
     pub(super) outgoing: Vec<u8>,
-    pub(super) incoming: Vec<u8>,
+    pub(super) incoming: Inbox,
     /// How many bytes at the start of `incoming` are a reply that was taken already, before others of its stream.
     taken: usize,
     /// A message as it is before it is compressed, or after it was decompressed.
@@ -115,6 +113,14 @@ pub(super) struct Request<'a> {
     pub appended: &'a [u8],
 }
 
+/// The body of a reply, in one of the channel's buffers.
+pub(super) struct Body<'c> {
+    pub document: &'c RawDocument,
+    is_plain: bool,
+    /// Whether another reply follows by itself.
+    pub more_to_come: bool,
+}
+
 /// A reply that lies in one of the channel's buffers until the channel is used again. [`Channel::body`] shows it.
 #[derive(Debug)]
 pub(super) struct Reply {
@@ -171,7 +177,7 @@ impl Channel {
             last_request_id: 0,
             phase: Phase::Idle,
             outgoing: Vec::new(),
-            incoming: Vec::new(),
+            incoming: Inbox::default(),
             taken: 0,
             plain: Vec::new(),
         }
@@ -250,8 +256,7 @@ impl Channel {
     pub async fn exchange(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, ExchangeError> {
         self.begin(&Request { database, body: command, sequences: &[], flags: Flags::NONE, appended: &[] })?;
         self.finish().await?;
-        let reply = self.take_reply()?;
-        Ok(self.body(&reply))
+        Ok(self.take_body()?.document)
     }
 
     /// Notices what has come over an idle stream, where nobody has asked for anything. As long as nothing has, this is
@@ -277,10 +282,13 @@ impl Channel {
     /// [`ExchangeError::Wire`] or [`ExchangeError::Errored`], and nothing has happened.
     #[inline]
     pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
-        if self.fit() != Fit::Good {
-            return Err(ExchangeError::Errored);
+        if !self.is_idle() {
+            // One that has not begun to leave makes room for the next.
+            if self.fit() != Fit::Good {
+                return Err(ExchangeError::Errored);
+            }
+            self.phase = Phase::Idle;
         }
-        self.phase = Phase::Idle;
         self.trim();
         let request_id = self.last_request_id.wrapping_add(1);
         self.last_request_id = request_id;
@@ -292,8 +300,12 @@ impl Channel {
                 self.encode_compressed(compressor, &message, appended)?;
             }
             _ => {
-                let (appended, most) = ([&*self.appended, appended], self.limits.max_message_size);
-                op_msg::encode_with(&message, &appended, most, &mut self.outgoing)?;
+                let most = self.limits.max_message_size;
+                // Mostly there is nothing to append, and then nobody need look for it.
+                match [&*self.appended, appended] {
+                    [[], []] => op_msg::encode(&message, most, &mut self.outgoing)?,
+                    appended => op_msg::encode_with(&message, &appended, most, &mut self.outgoing)?,
+                }
             }
         }
         let has_reply = !flags.contains(Flags::MORE_TO_COME);
@@ -378,7 +390,7 @@ impl Channel {
     #[inline(always)]
     fn poll_receive(&mut self, context: &mut Context<'_>, awaited: Awaited) -> Poll<Result<bool, ExchangeError>> {
         if self.taken > 0 {
-            self.incoming.drain(..self.taken);
+            self.incoming.consume(self.taken);
             self.taken = 0;
         }
         let mut has_read = false;
@@ -394,9 +406,7 @@ impl Channel {
             if has_read {
                 return Poll::Ready(Ok(false));
             }
-            // The length that the server declares is within the limit, so it may decide how much room there is.
-            self.incoming.reserve_exact(missing.max(READ_AHEAD));
-            if let Err(error) = ready!(self.transport.poll_read(context, &mut self.incoming)) {
+            if let Err(error) = ready!(self.incoming.poll_fill(&mut self.transport, context, missing)) {
                 return Poll::Ready(Err(self.network(error)));
             }
             has_read = true;
@@ -409,22 +419,21 @@ impl Channel {
     ///
     /// [`ExchangeError::Wire`] if it is no reply; the channel is errored then.
     #[inline]
-    pub fn take_reply(&mut self) -> Result<Reply, ExchangeError> {
+    pub fn take_body(&mut self) -> Result<Body<'_>, ExchangeError> {
         let Phase::Received { awaited, header } = self.phase else { return Err(ExchangeError::Errored) };
         // Until the reply turns out to be one.
         self.phase = Phase::Errored;
-        let most = self.limits.max_message_size;
         let length = header.message_length as usize;
         // The next reply of a stream may have been read along with this one.
         let bytes = if awaited.exhaust { &self.incoming[..length] } else { &self.incoming[..] };
         let is_plain = header.op_code == compressed::OP_CODE;
-        let (bytes, message) = if is_plain {
+        let message = if is_plain {
             self.plain.clear();
-            compressed::decompress(bytes, most, &mut self.plain)?;
-            (&self.plain[..], Message::decode(&self.plain, self.limits)?)
+            compressed::decompress(bytes, self.limits.max_message_size, &mut self.plain)?;
+            Message::decode(&self.plain, self.limits)?
         } else {
             header.check_whole(bytes)?;
-            (bytes, Message::after(header, bytes, self.limits)?)
+            Message::after(header, bytes, self.limits)?
         };
         let more_to_come = message.flags.contains(Flags::MORE_TO_COME);
         if more_to_come && !awaited.exhaust {
@@ -442,15 +451,36 @@ impl Channel {
         } else {
             Phase::Idle
         };
-        let body = message.body.as_bytes();
-        let start = body.as_ptr().addr() - bytes.as_ptr().addr();
-        Ok(Reply { body: start..start + body.len(), is_plain, more_to_come })
+        Ok(Body { document: message.body, is_plain, more_to_come })
+    }
+
+    /// As [`take_body`](Self::take_body), for who looks at the body later.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn take_reply(&mut self) -> Result<Reply, ExchangeError> {
+        let Body { document, is_plain, more_to_come } = self.take_body()?;
+        let (at, length) = (document.as_bytes().as_ptr().addr(), document.as_bytes().len());
+        let start = at - self.buffer(is_plain).as_ptr().addr();
+        Ok(Reply { body: start..start + length, is_plain, more_to_come })
     }
 
     /// The body of the reply that was taken last.
     pub fn body(&self, reply: &Reply) -> &RawDocument {
-        let buffer = if reply.is_plain { &self.plain } else { &self.incoming };
-        RawDocument::from_bytes(&buffer[reply.body.clone()]).expect("BUG: it was a document when it was decoded")
+        let bytes = &self.buffer(reply.is_plain)[reply.body.clone()];
+        RawDocument::from_bytes(bytes).expect("BUG: it was a document when it was decoded")
+    }
+
+    /// Where a reply lies.
+    fn buffer(&self, is_plain: bool) -> &[u8] {
+        if is_plain { &self.plain } else { &self.incoming }
+    }
+
+    /// Whether there is no exchange.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle)
     }
 
     /// Whether a request was begun of which nothing has been sent.
@@ -464,13 +494,23 @@ impl Channel {
     }
 
     /// Gives back the room of an unusually large message, between two exchanges.
+    #[inline]
     pub fn trim(&mut self) {
-        if self.phase == Phase::Idle {
-            for buffer in [&mut self.outgoing, &mut self.incoming, &mut self.plain] {
-                if buffer.capacity() > KEPT_CAPACITY {
-                    *buffer = Vec::new();
-                }
+        let greatest = self.outgoing.capacity().max(self.incoming.capacity()).max(self.plain.capacity());
+        if greatest > KEPT_CAPACITY && self.is_idle() {
+            self.give_back_room();
+        }
+    }
+
+    #[cold]
+    fn give_back_room(&mut self) {
+        for buffer in [&mut self.outgoing, &mut self.plain] {
+            if buffer.capacity() > KEPT_CAPACITY {
+                *buffer = Vec::new();
             }
+        }
+        if self.incoming.capacity() > KEPT_CAPACITY {
+            self.incoming = Inbox::default();
         }
     }
 

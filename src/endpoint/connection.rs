@@ -180,8 +180,8 @@ impl EndpointConnection {
     pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, CommandFailure> {
         let command = Command::new(database, command);
         self.complete(&command, command.limit(&self.options)).await?;
-        let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
-        Ok(self.channel.body(&reply))
+        let reply = self.channel.take_body().map_err(|error| self.identity.failed(error))?;
+        Ok(reply.document)
     }
 
     /// Sends `command` for which the server sends no reply (OP_MSG, "moreToCome on requests"): a write whose write
@@ -227,6 +227,11 @@ impl EndpointConnection {
     #[must_use]
     #[inline]
     pub fn fit(&self) -> Fit {
+        if self.channel.is_idle() && !self.reauthenticating { Fit::Good } else { self.fit_amid_exchange() }
+    }
+
+    #[cold]
+    fn fit_amid_exchange(&self) -> Fit {
         match self.channel.fit() {
             // In the middle of a conversation by which the server knows who this is.
             _ if self.reauthenticating => Fit::Broken,
@@ -327,28 +332,34 @@ impl EndpointConnection {
         }
     }
 
-    /// Takes the reply that is there, out of the connection's buffer.
+    /// Takes the reply that is there, out of the connection's buffer. An error unless it is one of success.
     pub(super) fn outcome(&mut self, limit: Limit) -> Result<RawDocumentBuf, CommandFailure> {
-        let reply = self.take(limit)?;
-        let reply = self.channel.body(&reply).to_owned();
+        let reply = self.channel.take_body().map_err(|error| self.identity.failed(error))?;
+        let examined = examine(reply.document, limit, &self.identity).map(|()| reply.document.to_owned());
+        if let Err(failure) = &examined {
+            self.condemn_after(failure);
+        }
         self.channel.trim();
-        Ok(reply)
+        examined
     }
 
-    /// Takes the reply that is there, and leaves it where it lies. An error unless it is one of success.
-    #[inline]
+    /// As [`outcome`](Self::outcome), but leaves the reply where it lies.
     pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, CommandFailure> {
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
-        let examined = examine(self.channel.body(&reply), limit, &self.identity);
-        if let Err(failure) = examined {
-            if let CommandFailure::Wire { .. } = failure {
-                // It breaks the protocol above its framing, and is the last on its connection.
-                self.channel.condemn();
-            }
+        if let Err(failure) = examine(self.channel.body(&reply), limit, &self.identity) {
+            self.condemn_after(&failure);
             self.channel.trim();
             return Err(failure);
         }
         Ok(reply)
+    }
+
+    /// A reply that breaks the protocol above its framing is the last on its connection.
+    #[cold]
+    fn condemn_after(&mut self, failure: &CommandFailure) {
+        if let CommandFailure::Wire { .. } = failure {
+            self.channel.condemn();
+        }
     }
 
     /// Whether the command failed because the server wants the connection to authenticate again, and it can.

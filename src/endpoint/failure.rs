@@ -226,7 +226,7 @@ impl CommandFailure {
     pub fn is_timeout(&self) -> bool {
         match self {
             Self::Timeout { .. } => true,
-            Self::Reauthentication { source, .. } if matches!(source.cause, AuthenticationCause::Timeout(_)) => true,
+            Self::Reauthentication { source, .. } => source.cause.is_timeout(),
             Self::Lost { .. } => false,
             _ => self.network_error().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut),
         }

@@ -32,6 +32,7 @@ mod deadline;
 mod exhaust;
 mod failure;
 mod handshake;
+mod inbox;
 mod platform;
 mod pooled;
 mod salvage;

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use thiserror::Error;
 
 use super::channel::{Channel, ExchangeError, KEPT_CAPACITY, Phase};
+use super::inbox::Inbox;
 use crate::wire::header::{self, Header};
 use crate::wire::{Flags, WireError, op_msg};
 
@@ -112,7 +113,7 @@ impl Channel {
             }
         }
         let left = (length - self.incoming.len()) as u64;
-        self.incoming = Vec::new();
+        self.incoming = Inbox::default();
         self.phase = Phase::Discarding { left };
         Ok(())
     }
@@ -120,8 +121,7 @@ impl Channel {
     /// Reads some of the rest of a large reply, for nobody. Returns whether that was all.
     pub(super) fn poll_discard(&mut self, context: &mut Context<'_>, left: u64) -> Poll<Result<bool, ExchangeError>> {
         self.incoming.clear();
-        self.incoming.reserve_exact(DISCARDED_AT_A_TIME);
-        if let Err(error) = ready!(self.transport.poll_read(context, &mut self.incoming)) {
+        if let Err(error) = ready!(self.incoming.poll_fill(&mut self.transport, context, DISCARDED_AT_A_TIME)) {
             return Poll::Ready(Err(self.network(error)));
         }
         let read = self.incoming.len() as u64;

@@ -83,6 +83,62 @@ async fn a_hello_that_is_given_up_leaves_nothing_of_its_speculation_in_the_buffe
     assert_eq!((&channel.outgoing[..], channel.fit()), (&[][..], Fit::Broken));
 }
 
+#[tokio::test]
+async fn a_long_reply_takes_memory_as_it_comes() {
+    use bson::rawdoc;
+    use tokio::io::AsyncWriteExt;
+
+    use crate::endpoint::channel::Request;
+    use crate::wire::{Flags, Outgoing, op_msg};
+
+    const MEBIBYTE: usize = 1024 * 1024;
+    let (_endpoint, mut channel, listener) = unanswered(crate::options::Credential::new("ada", "secret")).await;
+    let mut server = listener.accept().await.unwrap().0;
+    channel.set_limits(&HelloReply::read(rawdoc! { "maxMessageSizeBytes": i32::MAX }).unwrap());
+    let body = rawdoc! { "ok": 1, "text": "a".repeat(12 * MEBIBYTE) };
+    let reply =
+        Outgoing { request_id: 9, response_to: 1, flags: Flags::NONE, body: &body, database: None, sequences: &[] };
+    let mut bytes = Vec::new();
+    op_msg::encode(&reply, 48_000_000, &mut bytes).unwrap();
+
+    for declared in [bytes.len(), i32::MAX as usize] {
+        let ping = rawdoc! { "ping": 1 };
+        channel
+            .begin(&Request { database: "admin", body: &ping, sequences: &[], flags: Flags::NONE, appended: &[] })
+            .unwrap();
+        while !channel.is_sent() {
+            channel.advance().await.unwrap();
+        }
+        let is_whole = declared == bytes.len();
+        let mut sent = bytes.clone();
+        sent[..4].copy_from_slice(&(declared as u32).to_le_bytes());
+        sent[8..12].copy_from_slice(&if is_whole { 1_i32 } else { 2 }.to_le_bytes());
+        let length = sent.len();
+        let sends = tokio::spawn(async move {
+            // As from a network: in many small parts.
+            for part in sent.chunks(64 * 1024) {
+                server.write_all(part).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            server
+        });
+        let (mut moves, mut room) = (0, channel.incoming.capacity());
+        while channel.incoming.len() < length {
+            channel.advance().await.unwrap();
+            let capacity = channel.incoming.capacity();
+            let most = channel.incoming.len().max(256 * 1024) * 2 + MEBIBYTE;
+            assert!(capacity <= most, "room for {capacity} where {} have come", channel.incoming.len());
+            moves += u32::from(std::mem::replace(&mut room, capacity) != capacity);
+        }
+        assert!(moves <= 8, "moved {moves} times");
+        server = sends.await.unwrap();
+        if is_whole {
+            let reply = channel.take_reply().unwrap();
+            assert_eq!(channel.body(&reply), &*body);
+        }
+    }
+}
+
 /// Polls once, and returns whether the future had to wait. It is dropped then.
 async fn is_left_waiting<F: Future>(future: F) -> bool {
     let mut future = std::pin::pin!(future);

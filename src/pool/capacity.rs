@@ -133,6 +133,23 @@ impl Capacity {
         before.is_some_and(|counts| counts.waiting)
     }
 
+    /// Writes the word without changing what it counts, for [`Core::close`](super::Core::close).
+    ///
+    /// A place that is given back meets this write in the order of the word's changes:
+    ///
+    /// | the pool is closed | a place is given back |
+    /// | --- | --- |
+    /// | 1. the phase becomes `Closed` | a. `release` |
+    /// | 2. this write | b. look at the phase |
+    /// | 3. look at the counts | |
+    ///
+    /// If a comes after 2, it acquires what 2 has released, so b sees 1; else 3 sees a. Without 2, both could look at
+    /// what was: nothing orders a store before a load of another word.
+    pub(super) fn order_releases(&self) {
+        // ORD: AcqRel; pairs with itself in `update`, on whose side `release` is, whichever of the two comes second.
+        self.0.fetch_add(0, Ordering::AcqRel);
+    }
+
     /// Applies `change` until it sticks or declines. Returns the counts that were changed.
     fn update(&self, change: impl Fn(Counts) -> Option<Counts>) -> Option<Counts> {
         // ORD: Acquire on every reading, because `change` decides by it; Release on the change, which pairs with the

@@ -312,6 +312,10 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             early = mutant("close_detaches_first").then(|| self.detach_all());
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
         }
+        if !mutant("close_leaves_the_counts_alone") {
+            // Whoever gives back the last place from here on notices that it is the last; we see all before.
+            self.capacity.order_releases();
+        }
         let available = early.unwrap_or_else(|| self.detach_all());
         refuse(self.claim_all(), || Refusal::Closed);
         self.close_stale(usize::MAX);

@@ -189,8 +189,8 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
             if let Some(membership) = &record.membership {
                 ledger.quit(membership, self.slot().index());
             }
-            self.slot().set_stamp(Stamp { generation: 0, live: false, pending: false, interrupted: false });
             let waker = self.slot().take_waker();
+            self.slot().set_stamp(Stamp::default());
             ledger.free.push(self.slot().index());
             (record.home, waker)
         };

@@ -29,6 +29,8 @@
 //! - INV-3 (nodes stay) and INV-4 (who touches a node): `waitlist/ring.rs`.
 //! - INV-5 (while somebody waits): all shards are flagged and empty, and the capacity word is flagged and admits nobody
 //!   (`acquire.rs`). So whatever comes free comes to the wait list's lock, and goes to the first in the queue.
+//! - INV-6 (whose waker): the waker of who can be interrupted belongs to whoever takes the mark `watched` away
+//!   (`slab.rs`), so leaving it and taking it back are one locked instruction each.
 //!
 //! # Who waits
 //!
@@ -53,6 +55,8 @@
 //! 6. A check-in that races a clear or a close is either detached with the others or notices: `Shard::push`.
 //! 7. Ids are in the order of the `ConnectionCreated` events: both under the ledger's lock.
 //! 8. `PoolCleared` follows the change of the generation, under the same lock.
+//! 9. Whoever closes the pool sees that nothing is left, or whoever gives back the last place sees that the pool is
+//!    closed and says so: `Capacity::order_releases`.
 //!
 //! `loom-tests/` has a model of each, and for each model mutants of this code that it must catch.
 //!

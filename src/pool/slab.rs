@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::ledger::Membership;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Mutex, UnsafeCell, mutant};
+use crate::sync::{Mutex, UnsafeCell, mutant, unless_mutant};
 
 /// What a connection in use is held for (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -42,7 +42,14 @@ pub(super) struct Slot<C> {
     core: UnsafeCell<CorePointer>,
     record: UnsafeCell<Record>,
     value: UnsafeCell<Option<C>>,
-    interrupt: Mutex<Option<Waker>>,
+    /// Whom to wake when the connection is interrupted.
+    ///
+    /// INV-6 (whose waker): while the stamp is `watched`, nobody touches this, and whoever takes that mark away may: the
+    /// owner, or who interrupts. Without the mark it is the owner's, except that who interrupts keeps `interrupting`
+    /// locked from before the mark of interruption until it has taken the waker, and an owner who meets that mark waits
+    /// for the lock.
+    waker: UnsafeCell<Option<Waker>>,
+    interrupting: Mutex<()>,
 }
 
 /// A pointer to the core, whose type the slot does not know.
@@ -67,6 +74,7 @@ pub(super) struct Record {
 }
 
 // SAFETY: INV-1: `record` and `value` are touched by one owner at a time, whichever thread it is on, hence `C: Send`.
+// INV-6: so is `waker`.
 #[allow(unsafe_code)]
 unsafe impl<C: Send> Sync for Slot<C> {}
 
@@ -93,7 +101,7 @@ impl Link {
 }
 
 /// The life of a slot's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// The pool's generation when the connection was created.
     pub(super) generation: u64,
@@ -103,12 +111,20 @@ pub(super) struct Stamp {
     pub(super) pending: bool,
     /// Whether its holder is to stop what it is doing.
     pub(super) interrupted: bool,
+    /// Whether there is somebody to wake when that comes.
+    pub(super) watched: bool,
 }
 
 impl Stamp {
+    const WATCHED: u64 = 1 << 3;
+
     #[inline]
     fn pack(self) -> u64 {
-        u64::from(self.live) | u64::from(self.pending) << 1 | u64::from(self.interrupted) << 2 | self.generation << 3
+        u64::from(self.live)
+            | u64::from(self.pending) << 1
+            | u64::from(self.interrupted) << 2
+            | u64::from(self.watched) << 3
+            | self.generation << 4
     }
 
     #[inline]
@@ -117,7 +133,8 @@ impl Stamp {
             live: word & 1 == 1,
             pending: word >> 1 & 1 == 1,
             interrupted: word >> 2 & 1 == 1,
-            generation: word >> 3,
+            watched: word & Self::WATCHED != 0,
+            generation: word >> 4,
         }
     }
 }
@@ -127,13 +144,14 @@ impl<C> Slot<C> {
     fn new(index: u32) -> Self {
         Self {
             link: AtomicU64::new(Link { next: None, depth: 0 }.pack()),
-            stamp: AtomicU64::new(Stamp { generation: 0, live: false, pending: false, interrupted: false }.pack()),
+            stamp: AtomicU64::new(Stamp::default().pack()),
             since: AtomicU64::new(0),
             index,
             core: UnsafeCell::new(CorePointer(std::ptr::null())),
             record: UnsafeCell::new(Record::default()),
             value: UnsafeCell::new(None),
-            interrupt: Mutex::new(None),
+            waker: UnsafeCell::new(None),
+            interrupting: Mutex::new(()),
         }
     }
 
@@ -207,40 +225,73 @@ impl<C> Slot<C> {
 
     /// Marks the connection as interrupted, if there is one and the interruption `applies` to it. Returns whom to wake.
     pub(super) fn interrupt(&self, applies: impl Fn(Stamp) -> bool) -> Option<Waker> {
-        self.stamp
-            // ORD: AcqRel; pairs with the Acquire in `stamp`.
+        let concerned = |stamp: Stamp| stamp.live && !stamp.interrupted && applies(stamp);
+        if !concerned(self.stamp()) {
+            return None;
+        }
+        let interrupting = (!mutant("interrupts_without_the_lock")).then(|| self.interrupting.lock());
+        let before = self
+            .stamp
+            // ORD: AcqRel; the Release pairs with the Acquire in `stamp`, the Acquire with the Release in `watch`: the
+            // waker is there.
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
                 let stamp = Stamp::unpack(word);
-                let concerned = stamp.live && !stamp.interrupted && applies(stamp);
-                concerned.then(|| Stamp { interrupted: true, ..stamp }.pack())
+                concerned(stamp).then(|| Stamp { interrupted: true, watched: false, ..stamp }.pack())
             })
+            .map(Stamp::unpack)
             .ok()?;
-        self.interrupt.lock().take()
+        // SAFETY: INV-6: we took the mark away.
+        let waker = before.watched.then(|| self.waker.with_mut(|waker| unsafe { (*waker).take() }));
+        drop(interrupting);
+        waker.flatten()
     }
 
     /// Completes when the connection is interrupted. By the owner.
     ///
-    /// Marking comes before taking the waker, and leaving the waker comes before looking at the mark, both around the
-    /// same lock: one of the two sides sees the other.
+    /// The interruption and the watch are marks in one word, so whichever comes second sees the other.
     pub(super) fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
-        if self.stamp().interrupted {
+        let stamp = self.stamp();
+        if stamp.interrupted {
             return Poll::Ready(());
         }
-        let replaced = {
-            let mut waker = self.interrupt.lock();
-            match &mut *waker {
-                Some(present) if present.will_wake(context.waker()) => None,
-                other => other.replace(context.waker().clone()),
-            }
+        let replaced = if stamp.watched { self.take_waker() } else { None };
+        let waker = match replaced {
+            Some(present) if present.will_wake(context.waker()) => present,
+            _ => context.waker().clone(),
         };
-        drop(replaced);
-        let interrupted = self.stamp().interrupted && !mutant("mark_not_looked_at_again");
-        if interrupted { Poll::Ready(()) } else { Poll::Pending }
+        if self.watch(waker).interrupted { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Leaves whom to wake. By the owner, who has left nobody. Returns the stamp as it was.
+    #[inline]
+    fn watch(&self, waker: Waker) -> Stamp {
+        // SAFETY: INV-6: not watched, and so the owner's; whoever sets the mark of interruption now finds no watch.
+        self.waker.with_mut(|present| unsafe { *present = Some(waker) });
+        // ORD: AcqRel; the Release pairs with the Acquire in `interrupt` and publishes the waker, the Acquire is that of
+        // `stamp`.
+        let order = unless_mutant("watch_publishes_nothing", Ordering::AcqRel);
+        let before = Stamp::unpack(self.stamp.fetch_or(Stamp::WATCHED, order));
+        Stamp { interrupted: before.interrupted && !mutant("mark_not_looked_at_again"), ..before }
     }
 
     /// Forgets whom an interruption would wake. By the owner, who drops it outside of all locks.
+    #[inline]
     pub(super) fn take_waker(&self) -> Option<Waker> {
-        self.interrupt.lock().take()
+        // ORD: Acquire, as in `stamp`. The waker is the owner's own, and comes back with the mark.
+        let before = Stamp::unpack(self.stamp.fetch_and(!Stamp::WATCHED, Ordering::Acquire));
+        if before.interrupted {
+            self.await_interrupter();
+        }
+        // SAFETY: INV-6: we took the mark away.
+        before.watched.then(|| self.waker.with_mut(|waker| unsafe { (*waker).take() })).flatten()
+    }
+
+    /// Waits for who has set the mark of interruption, and may still be taking the waker.
+    #[cold]
+    fn await_interrupter(&self) {
+        if !mutant("interrupter_is_not_awaited") {
+            drop(self.interrupting.lock());
+        }
     }
 
     #[inline]
@@ -407,8 +458,14 @@ mod tests {
         }
 
         #[test]
-        fn the_stamp_keeps_its_fields(generation in 0..1_u64 << 61, live: bool, pending: bool, interrupted: bool) {
-            let stamp = Stamp { generation, live, pending, interrupted };
+        fn the_stamp_keeps_its_fields(
+            generation in 0..1_u64 << 60,
+            live: bool,
+            pending: bool,
+            interrupted: bool,
+            watched: bool,
+        ) {
+            let stamp = Stamp { generation, live, pending, interrupted, watched };
             prop_assert_eq!(Stamp::unpack(stamp.pack()), stamp);
         }
 
@@ -444,13 +501,13 @@ mod tests {
     fn an_interruption_reaches_the_generations_it_is_meant_for() {
         let slot = Slot::<()>::new(0);
         let mut context = Context::from_waker(Waker::noop());
-        slot.set_stamp(Stamp { generation: 5, live: true, pending: true, interrupted: false });
+        slot.set_stamp(Stamp { generation: 5, live: true, pending: true, ..Stamp::default() });
         assert!(slot.poll_interrupted(&mut context).is_pending());
         assert!(slot.interrupt(|stamp| stamp.generation <= 4).is_none());
         assert!(slot.poll_interrupted(&mut context).is_pending());
         assert!(slot.interrupt(|stamp| stamp.generation <= 5).is_some());
         assert!(slot.poll_interrupted(&mut context).is_ready());
-        slot.set_stamp(Stamp { generation: 0, live: false, pending: false, interrupted: false });
+        slot.set_stamp(Stamp::default());
         assert!(slot.interrupt(|_| true).is_none(), "nothing lives here");
     }
 }

@@ -74,7 +74,7 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
             slot.with_record_mut(|present| *present = record);
             slot.set_core(Arc::as_ptr(core).cast());
         }
-        slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, interrupted: false });
+        slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, ..Stamp::default() });
         let ledger = (!mutant("created_outside_the_lock")).then_some(ledger);
         core.emit_locked(|| PoolEvent::ConnectionCreated { address: core.address.clone(), connection_id });
         drop(ledger);
@@ -464,7 +464,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
     }
 
-    /// A connection is gone: in a closed pool, there may be none left at all.
+    /// A connection is gone: in a closed pool, there may be none left at all. To be called after its place was given
+    /// back: `Capacity::order_releases` tells why the phase that is read here is not too old.
     pub(super) fn schedule_if_closed(&self) {
         if self.state.load().phase == Phase::Closed {
             self.host.schedule_run();

@@ -62,6 +62,7 @@ impl<E: Establish> TokioHost<E> {
     pub(super) fn closing_is_over(&self) {
         // ORD: Release; pairs with the Acquire in `deliver` and in `has_closed`; `PoolClosed` comes before.
         self.is_closed.store(true, Ordering::Release);
+        self.publisher.order_deliveries();
         self.emptier.notify(usize::MAX);
     }
 
@@ -102,7 +103,8 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
 
     fn deliver(&self) {
         self.publisher.deliver();
-        // ORD: Acquire; pairs with the Release in `closing_is_over`.
+        // ORD: Acquire; pairs with the Release in `closing_is_over`. `Publisher::order_deliveries` tells why a delivery
+        // that ends does not miss it.
         if self.is_closed.load(Ordering::Acquire) {
             self.emptier.notify(usize::MAX);
         }

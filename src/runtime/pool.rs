@@ -20,6 +20,7 @@ use super::fork;
 use super::host::{Failure, FailureSink, TokioHost};
 use super::opening;
 use super::publisher::Subscriber;
+use super::recovery;
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::{BackgroundInterval, InvalidOption, PoolOptions};
 use crate::pool::{Clear, Core, Grant, Host, Idle, Phase, Place, PoolStatus, Started};
@@ -183,7 +184,7 @@ impl<E: Establish> Pool<E> {
     pub async fn closed(&self) {
         let core = &self.here().shared.core;
         loop {
-            let emptier = core.host().emptier.listen();
+            let emptier = recovery::listen(&core.host().emptier);
             if core.status().total == 0 && core.host().has_closed() {
                 return;
             }

@@ -85,6 +85,14 @@ impl Publisher {
         !self.delivering.load(Ordering::Acquire) && self.undelivered.load(Ordering::Acquire) <= 0
     }
 
+    /// Orders what the caller has stored before with the deliveries of others: whoever ends one from now on sees it, and
+    /// the caller sees the end of every earlier one.
+    pub(super) fn order_deliveries(&self) {
+        // ORD: AcqRel; meets the swap that ends a delivery in the order of the flag's changes, and whichever comes second
+        // acquires what the first has released. A store and a load would not do: each side could miss the other's.
+        self.delivering.fetch_or(false, Ordering::AcqRel);
+    }
+
     /// Delivers what is there, unless somebody is at it already, who then delivers ours too:
     ///
     /// | we | they |

@@ -79,10 +79,11 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
     }
 }
 
-/// From here on a change is not missed: whoever clears or closes the pool changes its word first and notifies then.
-fn listen(changed: &Event) -> EventListener {
+/// From here on a change is not missed: whoever clears or closes the pool, or takes the last of a closed one away, changes
+/// the pool's words first and notifies then.
+pub(super) fn listen(changed: &Event) -> EventListener {
     let listener = changed.listen();
-    // ORD: SeqCst fence; pairs with the one in `Event::notify`. Either that finds the listener, or our look at the word
+    // ORD: SeqCst fence; pairs with the one in `Event::notify`. Either that finds the listener, or our look at the words
     // after this finds the change.
     fence(Ordering::SeqCst);
     listener

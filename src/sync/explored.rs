@@ -94,6 +94,14 @@ macro_rules! counting {
             pub(crate) fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
                 self.in_turn().fetch_sub(value, order)
             }
+
+            pub(crate) fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                self.in_turn().fetch_or(value, order)
+            }
+
+            pub(crate) fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                self.in_turn().fetch_and(value, order)
+            }
         }
     )*};
 }

@@ -104,6 +104,11 @@ pub struct HelloReply {
     /// `maxWireVersion`; 0 if the server does not say.
     pub max_wire_version: i32,
     /// `maxMessageSizeBytes`: the longest message, in bytes. By default 48,000,000.
+    ///
+    /// Drivers go by what the server says ("MongoDB Handshake"), and so does wharf, from 1,024 to 2,147,483,647, once the
+    /// connection is established; until then no message may be longer than 1 MiB. It bounds what a connection can be made
+    /// to hold. A reply takes memory as its bytes arrive and not by the length that it declares; a compressed one takes
+    /// what it declares to become, if so few bytes can yield that.
     pub max_message_size: u32,
     /// `maxBsonObjectSize`: the largest document, in bytes. By default 16,777,216.
     pub max_document_size: u32,

@@ -28,6 +28,7 @@ pub mod hello;
 pub mod metadata;
 pub mod ocsp;
 pub mod op_msg;
+mod printable;
 pub mod reply;
 pub mod server_api;
 

@@ -6,6 +6,7 @@ use std::fmt;
 use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 
+use super::printable::Printable;
 use super::{WireError, element};
 
 /// A server executed a command, or refused to, and reports that it failed: a reply with `ok: 0`.
@@ -129,11 +130,14 @@ pub const MAX_TIME_MS_EXPIRED: i32 = 50;
 /// The code of `ReauthenticationRequired`.
 pub const REAUTHENTICATION_REQUIRED: i32 = 391;
 
+/// What the server says is shown without line breaks and other control characters, which are escaped: whoever answers
+/// must not write a line of its own into a log. [`CommandError::message`] has it as it came.
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { code, code_name, message, .. } = self;
-        match code_name.as_str() {
-            "" => write!(f, "the server answered with error {code}: {message}"),
+        let message = Printable(message);
+        match Printable(code_name) {
+            Printable("") => write!(f, "the server answered with error {code}: {message}"),
             name => write!(f, "the server answered with error {code} ({name}): {message}"),
         }
     }
@@ -232,6 +236,18 @@ mod tests {
         assert!(error.has_label("SystemOverloadedError") && !error.has_label("RetryableError"));
         assert_eq!(error.reply, reply);
         assert_eq!(error.to_string(), "the server answered with error 91 (ShutdownInProgress): not now");
+    }
+
+    #[test]
+    fn what_the_server_says_stays_on_its_line() {
+        let reply =
+            rawdoc! { "ok": 0, "code": 1, "codeName": "In\ternal", "errmsg": "no\n[ERROR] \u{1b}[31mall is lost" };
+        let Err(Unsuccessful::Command(error)) = check(&reply) else { panic!("not a command error") };
+        assert_eq!(
+            error.to_string(),
+            "the server answered with error 1 (In\\ternal): no\\n[ERROR] \\u{1b}[31mall is lost"
+        );
+        assert_eq!(error.message, "no\n[ERROR] \u{1b}[31mall is lost");
     }
 
     #[test]

@@ -104,6 +104,21 @@ pub enum AuthenticationCause {
     Errored,
 }
 
+impl AuthenticationCause {
+    /// Whether it was a time limit of the client: `connectTimeoutMS`, what was left of `timeoutMS`, or that of an OIDC
+    /// callback, which may be either.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            Self::Timeout(_) => true,
+            Self::Network(error) => error.kind() == io::ErrorKind::TimedOut,
+            #[cfg(feature = "oidc")]
+            Self::Provider(error) => super::oidc::is_timeout(&**error),
+            _ => false,
+        }
+    }
+}
+
 impl From<ExchangeError> for AuthenticationCause {
     fn from(error: ExchangeError) -> Self {
         match error {

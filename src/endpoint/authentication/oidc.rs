@@ -4,6 +4,7 @@
 //! environment ([`source`]). A connection keeps the token that it was authenticated with, so that exactly that one is
 //! forgotten when the server refuses it later.
 
+use std::error::Error as StdError;
 use std::time::Duration;
 
 use bson::raw::cstr;
@@ -242,6 +243,11 @@ fn require_done(reply: &SaslReply<'_>, done: bool) -> Result<(), WireError> {
 
 fn is_not_accepted(outcome: &Result<(), Cause>) -> bool {
     matches!(outcome, Err(Cause::Refused(error)) if error.code == NOT_ACCEPTED)
+}
+
+/// Whether a token was not obtained for want of time.
+pub(super) fn is_timeout(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(NoToken::Timeout { .. }))
 }
 
 fn provider(error: NoToken) -> Cause {

@@ -7,11 +7,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::lookup_host;
 
 use super::deadline::Deadline;
@@ -181,7 +181,13 @@ impl Transport {
     #[inline]
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = match &mut self.stream {
-            Stream::Plain(socket) => ready!(Pin::new(socket).poll_write(context, bytes))?,
+            // A socket nearly always has room for a request, so it is asked before anybody prepares to wait for that.
+            Stream::Plain(socket) => match socket.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(Pin::new(socket).poll_write(context, bytes))?
+                }
+                written => written?,
+            },
             Stream::Tls(stream) => ready!(Pin::new(stream).poll_write(context, bytes))?,
         };
         Poll::Ready(match written {
@@ -198,20 +204,20 @@ impl Transport {
         }
     }
 
-    /// Reads at least one byte, and as many as are there and fit in `buffer`'s spare capacity. Pending, it has read
-    /// nothing: the bytes stay in the stream, and `buffer` is as it was.
+    /// Reads at least one byte, and as many as are there and fit in `room`, which must not be empty. Returns how many
+    /// they were. Pending, it has read nothing: the bytes stay in the stream.
     ///
     /// The end of the stream is an error, because nobody reads without expecting something.
-    #[inline(always)] // A call for each read of each command is a tenth of what reading takes, and there are two callers.
-    pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut Vec<u8>) -> Poll<io::Result<()>> {
-        // The futures are polled once: they have no state but their arguments.
-        let read = match &mut self.stream {
-            Stream::Plain(socket) => ready!(pin!(socket.read_buf(buffer)).poll(context))?,
-            Stream::Tls(stream) => ready!(pin!(stream.read_buf(buffer)).poll(context))?,
-        };
-        Poll::Ready(match read {
+    #[inline(always)] // As its one caller is.
+    pub fn poll_read(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(room);
+        match &mut self.stream {
+            Stream::Plain(socket) => ready!(Pin::new(socket).poll_read(context, &mut buffer))?,
+            Stream::Tls(stream) => ready!(Pin::new(stream).poll_read(context, &mut buffer))?,
+        }
+        Poll::Ready(match buffer.filled().len() {
             0 => Err(closed()),
-            _ => Ok(()),
+            read => Ok(read),
         })
     }
 

@@ -88,6 +88,16 @@ impl Socket {
         }
     }
 
+    /// Writes what there is room for, if the runtime knows of any; else [`WouldBlock`](io::ErrorKind::WouldBlock).
+    #[inline]
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_write(bytes),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.try_write(bytes),
+        }
+    }
+
     /// Gives up the socket in a forked child, without any effect on the parent's.
     ///
     /// Dropping it would take the socket out of tokio's epoll instance, which parent and child share, and so the parent

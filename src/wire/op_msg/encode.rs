@@ -162,7 +162,9 @@ pub fn encode_with(
     max_message_size: u32,
     buffer: &mut Vec<u8>,
 ) -> Result<(), WireError> {
-    check_identifiers(message.sequences)?;
+    if !message.sequences.is_empty() {
+        check_identifiers(message.sequences)?;
+    }
     let body_length = body_length(message, appended);
     let message_length = check_length(message, body_length, max_message_size)?;
     let start = buffer.len();
