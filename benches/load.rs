@@ -100,13 +100,14 @@ pub fn throughput<S: Queue>(load: Load, length: Length) -> Throughput {
 /// Measures how long check-outs wait, and how many overtake.
 pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
     let counters = Arc::new(Counters::default());
-    let outcome = drive::<S, Notes>(load, length, || Notes::new(&counters));
+    let room = Notes::room(load, length);
+    let outcome = drive::<S, Notes>(load, length, || Notes::new(&counters, room));
 
     let mut histogram = Histogram::<u64>::new(3).expect("three significant digits are allowed");
     let mut served = Vec::new();
     for notes in &outcome.records {
         for note in notes.notes.iter().filter(|note| note.counted) {
-            histogram.record(note.waited).expect("a histogram that resizes takes every value");
+            histogram.record(note.waited.into()).expect("a histogram that resizes takes every value");
         }
         // Waiting when it was abandoned, with a ticket and without a place.
         if let Some((_, since)) = notes.waiting {
@@ -133,7 +134,7 @@ fn overtakes_per_thousand(mut served: Vec<Note>, tickets: usize, allowance: u64)
     let mut before = Prefixes::new(tickets);
     let (mut counted, mut overtakes) = (0_u64, 0_u64);
     for note in served {
-        let passed_over = note.ticket - before.count(note.ticket as usize);
+        let passed_over = u64::from(note.ticket) - before.count(note.ticket as usize);
         before.add(note.ticket as usize);
         counted += u64::from(note.counted);
         overtakes += u64::from(note.counted && passed_over > allowance);
@@ -206,21 +207,35 @@ struct Notes {
     notes: Vec<Note>,
 }
 
-/// A check-out that was served.
+/// A check-out that was served. The numbers are small enough: the longest rounds have some ten million check-outs.
 #[derive(Clone, Copy)]
 struct Note {
-    ticket: u64,
-    place: u64,
-    /// In nanoseconds.
-    waited: u64,
+    ticket: u32,
+    place: u32,
+    /// In nanoseconds, at most four seconds.
+    waited: u32,
     /// Served after the warm-up. Those served in the end, while the tasks wind down, count too: leaving out whoever
     /// waits longest would flatter a pool that lets some wait for long.
     counted: bool,
 }
 
 impl Notes {
-    fn new(counters: &Arc<Counters>) -> Self {
-        Self { counters: Arc::clone(counters), waiting: None, notes: Vec::new() }
+    /// Less than what a check-out costs in any pool, in a saturated case.
+    const LEAST_COST: Duration = Duration::from_nanos(100);
+
+    /// As many notes as a task will make, if all make as many.
+    fn room(load: Load, length: Length) -> usize {
+        let check_outs = (length.warm_up + length.measured).as_nanos() / Self::LEAST_COST.as_nanos();
+        check_outs as usize / load.tasks + 1
+    }
+
+    /// With room for notes in memory that has been written to. In a pool that is first come, first served, the tasks'
+    /// notes outgrow their room all at once: a thousand reallocations and page faults are several times the wait that
+    /// is measured, and hit more than one wait in a hundred.
+    fn new(counters: &Arc<Counters>, room: usize) -> Self {
+        let mut notes = vec![Note { ticket: u32::MAX, place: u32::MAX, waited: u32::MAX, counted: false }; room];
+        notes.clear();
+        Self { counters: Arc::clone(counters), waiting: None, notes }
     }
 }
 
@@ -237,8 +252,9 @@ impl Record for Notes {
         let (ticket, since) = self.waiting.take().expect("a check-out arrives before it is served");
         // ORD: AcqRel; pairs with itself in other tasks and keeps the place after the grant and before the check-in.
         let place = self.counters.places.fetch_add(1, Ordering::AcqRel);
-        let waited = since.elapsed().as_nanos() as u64;
-        self.notes.push(Note { ticket, place, waited, counted: phase != WARM_UP });
+        let waited = u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX);
+        let small = |number: u64| u32::try_from(number).expect("a number of check-outs");
+        self.notes.push(Note { ticket: small(ticket), place: small(place), waited, counted: phase != WARM_UP });
     }
 }
 

@@ -252,9 +252,10 @@ fn the_second_in_the_queue_is_never_served_before_the_first() {
         let (mut first, mut second) = (queued(&pool), queued(&pool));
         let returns = thread::spawn(move || leases.into_iter().for_each(check_in));
         if let Some(granted) = poll(&mut second) {
-            drop(connection(granted));
-            // The first connection was granted by the thread that has since granted the second.
+            // The first connection was granted by the thread that has since granted the second, which we still hold: given
+            // back, it would go to the first.
             drop(connection(poll(&mut first).expect("the first is served first")));
+            drop(connection(granted));
         }
         returns.join().unwrap();
         drop((first, second));

@@ -71,7 +71,7 @@ impl Pool<Endpoint> {
             let mut connection = match limit {
                 Limit::Until { at, limit } => Box::pin(self.check_out_within(at, limit)).await?,
                 Limit::Unset => self.check_out().await?,
-                Limit::Infinite | Limit::For(_) => self.check_out_by(None, false).await?,
+                Limit::Infinite | Limit::For(_) => self.check_out_without_deadline::<false>().await?,
             };
             match connection.run(command).await {
                 Err(OperationError::Failed(CommandFailure::Lost { .. }))
@@ -82,7 +82,7 @@ impl Pool<Endpoint> {
     }
 
     async fn check_out_within(&self, at: Instant, limit: Duration) -> Result<Connection<Endpoint>, OperationError> {
-        self.check_out_by(Some(at), false).await.map_err(|source| match Instant::now() < at {
+        self.check_out_by(at, false).await.map_err(|source| match Instant::now() < at {
             true => source.into(),
             false => OperationError::CheckOutTimeout { limit, source },
         })

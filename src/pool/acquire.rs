@@ -25,8 +25,9 @@ pub enum Grant<C: Send + 'static, H: Host<C>> {
     Connection(Idle<C, H>),
     /// The right to open one.
     Place(Place<C, H>),
-    /// Neither: the pool is not ready.
-    Refused(Refusal),
+    /// Neither: the pool is not ready. Boxed, because it is rare and would make every grant larger than two words,
+    /// which is what comes back in registers.
+    Refused(Box<Refusal>),
 }
 
 impl<C: Send + 'static, H: Host<C>> fmt::Debug for Grant<C, H> {
@@ -107,14 +108,18 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Dropping the future gives up its place in the queue. What it was granted and has not returned goes to the next
     /// in the queue, or back.
     pub fn acquire(self: &Arc<Self>) -> Acquire<'_, C, H> {
-        Acquire { core: self, node: Node::new(), queued: false }
+        Acquire { core: self, node: Node::new() }
     }
 
     /// Searches the shards and asks for a place. `None`: queue up.
     fn seek(self: &Arc<Self>) -> Option<Grant<C, H>> {
+        // Whoever waits is first, and `queue_up` asks all of the following where nobody waits any more.
+        if self.shard(self.host.shard_hint()).is_waited_for() && !mutant("newcomers_ignore_waiters") {
+            return None;
+        }
         loop {
             if self.state.load().phase != Phase::Ready {
-                return Some(Grant::Refused(self.refusal()));
+                return Some(Grant::Refused(Box::new(self.refusal())));
             }
             self.close_stale(Self::CLOSED_ON_THE_WAY);
             // The word is read before the shards are searched, and it is this reading that the admission swaps. A
@@ -238,14 +243,12 @@ struct Perished;
 pub struct Acquire<'p, C: Send + 'static, H: Host<C>> {
     core: &'p Arc<Core<C, H>>,
     node: Node<Grant<C, H>>,
-    /// Whether the node was enqueued and its grant not yet returned.
-    queued: bool,
 }
 
 impl<C: Send + 'static, H: Host<C>> Acquire<'_, C, H> {
     /// Whether this check-out has entered the queue.
     pub fn is_queued(&self) -> bool {
-        self.queued
+        self.node.is_queued()
     }
 }
 
@@ -256,10 +259,8 @@ impl<C: Send + 'static, H: Host<C>> Future for Acquire<'_, C, H> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: `node` stays where it is, and is not moved out of; the other fields are not pinned.
         let this = unsafe { self.get_unchecked_mut() };
-        if this.queued {
-            let polled = this.core.waiters.poll(&this.node, context);
-            this.queued = polled.is_pending();
-            return polled;
+        if this.node.is_queued() {
+            return this.core.waiters.poll(&this.node, context);
         }
         loop {
             if let Some(grant) = this.core.seek() {
@@ -268,12 +269,9 @@ impl<C: Send + 'static, H: Host<C>> Future for Acquire<'_, C, H> {
             // SAFETY: `this` is pinned, so its node is; its `Drop` takes the node out of the queue (INV-3).
             let node = unsafe { Pin::new_unchecked(&this.node) };
             match this.core.queue_up(node, context.waker().clone()) {
-                Queued::Waits => {
-                    this.queued = true;
-                    return Poll::Pending;
-                }
+                Queued::Waits => return Poll::Pending,
                 Queued::Granted(grant) => return Poll::Ready(grant),
-                Queued::NotReady => return Poll::Ready(Grant::Refused(this.core.refusal())),
+                Queued::NotReady => return Poll::Ready(Grant::Refused(Box::new(this.core.refusal()))),
                 Queued::Again => {}
             }
         }
@@ -282,7 +280,7 @@ impl<C: Send + 'static, H: Host<C>> Future for Acquire<'_, C, H> {
 
 impl<C: Send + 'static, H: Host<C>> Drop for Acquire<'_, C, H> {
     fn drop(&mut self) {
-        if !self.queued {
+        if !self.node.is_queued() {
             return;
         }
         let grant = self.core.waiters.leave(&self.node, |queue| self.core.settle(queue));

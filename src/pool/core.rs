@@ -398,7 +398,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
 /// Fails claimed waiters: first all are told, then all are woken, so that a waker's code finds nobody half told.
 fn refuse<C: Send + 'static, H: Host<C>>(claimed: Vec<Claimed<Grant<C, H>>>, refusal: impl Fn() -> Refusal) {
-    let wakers: Vec<Waker> = claimed.into_iter().map(|claimed| claimed.grant(Grant::Refused(refusal()))).collect();
+    let wakers: Vec<Waker> =
+        claimed.into_iter().map(|claimed| claimed.grant(Grant::Refused(Box::new(refusal())))).collect();
     wakers.into_iter().for_each(Waker::wake);
 }
 

@@ -183,6 +183,12 @@ impl Shard {
         }
     }
 
+    /// Whether somebody waits, or has until now.
+    #[inline]
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.load().waiting
+    }
+
     /// Says whether somebody waits. The caller holds the wait list's lock.
     pub(super) fn set_waiting(&self, waiting: bool) {
         let mut head = self.load();

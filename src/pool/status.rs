@@ -95,9 +95,9 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     #[inline]
     pub fn check_out_started(&self) -> Started {
         if !self.host.listens() {
-            return Started(None);
+            return Started::UNHEARD;
         }
-        let started = Started(Some(self.host.now()));
+        let started = Started::now(self);
         self.host.emit(PoolEvent::ConnectionCheckOutStarted { address: self.address.clone() });
         started
     }

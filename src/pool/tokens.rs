@@ -14,11 +14,12 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::num::NonZeroU64;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering as StatisticOrdering;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::Duration;
 
 use bson::oid::ObjectId;
 
@@ -253,14 +254,26 @@ impl<C: Send + 'static, H: Host<C>> Drop for Idle<C, H> {
     }
 }
 
-/// When a check-out started. The clock is read only if somebody listens.
+/// When a check-out started, in nanoseconds since the pool's epoch, and one. The clock is read only if somebody listens.
 #[derive(Debug, Clone, Copy)]
-pub struct Started(pub(super) Option<Instant>);
+pub struct Started(Option<NonZeroU64>);
 
 impl Started {
-    pub(super) fn elapsed<C: Send + 'static, H: Host<C>>(self, core: &Core<C, H>) -> std::time::Duration {
+    /// Of a check-out that nobody hears of.
+    pub(super) const UNHEARD: Self = Self(None);
+
+    pub(super) fn now<C: Send + 'static, H: Host<C>>(core: &Core<C, H>) -> Self {
+        let nanos = core.host.now().duration_since(core.epoch).as_nanos() as u64;
+        Self(Some(NonZeroU64::MIN.saturating_add(nanos)))
+    }
+
+    pub(super) fn elapsed<C: Send + 'static, H: Host<C>>(self, core: &Core<C, H>) -> Duration {
         // Without an instant there was no listener at the start; the duration then counts from now.
-        self.0.map(|started| core.host.now().duration_since(started)).unwrap_or_default()
+        let since_then = |started: NonZeroU64| {
+            let started = Duration::from_nanos(started.get() - 1);
+            core.host.now().duration_since(core.epoch).saturating_sub(started)
+        };
+        self.0.map(since_then).unwrap_or_default()
     }
 }
 

@@ -46,11 +46,16 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// Closes up to `most` connections that a clear has detached.
+    #[inline]
     pub(super) fn close_stale(&self, most: usize) {
         // Relaxed: a hint; the ledger's lock orders the rest. Whoever misses it leaves the work to the next.
-        if self.stale.load(Ordering::Relaxed) == 0 {
-            return;
+        if self.stale.load(Ordering::Relaxed) > 0 {
+            self.close_those_stale(most);
         }
+    }
+
+    #[cold]
+    fn close_those_stale(&self, most: usize) {
         let stale = {
             let mut ledger = self.ledger.lock();
             let stale = ledger.take_stale(&self.slab, most);

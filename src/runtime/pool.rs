@@ -23,7 +23,7 @@ use super::publisher::Subscriber;
 use super::recovery;
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::{BackgroundInterval, InvalidOption, PoolOptions};
-use crate::pool::{Clear, Core, Grant, Host, Phase, Place, PoolStatus, Started};
+use crate::pool::{Clear, Core, Grant, Host, Idle, Phase, Place, PoolStatus, Started};
 
 /// A pool of connections to one address.
 ///
@@ -94,7 +94,7 @@ impl<E: Establish> Pool<E> {
     /// next in the queue, and one that is being opened goes on being opened. `ConnectionCheckOutFailed` is emitted with
     /// the reason "timeout".
     pub fn check_out(&self) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        self.check_out_by(None, true)
+        self.check_out_without_deadline::<true>()
     }
 
     /// As [`Pool::check_out`], but also gives up at `deadline`, whatever it is waiting for then.
@@ -110,7 +110,7 @@ impl<E: Establish> Pool<E> {
         &self,
         deadline: Instant,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        self.check_out_by(Some(deadline), true)
+        self.check_out_by(deadline, true)
     }
 
     /// Checks a connection in, as dropping it does, but refuses one of another pool.
@@ -234,44 +234,30 @@ impl<E: Establish> Pool<E> {
         self.here().shared.core.last_id()
     }
 
-    /// One state machine for the two ways that must cost little: finding a connection at once, and waiting for one
-    /// without a time limit. Whatever else may happen is boxed, which keeps the future of a check-out small.
+    /// A check-out that is bounded at most by `waitQueueTimeoutMS`, and by that only where it `QUEUES`.
     ///
-    /// `queues`: whether `waitQueueTimeoutMS` counts.
-    pub(crate) async fn check_out_by(
-        &self,
-        deadline: Option<Instant>,
-        queues: bool,
-    ) -> Result<Connection<E>, CheckOutError> {
-        let this = self.here();
-        let core = &this.shared.core;
-        let started = core.check_out_started();
-        if let Some(idle) = core.try_take() {
-            return Ok(Connection::new(idle.check_out(started)));
+    /// One state machine for the two ways that must cost little: finding a connection at once, and waiting for one without
+    /// a time limit. Whatever else may happen is boxed, which keeps the future small. When a connection goes from hand
+    /// to hand, what takes longest is moving the waiter's cache lines from core to core.
+    pub(crate) async fn check_out_without_deadline<const QUEUES: bool>(&self) -> Result<Connection<E>, CheckOutError> {
+        let attempt = match Attempt::begin(self) {
+            Ok(connection) => return Ok(connection),
+            Err(attempt) => attempt,
+        };
+        if QUEUES && !attempt.core().options().wait_queue_timeout.is_zero() {
+            return Box::pin(attempt.in_time(None, QUEUES)).await;
         }
-        let mut attempt = Attempt { core, started, is_over: false };
-        // `ConnectionCheckOutStarted` does not wait with us.
-        core.host().deliver();
-        let grant = if deadline.is_none() && (!queues || core.options().wait_queue_timeout.is_zero()) {
-            Some(core.acquire().await)
-        } else {
-            Box::pin(this.acquire_in_time(deadline, queues)).await
-        };
-        let outcome = match grant {
-            // Cleared or closed between the grant and our coming to look: as if we still had waited.
-            Some(Grant::Connection(idle)) if idle.is_stale() => {
-                drop(idle);
-                Err(core.refused(core.refusal()))
-            }
-            Some(Grant::Connection(idle)) => Ok(idle),
-            Some(Grant::Place(place)) => Box::pin(this.open(place, deadline)).await,
-            Some(Grant::Refused(refusal)) => Err(core.refused(refusal)),
-            None => Err(core.timed_out()),
-        };
-        attempt.is_over = true;
-        match outcome {
-            Ok(idle) => Ok(Connection::new(idle.check_out(started))),
-            Err(error) => Err(core.check_out_failed(started, error)),
+        match attempt.core().acquire().await {
+            Grant::Connection(idle) if !idle.is_stale() => Ok(attempt.succeed(idle)),
+            other => Box::pin(attempt.end(Some(other), None)).await,
+        }
+    }
+
+    /// A check-out with a deadline. `queues`: whether `waitQueueTimeoutMS` counts, too.
+    pub(crate) async fn check_out_by(&self, deadline: Instant, queues: bool) -> Result<Connection<E>, CheckOutError> {
+        match Attempt::begin(self) {
+            Ok(connection) => Ok(connection),
+            Err(attempt) => Box::pin(attempt.in_time(Some(deadline), queues)).await,
         }
     }
 
@@ -394,17 +380,78 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 
 /// A check-out that has started and must end with an event.
 struct Attempt<'p, E: Establish> {
-    core: &'p Arc<Core<E::Connection, TokioHost<E>>>,
+    pool: &'p Pool<E>,
     started: Started,
-    is_over: bool,
+}
+
+impl<'p, E: Establish> Attempt<'p, E> {
+    /// Starts a check-out. It has succeeded already if there is a connection in the calling thread's stack.
+    #[inline]
+    fn begin(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
+        let pool = pool.here();
+        let core = &pool.shared.core;
+        let started = core.check_out_started();
+        if let Some(idle) = core.try_take() {
+            return Ok(Connection::new(idle.check_out(started)));
+        }
+        if core.host().listens() {
+            // `ConnectionCheckOutStarted` does not wait with us.
+            core.host().deliver();
+        }
+        Err(Self { pool, started })
+    }
+
+    #[inline]
+    fn core(&self) -> &'p Arc<Core<E::Connection, TokioHost<E>>> {
+        &self.pool.shared.core
+    }
+
+    #[inline]
+    fn succeed(self, idle: Idle<E::Connection, TokioHost<E>>) -> Connection<E> {
+        let connection = Connection::new(idle.check_out(self.started));
+        std::mem::forget(self);
+        connection
+    }
+
+    /// Waits within limits. `queues`: whether `waitQueueTimeoutMS` is one.
+    async fn in_time(self, deadline: Option<Instant>, queues: bool) -> Result<Connection<E>, CheckOutError> {
+        let grant = self.pool.acquire_in_time(deadline, queues).await;
+        self.end(grant, deadline).await
+    }
+
+    /// What a grant comes to. `None`: there was none in time.
+    async fn end(
+        self,
+        grant: Option<Grant<E::Connection, TokioHost<E>>>,
+        deadline: Option<Instant>,
+    ) -> Result<Connection<E>, CheckOutError> {
+        let core = self.core();
+        let outcome = match grant {
+            // Cleared or closed between the grant and our coming to look: as if we still had waited.
+            Some(Grant::Connection(idle)) if idle.is_stale() => {
+                drop(idle);
+                Err(core.refused(core.refusal()))
+            }
+            Some(Grant::Connection(idle)) => Ok(idle),
+            Some(Grant::Place(place)) => self.pool.open(place, deadline).await,
+            Some(Grant::Refused(refusal)) => Err(core.refused(*refusal)),
+            None => Err(core.timed_out()),
+        };
+        match outcome {
+            Ok(idle) => Ok(self.succeed(idle)),
+            Err(error) => {
+                let started = self.started;
+                std::mem::forget(self);
+                Err(core.check_out_failed(started, error))
+            }
+        }
+    }
 }
 
 impl<E: Establish> Drop for Attempt<'_, E> {
     fn drop(&mut self) {
-        if !self.is_over {
-            // Cancelled. Usually by a timeout of the caller's, and the specification knows no closer reason.
-            self.core.check_out_failed(self.started, self.core.timed_out());
-        }
+        // Cancelled. Usually by a timeout of the caller's, and the specification knows no closer reason.
+        self.core().check_out_failed(self.started, self.core().timed_out());
     }
 }
 

@@ -27,6 +27,13 @@ impl<G> Node<G> {
         Self { listener: UnsafeCell::new(None) }
     }
 
+    /// Whether it was enqueued and its grant not yet taken. By the owner, who has not left.
+    #[allow(unsafe_code)]
+    pub(in crate::pool) fn is_queued(&self) -> bool {
+        // SAFETY: the caller is the owner.
+        self.listener.with(|listener| unsafe { (*listener).is_some() })
+    }
+
     /// Looks for the grant. By the owner, who has enqueued the node.
     #[allow(unsafe_code)]
     fn poll(&self, context: &mut Context<'_>) -> Poll<G> {

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
 
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{BriefGuard, BriefLock, UnsafeCell, mutant, unless_mutant, yield_now};
 
 /// A place in the queue.
@@ -24,10 +24,13 @@ use crate::sync::{BriefGuard, BriefLock, UnsafeCell, mutant, unless_mutant, yiel
 /// granted) waits for the grant, which its granter is just writing.
 /// INV-4 (who touches a node's cells): the owner before the enqueuing; whoever holds the list's lock while the node is
 /// in the ring; the granter while it is claimed; the owner again once it is granted or has left.
+///
+/// It is part of every check-out's future, and moves from core to core with that: hence its few bytes.
 pub(in crate::pool) struct Node<G> {
-    granted: AtomicBool,
-    /// The position of this node's pointer in the ring, counted from the ring's beginning of time.
-    position: UnsafeCell<u64>,
+    /// How far it has come: `APART`, `QUEUED` or `GRANTED`.
+    progress: AtomicU32,
+    /// The position of this node's pointer in the ring, counted from the ring's beginning of time, modulo 2^32.
+    position: UnsafeCell<u32>,
     waker: UnsafeCell<Option<Waker>>,
     grant: UnsafeCell<Option<G>>,
     /// The ring points here.
@@ -41,9 +44,15 @@ unsafe impl<G: Send> Sync for Node<G> {}
 
 #[allow(unsafe_code)]
 impl<G> Node<G> {
+    const APART: u32 = 0;
+    /// Enqueued, and whatever comes of it not taken yet.
+    const QUEUED: u32 = 1;
+    /// Enqueued, and the grant is there.
+    const GRANTED: u32 = 2;
+
     pub(in crate::pool) fn new() -> Self {
         Self {
-            granted: AtomicBool::new(false),
+            progress: AtomicU32::new(Self::APART),
             position: UnsafeCell::new(0),
             waker: UnsafeCell::new(None),
             grant: UnsafeCell::new(None),
@@ -51,14 +60,20 @@ impl<G> Node<G> {
         }
     }
 
+    /// Whether it was enqueued and its grant not yet taken. By the owner, who has not left.
+    pub(in crate::pool) fn is_queued(&self) -> bool {
+        // Relaxed: only the owner makes it zero, or anything else out of zero.
+        self.progress.load(Ordering::Relaxed) != Self::APART
+    }
+
     /// Takes the grant, if it has come. By the owner.
     fn take_grant(&self) -> Option<G> {
         // ORD: Acquire; pairs with the Release in `Claimed::grant`; makes the grant visible.
-        if !self.granted.load(Ordering::Acquire) {
+        if self.progress.load(Ordering::Acquire) != Self::GRANTED {
             return None;
         }
         // Relaxed: only the owner reads it until the node is enqueued again.
-        self.granted.store(false, Ordering::Relaxed);
+        self.progress.store(Self::APART, Ordering::Relaxed);
         // SAFETY: INV-4: granted, so the owner's.
         self.grant.with_mut(|grant| unsafe { (*grant).take() })
     }
@@ -92,12 +107,13 @@ impl<G> Claimed<G> {
         let node = unsafe { self.0.as_ref() };
         // SAFETY: INV-4: claimed, so the granter's.
         let waker = unsafe {
-            node.grant.with_mut(|present| *present = Some(grant));
+            // Without a look at what was there, which is `None`: the owner has taken every grant before this one.
+            node.grant.with_mut(|present| present.write(Some(grant)));
             node.waker.with_mut(|waker| (*waker).take())
         };
         // ORD: Release; pairs with the Acquire in `Node::take_grant`; publishes the grant. From here on the node may be
         // gone.
-        node.granted.store(true, unless_mutant("grant_publishes_nothing", Ordering::Release));
+        node.progress.store(Node::<G>::GRANTED, unless_mutant("grant_publishes_nothing", Ordering::Release));
         waker.expect("BUG: a queued node without a waker")
     }
 }
@@ -110,8 +126,8 @@ pub(in crate::pool) struct WaitList<G> {
 pub(in crate::pool) struct WaitQueue<G> {
     /// Who left the queue has `None` here until the ring gets around to it.
     ring: VecDeque<Option<Claimed<G>>>,
-    /// The position of the ring's front.
-    front: u64,
+    /// The position of the ring's front, modulo 2^32.
+    front: u32,
     len: u32,
 }
 
@@ -187,7 +203,9 @@ impl<G> WaitQueue<G> {
 
     /// Queues up at the end.
     pub(in crate::pool) fn enqueue(&mut self, node: Pin<&Node<G>>, waker: Waker) {
-        let position = self.front + self.ring.len() as u64;
+        let position = self.front.wrapping_add(self.ring.len() as u32);
+        // Relaxed: for the owner itself; a granter comes through the lock.
+        node.progress.store(Node::<G>::QUEUED, Ordering::Relaxed);
         // SAFETY: INV-4: not enqueued yet, so the caller's, who owns the node.
         unsafe {
             node.position.with_mut(|present| *present = position);
@@ -199,11 +217,14 @@ impl<G> WaitQueue<G> {
 
     /// Claims the first in the queue, if anybody waits.
     pub(in crate::pool) fn claim_first(&mut self) -> Option<Claimed<G>> {
-        if mutant("last_come_first_served") && self.ring.len() > 1 {
-            self.ring.swap(0, 1);
+        if mutant("last_come_first_served")
+            && let Some(second) = self.ring.get_mut(1).and_then(Option::take)
+        {
+            self.len -= 1;
+            return Some(second);
         }
         while let Some(entry) = self.ring.pop_front() {
-            self.front += 1;
+            self.front = self.front.wrapping_add(1);
             if entry.is_some() {
                 self.len -= 1;
                 return entry;
@@ -214,24 +235,27 @@ impl<G> WaitQueue<G> {
 
     /// Claims all who wait.
     pub(in crate::pool) fn claim_all(&mut self) -> Vec<Claimed<G>> {
-        self.front += self.ring.len() as u64;
+        self.front = self.front.wrapping_add(self.ring.len() as u32);
         self.len = 0;
         self.ring.drain(..).flatten().collect()
     }
 
-    /// The node's place in the ring, unless it has been claimed.
+    /// The node's place in the ring, unless it has been claimed. That is where its position says, if it is there: the
+    /// position of a claimed node may have come around meanwhile and be another's.
     fn place_of(&self, node: &Node<G>) -> Option<usize> {
         // SAFETY: INV-4: changes are by the owner, who is calling, and under the lock, which we hold. A granter does
         // not touch the position.
         let position = node.position.with(|position| unsafe { *position });
-        position.checked_sub(self.front).map(|place| place as usize)
+        let place = position.wrapping_sub(self.front) as usize;
+        let present = self.ring.get(place)?.as_ref()?;
+        std::ptr::eq(present.0.as_ptr(), node).then_some(place)
     }
 
     /// Drops what is left of those who left: all of it where nobody waits, and most of it where they are the majority,
     /// so that a storm of cancellations does not make the ring grow.
     fn tidy(&mut self) {
         if self.len == 0 {
-            self.front += self.ring.len() as u64;
+            self.front = self.front.wrapping_add(self.ring.len() as u32);
             self.ring.clear();
         } else if self.ring.len() >= Self::TIDY_FROM && self.ring.len() > 2 * self.len as usize {
             self.ring.retain(Option::is_some);
@@ -239,8 +263,49 @@ impl<G> WaitQueue<G> {
                 // SAFETY: INV-3: in the ring, so it stays.
                 let node = unsafe { entry.0.as_ref() };
                 // SAFETY: INV-4: in the ring, and we hold the lock.
-                node.position.with_mut(|position| unsafe { *position = self.front + offset as u64 });
+                node.position.with_mut(|position| unsafe { *position = self.front.wrapping_add(offset as u32) });
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    fn queued_up<'n>(list: &WaitList<u32>, nodes: impl IntoIterator<Item = &'n Pin<Box<Node<u32>>>>) {
+        nodes.into_iter().for_each(|node| list.lock().enqueue(node.as_ref(), Waker::noop().clone()));
+    }
+
+    #[test]
+    fn positions_come_around() {
+        let list = WaitList::new();
+        list.lock().front = u32::MAX - 1;
+        let nodes = [(); 4].map(|()| Box::pin(Node::new()));
+        queued_up(&list, &nodes);
+        assert_eq!(list.leave(&nodes[2], |_| {}), None, "found beyond the turn");
+        for (value, index) in [(7, 0), (8, 1), (9, 3)] {
+            drop(list.lock().claim_first().expect("somebody waits").grant(value));
+            assert_eq!(nodes[index].take_grant(), Some(value));
+        }
+        assert_eq!(list.lock().front, 2);
+        assert!(list.lock().is_empty());
+    }
+
+    #[test]
+    fn a_claimed_node_does_not_take_the_place_of_another_for_its_own() {
+        let list = WaitList::new();
+        let nodes = [(); 2].map(|()| Box::pin(Node::new()));
+        queued_up(&list, &nodes[..1]);
+        let claimed = list.lock().claim_first().expect("somebody waits");
+        // As after 2^32 more.
+        list.lock().front = 0;
+        queued_up(&list, &nodes[1..]);
+        assert_eq!(list.lock().place_of(&nodes[0]), None);
+        assert_eq!(list.lock().place_of(&nodes[1]), Some(0));
+        drop(claimed.grant(7));
+        assert_eq!(list.leave(&nodes[0], |_| {}), Some(7));
+        assert_eq!(list.leave(&nodes[1], |_| {}), None);
     }
 }
