@@ -14,7 +14,7 @@ use crate::statistics::percentile;
 use crate::subjects::{Floor, Kind, Official, Subject, Wharf};
 use crate::{Failure, arguments};
 
-/// The result of one measurement under load, as it travels from a child process.
+/// The result of one turn, as it travels from a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CellResult {
     pub operations: u64,
@@ -43,34 +43,32 @@ impl TryFrom<Outcome> for CellResult {
     }
 }
 
-/// What a child says when it has done what it was asked for last: to get ready, and then each turn.
-pub const DONE: &str = "done";
+/// What a child says when it is ready.
+pub const READY: &str = "ready";
 
-/// Gets ready, takes a turn for each line of the standard input, and prints one [`CellResult`] at its end.
+/// Gets ready, then takes a turn for each line of the standard input, and prints its [`CellResult`].
 pub fn cell(arguments: &Cell) -> Result<(), Failure> {
-    let result = match arguments.child.subject {
+    match arguments.child.subject {
         Kind::Floor => measure::<Floor>(arguments),
         Kind::Wharf => measure::<Wharf>(arguments),
         Kind::Official => measure::<Official>(arguments),
-    };
-    println!("{}", serde_json::to_string(&result?)?);
-    Ok(())
+    }
 }
 
-fn measure<S: Subject>(Cell { child, turn, warm_up }: &Cell) -> Result<CellResult, Failure> {
+fn measure<S: Subject>(Cell { child, turn, warm_up }: &Cell) -> Result<(), Failure> {
     let runtime = load::runtime(child.workers)?;
     let subject = Arc::new(runtime.block_on(filled::<S>(&child.server, child.connections))?);
     let mut load = Load::prepare(&runtime, &subject, &child.server, child.tasks)?;
     load.warm_up(*warm_up)?;
-    println!("{DONE}");
+    println!("{READY}");
     for asked in io::stdin().lock().lines() {
         asked?;
-        load.turn(*turn)?;
-        println!("{DONE}");
+        let result: CellResult = load.turn(*turn)?.try_into()?;
+        println!("{}", serde_json::to_string(&result)?);
     }
-    let outcome = load.end()?;
+    load.end()?;
     runtime.block_on(subject.close());
-    outcome.try_into()
+    Ok(())
 }
 
 async fn filled<S: Subject>(server: &str, connections: u32) -> Result<S, Failure> {
@@ -117,8 +115,8 @@ fn profile_one<S: Subject>(arguments: &Profile) -> Result<(), Failure> {
         None => {
             let mut load = Load::prepare(&runtime, &subject, &server.address, tasks)?;
             load.warm_up(Duration::from_secs(1))?;
-            load.turn(seconds)?;
-            let result: CellResult = load.end()?.try_into()?;
+            let result: CellResult = load.turn(seconds)?.try_into()?;
+            load.end()?;
             println!("{}", serde_json::to_string(&result)?);
             println!("{:.1} % of the process's CPU time in user space", 100.0 * load::user_share()?);
         }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::Failure;
 use crate::arguments::{CONNECTIONS, Comparison};
-use crate::child::{CellResult, DONE};
+use crate::child::{CellResult, READY};
 use crate::claims;
 use crate::cold_start::{ColdResult, PLAIN_CONNECTIONS};
 use crate::report;
@@ -27,6 +27,8 @@ pub struct Measurements {
 #[derive(Debug, Clone, Serialize)]
 pub struct Measurement<R> {
     pub round: u32,
+    /// Which turn of the round, for those that have several.
+    pub turn: u32,
     pub tasks: u32,
     pub subject: Kind,
     pub connections: u32,
@@ -84,41 +86,38 @@ impl Rounds<'_> {
     fn cells(&self, round: u32, tasks: u32) -> Result<Vec<Measurement<CellResult>>, Failure> {
         let mut competitors = Vec::new();
         for subject in self.in_turn(round) {
-            competitors.push(self.competitor(Measurement {
-                round,
-                tasks,
-                subject,
-                connections: CONNECTIONS,
-                result: (),
-            })?);
+            competitors.push(self.competitor(Asked { round, tasks, subject, connections: CONNECTIONS })?);
         }
-        let turns = self.arguments.seconds.div_duration_f64(self.arguments.turn).ceil() as usize;
+        let turns = self.arguments.seconds.div_duration_f64(self.arguments.turn).ceil() as u32;
+        let mut measured = Vec::new();
         for turn in 0..turns {
-            let first = turn % competitors.len();
+            // Beginning with another one each time, so that none always comes after the same other.
+            let first = turn as usize % competitors.len();
             let (later, sooner) = competitors.split_at_mut(first);
-            sooner.iter_mut().chain(later).try_for_each(Competitor::take_turn)?;
+            for competitor in sooner.iter_mut().chain(later) {
+                let measurement = competitor.take_turn(turn)?;
+                self.record("cell", &measurement)?;
+                measured.push(measurement);
+            }
         }
-        competitors.into_iter().map(|competitor| self.result_of(competitor)).collect()
+        competitors.into_iter().try_for_each(Competitor::end)?;
+        Ok(measured)
     }
 
     /// A child process with a subject that is ready for its first turn.
-    fn competitor(&self, measurement: Measurement<()>) -> Result<Competitor, Failure> {
+    fn competitor(&self, asked: Asked) -> Result<Competitor, Failure> {
         let seconds = |time: Duration| time.as_secs_f64().to_string();
-        let mut command = self.command("cell", &measurement)?;
+        let mut command = self.command("cell", &asked)?;
         command.args(["--turn", &seconds(self.arguments.turn), "--warm-up", &seconds(self.arguments.warm_up)]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("BUG: the child's pipes were asked for".into());
         };
-        let mut competitor = Competitor { measurement, child, input, output: BufReader::new(output) };
-        competitor.until_done()?;
-        Ok(competitor)
-    }
-
-    fn result_of(&self, competitor: Competitor) -> Result<Measurement<CellResult>, Failure> {
-        let measurement = competitor.end()?;
-        self.record("cell", &measurement)?;
-        Ok(measurement)
+        let mut competitor = Competitor { asked, child, input, output: BufReader::new(output) };
+        match competitor.line()?.trim_end() {
+            READY => Ok(competitor),
+            _ => Err(competitor.failed()),
+        }
     }
 
     fn cold_start(&self, round: u32, subject: Kind) -> Result<Measurement<ColdResult>, Failure> {
@@ -127,18 +126,18 @@ impl Rounds<'_> {
             Kind::Wharf | Kind::Official => CONNECTIONS,
         };
         let tasks = self.arguments.cold_tasks;
-        let asked = Measurement { round, tasks, subject, connections, result: () };
+        let asked = Asked { round, tasks, subject, connections };
         let output = self.command("cold-start", &asked)?.stdin(Stdio::null()).output()?;
         if !output.status.success() {
             return Err(asked.failed(output.status));
         }
-        let measurement = asked.with(serde_json::from_slice(&output.stdout)?);
+        let measurement = asked.came_to(0, serde_json::from_slice(&output.stdout)?);
         self.record("cold-start", &measurement)?;
         Ok(measurement)
     }
 
     /// What runs this program's part of a measurement, without that part's own arguments.
-    fn command(&self, mode: &'static str, asked: &Measurement<()>) -> Result<Command, Failure> {
+    fn command(&self, mode: &'static str, asked: &Asked) -> Result<Command, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg(mode)
@@ -165,47 +164,19 @@ impl Rounds<'_> {
     }
 }
 
-/// A child process with a subject that works when it is its turn. It ends with its standard input, so that none is left
-/// behind whatever happens here.
-struct Competitor {
-    measurement: Measurement<()>,
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+/// What a child process is asked to measure.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    round: u32,
+    tasks: u32,
+    subject: Kind,
+    connections: u32,
 }
 
-impl Competitor {
-    fn take_turn(&mut self) -> Result<(), Failure> {
-        // A child that has ended says why by how it ended.
-        if writeln!(self.input).is_err() {
-            return Err(self.measurement.failed(self.child.wait()?));
-        }
-        self.until_done()
-    }
-
-    fn until_done(&mut self) -> Result<(), Failure> {
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        if line.trim_end() == DONE { Ok(()) } else { Err(self.measurement.failed(self.child.wait()?)) }
-    }
-
-    fn end(self) -> Result<Measurement<CellResult>, Failure> {
-        let Self { measurement, mut child, input, mut output } = self;
-        drop(input);
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        let status = child.wait()?;
-        if !status.success() {
-            return Err(measurement.failed(status));
-        }
-        Ok(measurement.with(serde_json::from_str(&line)?))
-    }
-}
-
-impl Measurement<()> {
-    fn with<R>(self, result: R) -> Measurement<R> {
-        let Self { round, tasks, subject, connections, result: () } = self;
-        Measurement { round, tasks, subject, connections, result }
+impl Asked {
+    fn came_to<R>(self, turn: u32, result: R) -> Measurement<R> {
+        let Self { round, tasks, subject, connections } = self;
+        Measurement { round, turn, tasks, subject, connections, result }
     }
 
     fn failed(&self, status: ExitStatus) -> Failure {
@@ -213,22 +184,63 @@ impl Measurement<()> {
     }
 }
 
+/// A child process with a subject that works when it is its turn. It ends with its standard input, so that none is left
+/// behind whatever happens here.
+struct Competitor {
+    asked: Asked,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Competitor {
+    fn take_turn(&mut self, turn: u32) -> Result<Measurement<CellResult>, Failure> {
+        // A child that has ended says why by how it ended.
+        if writeln!(self.input).is_err() {
+            return Err(self.failed());
+        }
+        match self.line()? {
+            line if line.is_empty() => Err(self.failed()),
+            line => Ok(self.asked.came_to(turn, serde_json::from_str(&line)?)),
+        }
+    }
+
+    /// The next line that the child prints; empty if it has ended.
+    fn line(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line)
+    }
+
+    fn end(self) -> Result<(), Failure> {
+        let Self { asked, mut child, input, .. } = self;
+        drop(input);
+        let status = child.wait()?;
+        if status.success() { Ok(()) } else { Err(asked.failed(status)) }
+    }
+
+    /// Why a child that should be running is not.
+    fn failed(&mut self) -> Failure {
+        self.child.wait().map_or_else(Failure::from, |status| self.asked.failed(status))
+    }
+}
+
 impl Measurements {
-    /// The ratios of a subject's values to another's, round by round: what both have met alike, such as a busy
+    /// The ratios of a subject's values to another's, turn by turn: what both have met alike, such as a busy
     /// neighbour, falls out of each.
     pub fn ratios(&self, tasks: u32, value: fn(&CellResult) -> f64, subject: Kind, to: Kind) -> Vec<f64> {
         self.of(tasks, subject)
-            .filter_map(|(round, result)| {
-                let (_, other) = self.of(tasks, to).find(|(other, _)| *other == round)?;
+            .filter_map(|(turn, result)| {
+                let (_, other) = self.of(tasks, to).find(|(other, _)| *other == turn)?;
                 Some(value(result) / value(other))
             })
             .collect()
     }
 
-    /// The rounds of a subject, and what they came to.
-    pub fn of(&self, tasks: u32, subject: Kind) -> impl Iterator<Item = (u32, &CellResult)> {
+    /// The turns of a subject, each by its round and its number there, and what they came to.
+    pub fn of(&self, tasks: u32, subject: Kind) -> impl Iterator<Item = ((u32, u32), &CellResult)> {
         let wanted = move |cell: &&Measurement<CellResult>| cell.tasks == tasks && cell.subject == subject;
-        self.cells.iter().filter(wanted).map(|cell| (cell.round, &cell.result))
+        self.cells.iter().filter(wanted).map(|cell| ((cell.round, cell.turn), &cell.result))
     }
 
     /// A subject's cold starts.

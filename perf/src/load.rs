@@ -1,8 +1,8 @@
 //! Tasks that run operations one after the other, and what that costs.
 
 use std::mem;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -15,16 +15,16 @@ use crate::Failure;
 use crate::observer::Observer;
 use crate::subjects::Subject;
 
-/// What a load came to, all its turns together.
-#[derive(Debug, Default)]
+/// What a turn came to.
+#[derive(Debug)]
 pub struct Outcome {
-    /// How long each operation took that ended during a measurement, in nanoseconds, in no order.
+    /// How long each operation took that ended during the measurement, in nanoseconds, in no order.
     pub latencies: Vec<u64>,
-    /// How long the measurements took.
+    /// How long the measurement took.
     pub elapsed: Duration,
     /// The CPU time of this process meanwhile, in user space and in the kernel.
     pub cpu: Duration,
-    /// How many connections the server accepted during the turns.
+    /// How many connections the server accepted during the turn.
     pub opened: i64,
 }
 
@@ -41,8 +41,7 @@ pub struct Load<'r> {
     runtime: &'r Runtime,
     observer: Observer,
     gate: Arc<Gate>,
-    running: Vec<JoinHandle<Result<Vec<u64>, Failure>>>,
-    so_far: Outcome,
+    running: Vec<JoinHandle<Result<(), Failure>>>,
 }
 
 impl<'r> Load<'r> {
@@ -56,7 +55,7 @@ impl<'r> Load<'r> {
         let observer = runtime.block_on(Observer::connect(server))?;
         let gate = Arc::new(Gate::new(tasks));
         let running = (0..tasks).map(|_| runtime.spawn(take_part(subject.clone(), gate.clone()))).collect();
-        Ok(Self { runtime, observer, gate, running, so_far: Outcome::default() })
+        Ok(Self { runtime, observer, gate, running })
     }
 
     /// Runs for as long as `interval` at least, and until no connection was opened for so long.
@@ -75,25 +74,24 @@ impl<'r> Load<'r> {
 
     /// Measures for as long as `interval`, amid full load: from when each task has ended an operation. Those count
     /// that end within.
-    pub fn turn(&mut self, interval: Duration) -> Result<(), Failure> {
+    pub fn turn(&mut self, interval: Duration) -> Result<Outcome, Failure> {
         let before = self.runtime.block_on(self.observer.connections())?;
         self.resume()?;
         let (began, cpu_before) = (Instant::now(), cpu_time()?);
         self.gate.set(Phase::Measuring);
         std::thread::sleep(interval);
         self.gate.set(Phase::Resting);
-        self.so_far.elapsed += began.elapsed();
-        self.so_far.cpu += cpu_time()?.saturating_sub(cpu_before);
+        let (elapsed, cpu) = (began.elapsed(), cpu_time()?.saturating_sub(cpu_before));
         self.rest()?;
-        self.so_far.opened += self.runtime.block_on(self.observer.connections())?.created - before.created;
-        Ok(())
+        let opened = self.runtime.block_on(self.observer.connections())?.created - before.created;
+        let latencies = mem::take(&mut *self.gate.latencies.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Outcome { latencies, elapsed, cpu, opened })
     }
 
     /// Ends the tasks.
-    pub fn end(mut self) -> Result<Outcome, Failure> {
+    pub fn end(self) -> Result<(), Failure> {
         self.gate.set(Phase::Over);
-        self.so_far.latencies = self.runtime.block_on(join(self.running))?.concat();
-        Ok(self.so_far)
+        self.runtime.block_on(join(self.running)).map(drop)
     }
 
     /// Lets the tasks run, and returns when each has ended an operation.
@@ -146,6 +144,8 @@ struct Gate {
     resting: AtomicU32,
     has_failed: AtomicBool,
     all_counted: Notify,
+    /// Those of the operations that were measured, once their tasks have come to rest.
+    latencies: Mutex<Vec<u64>>,
 }
 
 impl Gate {
@@ -158,6 +158,7 @@ impl Gate {
             resting: AtomicU32::new(0),
             has_failed: AtomicBool::new(false),
             all_counted: Notify::new(),
+            latencies: Mutex::new(Vec::new()),
         }
     }
 
@@ -189,18 +190,18 @@ impl Gate {
     }
 }
 
-async fn take_part<S: Subject>(subject: Arc<S>, gate: Arc<Gate>) -> Result<Vec<u64>, Failure> {
-    let mut latencies = Vec::new();
-    let outcome = ping_in_turns(&*subject, &gate, &mut latencies).await;
+async fn take_part<S: Subject>(subject: Arc<S>, gate: Arc<Gate>) -> Result<(), Failure> {
+    let outcome = ping_in_turns(&*subject, &gate).await;
     if outcome.is_err() {
         gate.has_failed.store(true, Ordering::Relaxed);
         gate.all_counted.notify_one();
     }
-    outcome.map(|()| latencies)
+    outcome
 }
 
-async fn ping_in_turns<S: Subject>(subject: &S, gate: &Gate, latencies: &mut Vec<u64>) -> Result<(), Failure> {
+async fn ping_in_turns<S: Subject>(subject: &S, gate: &Gate) -> Result<(), Failure> {
     let mut announced = gate.announced.subscribe();
+    let mut latencies = Vec::new();
     while *announced.wait_for(|phase| *phase != Phase::Resting).await? != Phase::Over {
         let mut began = Instant::now();
         let mut is_first = true;
@@ -217,6 +218,7 @@ async fn ping_in_turns<S: Subject>(subject: &S, gate: &Gate, latencies: &mut Vec
             }
             began = ended;
         }
+        gate.latencies.lock().unwrap_or_else(PoisonError::into_inner).append(&mut latencies);
         gate.count(&gate.resting);
     }
     Ok(())

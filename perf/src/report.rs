@@ -4,7 +4,7 @@ use crate::arguments::Comparison;
 use crate::child::CellResult;
 use crate::cold_start::{self, ColdResult};
 use crate::comparison::Measurements;
-use crate::statistics::{median, range};
+use crate::statistics::{median, quartiles, range};
 use crate::subjects::Kind;
 
 /// What is asked of a measurement under load.
@@ -26,8 +26,11 @@ pub const COLD_OPENED: fn(&ColdResult) -> f64 = |start| start.opened as f64;
 
 /// Prints everything but the claims.
 pub fn print(arguments: &Comparison, measurements: &Measurements) {
-    println!("Medians of {} rounds. In brackets: the ratio to the floor in the same round,", arguments.rounds);
-    println!("its median, and its least and greatest value.");
+    println!(
+        "Medians of all turns of {} rounds. In brackets: the ratio to the floor in the same turn,",
+        arguments.rounds
+    );
+    println!("its median and its quartiles.");
     for &tasks in &arguments.tasks {
         print_load(arguments, measurements, tasks);
     }
@@ -46,9 +49,9 @@ fn print_load(arguments: &Comparison, measurements: &Measurements, tasks: u32) {
         for &subject in &arguments.subjects {
             let values: Vec<_> = measurements.of(tasks, subject).map(|(_, cell)| value(cell)).collect();
             let ratios = measurements.ratios(tasks, value, subject, Kind::Floor);
-            let compared = match (median(&ratios), range(&ratios)) {
-                (Some(ratio), Some((least, greatest))) if subject != Kind::Floor => {
-                    format!("{} [{ratio:.3}, {least:.3} to {greatest:.3}]", plainly(median(&values)))
+            let compared = match (median(&ratios), quartiles(&ratios)) {
+                (Some(ratio), Some((lower, upper))) if subject != Kind::Floor => {
+                    format!("{} [{ratio:.3}, {lower:.3} to {upper:.3}]", plainly(median(&values)))
                 }
                 _ => plainly(median(&values)),
             };

@@ -19,6 +19,14 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
+/// The values below which a quarter and three quarters of all lie.
+pub fn quartiles(values: &[f64]) -> Option<(f64, f64)> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    Some((sorted[last / 4], sorted[last - last / 4]))
+}
+
 /// The least and the greatest.
 pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     let least = values.iter().copied().reduce(f64::min)?;
@@ -46,5 +54,12 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
         assert_eq!(range(&[2.0, 1.0, 3.0]), Some((1.0, 3.0)));
+    }
+
+    #[test]
+    fn half_of_the_values_are_between_the_quartiles() {
+        assert_eq!(quartiles(&[5.0, 4.0, 3.0, 2.0, 1.0]), Some((2.0, 4.0)));
+        assert_eq!(quartiles(&[7.0]), Some((7.0, 7.0)));
+        assert_eq!(quartiles(&[]), None);
     }
 }
