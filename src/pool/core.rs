@@ -342,12 +342,18 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// Emits an event, which is only built if somebody listens. For callers that hold no lock.
-    #[inline]
+    #[inline(always)]
     pub(super) fn emit(&self, event: impl FnOnce() -> PoolEvent) {
+        // As a call of its own, this question would be all that a check-out calls.
         if self.host.listens() {
-            self.host.emit(event());
-            self.host.deliver();
+            self.emit_to_listeners(event);
         }
+    }
+
+    #[cold]
+    fn emit_to_listeners(&self, event: impl FnOnce() -> PoolEvent) {
+        self.host.emit(event());
+        self.host.deliver();
     }
 
     /// Emits an event where none may be delivered, as under the ledger's lock. The caller asks for delivery later.

@@ -102,7 +102,8 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     /// Whether the connection belongs to a service that was cleared since.
     #[inline]
     pub(super) fn is_stale_member(&self) -> bool {
-        self.core().options.load_balanced
+        self.core().vetting
+            && self.core().options.load_balanced
             && self.record(|record| record.membership.as_ref().is_some_and(|membership| membership.is_stale()))
     }
 
@@ -115,14 +116,14 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     ///
     /// The push, or the grant, is the last thing done: from then on the connection belongs to others, who may close it
     /// and the pool, and free the core.
-    #[inline]
+    #[inline(always)] // Into the one drop that is hot, which is a call already.
     pub(super) fn make_available(self) {
         let core = self.core();
         self.put_on(core.shard(core.host.shard_hint()));
     }
 
     /// As [`Held::make_available`], on a shard of the caller's choice.
-    #[inline]
+    #[inline(always)]
     pub(super) fn put_on(self, shard: &Shard) {
         let core = self.core();
         let generation = self.generation();
@@ -218,7 +219,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     #[inline]
     pub(super) fn touch(&self) {
         let core = self.core();
-        if !core.options.max_idle_time.is_zero() {
+        if core.vetting && !core.options.max_idle_time.is_zero() {
             self.slot().set_since(core.host.now().duration_since(core.epoch));
         }
     }

@@ -387,7 +387,7 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
         let held = self.0;
         let core = held.core();
         core.emit(|| PoolEvent::ConnectionCheckedIn { address: core.address.clone(), connection_id: held.id() });
-        if core.options.load_balanced {
+        if core.vetting && core.options.load_balanced {
             self.pin_to(Purpose::Operation);
         }
         let closed_on_panic = ClosedOnPanic(held);
