@@ -21,8 +21,8 @@
 //! - [`Command`]: a command with a time limit, document sequences, a stream of replies, or no reply at all.
 //! - [`telemetry`]: what to do with a pool's events.
 //!
-//! [`Establish`] is how to pool connections of another kind, and [`pool`] how it all works. `GUIDE.md` beside the README
-//! has what belongs around a pool: a monitor, retries, cursors, transactions, sizes, new certificates.
+//! [`Establish`] is how to pool connections of another kind, and [`pool`] how it all works. The [`guide`] has what belongs
+//! around a pool: a monitor, retries, cursors, transactions, sizes, new certificates.
 //!
 //! # What to know first
 //!
@@ -95,7 +95,6 @@ pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The guide's examples, compiled.
-#[cfg(all(doctest, not(loom)))]
-#[doc = include_str!("../GUIDE.md")]
-struct Guide;
+#[cfg(not(loom))]
+#[doc = include_str!("guide.md")]
+pub mod guide {}
