@@ -17,7 +17,7 @@
 //!
 //! # How long it takes
 //!
-//! About four minutes on two cores. `WHARF_BENCH_SECONDS` asks for another length, in seconds; criterion's `--quick`
+//! About six minutes on two cores. `WHARF_BENCH_SECONDS` asks for another length, in seconds; criterion's `--quick`
 //! is the same as 60, and makes criterion itself stop early. A filter, as in `cargo bench --bench pool -- hit`, applies
 //! to criterion's groups as a regular expression and to the rounds as a part of "case/subject". `cargo test --benches`
 //! runs every case once, to see that it works.
@@ -268,12 +268,13 @@ impl Arguments {
 
     fn plan(&self) -> Plan {
         Plan {
-            rounds: if self.seconds < Self::USUAL_SECONDS { 5 } else { 7 },
-            slice: self.scaled(Duration::from_millis(250)),
+            rounds: 9,
+            turns: 3,
+            slice: self.scaled(Duration::from_millis(60)),
             load: Length {
-                warm_up: self.scaled(Duration::from_millis(100)),
-                measured: self.scaled(Duration::from_millis(500)),
-                wind_down: Duration::from_millis(500),
+                warm_up: self.scaled(Duration::from_millis(40)),
+                measured: self.scaled(Duration::from_millis(120)),
+                wind_down: Duration::from_millis(200),
             },
         }
     }

@@ -1,9 +1,9 @@
 //! Interleaved rounds, and the tables of medians and ratios that come out of them.
 //!
 //! A single measurement of two threads means little on a small machine: it lands in one of two regimes, depending on
-//! how the threads' cache lines bounce, and stays there. So every case is measured in rounds, the subjects one after the
-//! other in each (A B C, A B C, …), each time with a fresh pool on fresh threads, and the medians are compared. Whatever
-//! slows the machine down for a while then slows all subjects down.
+//! how the threads' cache lines bounce, and stays there. So every case is measured in rounds, each with fresh pools on
+//! fresh threads, and in each round the subjects take short turns (A B C, A B C, …). The medians of all turns are
+//! compared. Whatever slows the machine down for a while then slows all subjects down.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,8 +19,11 @@ use crate::{Case, Entry};
 #[derive(Clone, Copy)]
 pub struct Plan {
     pub rounds: usize,
-    /// Of the wall clock, for a case that times an operation, preparations included.
+    /// How many turns each subject has in each case of a round.
+    pub turns: usize,
+    /// How long a turn takes by the wall clock in a case that times an operation, preparations included.
     pub slice: Duration,
+    /// How long one takes in a saturated case.
     pub load: Length,
 }
 
@@ -32,14 +35,17 @@ pub fn run(entries: &[Entry], plan: &Plan, filter: Option<&str>) -> Sheet {
     for round in 1..=plan.rounds {
         eprintln!("round {round} of {}", plan.rounds);
         for case in Case::ALL {
-            for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(case.name(), entry)) {
-                if let Some(prepare) = entry.run(case) {
-                    let nanos = per_operation(&mut prepare(), plan.slice);
-                    sheet.note(case.name(), "ns per operation", column, nanos);
+            let taking_part = entries.iter().enumerate().filter(|(_, entry)| wanted(case.name(), entry));
+            let mut timed: Vec<_> = taking_part
+                .filter_map(|(column, entry)| Some((column, Timed::prepare(entry.run(case)?(), plan.slice))))
+                .collect();
+            for _ in 0..plan.turns {
+                for (column, timed) in &mut timed {
+                    sheet.note(case.name(), "ns per operation", *column, timed.turn(plan.slice));
                 }
             }
         }
-        for load in LOADS {
+        for (load, _) in LOADS.into_iter().flat_map(|load| (0..plan.turns).map(move |turn| (load, turn))) {
             for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(load.name, entry)) {
                 if let Some(throughput) = entry.throughput {
                     let outcome = throughput(load, plan.load);
@@ -62,25 +68,37 @@ pub fn run(entries: &[Entry], plan: &Plan, filter: Option<&str>) -> Sheet {
     sheet
 }
 
-/// Nanoseconds per operation, from as many as fit into the slice.
-fn per_operation(run: &mut Run, slice: Duration) -> f64 {
-    // Doubling finds the batch whose operations take a tenth of the slice, and warms up. Operations whose preparations
-    // are dear reach the other bound first; it is no use as the only one, or the batches of operations in several tasks
-    // would be sized by what it takes to start the tasks.
-    let mut batch = 1;
-    loop {
-        let start = Instant::now();
-        if run(batch) * 10 >= slice || start.elapsed() >= slice {
-            break;
+/// A case that times an operation, ready for its turns.
+struct Timed {
+    run: Run,
+    /// How many operations are timed together.
+    batch: u64,
+}
+
+impl Timed {
+    /// Doubling finds the batch whose operations take a tenth of the slice, and warms up. Operations whose preparations
+    /// are dear reach the other bound first; it is no use as the only one, or the batches of operations in several tasks
+    /// would be sized by what it takes to start the tasks.
+    fn prepare(mut run: Run, slice: Duration) -> Self {
+        let mut batch = 1;
+        loop {
+            let start = Instant::now();
+            if run(batch) * 10 >= slice || start.elapsed() >= slice {
+                return Self { run, batch };
+            }
+            batch *= 2;
         }
-        batch *= 2;
     }
-    let (start, mut taken, mut done) = (Instant::now(), Duration::ZERO, 0);
-    while done == 0 || start.elapsed() < slice {
-        taken += run(batch);
-        done += batch;
+
+    /// Nanoseconds per operation, from as many as fit into the slice.
+    fn turn(&mut self, slice: Duration) -> f64 {
+        let (start, mut taken, mut done) = (Instant::now(), Duration::ZERO, 0);
+        while done == 0 || start.elapsed() < slice {
+            taken += (self.run)(self.batch);
+            done += self.batch;
+        }
+        taken.as_nanos() as f64 / done as f64
     }
-    taken.as_nanos() as f64 / done as f64
 }
 
 /// What the rounds measured.
@@ -92,7 +110,7 @@ pub struct Sheet {
 struct Row {
     case: &'static str,
     what: &'static str,
-    /// For each subject, one value per round; none if it does not take part.
+    /// For each subject, one value per turn; none if it does not take part.
     values: Vec<Vec<f64>>,
 }
 
@@ -112,7 +130,7 @@ impl Sheet {
 
     /// Prints the medians, and the ratios of those that are times.
     pub fn print(&self) {
-        println!("\nMedians of the rounds");
+        println!("\nMedians of the turns");
         self.print_table(|row, column| row.median(column).map(plainly));
         println!("\nRatios of the medians: times the baseline's time, so more than 1 is slower (* marks the baseline)");
         self.print_table(|row, column| {
