@@ -4,7 +4,7 @@
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --release --test loom
 //! ```
 //!
-//! takes two minutes on two cores, negative controls included. `-- --nocapture` shows each model's bound and
+//! takes three to four minutes on two cores, negative controls included. `-- --nocapture` shows each model's bound and
 //! number of executions, and for each mutant how it was caught. `WHARF_LOOM_BOUND=4` (or `none`) replaces the bounds of
 //! the bounded models.
 //!
