@@ -45,7 +45,7 @@ pub fn run(entries: &[Entry], plan: &Plan, filter: Option<&str>) -> Sheet {
                 }
             }
         }
-        for (load, _) in LOADS.into_iter().flat_map(|load| (0..plan.turns).map(move |turn| (load, turn))) {
+        for load in LOADS.into_iter().flat_map(|load| std::iter::repeat_n(load, plan.turns)) {
             for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(load.name, entry)) {
                 if let Some(throughput) = entry.throughput {
                     let outcome = throughput(load, plan.load);

@@ -69,7 +69,9 @@ impl<'r> Load<'r> {
                 break;
             }
         }
-        self.rest()
+        // The tasks end the operations that they are in.
+        self.gate.set(Phase::Resting);
+        self.until_all(|gate| &gate.resting)
     }
 
     /// Measures for as long as `interval`, amid full load: from when each task has ended an operation. Those count
@@ -82,7 +84,7 @@ impl<'r> Load<'r> {
         std::thread::sleep(interval);
         self.gate.set(Phase::Resting);
         let (elapsed, cpu) = (began.elapsed(), cpu_time()?.saturating_sub(cpu_before));
-        self.rest()?;
+        self.until_all(|gate| &gate.resting)?;
         let opened = self.runtime.block_on(self.observer.connections())?.created - before.created;
         let latencies = mem::take(&mut *self.gate.latencies.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(Outcome { latencies, elapsed, cpu, opened })
@@ -100,12 +102,6 @@ impl<'r> Load<'r> {
         self.gate.resting.store(0, Ordering::Relaxed);
         self.gate.set(Phase::Running);
         self.until_all(|gate| &gate.moving)
-    }
-
-    /// Lets the tasks end the operations they are in, and returns when all have.
-    fn rest(&mut self) -> Result<(), Failure> {
-        self.gate.set(Phase::Resting);
-        self.until_all(|gate| &gate.resting)
     }
 
     fn until_all(&mut self, counted: fn(&Gate) -> &AtomicU32) -> Result<(), Failure> {

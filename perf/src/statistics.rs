@@ -9,8 +9,7 @@ pub fn percentile(values: &mut [u64], share: f64) -> Option<u64> {
 
 /// The value in the middle, or between the two in the middle.
 pub fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
+    let sorted = sorted(values);
     let middle = sorted.len() / 2;
     match sorted.len() {
         0 => None,
@@ -21,10 +20,15 @@ pub fn median(values: &[f64]) -> Option<f64> {
 
 /// The values below which a quarter and three quarters of all lie.
 pub fn quartiles(values: &[f64]) -> Option<(f64, f64)> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
+    let sorted = sorted(values);
     let last = sorted.len().checked_sub(1)?;
     Some((sorted[last / 4], sorted[last - last / 4]))
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted
 }
 
 /// The least and the greatest.

@@ -130,10 +130,10 @@ impl Connection<Endpoint> {
             return Box::pin(self.run(Command::new(database, command))).await;
         }
         let completed = match self.begin(&Command::new(database, command), MaxTime::NONE) {
-            Ok(()) => match self.until_interrupted(EndpointConnection::poll_finish).await {
-                Some(completed) => completed,
-                None => return Err(self.interrupted().into()),
-            },
+            Ok(()) => {
+                let completed = self.until_interrupted(EndpointConnection::poll_finish).await;
+                completed.ok_or_else(|| self.interrupted())?
+            }
             Err(failure) => Err(failure),
         };
         match completed.and_then(|()| self.outcome(Limit::Unset)) {
@@ -168,10 +168,10 @@ impl Connection<Endpoint> {
             Box::pin(self.interruptible(async |connection| connection.complete_in_time(&command, limit).await)).await?
         } else {
             match self.begin(&command, MaxTime::NONE) {
-                Ok(()) => match self.until_interrupted(EndpointConnection::poll_finish).await {
-                    Some(completed) => completed,
-                    None => return Err(self.interrupted().into()),
-                },
+                Ok(()) => {
+                    let completed = self.until_interrupted(EndpointConnection::poll_finish).await;
+                    completed.ok_or_else(|| self.interrupted())?
+                }
                 Err(failure) => Err(failure),
             }
         };
