@@ -1,6 +1,7 @@
 //! Orderings 6 and 8: what a clear and a close reach, what they announce, and when.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use loom::thread;
@@ -136,19 +137,22 @@ fn a_clear_of_a_paused_pool_emits_nothing() {
     });
 }
 
+/// Clears with interruption, makes the pool ready again, and only then interrupts.
+fn interrupting_clear(pool: &Arc<Pool>) -> impl FnOnce() + use<> {
+    let pool = pool.clone();
+    move || {
+        pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
+        pool.ready();
+        pool.run();
+    }
+}
+
 #[test]
 fn an_interruption_reaches_exactly_the_generations_before_its_clear() {
     model("an_interruption_reaches_exactly_the_generations_before_its_clear", Some(3), || {
         let pool = unheard(options(2, 1));
         let old = leased(&pool);
-        let clears = thread::spawn({
-            let pool = pool.clone();
-            move || {
-                pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
-                pool.ready();
-                pool.run();
-            }
-        });
+        let clears = thread::spawn(interrupting_clear(&pool));
         let place = match poll(&mut waiter(&pool)) {
             Some(wharf::pool::Grant::Place(place)) => place.create().ok(),
             _ => None,
@@ -198,14 +202,7 @@ fn a_slot_is_watched_anew_only_after_its_last_waker_was_taken() {
         let mut context = Context::from_waker(Waker::noop());
         let (_, mut interruption) = lease.interruptible();
         assert!(interruption.poll(&mut context).is_pending(), "nobody interrupts yet");
-        let clears = thread::spawn({
-            let pool = pool.clone();
-            move || {
-                pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
-                pool.ready();
-                pool.run();
-            }
-        });
+        let clears = thread::spawn(interrupting_clear(&pool));
         drop(interruption);
         check_in(lease);
         // The next connection has the same slot, and if the pool is ready again, nothing to do with that clear.

@@ -240,10 +240,9 @@ impl<C> Slot<C> {
             })
             .map(Stamp::unpack)
             .ok()?;
-        // SAFETY: INV-6: we took the mark away.
-        let waker = before.watched.then(|| self.waker.with_mut(|waker| unsafe { (*waker).take() }));
+        let waker = self.waker_left_by(before);
         drop(interrupting);
-        waker.flatten()
+        waker
     }
 
     /// Completes when the connection is interrupted. By the owner.
@@ -259,19 +258,19 @@ impl<C> Slot<C> {
             Some(present) if present.will_wake(context.waker()) => present,
             _ => context.waker().clone(),
         };
-        if self.watch(waker).interrupted { Poll::Ready(()) } else { Poll::Pending }
+        if self.watch(waker) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Leaves whom to wake. By the owner, who has left nobody. Returns the stamp as it was.
+    /// Leaves whom to wake. By the owner, who has left nobody. Returns whether the connection is interrupted already.
     #[inline]
-    fn watch(&self, waker: Waker) -> Stamp {
+    fn watch(&self, waker: Waker) -> bool {
         // SAFETY: INV-6: not watched, and so the owner's; whoever sets the mark of interruption now finds no watch.
         self.waker.with_mut(|present| unsafe { *present = Some(waker) });
         // ORD: AcqRel; the Release pairs with the Acquire in `interrupt` and publishes the waker, the Acquire is that of
         // `stamp`.
         let order = unless_mutant("watch_publishes_nothing", Ordering::AcqRel);
         let before = Stamp::unpack(self.stamp.fetch_or(Stamp::WATCHED, order));
-        Stamp { interrupted: before.interrupted && !mutant("mark_not_looked_at_again"), ..before }
+        before.interrupted && !mutant("mark_not_looked_at_again")
     }
 
     /// Forgets whom an interruption would wake. By the owner, who drops it outside of all locks.
@@ -282,7 +281,13 @@ impl<C> Slot<C> {
         if before.interrupted {
             self.await_interrupter();
         }
-        // SAFETY: INV-6: we took the mark away.
+        self.waker_left_by(before)
+    }
+
+    /// Takes the waker, if there was one. By whoever has taken the mark `watched` away; `before` is the stamp until then.
+    #[inline]
+    fn waker_left_by(&self, before: Stamp) -> Option<Waker> {
+        // SAFETY: INV-6: the caller took the mark away.
         before.watched.then(|| self.waker.with_mut(|waker| unsafe { (*waker).take() })).flatten()
     }
 
