@@ -2,8 +2,13 @@
 //!
 //! A single measurement of two threads means little on a small machine: it lands in one of two regimes, depending on
 //! how the threads' cache lines bounce, and stays there. So every case is measured in rounds, each with fresh pools on
-//! fresh threads, and in each round the subjects take short turns (A B C, A B C, …). The medians of all turns are
-//! compared. Whatever slows the machine down for a while then slows all subjects down.
+//! fresh threads, and in each round the subjects take short turns (A B C, A B C, …). Each turn is compared with the
+//! baseline's turn beside it, and the medians of these ratios count. Whatever slows the machine down for a while then
+//! slows all subjects down.
+//!
+//! Virtual machines have levels, too, by where the host puts their processors: two that share a physical core make two
+//! threads at best 1.6 times as fast as one, and two that are far apart make every shared line dear. The floor, whose
+//! threads share nothing, tells which level it was: see the row of its speed-up.
 
 use std::fs;
 use std::path::PathBuf;
@@ -60,11 +65,13 @@ pub fn run(entries: &[Entry], plan: &Plan, filter: Option<&str>) -> Sheet {
                     sheet.note(load.name, "wait p50, us", column, outcome.p50);
                     sheet.note(load.name, "wait p99, us", column, outcome.p99);
                     sheet.note(load.name, "wait p999, us", column, outcome.p999);
+                    sheet.note(load.name, "wait p99 / p50", column, outcome.p99 / outcome.p50);
                     sheet.note(load.name, "overtakes per 1,000", column, outcome.overtakes_per_thousand);
                 }
             }
         }
     }
+    sheet.note_speed_up(Case::Hit1Task, Case::Hit2Tasks);
     sheet
 }
 
@@ -128,11 +135,22 @@ impl Sheet {
         self.rows[at].values[column].push(value);
     }
 
+    /// How much faster each subject is in one case than in another: what the second core is worth.
+    fn note_speed_up(&mut self, one: Case, two: Case) {
+        let values = |case: Case| self.rows.iter().find(|row| row.case == case.name()).map(|row| row.values.clone());
+        let (Some(slow), Some(fast)) = (values(one), values(two)) else { return };
+        for (column, (slow, fast)) in slow.into_iter().zip(fast).enumerate() {
+            for (slow, fast) in slow.into_iter().zip(fast) {
+                self.note(two.name(), "speed-up", column, slow / fast);
+            }
+        }
+    }
+
     /// Prints the medians, and the ratios of those that are times.
     pub fn print(&self) {
         println!("\nMedians of the turns");
         self.print_table(|row, column| row.median(column).map(plainly));
-        println!("\nRatios of the medians: times the baseline's time, so more than 1 is slower (* marks the baseline)");
+        println!("\nTimes the baseline's time, so more than 1 is slower (medians of the turns' ratios; * is the baseline)");
         self.print_table(|row, column| {
             let ratio = self.ratio(row, column)?;
             Some(if self.baseline(row) == Some(column) { "*".to_owned() } else { plainly(ratio) })
@@ -182,10 +200,10 @@ impl Sheet {
         BASELINES.into_iter().filter_map(column).find(|&column| !row.values[column].is_empty())
     }
 
-    /// The subject's median over the baseline's, for times.
+    /// The median of the subject's turns, each over the baseline's turn beside it, for times.
     fn ratio(&self, row: &Row, column: usize) -> Option<f64> {
-        let baseline = row.median(self.baseline(row)?)?;
-        let ratio = row.median(column)? / baseline;
+        let turns = row.values[column].iter().zip(&row.values[self.baseline(row)?]);
+        let ratio = median(turns.map(|(value, baseline)| value / baseline).collect())?;
         (row.is_time() && ratio.is_finite()).then_some(ratio)
     }
 
@@ -207,18 +225,21 @@ impl Sheet {
 
 impl Row {
     fn median(&self, column: usize) -> Option<f64> {
-        let mut values = self.values[column].clone();
-        values.sort_unstable_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        match values.len() {
-            0 => None,
-            odd if odd % 2 == 1 => Some(values[middle]),
-            _ => Some((values[middle - 1] + values[middle]) / 2.0),
-        }
+        median(self.values[column].clone())
     }
 
     fn is_time(&self) -> bool {
         self.what.starts_with("ns") || self.what.ends_with("us")
+    }
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
     }
 }
 
