@@ -14,22 +14,22 @@ pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 /// A check-out did not yield a connection.
 ///
 /// The messages of the first three are the CMAP specification's ("Connection Pool Errors").
+///
+/// What is in it is boxed, so that a check-out's result has two words, which come back in registers: a larger one was a
+/// tenth of a check-out that succeeds.
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum CheckOutError {
     /// `PoolClosedError`: the pool was closed. Not retryable on this pool.
-    #[error("Attempted to check out a connection from closed connection pool")]
-    PoolClosed {
-        /// The pool's address.
-        address: Arc<str>,
-    },
+    #[error(transparent)]
+    PoolClosed(Box<PoolClosed>),
     /// `PoolClearedError`: the pool is paused, or was cleared during the check-out. Retryable, and no statement about
     /// the server's state by itself.
     #[error(transparent)]
-    PoolCleared(#[from] PoolCleared),
+    PoolCleared(Box<PoolCleared>),
     /// `WaitQueueTimeoutError`: no connection came free in time. Not a statement about the server's state.
     #[error(transparent)]
-    WaitQueueTimeout(#[from] WaitQueueTimeout),
+    WaitQueueTimeout(Box<WaitQueueTimeout>),
     /// The connection that this check-out opened could not be established.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
@@ -40,7 +40,7 @@ impl CheckOutError {
     #[must_use]
     pub fn reason(&self) -> CheckOutFailedReason {
         match self {
-            Self::PoolClosed { .. } => CheckOutFailedReason::PoolClosed,
+            Self::PoolClosed(_) => CheckOutFailedReason::PoolClosed,
             Self::WaitQueueTimeout(_) => CheckOutFailedReason::Timeout,
             Self::PoolCleared(_) | Self::Connection(_) => CheckOutFailedReason::ConnectionError,
         }
@@ -51,7 +51,7 @@ impl CheckOutError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::PoolClosed { .. } | Self::WaitQueueTimeout(_) => false,
+            Self::PoolClosed(_) | Self::WaitQueueTimeout(_) => false,
             Self::PoolCleared(_) => true,
             Self::Connection(error) => error.labels().contains(Labels::RETRYABLE),
         }
@@ -61,12 +61,38 @@ impl CheckOutError {
     #[must_use]
     pub fn address(&self) -> &str {
         match self {
-            Self::PoolClosed { address } => address,
+            Self::PoolClosed(error) => &error.address,
             Self::PoolCleared(error) => &error.address,
             Self::WaitQueueTimeout(error) => &error.address,
             Self::Connection(error) => error.address(),
         }
     }
+}
+
+impl From<PoolClosed> for CheckOutError {
+    fn from(error: PoolClosed) -> Self {
+        Self::PoolClosed(Box::new(error))
+    }
+}
+
+impl From<PoolCleared> for CheckOutError {
+    fn from(error: PoolCleared) -> Self {
+        Self::PoolCleared(Box::new(error))
+    }
+}
+
+impl From<WaitQueueTimeout> for CheckOutError {
+    fn from(error: WaitQueueTimeout) -> Self {
+        Self::WaitQueueTimeout(Box::new(error))
+    }
+}
+
+/// `PoolClosedError`: a check-out failed because the pool was closed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("Attempted to check out a connection from closed connection pool")]
+pub struct PoolClosed {
+    /// The pool's address.
+    pub address: Arc<str>,
 }
 
 /// `PoolClearedError`: an operation failed because the pool was cleared. Always retryable.

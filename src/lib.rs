@@ -62,7 +62,7 @@ pub use endpoint::{Command, CommandError, CommandFailure, Endpoint, EndpointConn
 #[doc(inline)]
 pub use error::{
     Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, PoolCleared,
-    Stage, WaitQueueTimeout,
+    PoolClosed, Stage, WaitQueueTimeout,
 };
 #[doc(inline)]
 pub use event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};

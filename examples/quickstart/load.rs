@@ -142,7 +142,7 @@ async fn work(pool: Pool<Endpoint>, number: u32, stop: Arc<AtomicBool>, recorder
 
 fn check_out_error(error: &CheckOutError) -> &'static str {
     match error {
-        CheckOutError::PoolClosed { .. } => "check-out: the pool is closed",
+        CheckOutError::PoolClosed(_) => "check-out: the pool is closed",
         CheckOutError::PoolCleared(_) => "check-out: the pool was cleared",
         CheckOutError::WaitQueueTimeout(_) => "check-out: no connection in time",
         CheckOutError::Connection(_) => "check-out: connection not established",

@@ -262,7 +262,7 @@ pub fn service_id(number: &Value) -> ObjectId {
 
 fn to_json(error: &CheckOutError) -> Failed {
     let kind = match error {
-        CheckOutError::PoolClosed { .. } => "PoolClosedError",
+        CheckOutError::PoolClosed(_) => "PoolClosedError",
         CheckOutError::PoolCleared(_) => "PoolClearedError",
         CheckOutError::WaitQueueTimeout(_) => "WaitQueueTimeoutError",
         _ => "ConnectionError",

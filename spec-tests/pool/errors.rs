@@ -133,7 +133,8 @@ async fn a_cleared_pool_says_why() {
             error.to_string(),
             "Connection pool for mock:27017 was cleared because another operation failed with: the server hung up"
         );
-        let CheckOutError::PoolCleared(PoolCleared { cause, interrupted, .. }) = &error else { panic!("{error:?}") };
+        let CheckOutError::PoolCleared(refused) = &error else { panic!("{error:?}") };
+        let PoolCleared { cause, interrupted, .. } = &**refused;
         assert!(!interrupted);
         assert!(cause.as_ref().unwrap().is::<io::Error>());
         assert_eq!(error.source().unwrap().to_string(), "the server hung up");

@@ -101,7 +101,7 @@ async fn closed_completes_when_the_last_place_is_not_made_use_of() {
     let mut closed = pin!(pool.closed());
     assert!(poll_once(closed.as_mut()).await.is_none());
     settle().await;
-    assert!(matches!(waiter.await, Err(CheckOutError::PoolClosed { .. })));
+    assert!(matches!(waiter.await, Err(CheckOutError::PoolClosed(_))));
     assert_eq!(counts(&pool), (0, 0, 0, 0, 0));
     tokio::time::timeout(Duration::from_secs(3600), closed).await.expect("closed, and nothing is left");
 }

@@ -6,7 +6,8 @@ use super::core::Core;
 use super::host::Host;
 use super::state::{Phase, PoolState};
 use super::tokens::Started;
-use crate::error::{CheckOutError, Holders, PoolCleared, WaitQueueTimeout};
+use super::waitlist::Lane;
+use crate::error::{CheckOutError, Holders, PoolCleared, PoolClosed, WaitQueueTimeout};
 use crate::event::PoolEvent;
 use crate::pool::Refusal;
 use crate::sync::atomic::Ordering;
@@ -117,7 +118,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         let address = self.address.clone();
         match refusal {
             Refusal::Paused { cause } => PoolCleared { address, cause, interrupted: false }.into(),
-            Refusal::Closed => CheckOutError::PoolClosed { address },
+            Refusal::Closed => PoolClosed { address }.into(),
         }
     }
 
