@@ -139,16 +139,36 @@ fn establish(pool: &Arc<Pool>, pending: Pending<Connection, World>) -> Option<Es
     pending.established(Connection::default()).ok()
 }
 
+/// Looks a few times for a connection that comes back while one's own is being opened.
+fn look_for_another(pool: &Arc<Pool>) -> Option<Idle<Connection, World>> {
+    let mut waits = Box::pin(pool.acquire_meanwhile());
+    for _ in 0..thread_rng().gen_range(1..4) {
+        if let Poll::Ready(idle) = waits.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return Some(idle);
+        }
+        thread::yield_now();
+    }
+    None
+}
+
 fn make_use(pool: &Arc<Pool>, grant: Grant<Connection, World>) {
     match grant {
         Grant::Connection(idle) => operate(idle.check_out(pool.check_out_started())),
         Grant::Place(_) if chance(8) => {}
         Grant::Place(place) => {
             let Ok(pending) = place.create() else { return };
-            let Some((idle, opening)) = establish(pool, pending) else { return };
+            let sooner = if chance(2) { look_for_another(pool) } else { None };
+            let own = establish(pool, pending);
+            if let Some(idle) = sooner {
+                if let Some((own, opening)) = own {
+                    opening.hand_on(Some(own));
+                }
+                return operate(idle.check_out(pool.check_out_started()));
+            }
+            let Some((idle, opening)) = own else { return };
             if chance(2) {
                 // The caller has gone.
-                opening.hand_on(idle);
+                opening.hand_on(Some(idle));
             } else {
                 let lease = idle.check_out(pool.check_out_started());
                 drop(opening);
@@ -200,7 +220,7 @@ fn background(pool: &Arc<Pool>) {
         pool.run();
         while let Some(pending) = pool.populate() {
             if let Some((idle, opening)) = establish(pool, pending) {
-                opening.hand_on(idle);
+                opening.hand_on(Some(idle));
             }
         }
         thread::yield_now();

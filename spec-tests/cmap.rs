@@ -170,6 +170,7 @@ mod own {
         min_pool_size_larger_than_max_connecting
         newcomer_does_not_overtake
         no_background_runs
+        opened_connection_whose_check_out_has_another
         operations_on_a_closed_pool
         overload_does_not_clear
         populated_connection_serves_who_waits
@@ -177,6 +178,7 @@ mod own {
         populating_stops_when_cleared
         queue_is_served_in_order
         ready_before_background_connections
+        returned_connection_goes_to_who_opens
         second_clear_while_paused_is_silent
         unlimited_pool
         unlimited_pool_is_bound_by_max_connecting

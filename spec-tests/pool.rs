@@ -24,5 +24,7 @@ mod interleavings;
 mod lifecycle;
 #[path = "pool/mock.rs"]
 mod mock;
+#[path = "pool/openers.rs"]
+mod openers;
 #[path = "pool/panics.rs"]
 mod panics;

@@ -4,6 +4,7 @@ mod clearing;
 pub mod harness;
 mod limits;
 pub mod mutants;
+mod openers;
 mod opening;
 mod recovery;
 mod services;

@@ -95,7 +95,7 @@ fn becomes_available(name: &'static str, max_pool_size: u32) {
         let (idle, opening) = opened(&pool);
         let opens = thread::spawn(move || {
             prefer_shard(1);
-            opening.hand_on(idle);
+            opening.hand_on(Some(idle));
         });
         let idle = connection(acquire(&pool));
         check_in(check_out(&pool, idle));

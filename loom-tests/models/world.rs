@@ -202,6 +202,15 @@ pub fn queued(pool: &Arc<Pool>) -> Waiter {
     waiter
 }
 
+/// A check-out that has a connection of its own on the way, and waits for one that comes back sooner.
+pub fn opener(pool: &Arc<Pool>) -> Pin<Box<dyn Future<Output = Idle<Connection, World>> + Send>> {
+    let pool = pool.clone();
+    let mut opener = Box::pin(async move { pool.acquire_meanwhile().await });
+    let polled = opener.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "nothing to be had, so it waits");
+    opener
+}
+
 /// Waits for a check-out.
 pub fn acquire(pool: &Arc<Pool>) -> Granted {
     loom::future::block_on(pool.acquire())
@@ -275,7 +284,7 @@ pub fn make_use(pool: &Arc<Pool>, grant: Granted) {
         Grant::Place(place) => {
             let Ok(pending) = place.create() else { return };
             if let Ok((idle, opening)) = pending.established(pool.host().connect()) {
-                opening.hand_on(idle);
+                opening.hand_on(Some(idle));
             }
         }
         Grant::Refused(_) => {}

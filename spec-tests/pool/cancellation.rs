@@ -50,7 +50,11 @@ const KINDS: [Kind; 3] = [Kind::Plain, Kind::Timed, Kind::Until];
 
 impl World {
     async fn new(kind: Kind, attempts: impl IntoIterator<Item = Attempt>, holds_one: bool) -> Self {
-        let options = PoolOptions::default().max_pool_size(1);
+        Self::of_size(1, kind, attempts, holds_one).await
+    }
+
+    async fn of_size(size: u32, kind: Kind, attempts: impl IntoIterator<Item = Attempt>, holds_one: bool) -> Self {
+        let options = PoolOptions::default().max_pool_size(size);
         let options = match kind {
             Kind::Timed => options.wait_queue_timeout(Duration::from_secs(3600)),
             Kind::Plain | Kind::Until => options,
@@ -176,6 +180,19 @@ async fn while_establishing() {
         let world = async || World::new(kind, [Attempt::Held], false).await;
         let turns = enumerate("establishes", kind, world, &[|world| world.mock.let_one_in()], true).await;
         assert_eq!(turns, 3, "polled and establishing, delivered, polled");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_establishing_when_another_comes_back() {
+    for kind in KINDS {
+        let world = async || {
+            let world = World::of_size(2, kind, [], true).await;
+            world.mock.instruct([Attempt::Held]);
+            world
+        };
+        let steps: &[fn(&mut World)] = &[|world| drop(world.held.take()), |world| world.mock.let_one_in()];
+        assert_eq!(enumerate("takes another", kind, world, steps, true).await, 3, "polled, granted, polled");
     }
 }
 

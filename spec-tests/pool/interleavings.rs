@@ -74,7 +74,7 @@ fn lease(core: &Arc<Core<u32, World>>) -> Lease<u32, World> {
     let pending = open(core);
     pending.identify(service());
     let (idle, opening) = pending.established(7).unwrap();
-    opening.hand_on(());
+    opening.hand_on(None);
     idle.check_out(core.check_out_started())
 }
 
@@ -163,7 +163,7 @@ fn an_available_connection_keeps_nobodys_waker() {
     assert!(pending.poll_interrupted(&mut Context::from_waker(&waker)).is_pending());
     drop(waker);
     let (idle, opening) = pending.established(7).unwrap();
-    opening.hand_on(idle);
+    opening.hand_on(Some(idle));
     assert_eq!(dropped.load(Ordering::SeqCst), 1, "the waker of the task that opened the connection");
     core.close();
 }

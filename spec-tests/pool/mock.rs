@@ -15,6 +15,8 @@ use wharf::{Establish, EstablishError, Establishing, Pool, PoolBuilder, PoolEven
 pub enum Attempt {
     /// It waits for [`Mock::let_one_in`].
     Held,
+    /// It waits for that, too, and then fails.
+    HeldToFail,
     Fails,
     Panics,
 }
@@ -34,6 +36,11 @@ impl Mock {
             gate: Arc::new(Semaphore::new(0)),
             live: Arc::new(AtomicUsize::new(0)),
         }
+    }
+
+    /// What happens to the next attempts.
+    pub fn instruct(&self, attempts: impl IntoIterator<Item = Attempt>) {
+        self.attempts.lock().unwrap().extend(attempts);
     }
 
     pub fn let_one_in(&self) {
@@ -79,10 +86,12 @@ impl Establish for Mock {
             connecting.identify(service());
         }
         let attempt = self.attempts.lock().unwrap().pop_front();
+        if let Some(Attempt::Held | Attempt::HeldToFail) = attempt {
+            self.gate.acquire().await.expect("an open gate").forget();
+        }
         match attempt {
-            None => {}
-            Some(Attempt::Held) => self.gate.acquire().await.expect("an open gate").forget(),
-            Some(Attempt::Fails) => {
+            None | Some(Attempt::Held) => {}
+            Some(Attempt::Fails | Attempt::HeldToFail) => {
                 return Err(EstablishError::unlabelled(Stage::Hello, io::Error::other("the mock was told to fail")));
             }
             Some(Attempt::Panics) => panic!("the mock was told to panic"),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use super::core::Core;
 use super::held::Held;
@@ -13,7 +13,7 @@ use super::shard::Popped;
 use super::slab::Slot;
 use super::state::Phase;
 use super::tokens::{Idle, Place};
-use super::waitlist::Node;
+use super::waitlist::{Lane, Node, WaitQueue};
 use crate::error::Cause;
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
@@ -98,6 +98,16 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
     }
 
+    /// As [`Core::try_take`], but searches the other shards, too.
+    pub fn try_take_any(self: &Arc<Self>) -> Option<Idle<C, H>> {
+        loop {
+            let Popped::Slot(slot) = self.take_any() else { return None };
+            if let Ok(idle) = self.vet(Held::new(self, slot)) {
+                return Some(idle);
+            }
+        }
+    }
+
     /// Gets a connection or the right to open one, in the order of arrival.
     ///
     /// The first poll searches all shards, then asks for a place under `maxPoolSize` and `maxConnecting`, and else
@@ -109,6 +119,16 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// in the queue, or back.
     pub fn acquire(self: &Arc<Self>) -> Acquire<'_, C, H> {
         Acquire { core: self, node: Node::new() }
+    }
+
+    /// Waits for a connection that comes back, while the caller has one of its own on the way; in front of all who came
+    /// later. Takes an available one, if there is one by now.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of [`Core::acquire`].
+    pub fn acquire_meanwhile(self: &Arc<Self>) -> Meanwhile<'_, C, H> {
+        Meanwhile(self.acquire())
     }
 
     /// Searches the shards and asks for a place. `None`: queue up.
@@ -166,26 +186,24 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     /// Queues up, unless there turns out to be something to have.
     ///
-    /// INV-5 (while somebody waits): under the list's lock, if the queue is not empty, then all shards are flagged and
-    /// empty, and the capacity word is flagged and admits nobody. Establishing it for the first in the queue is the
-    /// work of this function: it raises the flags, so that every push and every release from here on comes to the
-    /// list's lock, and then looks once more.
-    fn queue_up(self: &Arc<Self>, node: Pin<&Node<Grant<C, H>>>, waker: std::task::Waker) -> Queued<C, H> {
+    /// INV-5 (while somebody waits): under the list's lock, if anybody is in the queue, then all shards are flagged and
+    /// empty; and if not only openers are, then the capacity word is flagged and admits nobody. Establishing it for the
+    /// first in the queue is the work of this function: it raises the flags, so that every push and every release from
+    /// here on comes to the list's lock, and then looks once more.
+    fn queue_up(self: &Arc<Self>, node: Pin<&Node<Grant<C, H>>>, waker: Waker) -> Queued<C, H> {
         let mut queue = self.waiters.lock();
         // A clear changes the word before it takes the list's lock to fail all who wait: either we see the change, or
         // it finds us in the queue.
         if self.state.load().phase != Phase::Ready && !mutant("phase_not_asked_again") {
             return Queued::NotReady;
         }
-        if queue.is_empty() {
-            let early = mutant("look_before_the_flags").then(|| self.look_for_waiter());
-            self.shards.iter().for_each(|shard| shard.set_waiting(true));
-            let found = early.unwrap_or_else(|| self.look_for_waiter());
+        if queue.len(Lane::Others) == 0 {
+            let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
             let admitted = found.is_none() && !stale && self.capacity.admit_or_wait(self.limits);
             if found.is_some() || stale || admitted {
-                self.shards.iter().for_each(|shard| shard.set_waiting(false));
+                self.settle(&queue);
                 drop(queue);
                 return match found {
                     Some(slot) => match self.vet(Held::new(self, slot)) {
@@ -193,12 +211,47 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                         Err(Perished) => Queued::Again,
                     },
                     None if admitted => Queued::Granted(Grant::Place(Place::new(self.clone()))),
-                    None => Queued::Again,
+                    None => {
+                        // `seek` does not come to it where an opener waits.
+                        self.close_stale(Self::CLOSED_ON_THE_WAY);
+                        Queued::Again
+                    }
                 };
             }
         }
-        queue.enqueue(node, waker);
+        queue.enqueue(Lane::Others, node, waker);
         Queued::Waits
+    }
+
+    /// Queues up among the openers, unless there turns out to be a connection. Establishes INV-5 as `queue_up` does.
+    ///
+    /// Does not ask for the phase: a clear fails nobody whose own connection is on the way, and a pool that is not ready
+    /// has nothing that could be handed over.
+    fn queue_up_as_opener(self: &Arc<Self>, node: Pin<&Node<Grant<C, H>>>, waker: &Waker) -> Option<Idle<C, H>> {
+        loop {
+            let waker = waker.clone();
+            let mut queue = self.waiters.lock();
+            let Some(slot) = self.look_for_the_first(&queue) else {
+                queue.enqueue(Lane::Openers, node, waker);
+                return None;
+            };
+            self.settle(&queue);
+            drop(queue);
+            if let Ok(idle) = self.vet(Held::new(self, slot)) {
+                return Some(idle);
+            }
+        }
+    }
+
+    /// Where nobody waits yet, raises the shards' flags for whoever is about to, and takes an available connection.
+    fn look_for_the_first(&self, queue: &WaitQueue<Grant<C, H>>) -> Option<&Slot<C>> {
+        if queue.len(Lane::Openers) > 0 || queue.len(Lane::Others) > 0 {
+            // INV-5: they are raised, and there is none.
+            return None;
+        }
+        let early = mutant("look_before_the_flags").then(|| self.look_for_waiter());
+        self.shards.iter().for_each(|shard| shard.set_waiting(true));
+        early.unwrap_or_else(|| self.look_for_waiter())
     }
 
     /// Takes an available connection for the first in the queue. The caller holds the wait list's lock.
@@ -289,5 +342,27 @@ impl<C: Send + 'static, H: Host<C>> Drop for Acquire<'_, C, H> {
         }
         // A grant goes on to the next in the queue by being dropped here, outside of the lock.
         drop(grant);
+    }
+}
+
+/// The future of [`Core::acquire_meanwhile`].
+pub struct Meanwhile<'p, C: Send + 'static, H: Host<C>>(Acquire<'p, C, H>);
+
+#[allow(unsafe_code)]
+impl<C: Send + 'static, H: Host<C>> Future for Meanwhile<'_, C, H> {
+    type Output = Idle<C, H>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // SAFETY: as in `Acquire`, whose `Drop` this one has.
+        let Acquire { core, node } = unsafe { &mut self.get_unchecked_mut().0 };
+        if !node.is_queued() {
+            // SAFETY: `self` is pinned, so its node is.
+            let node = unsafe { Pin::new_unchecked(&*node) };
+            return core.queue_up_as_opener(node, context.waker()).map_or(Poll::Pending, Poll::Ready);
+        }
+        core.waiters.poll(node, context).map(|grant| match grant {
+            Grant::Connection(idle) => idle,
+            other => unreachable!("BUG: {other:?} for one whose own connection is on the way"),
+        })
     }
 }

@@ -16,7 +16,7 @@ use super::ledger::Ledger;
 use super::shard::Shard;
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
-use super::waitlist::{Claimed, WaitList, WaitQueue};
+use super::waitlist::{Claimed, Lane, WaitList, WaitQueue};
 use crate::error::{Cause, ClearError};
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::options::{InvalidOption, PoolOptions};
@@ -383,20 +383,24 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()
     }
 
-    /// Takes all who wait out of the queue, to be refused by [`refuse`] outside of the locks.
+    /// Takes all who wait out of the queue, to be refused by [`refuse`] outside of the locks. Openers stay: what becomes
+    /// of their own connections tells them.
     fn claim_all(&self) -> Vec<Claimed<Grant<C, H>>> {
         let mut queue = self.waiters.lock();
-        let claimed = queue.claim_all();
+        let claimed = queue.claim_all(Lane::Others);
         if !claimed.is_empty() {
             self.settle(&queue);
         }
         claimed
     }
 
-    /// Lowers the flags if nobody waits any more. To be called after the queue became shorter, under its lock.
+    /// Lowers the flags that nobody needs any more. To be called after the queue became shorter, under its lock.
     pub(super) fn settle(&self, queue: &WaitQueue<Grant<C, H>>) {
-        if queue.is_empty() {
-            self.capacity.nobody_waits();
+        if queue.len(Lane::Others) > 0 {
+            return;
+        }
+        self.capacity.nobody_waits();
+        if queue.len(Lane::Openers) == 0 || mutant("flags_lowered_over_openers") {
             self.shards.iter().for_each(|shard| shard.set_waiting(false));
         }
     }

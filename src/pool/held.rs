@@ -14,6 +14,7 @@ use super::shard::{PushError, Shard};
 use super::slab::{Record, Slot, Stamp};
 use super::state::Phase;
 use super::tokens::Idle;
+use super::waitlist::Lane;
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::sync::mutant;
 
@@ -119,12 +120,12 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     #[inline(always)] // Into the one drop that is hot, which is a call already.
     pub(super) fn make_available(self) {
         let core = self.core();
-        self.put_on(core.shard(core.host.shard_hint()));
+        self.put_on(core.shard(core.host.shard_hint()), Lane::OF_RETURNED);
     }
 
-    /// As [`Held::make_available`], on a shard of the caller's choice.
+    /// As [`Held::make_available`], on a shard of the caller's choice, and for those who wait in the lanes' given order.
     #[inline(always)]
-    pub(super) fn put_on(self, shard: &Shard) {
+    pub(super) fn put_on(self, shard: &Shard, lanes: [Lane; 2]) {
         let core = self.core();
         let generation = self.generation();
         loop {
@@ -135,7 +136,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
                 Ok(()) => return,
                 Err(PushError::Stale) => return self.retire(self.stale_reason(), false),
                 Err(PushError::Waiting) => {
-                    if self.hand_over(generation) {
+                    if self.hand_over(generation, lanes) {
                         return;
                     }
                 }
@@ -143,9 +144,9 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         }
     }
 
-    /// Hands the connection to the first who waits. `false`: nobody does, any more.
+    /// Hands the connection to the first who waits in the first lane where anybody does. `false`: nobody does, any more.
     #[inline(never)]
-    fn hand_over(self, generation: u64) -> bool {
+    fn hand_over(self, generation: u64, lanes: [Lane; 2]) -> bool {
         let core = self.core();
         let mut queue = core.waiters.lock();
         if !self.is_current(generation) && !mutant("hand_over_of_the_stale") {
@@ -153,7 +154,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
             self.retire(self.stale_reason(), false);
             return true;
         }
-        let Some(claimed) = queue.claim_first() else { return false };
+        let Some(claimed) = lanes.into_iter().find_map(|lane| queue.claim_first(lane)) else { return false };
         core.settle(&queue);
         drop(queue);
         claimed.grant(Grant::Connection(self.into_idle())).wake();

@@ -27,8 +27,9 @@
 //! - INV-2 (a connection keeps its pool): each connection's slot holds an `Arc` of the core until the slot is freed, so
 //!   tokens can do with a pointer, and check-out and check-in touch no reference count (`slab.rs`).
 //! - INV-3 (nodes stay) and INV-4 (who touches a node): `waitlist/ring.rs`.
-//! - INV-5 (while somebody waits): all shards are flagged and empty, and the capacity word is flagged and admits nobody
-//!   (`acquire.rs`). So whatever comes free comes to the wait list's lock, and goes to the first in the queue.
+//! - INV-5 (while somebody waits): all shards are flagged and empty; and if not only openers wait, the capacity word is
+//!   flagged and admits nobody (`acquire.rs`). So whatever comes free comes to the wait list's lock, and goes to the
+//!   first in the queue.
 //! - INV-6 (whose waker): the waker of who can be interrupted belongs to whoever takes the mark `watched` away
 //!   (`slab.rs`), so leaving it and taking it back are one locked instruction each.
 //!
@@ -40,6 +41,11 @@
 //!
 //! A waiter is granted a connection, the right to open one, or a refusal, all through the one queue. The first two are
 //! tokens, so a waiter that goes away at the wrong moment drops them, and they go to the next.
+//!
+//! Whoever opens a connection waits on as an opener ([`Core::acquire_meanwhile`]), for whichever comes first: its own, or
+//! one that comes back. It is older than all others who wait, so the specification's "MUST NOT service any newer
+//! checkOut requests before fulfilling the original one" holds, and a slow handshake keeps nobody from a connection that is
+//! free. If another one came first, its own serves the next when it is open.
 //!
 //! # The orderings
 //!
@@ -83,7 +89,7 @@ mod upkeep;
 mod waitlist;
 
 pub use self::core::{Clear, Core};
-pub use acquire::{Acquire, Grant, Refusal};
+pub use acquire::{Acquire, Grant, Meanwhile, Refusal};
 pub use host::{Fit, Host};
 pub use slab::Purpose;
 pub use state::{Phase, PoolState};

@@ -32,7 +32,7 @@ pub struct PoolStatus {
     pub in_use: u32,
     /// Connections that a clear has made stale while they were available, and that are still to be closed.
     pub stale: u32,
-    /// Check-outs in the queue.
+    /// Check-outs in the queue that have no connection of their own on the way.
     pub waiting: u32,
     /// Whether all numbers are of one and the same instant. In a pool that changes all the time a reader may not find
     /// such an instant within its attempts; then the numbers are each right, but of different instants.
@@ -69,7 +69,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
         // ORD: Relaxed; the comparison of two collections tells whether it fits the rest.
         let stale = self.stale.load(Ordering::Relaxed);
-        let waiting = self.waiters.lock().len();
+        let waiting = self.waiters.lock().len(Lane::Others);
         // Of different instants, the parts may exceed the whole.
         let stale = stale.min(counts.total - counts.pending);
         let available = available.min(counts.total - counts.pending - stale);

@@ -30,6 +30,7 @@ use super::host::{Fit, Host};
 use super::slab::{Purpose, Record, Slot, Stamp};
 use super::state::Phase;
 use super::unfinished::ClosedOnPanic;
+use super::waitlist::Lane;
 use crate::error::PoolCleared;
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::sync::mutant;
@@ -191,14 +192,15 @@ pub struct Opening<C: Send + 'static, H: Host<C>> {
 }
 
 impl<C: Send + 'static, H: Host<C>> Opening<C, H> {
-    /// Makes the connection available, or lets it go on to whoever it was granted to; only then it stops counting as
-    /// pending (ordering 2). `idle` is the connection, or whatever gives it up when dropped.
-    pub fn hand_on<T>(self, idle: T) {
+    /// Makes the connection available, unless somebody has it already (`None`); only then it stops counting as pending
+    /// (ordering 2). Of those who wait, it goes to the first who would open one more, before those who are opening one.
+    pub fn hand_on(self, unclaimed: Option<Idle<C, H>>) {
+        let offer = || unclaimed.map_or((), Idle::offer_as_new);
         if mutant("pending_dropped_first") {
             drop(self);
-            return drop(idle);
+            return offer();
         }
-        drop(idle);
+        offer();
         drop(self);
     }
 }
@@ -232,6 +234,13 @@ impl<C: Send + 'static, H: Host<C>> Idle<C, H> {
     /// who waited may have become so before that one came to look.
     pub fn is_stale(&self) -> bool {
         self.0.generation() != self.0.core().state.load().generation
+    }
+
+    /// Makes the connection available for the first time.
+    fn offer_as_new(self) {
+        let held = ManuallyDrop::new(self).0;
+        let core = held.core();
+        held.put_on(core.shard(core.host.shard_hint()), Lane::OF_NEW);
     }
 
     /// Checks the connection out, and emits `ConnectionCheckedOut` with the time since `started`.
@@ -444,10 +453,10 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         loop {
             let claimed = {
                 let mut queue = self.waiters.lock();
-                if queue.is_empty() || !self.capacity.admit_first(self.limits) {
+                if queue.len(Lane::Others) == 0 || !self.capacity.admit_first(self.limits) {
                     return;
                 }
-                let claimed = queue.claim_first().expect("BUG: a queue that is neither empty nor has a first");
+                let claimed = queue.claim_first(Lane::Others).expect("BUG: a lane that is neither empty nor has a first");
                 self.settle(&queue);
                 claimed
             };

@@ -10,6 +10,7 @@ use super::host::Host;
 use super::slab::Stamp;
 use super::state::Phase;
 use super::tokens::{Pending, Place};
+use super::waitlist::Lane;
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
 use crate::sync::mutant;
@@ -115,7 +116,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             for held in detached.into_iter().rev() {
                 match self.perished(&held) {
                     Some(reason) => held.retire(reason, false),
-                    None => held.put_on(shard),
+                    None => held.put_on(shard, Lane::OF_RETURNED),
                 }
             }
         }

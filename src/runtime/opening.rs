@@ -32,10 +32,10 @@ pub(super) async fn open<E: Establish>(
     let delivery = establish(&core, pending).await;
     match (asked_by, delivery) {
         (Some(asked_by), Ok((idle, opening))) => {
-            // Unclaimed, it comes back, and becomes available.
-            opening.hand_on(asked_by.send(Ok(idle)));
+            let unclaimed = asked_by.send(Ok(idle)).err().and_then(Result::ok);
+            opening.hand_on(unclaimed);
         }
-        (None, Ok((idle, opening))) => opening.hand_on(idle),
+        (None, Ok((idle, opening))) => opening.hand_on(Some(idle)),
         // The receiver may be gone; the failure sink has been told.
         (Some(asked_by), Err(error)) => drop(asked_by.send(Err(error))),
         (None, Err(_)) => {}

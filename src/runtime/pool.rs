@@ -11,6 +11,7 @@ use bson::oid::ObjectId;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
 use super::background;
@@ -77,7 +78,8 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Checks out a connection: an available one, or a new one within `maxPoolSize` and `maxConnecting`, or the first
-    /// that comes free, in the order of arrival.
+    /// that comes free, in the order of arrival. While a new one is being opened, whichever comes first: that or one that
+    /// comes back.
     ///
     /// Waiting in the queue is bounded by `waitQueueTimeoutMS`, which by default is no bound. Opening a connection is
     /// bounded by the establisher only; [`Pool::check_out_until`] bounds both.
@@ -280,22 +282,47 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Opens a connection in a task of its own, and waits for it, at most until the deadline.
+    /// Opens a connection in a task of its own, unless one is available by now, and waits for it or for one that comes
+    /// back sooner, at most until the deadline.
     async fn open(&self, place: Place<E::Connection, TokioHost<E>>, deadline: Option<Instant>) -> opening::Delivery<E> {
         let core = &self.shared.core;
+        // Something may have come back between the grant of the place and our coming to look.
+        if let Some(idle) = core.try_take_any() {
+            return Ok(idle);
+        }
         let pending = place.create().map_err(|refusal| core.refused(refusal))?;
         let (connection_id, generation) = (pending.id(), pending.generation());
         let (asked_by, delivery) = oneshot::channel();
         // A pool without a runtime is a forked child's; and this is a check-out's future, which runs on one.
         self.run_on(Handle::current).spawn(opening::open(core.clone(), pending, Some(asked_by)));
+        let first = self.first_of(delivery);
         let delivered = match deadline {
-            None => delivery.await,
-            Some(until) => match tokio::time::timeout_at(until, delivery).await {
+            None => first.await,
+            Some(until) => match tokio::time::timeout_at(until, first).await {
                 Ok(delivered) => delivered,
                 Err(_elapsed) => return Err(core.timed_out()),
             },
         };
         delivered.unwrap_or_else(|_gone| Err(opening::task_ended::<E>(core, connection_id, generation)))
+    }
+
+    /// What becomes of the connection that is being opened for the caller, unless another one comes back sooner. Then
+    /// the caller's own serves the next, or becomes available, once it is open.
+    async fn first_of(
+        &self,
+        mut delivery: oneshot::Receiver<opening::Delivery<E>>,
+    ) -> Result<opening::Delivery<E>, RecvError> {
+        tokio::select! {
+            biased;
+            delivered = &mut delivery => return delivered,
+            idle = self.shared.core.acquire_meanwhile() => {
+                if !idle.is_stale() {
+                    return Ok(Ok(idle));
+                }
+                // Cleared or closed between the grant and our coming to look.
+            }
+        }
+        delivery.await
     }
 
     /// This pool, or what it is after a fork.

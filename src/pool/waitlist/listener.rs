@@ -1,6 +1,6 @@
 //! The wait list on event-listener.
 //!
-//! The queue is an `Event` whose notifications carry the grants as their tags. A lock around the counting makes two
+//! Each lane is an `Event` whose notifications carry the grants as their tags. A lock around the counting makes two
 //! numbers agree: `len`, how many wait and are not promised anything, and the length of the event's list, which is
 //! `len` plus the promises that are not kept yet.
 
@@ -11,11 +11,12 @@ use std::task::{Context, Poll, Waker};
 
 use event_listener::{Event, EventListener, IntoNotification};
 
+use super::Lane;
 use crate::sync::{Mutex, MutexGuard, UnsafeCell, yield_now};
 
 /// A place in the queue. Its cell is touched by its owner only.
 pub(in crate::pool) struct Node<G> {
-    listener: UnsafeCell<Option<EventListener<G>>>,
+    listener: UnsafeCell<Option<(Lane, EventListener<G>)>>,
 }
 
 // SAFETY: the cell is touched by the owner only.
@@ -40,7 +41,7 @@ impl<G> Node<G> {
         // SAFETY: the caller is the owner.
         self.listener.with_mut(|listener| {
             let listener = unsafe { &mut *listener };
-            let present = listener.as_mut().expect("BUG: a node that waits without a listener");
+            let (_, present) = listener.as_mut().expect("BUG: a node that waits without a listener");
             let polled = Pin::new(present).poll(context);
             if polled.is_ready() {
                 *listener = None;
@@ -78,13 +79,25 @@ pub(in crate::pool) struct WaitList<G> {
 
 /// The list, locked.
 pub(in crate::pool) struct WaitQueue<G> {
+    openers: Queue<G>,
+    others: Queue<G>,
+}
+
+/// One lane.
+struct Queue<G> {
     event: Arc<Event<G>>,
     len: u32,
 }
 
+impl<G> Queue<G> {
+    fn new() -> Self {
+        Self { event: Arc::new(Event::with_tag()), len: 0 }
+    }
+}
+
 impl<G> WaitList<G> {
     pub(in crate::pool) fn new() -> Self {
-        Self { queue: Mutex::new(WaitQueue { event: Arc::new(Event::with_tag()), len: 0 }) }
+        Self { queue: Mutex::new(WaitQueue { openers: Queue::new(), others: Queue::new() }) }
     }
 
     pub(in crate::pool) fn lock(&self) -> MutexGuard<'_, WaitQueue<G>> {
@@ -105,7 +118,10 @@ impl<G> WaitList<G> {
         if let Some(grant) = node.try_take() {
             return Some(grant);
         }
-        if queue.len == 0 {
+        // SAFETY: the caller is the owner.
+        let lane = node.listener.with(|listener| unsafe { (*listener).as_ref().map(|(lane, _)| *lane) });
+        let lane = queue.lane(lane.expect("BUG: a node that waits without a listener"));
+        if lane.len == 0 {
             // All who are left are promised something, we among them.
             drop(queue);
             loop {
@@ -117,7 +133,7 @@ impl<G> WaitList<G> {
         }
         // Whoever is promised something is still in the list when one who is not promised anything leaves it. A grant
         // may come to us even so, now that we have looked: then it is the one of somebody behind us.
-        queue.len -= 1;
+        lane.len -= 1;
         // SAFETY: the caller is the owner.
         let listener = node.listener.with_mut(|listener| unsafe { (*listener).take() });
         // Passes a grant on to the next in the list, if one has just come.
@@ -128,33 +144,42 @@ impl<G> WaitList<G> {
 }
 
 impl<G> WaitQueue<G> {
-    pub(in crate::pool) fn len(&self) -> u32 {
-        self.len
+    /// How many wait in a lane.
+    pub(in crate::pool) fn len(&self, lane: Lane) -> u32 {
+        match lane {
+            Lane::Openers => self.openers.len,
+            Lane::Others => self.others.len,
+        }
     }
 
-    pub(in crate::pool) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Queues up at the end.
+    /// Queues up at the end of a lane.
     #[allow(unsafe_code)]
-    pub(in crate::pool) fn enqueue(&mut self, node: Pin<&Node<G>>, waker: Waker) {
-        let mut listener = self.event.listen();
+    pub(in crate::pool) fn enqueue(&mut self, lane: Lane, node: Pin<&Node<G>>, waker: Waker) {
+        let queue = self.lane(lane);
+        let mut listener = queue.event.listen();
         let polled = Pin::new(&mut listener).poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending(), "BUG: a grant for somebody who has just queued up");
         // SAFETY: the caller owns the node.
-        node.listener.with_mut(|present| unsafe { *present = Some(listener) });
-        self.len += 1;
+        node.listener.with_mut(|present| unsafe { *present = Some((lane, listener)) });
+        queue.len += 1;
     }
 
-    /// Promises something to the first in the queue, if anybody waits.
-    pub(in crate::pool) fn claim_first(&mut self) -> Option<Claimed<G>> {
-        self.len = self.len.checked_sub(1)?;
-        Some(Claimed(self.event.clone()))
+    /// Promises something to the first in a lane, if anybody waits there.
+    pub(in crate::pool) fn claim_first(&mut self, lane: Lane) -> Option<Claimed<G>> {
+        let queue = self.lane(lane);
+        queue.len = queue.len.checked_sub(1)?;
+        Some(Claimed(queue.event.clone()))
     }
 
-    /// Promises something to all who wait.
-    pub(in crate::pool) fn claim_all(&mut self) -> Vec<Claimed<G>> {
-        std::iter::from_fn(|| self.claim_first()).collect()
+    /// Promises something to all in a lane.
+    pub(in crate::pool) fn claim_all(&mut self, lane: Lane) -> Vec<Claimed<G>> {
+        std::iter::from_fn(|| self.claim_first(lane)).collect()
+    }
+
+    fn lane(&mut self, lane: Lane) -> &mut Queue<G> {
+        match lane {
+            Lane::Openers => &mut self.openers,
+            Lane::Others => &mut self.others,
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The wait list on nodes of its own.
 //!
-//! A waiter is a node inside of the future that waits; the list is a ring of pointers to nodes under a short lock. Who
+//! A waiter is a node inside of the future that waits; a lane is a ring of pointers to nodes, and both are under one
+//! short lock. Who
 //! has something to grant claims the first node by taking its pointer out of the ring, and puts the grant straight
 //! into the node, so nobody can come in between. Two locked sections of some ten nanoseconds serve one waiter, and
 //! neither touches a node's memory, which usually is in another core's cache. Looking whether the grant has come takes
@@ -14,6 +15,7 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
 
+use super::Lane;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{BriefGuard, BriefLock, UnsafeCell, mutant, unless_mutant, yield_now};
 
@@ -122,18 +124,15 @@ pub(in crate::pool) struct WaitList<G> {
     queue: BriefLock<WaitQueue<G>>,
 }
 
-/// The list, locked.
+/// The list, locked: a ring for each lane.
 pub(in crate::pool) struct WaitQueue<G> {
-    /// Who left the queue has `None` here until the ring gets around to it.
-    ring: VecDeque<Option<Claimed<G>>>,
-    /// The position of the ring's front, modulo 2^32.
-    front: u32,
-    len: u32,
+    openers: Ring<G>,
+    others: Ring<G>,
 }
 
 impl<G> WaitList<G> {
     pub(in crate::pool) fn new() -> Self {
-        Self { queue: BriefLock::new(WaitQueue { ring: VecDeque::new(), front: 0, len: 0 }) }
+        Self { queue: BriefLock::new(WaitQueue { openers: Ring::new(), others: Ring::new() }) }
     }
 
     pub(in crate::pool) fn lock(&self) -> BriefGuard<'_, WaitQueue<G>> {
@@ -144,13 +143,11 @@ impl<G> WaitList<G> {
     /// taken a grant since. Returns the grant if one came before.
     pub(in crate::pool) fn leave(&self, node: &Node<G>, settle: impl FnOnce(&WaitQueue<G>)) -> Option<G> {
         let mut queue = self.lock();
-        let Some(place) = queue.place_of(node) else {
+        let Some((ring, place)) = queue.place_of(node) else {
             drop(queue);
             return Some(node.await_grant());
         };
-        queue.ring[place] = None;
-        queue.len -= 1;
-        queue.tidy();
+        ring.give_up(place);
         settle(&queue);
         None
     }
@@ -168,12 +165,12 @@ impl<G> WaitList<G> {
     #[allow(unsafe_code)]
     fn renew(&self, node: &Node<G>, waker: &Waker) -> Option<G> {
         let new = waker.clone();
-        let queue = self.lock();
+        let mut queue = self.lock();
         if queue.place_of(node).is_none() {
             drop(queue);
             return Some(node.await_grant());
         }
-        // SAFETY: INV-4: in the ring, and we hold the lock.
+        // SAFETY: INV-4: in a ring, and we hold the lock.
         let old = node.waker.with_mut(|present| unsafe { (*present).replace(new) });
         drop(queue);
         // Outside of the lock, as it is somebody else's code.
@@ -182,28 +179,78 @@ impl<G> WaitList<G> {
     }
 }
 
-#[allow(unsafe_code)]
 impl<G> WaitQueue<G> {
-    /// Rings below this size are not worth tidying up.
-    const TIDY_FROM: usize = 64;
+    /// How many wait in a lane.
+    pub(in crate::pool) fn len(&self, lane: Lane) -> u32 {
+        match lane {
+            Lane::Openers => self.openers.len,
+            Lane::Others => self.others.len,
+        }
+    }
 
-    pub(in crate::pool) fn len(&self) -> u32 {
-        self.len
+    /// Queues up at the end of a lane.
+    pub(in crate::pool) fn enqueue(&mut self, lane: Lane, node: Pin<&Node<G>>, waker: Waker) {
+        self.ring(lane).enqueue(node, waker);
+    }
+
+    /// Claims the first in a lane, if anybody waits there.
+    #[inline]
+    pub(in crate::pool) fn claim_first(&mut self, lane: Lane) -> Option<Claimed<G>> {
+        self.ring(lane).claim_first()
+    }
+
+    /// Claims all in a lane.
+    pub(in crate::pool) fn claim_all(&mut self, lane: Lane) -> Vec<Claimed<G>> {
+        self.ring(lane).claim_all()
     }
 
     #[cfg(test)]
     #[cfg(not(loom))]
-    pub(super) fn ring_len(&self) -> usize {
-        self.ring.len()
+    pub(super) fn entries(&self, lane: Lane) -> usize {
+        match lane {
+            Lane::Openers => self.openers.entries.len(),
+            Lane::Others => self.others.entries.len(),
+        }
     }
 
-    pub(in crate::pool) fn is_empty(&self) -> bool {
-        self.len == 0
+    #[inline]
+    fn ring(&mut self, lane: Lane) -> &mut Ring<G> {
+        match lane {
+            Lane::Openers => &mut self.openers,
+            Lane::Others => &mut self.others,
+        }
     }
 
-    /// Queues up at the end.
-    pub(in crate::pool) fn enqueue(&mut self, node: Pin<&Node<G>>, waker: Waker) {
-        let position = self.front.wrapping_add(self.ring.len() as u32);
+    /// The node's ring and its place there, unless it has been claimed.
+    fn place_of(&mut self, node: &Node<G>) -> Option<(&mut Ring<G>, usize)> {
+        [&mut self.others, &mut self.openers].into_iter().find_map(|ring| {
+            let place = ring.place_of(node)?;
+            Some((ring, place))
+        })
+    }
+}
+
+/// One lane's nodes, in order.
+struct Ring<G> {
+    /// Who left the queue has `None` here until the ring gets around to it.
+    entries: VecDeque<Option<Claimed<G>>>,
+    /// The position of the first entry, modulo 2^32.
+    front: u32,
+    /// How many wait.
+    len: u32,
+}
+
+#[allow(unsafe_code)]
+impl<G> Ring<G> {
+    /// Rings below this size are not worth tidying up.
+    const TIDY_FROM: usize = 64;
+
+    fn new() -> Self {
+        Self { entries: VecDeque::new(), front: 0, len: 0 }
+    }
+
+    fn enqueue(&mut self, node: Pin<&Node<G>>, waker: Waker) {
+        let position = self.front.wrapping_add(self.entries.len() as u32);
         // Relaxed: for the owner itself; a granter comes through the lock.
         node.progress.store(Node::<G>::QUEUED, Ordering::Relaxed);
         // SAFETY: INV-4: not enqueued yet, so the caller's, who owns the node.
@@ -211,19 +258,18 @@ impl<G> WaitQueue<G> {
             node.position.with_mut(|present| *present = position);
             node.waker.with_mut(|present| *present = Some(waker));
         }
-        self.ring.push_back(Some(Claimed(NonNull::from(node.get_ref()))));
+        self.entries.push_back(Some(Claimed(NonNull::from(node.get_ref()))));
         self.len += 1;
     }
 
-    /// Claims the first in the queue, if anybody waits.
-    pub(in crate::pool) fn claim_first(&mut self) -> Option<Claimed<G>> {
+    fn claim_first(&mut self) -> Option<Claimed<G>> {
         if mutant("last_come_first_served")
-            && let Some(second) = self.ring.get_mut(1).and_then(Option::take)
+            && let Some(second) = self.entries.get_mut(1).and_then(Option::take)
         {
             self.len -= 1;
             return Some(second);
         }
-        while let Some(entry) = self.ring.pop_front() {
+        while let Some(entry) = self.entries.pop_front() {
             self.front = self.front.wrapping_add(1);
             if entry.is_some() {
                 self.len -= 1;
@@ -233,33 +279,38 @@ impl<G> WaitQueue<G> {
         None
     }
 
-    /// Claims all who wait.
-    pub(in crate::pool) fn claim_all(&mut self) -> Vec<Claimed<G>> {
-        self.front = self.front.wrapping_add(self.ring.len() as u32);
+    fn claim_all(&mut self) -> Vec<Claimed<G>> {
+        self.front = self.front.wrapping_add(self.entries.len() as u32);
         self.len = 0;
-        self.ring.drain(..).flatten().collect()
+        self.entries.drain(..).flatten().collect()
     }
 
-    /// The node's place in the ring, unless it has been claimed. That is where its position says, if it is there: the
-    /// position of a claimed node may have come around meanwhile and be another's.
+    /// The node's place, unless it is not here. That is where its position says, if it is there: the position of a
+    /// claimed node may have come around meanwhile and be another's, and so may that of a node in the other ring.
     fn place_of(&self, node: &Node<G>) -> Option<usize> {
         // SAFETY: INV-4: changes are by the owner, who is calling, and under the lock, which we hold. A granter does
         // not touch the position.
         let position = node.position.with(|position| unsafe { *position });
         let place = position.wrapping_sub(self.front) as usize;
-        let present = self.ring.get(place)?.as_ref()?;
+        let present = self.entries.get(place)?.as_ref()?;
         std::ptr::eq(present.0.as_ptr(), node).then_some(place)
+    }
+
+    fn give_up(&mut self, place: usize) {
+        self.entries[place] = None;
+        self.len -= 1;
+        self.tidy();
     }
 
     /// Drops what is left of those who left: all of it where nobody waits, and most of it where they are the majority,
     /// so that a storm of cancellations does not make the ring grow.
     fn tidy(&mut self) {
         if self.len == 0 {
-            self.front = self.front.wrapping_add(self.ring.len() as u32);
-            self.ring.clear();
-        } else if self.ring.len() >= Self::TIDY_FROM && self.ring.len() > 2 * self.len as usize {
-            self.ring.retain(Option::is_some);
-            for (offset, entry) in self.ring.iter().flatten().enumerate() {
+            self.front = self.front.wrapping_add(self.entries.len() as u32);
+            self.entries.clear();
+        } else if self.entries.len() >= Self::TIDY_FROM && self.entries.len() > 2 * self.len as usize {
+            self.entries.retain(Option::is_some);
+            for (offset, entry) in self.entries.iter().flatten().enumerate() {
                 // SAFETY: INV-3: in the ring, so it stays.
                 let node = unsafe { entry.0.as_ref() };
                 // SAFETY: INV-4: in the ring, and we hold the lock.
@@ -275,22 +326,22 @@ mod tests {
     use super::*;
 
     fn queued_up<'n>(list: &WaitList<u32>, nodes: impl IntoIterator<Item = &'n Pin<Box<Node<u32>>>>) {
-        nodes.into_iter().for_each(|node| list.lock().enqueue(node.as_ref(), Waker::noop().clone()));
+        nodes.into_iter().for_each(|node| list.lock().enqueue(Lane::Others, node.as_ref(), Waker::noop().clone()));
     }
 
     #[test]
     fn positions_come_around() {
         let list = WaitList::new();
-        list.lock().front = u32::MAX - 1;
+        list.lock().others.front = u32::MAX - 1;
         let nodes = [(); 4].map(|()| Box::pin(Node::new()));
         queued_up(&list, &nodes);
         assert_eq!(list.leave(&nodes[2], |_| {}), None, "found beyond the turn");
         for (value, index) in [(7, 0), (8, 1), (9, 3)] {
-            drop(list.lock().claim_first().expect("somebody waits").grant(value));
+            drop(list.lock().claim_first(Lane::Others).expect("somebody waits").grant(value));
             assert_eq!(nodes[index].take_grant(), Some(value));
         }
-        assert_eq!(list.lock().front, 2);
-        assert!(list.lock().is_empty());
+        assert_eq!(list.lock().others.front, 2);
+        assert_eq!(list.lock().len(Lane::Others), 0);
     }
 
     #[test]
@@ -298,12 +349,12 @@ mod tests {
         let list = WaitList::new();
         let nodes = [(); 2].map(|()| Box::pin(Node::new()));
         queued_up(&list, &nodes[..1]);
-        let claimed = list.lock().claim_first().expect("somebody waits");
+        let claimed = list.lock().claim_first(Lane::Others).expect("somebody waits");
         // As after 2^32 more.
-        list.lock().front = 0;
+        list.lock().others.front = 0;
         queued_up(&list, &nodes[1..]);
-        assert_eq!(list.lock().place_of(&nodes[0]), None);
-        assert_eq!(list.lock().place_of(&nodes[1]), Some(0));
+        assert_eq!(list.lock().others.place_of(&nodes[0]), None);
+        assert_eq!(list.lock().others.place_of(&nodes[1]), Some(0));
         drop(claimed.grant(7));
         assert_eq!(list.leave(&nodes[0], |_| {}), Some(7));
         assert_eq!(list.leave(&nodes[1], |_| {}), None);

@@ -3,11 +3,11 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::{Node, WaitList};
+use super::{Lane, Node, WaitList};
 
 fn queue_up<'n>(list: &WaitList<u32>, nodes: impl IntoIterator<Item = &'n Pin<Box<Node<u32>>>>) {
     for node in nodes {
-        list.lock().enqueue(node.as_ref(), Waker::noop().clone());
+        list.lock().enqueue(Lane::Others, node.as_ref(), Waker::noop().clone());
     }
 }
 
@@ -16,7 +16,7 @@ fn nodes(count: usize) -> Vec<Pin<Box<Node<u32>>>> {
 }
 
 fn grant(list: &WaitList<u32>, value: u32) -> bool {
-    let claimed = list.lock().claim_first();
+    let claimed = list.lock().claim_first(Lane::Others);
     claimed.map(|claimed| claimed.grant(value)).is_some()
 }
 
@@ -48,7 +48,7 @@ fn who_leaves_is_passed_over_and_who_was_granted_gets_it_back() {
     assert_eq!(list.leave(&nodes[0], |_| {}), Some(1), "granted before it left");
     assert!(grant(&list, 2));
     assert_eq!(look(&list, &nodes[2]), Some(2));
-    assert!(list.lock().is_empty());
+    assert_eq!(list.lock().len(Lane::Others), 0);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn whoever_leaves_tells_how_many_are_left() {
     queue_up(&list, &nodes);
     let mut left = Vec::new();
     for node in &nodes {
-        assert_eq!(list.leave(node, |queue| left.push(queue.len())), None);
+        assert_eq!(list.leave(node, |queue| left.push(queue.len(Lane::Others))), None);
     }
     assert_eq!(left, [1, 0]);
 }
@@ -66,8 +66,8 @@ fn whoever_leaves_tells_how_many_are_left() {
 fn all_can_be_claimed_at_once() {
     let (list, nodes) = (WaitList::new(), nodes(3));
     queue_up(&list, &nodes);
-    let claimed = list.lock().claim_all();
-    assert!(list.lock().is_empty());
+    let claimed = list.lock().claim_all(Lane::Others);
+    assert_eq!(list.lock().len(Lane::Others), 0);
     for (value, claimed) in claimed.into_iter().enumerate() {
         drop(claimed.grant(value as u32));
     }
@@ -83,14 +83,14 @@ fn a_storm_of_cancellations_keeps_the_order() {
     for index in (0..1_000).filter(|index| !stays(index)) {
         assert_eq!(list.leave(&nodes[index], |_| {}), None);
     }
-    assert_eq!(list.lock().len(), 10);
+    assert_eq!(list.lock().len(Lane::Others), 10);
     #[cfg(not(feature = "event-listener-queue"))]
-    assert!(list.lock().ring_len() < 64, "what is left of those who left");
+    assert!(list.lock().entries(Lane::Others) < 64, "what is left of those who left");
     for index in (0..1_000).filter(stays) {
         assert!(grant(&list, index as u32));
         assert_eq!(look(&list, &nodes[index]), Some(index as u32));
     }
-    assert!(list.lock().is_empty());
+    assert_eq!(list.lock().len(Lane::Others), 0);
 }
 
 #[test]
@@ -101,4 +101,20 @@ fn a_node_can_queue_up_again() {
         assert!(grant(&list, round));
         assert_eq!(look(&list, &nodes[0]), Some(round));
     }
+}
+
+#[test]
+fn the_lanes_keep_apart() {
+    let (list, nodes) = (WaitList::new(), nodes(4));
+    for (lane, node) in [Lane::Others, Lane::Openers, Lane::Others, Lane::Openers].into_iter().zip(&nodes) {
+        list.lock().enqueue(lane, node.as_ref(), Waker::noop().clone());
+    }
+    assert_eq!([Lane::Openers, Lane::Others].map(|lane| list.lock().len(lane)), [2, 2]);
+    drop(list.lock().claim_first(Lane::Openers).map(|claimed| claimed.grant(7)));
+    assert_eq!([0, 1, 2, 3].map(|index: usize| look(&list, &nodes[index])), [None, Some(7), None, None]);
+    let mut left = Vec::new();
+    for index in [0, 3, 2] {
+        assert_eq!(list.leave(&nodes[index], |queue| left.push((queue.len(Lane::Openers), queue.len(Lane::Others)))), None);
+    }
+    assert_eq!(left, [(1, 1), (0, 1), (0, 0)]);
 }

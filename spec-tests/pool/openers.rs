@@ -1,0 +1,179 @@
+//! Check-outs that open a connection take one that comes back sooner.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use tokio::task::JoinHandle;
+use wharf::{CheckOutError, Clear, Connection, Pool, PoolOptions};
+
+use super::mock::{Attempt, Mock, builder, counts, pool, settle};
+
+type CheckedOut = Result<Connection<Mock>, CheckOutError>;
+
+/// A check-out that has come as far as it can.
+async fn begun(pool: &Pool<Mock>) -> JoinHandle<CheckedOut> {
+    let pool = pool.clone();
+    let check_out = tokio::spawn(async move { pool.check_out().await });
+    settle().await;
+    check_out
+}
+
+/// The number of the connection that a check-out has got by now.
+async fn got(check_out: &mut JoinHandle<CheckedOut>) -> Option<Connection<Mock>> {
+    settle().await;
+    let looks = std::future::poll_fn(|context| std::task::Poll::Ready(Pin::new(&mut *check_out).poll(context))).await;
+    match looks {
+        std::task::Poll::Ready(done) => Some(done.unwrap().unwrap()),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_opens_takes_a_connection_that_comes_back_and_its_own_becomes_available() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default(), &mock);
+    let returns = pool.check_out().await.unwrap();
+    mock.instruct([Attempt::Held]);
+    let mut opens = begun(&pool).await;
+    assert_eq!(counts(&pool), (2, 1, 0, 1, 0));
+    drop(returns);
+    let taken = got(&mut opens).await.expect("the one that came back");
+    assert_eq!((taken.id(), counts(&pool)), (1, (2, 1, 0, 1, 0)));
+    mock.let_one_in();
+    settle().await;
+    assert_eq!(counts(&pool), (2, 0, 1, 1, 0));
+    assert_eq!(pool.check_out().await.unwrap().id(), 2);
+    assert_eq!(log.count("ConnectionCheckOutFailed"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_opens_comes_before_who_came_later() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default().max_connecting(1), &mock);
+    let returns = pool.check_out().await.unwrap();
+    mock.instruct([Attempt::Held]);
+    let mut opens = begun(&pool).await;
+    let mut came_later = begun(&pool).await;
+    assert_eq!(counts(&pool), (2, 1, 0, 1, 1));
+    drop(returns);
+    assert!(got(&mut came_later).await.is_none(), "not before the older one");
+    let _first = got(&mut opens).await.expect("the one that came back");
+    mock.let_one_in();
+    assert_eq!(got(&mut came_later).await.expect("the one that the other has opened").id(), 2);
+    assert_eq!(log.count("ConnectionCreated"), 2);
+}
+
+/// Who waits is granted a place, and before it comes to look there is a connection after all.
+#[tokio::test(start_paused = true)]
+async fn a_place_is_given_on_where_a_connection_is_available() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default().max_pool_size(2), &mock);
+    let [mut breaks, returns] = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
+    let mut waits = begun(&pool).await;
+    breaks.errored = true;
+    drop(breaks);
+    assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "granted, and does not know yet");
+    drop(returns);
+    assert_eq!(got(&mut waits).await.expect("the one that came back").id(), 2);
+    assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (2, (1, 0, 1, 0, 0)));
+}
+
+/// As the specification's test of `minPoolSize` and `maxConnecting` wants it: no connection more than needed.
+#[tokio::test(start_paused = true)]
+async fn a_new_connection_goes_to_who_would_open_one_more() {
+    let mock = Mock::new([Attempt::Held, Attempt::Held]);
+    let (pool, log) = pool(PoolOptions::default(), &mock);
+    let gone = begun(&pool).await;
+    let mut opens = begun(&pool).await;
+    let mut waits = begun(&pool).await;
+    gone.abort();
+    assert_eq!(counts(&pool), (2, 2, 0, 0, 1));
+    mock.let_one_in();
+    let _one = got(&mut waits).await.expect("the one whose check-out was cancelled");
+    assert!(got(&mut opens).await.is_none());
+    mock.let_one_in();
+    let _two = got(&mut opens).await.expect("its own");
+    assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (2, (2, 0, 0, 2, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_connection_goes_to_who_opens_where_nobody_else_waits() {
+    let mock = Mock::new([Attempt::Held, Attempt::Held]);
+    let (pool, _log) = pool(PoolOptions::default(), &mock);
+    let gone = begun(&pool).await;
+    let mut opens = begun(&pool).await;
+    gone.abort();
+    mock.let_one_in();
+    assert_eq!(got(&mut opens).await.expect("the one whose check-out was cancelled").id(), 1);
+    mock.let_one_in();
+    settle().await;
+    assert_eq!(counts(&pool), (2, 0, 2, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_opens_another_while_one_opens() {
+    let mock = Mock::new([Attempt::Held]);
+    let (pool, _log) = pool(PoolOptions::default(), &mock);
+    let mut opens = begun(&pool).await;
+    let newcomer = pool.check_out().await.unwrap();
+    assert_eq!((newcomer.id(), counts(&pool)), (2, (2, 1, 0, 1, 0)));
+    drop(newcomer);
+    assert_eq!(got(&mut opens).await.expect("the newcomer's").id(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_of_its_own_does_not_reach_who_has_another() {
+    let mock = Mock::new([]);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let sink = told.clone();
+    let pool = builder(&mock)
+        .on_failure(move |failure| sink.lock().unwrap().push(failure.error().connection_id()))
+        .build()
+        .unwrap();
+    pool.ready();
+    let returns = pool.check_out().await.unwrap();
+    mock.instruct([Attempt::HeldToFail]);
+    let mut opens = begun(&pool).await;
+    drop(returns);
+    let taken = got(&mut opens).await.expect("the one that came back");
+    mock.let_one_in();
+    settle().await;
+    assert_eq!((taken.id(), counts(&pool)), (1, (1, 0, 0, 1, 0)));
+    assert_eq!(*told.lock().unwrap(), [2], "whoever watches the server hears of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clear_leaves_it_to_what_becomes_of_its_own() {
+    for interrupt in [false, true] {
+        let mock = Mock::new([]);
+        let (pool, _log) = pool(PoolOptions::default(), &mock);
+        let returns = pool.check_out().await.unwrap();
+        mock.instruct([Attempt::Held]);
+        let mut opens = begun(&pool).await;
+        pool.clear(Clear::new().interrupt_in_use_connections(interrupt)).unwrap();
+        drop(returns);
+        mock.let_one_in();
+        settle().await;
+        match (&mut opens).await.unwrap() {
+            Ok(connection) => assert!(!interrupt && connection.is_stale() && connection.id() == 2),
+            Err(error) => assert!(interrupt && matches!(error, CheckOutError::PoolCleared(_)), "{error:?}"),
+        }
+        assert_eq!(counts(&pool), (0, 0, 0, 0, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_of_after_the_clear_serves_who_opens_since_before() {
+    let mock = Mock::new([Attempt::Held]);
+    let (pool, _log) = pool(PoolOptions::default(), &mock);
+    let mut opens = begun(&pool).await;
+    pool.clear(Clear::new()).unwrap();
+    pool.ready();
+    drop(pool.check_out().await.unwrap());
+    let taken = got(&mut opens).await.expect("the newer one");
+    assert_eq!((taken.id(), taken.is_stale()), (2, false));
+    mock.let_one_in();
+    settle().await;
+    assert_eq!(counts(&pool), (1, 0, 0, 1, 0), "its own is stale");
+}
