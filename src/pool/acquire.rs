@@ -12,7 +12,7 @@ use super::host::Host;
 use super::shard::Popped;
 use super::slab::Slot;
 use super::state::Phase;
-use super::tokens::{Idle, Place};
+use super::tokens::{Idle, Lease, Place};
 use super::waitlist::{Lane, Node, WaitQueue};
 use crate::error::Cause;
 use crate::event::ConnectionClosedReason;
@@ -96,6 +96,19 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 Popped::Empty | Popped::Waiting => return None,
             }
         }
+    }
+
+    /// A check-out where there is nothing to be done but to take the top of the calling thread's stack. `None`: any other
+    /// way, such as where somebody listens, where connections must be looked at, or where the stack is empty.
+    ///
+    /// [`Core::try_take`] and [`Idle::check_out`] in one, for the most frequent of all cases.
+    #[inline]
+    pub fn try_check_out(self: &Arc<Self>) -> Option<Lease<C, H>> {
+        if self.vetting || self.host.listens() {
+            return None;
+        }
+        let slot = self.shard(self.host.shard_hint()).pop_at_once(&self.slab)?;
+        Some(Lease::of(Held::new(self, slot)))
     }
 
     /// As [`Core::try_take`], but searches the other shards, too.
@@ -285,8 +298,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     #[inline]
     pub(super) fn shard(&self, hint: usize) -> &super::shard::Shard {
-        // A power of two of them, so the mask is in bounds.
-        &self.shards[hint & (self.shards.len() - 1)]
+        self.shards.preferred(hint)
     }
 }
 

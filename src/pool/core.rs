@@ -13,7 +13,7 @@ use super::capacity::{Capacity, Limits};
 use super::held::Held;
 use super::host::Host;
 use super::ledger::Ledger;
-use super::shard::Shard;
+use super::shard::Shards;
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
 use super::waitlist::{Claimed, Lane, WaitList, WaitQueue};
@@ -37,8 +37,7 @@ pub struct Core<C: Send + 'static, H: Host<C>> {
     pub(super) epoch: Instant,
     pub(super) state: CachePadded<PoolWord>,
     pub(super) capacity: CachePadded<Capacity>,
-    /// A power of two of them.
-    pub(super) shards: Box<[CachePadded<Shard>]>,
+    pub(super) shards: Shards,
     pub(super) slab: Slab<C>,
     pub(super) waiters: CachePadded<WaitList<Grant<C, H>>>,
     pub(super) ledger: Mutex<Ledger>,
@@ -151,7 +150,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             epoch: host.now(),
             state: CachePadded::new(PoolWord::new(PoolState { phase: Phase::Paused, generation })),
             capacity: CachePadded::new(Capacity::new()),
-            shards: (0..shard_count(shards, capacity)).map(|_| CachePadded::new(Shard::new())).collect(),
+            shards: Shards::new(shards, capacity),
             slab: Slab::new(capacity),
             waiters: CachePadded::new(WaitList::new()),
             ledger: Mutex::new(Ledger::default()),
@@ -411,26 +410,4 @@ fn refuse<C: Send + 'static, H: Host<C>>(claimed: Vec<Claimed<Grant<C, H>>>, ref
     let wakers: Vec<Waker> =
         claimed.into_iter().map(|claimed| claimed.grant(Grant::Refused(Box::new(refusal())))).collect();
     wakers.into_iter().for_each(Waker::wake);
-}
-
-/// As many shards as threads, but at least four connections to each.
-fn shard_count(threads: usize, capacity: u32) -> usize {
-    const MOST: usize = 64;
-    let affordable = (capacity as usize / 4).max(1);
-    let wanted = threads.clamp(1, MOST).next_power_of_two();
-    // The largest power of two that is affordable.
-    wanted.min(1 << affordable.ilog2())
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn small_pools_have_few_shards() {
-        let counts = [(1, 100, 1), (2, 100, 2), (3, 100, 4), (16, 10, 2), (16, 3, 1), (16, 1, 1), (500, 100_000, 64)];
-        for (threads, capacity, shards) in counts {
-            assert_eq!(shard_count(threads, capacity), shards, "{threads} threads, {capacity} connections");
-        }
-    }
 }

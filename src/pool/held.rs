@@ -117,14 +117,14 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     ///
     /// The push, or the grant, is the last thing done: from then on the connection belongs to others, who may close it
     /// and the pool, and free the core.
-    #[inline(always)] // Into the one drop that is hot, which is a call already.
+    #[inline(never)]
     pub(super) fn make_available(self) {
         let core = self.core();
         self.put_on(core.shard(core.host.shard_hint()), Lane::OF_RETURNED);
     }
 
     /// As [`Held::make_available`], on a shard of the caller's choice, and for those who wait in the lanes' given order.
-    #[inline(always)]
+    #[inline]
     pub(super) fn put_on(self, shard: &Shard, lanes: [Lane; 2]) {
         let core = self.core();
         let generation = self.generation();

@@ -1,5 +1,9 @@
 //! A shard: a lock-free stack (last in, first out) of available connections, as one `AtomicU64` over the slab.
 
+use std::ops::Deref;
+
+use crossbeam::utils::CachePadded;
+
 use super::slab::{Link, Slab, Slot};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{mutant, unless_mutant};
@@ -66,6 +70,59 @@ pub(super) enum PushError {
     Stale,
 }
 
+/// Why an attempt to push has failed.
+enum Obstacle {
+    Refused(PushError),
+    /// The head is this one by now.
+    Changed(Head),
+}
+
+/// A pool's shards: a power of two of them.
+///
+/// They are part of the core, with room for the most there can be (8 KiB), so that a thread comes to its own by an
+/// addition, and has no pointer to wait for in between two compare-and-swaps.
+pub(super) struct Shards {
+    room: [CachePadded<Shard>; Self::MOST],
+    len: usize,
+}
+
+impl Shards {
+    /// As many as a pool of many cores can use. A power of two.
+    #[cfg(not(any(loom, shuttle)))]
+    const MOST: usize = 64;
+    /// The model checkers explore all the room there is.
+    #[cfg(any(loom, shuttle))]
+    const MOST: usize = 4;
+
+    /// As many shards as threads, but at least four connections to each.
+    pub(super) fn new(threads: usize, capacity: u32) -> Self {
+        Self { room: std::array::from_fn(|_| CachePadded::new(Shard::new())), len: Self::count(threads, capacity) }
+    }
+
+    fn count(threads: usize, capacity: u32) -> usize {
+        let affordable = (capacity as usize / 4).max(1);
+        let wanted = threads.clamp(1, Self::MOST).next_power_of_two();
+        // The largest power of two that is affordable.
+        wanted.min(1 << affordable.ilog2())
+    }
+
+    /// The shard that a hint stands for.
+    #[inline]
+    pub(super) fn preferred(&self, hint: usize) -> &Shard {
+        // Both are powers of two, so the first mask is in bounds of the shards in use, and the second tells the compiler
+        // that it is in bounds of the room.
+        &self.room[hint & (self.len - 1) & (Self::MOST - 1)]
+    }
+}
+
+impl Deref for Shards {
+    type Target = [CachePadded<Shard>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.room[..self.len]
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Shard(AtomicU64);
 
@@ -94,6 +151,19 @@ impl Shard {
             )
             .map(|_| ())
             .map_err(Head::unpack)
+    }
+
+    /// Takes the top in one attempt, if it is one of the slab's first slots. Where this finds nothing, [`Shard::pop`]
+    /// may: what has neither a second attempt nor a call to make needs few registers and saves none.
+    #[inline]
+    pub(super) fn pop_at_once<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
+        let head = self.load();
+        if head.waiting {
+            return None;
+        }
+        let slot = slab.first_slot(head.top?)?;
+        self.swap(head, Head { top: slot.link().next, ..head.next() }).ok()?;
+        Some(slot)
     }
 
     /// Takes the top.
@@ -150,18 +220,50 @@ impl Shard {
         let early = mutant("current_asked_before_the_head").then(&is_current);
         let mut head = self.load();
         loop {
-            if head.waiting && !mutant("push_ignores_waiters") {
-                return Err(PushError::Waiting);
-            }
-            if !early.unwrap_or_else(&is_current) {
-                return Err(PushError::Stale);
-            }
-            slot.set_link(Link { next: head.top, depth: 1 + depth(slab, head) });
-            match self.swap(head, Head { top: Some(slot.index()), ..head.next() }) {
+            let below = head.top.map(|top| slab.slot(top));
+            match self.try_push(head, below, slot, || early.unwrap_or_else(&is_current)) {
                 Ok(()) => return Ok(()),
-                Err(now) => head = now,
+                Err(Obstacle::Refused(why)) => return Err(why),
+                Err(Obstacle::Changed(now)) => head = now,
             }
         }
+    }
+
+    /// As [`Shard::push`], in one attempt, and onto one of the slab's first slots or nothing. `false`: it was not pushed,
+    /// and `push` will tell why, or will do it.
+    #[inline]
+    pub(super) fn push_at_once<C>(&self, slab: &Slab<C>, slot: &Slot<C>, is_current: impl Fn() -> bool) -> bool {
+        if mutant("current_asked_before_the_head") {
+            return false;
+        }
+        let head = self.load();
+        let below = match head.top {
+            None => None,
+            Some(top) => match slab.first_slot(top) {
+                None => return false,
+                below => below,
+            },
+        };
+        self.try_push(head, below, slot, is_current).is_ok()
+    }
+
+    /// One attempt. `below` is the slot on top of `head`.
+    #[inline]
+    fn try_push<C>(
+        &self,
+        head: Head,
+        below: Option<&Slot<C>>,
+        slot: &Slot<C>,
+        is_current: impl Fn() -> bool,
+    ) -> Result<(), Obstacle> {
+        if head.waiting && !mutant("push_ignores_waiters") {
+            return Err(Obstacle::Refused(PushError::Waiting));
+        }
+        if !is_current() {
+            return Err(Obstacle::Refused(PushError::Stale));
+        }
+        slot.set_link(Link { next: head.top, depth: 1 + below.map_or(0, |below| below.link().depth) });
+        self.swap(head, Head { top: Some(slot.index()), ..head.next() }).map_err(Obstacle::Changed)
     }
 
     /// Takes all slots at once; they stay linked. Changes the head even when there are none, so that a push that has
@@ -215,11 +317,6 @@ impl Shard {
     }
 }
 
-#[inline]
-fn depth<C>(slab: &Slab<C>, head: Head) -> u32 {
-    head.top.map_or(0, |top| slab.slot(top).link().depth)
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -240,6 +337,14 @@ mod tests {
         fn the_tag_wraps_without_touching_its_neighbours(top in prop::option::of(0..(1_u32 << 20) - 1), waiting: bool) {
             let last = Head { top, waiting, tag: Head::TAG_MASK };
             prop_assert_eq!(Head::unpack(last.next().pack()), Head { tag: 0, ..last });
+        }
+    }
+
+    #[test]
+    fn small_pools_have_few_shards() {
+        let counts = [(1, 100, 1), (2, 100, 2), (3, 100, 4), (16, 10, 2), (16, 3, 1), (16, 1, 1), (500, 100_000, 64)];
+        for (threads, capacity, shards) in counts {
+            assert_eq!(Shards::count(threads, capacity), shards, "{threads} threads, {capacity} connections");
         }
     }
 

@@ -401,6 +401,12 @@ impl<C> Slab<C> {
         }
     }
 
+    /// The slot, if it is one of the first, which is one comparison.
+    #[inline]
+    pub(super) fn first_slot(&self, index: u32) -> Option<&Slot<C>> {
+        self.first.get(index as usize)
+    }
+
     #[cold]
     fn later_slot(&self, index: u32) -> &Slot<C> {
         let (segment, offset) = self.locate(index);

@@ -62,7 +62,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         let PoolState { phase, generation } = self.state.load();
         let counts = self.capacity.load();
         let (mut available, mut heads) = (0, Vec::with_capacity(self.shards.len()));
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let (len, head) = shard.len(&self.slab);
             available += len;
             heads.push(head);

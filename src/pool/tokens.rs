@@ -295,6 +295,12 @@ pub struct Lease<C: Send + 'static, H: Host<C>>(Held<C, H>);
 unsafe impl<C: Send + Sync + 'static, H: Host<C>> Sync for Lease<C, H> {}
 
 impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
+    /// For a caller that owns an established connection.
+    #[inline]
+    pub(super) fn of(held: Held<C, H>) -> Self {
+        Self(held)
+    }
+
     /// The connection's number.
     pub fn id(&self) -> u64 {
         self.0.id()
@@ -395,9 +401,10 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
     fn drop(&mut self) {
         let held = self.0;
         let core = held.core();
-        core.emit(|| PoolEvent::ConnectionCheckedIn { address: core.address.clone(), connection_id: held.id() });
-        if core.vetting && core.options.load_balanced {
-            self.pin_to(Purpose::Operation);
+        // Where nobody listens and nothing is noted down, there is nothing to be done but to push.
+        let plain = !core.vetting && !core.host.listens();
+        if !plain {
+            self.prepare_check_in();
         }
         let closed_on_panic = ClosedOnPanic(held);
         let fit = core.host.fit(self);
@@ -405,11 +412,28 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
         if fit != Fit::Good {
             return held.not_good(fit);
         }
-        if held.slot().stamp().interrupted {
+        let stamp = held.slot().stamp();
+        if stamp.interrupted {
             return held.retire(held.stale_reason(), false);
         }
-        held.touch();
-        held.make_available();
+        let shard = core.shard(core.host.shard_hint());
+        let is_current = || held.core().state.load().generation == stamp.generation;
+        if !(plain && shard.push_at_once(&core.slab, held.slot(), is_current)) {
+            held.touch();
+            held.make_available();
+        }
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
+    /// Tells that the connection is checked in, and forgets what it was held for.
+    #[cold]
+    fn prepare_check_in(&mut self) {
+        let (held, core) = (self.0, self.0.core());
+        core.emit(|| PoolEvent::ConnectionCheckedIn { address: core.address.clone(), connection_id: held.id() });
+        if core.options.load_balanced {
+            self.pin_to(Purpose::Operation);
+        }
     }
 }
 

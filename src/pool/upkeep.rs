@@ -107,7 +107,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     fn reap(&self) {
         // ORD: AcqRel; pairs with the Release in `clear_service`.
         let service_cleared = self.service_cleared.swap(0, Ordering::AcqRel) == 1;
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let mut glance = shard.glance(&self.slab, self.limits.total);
             if !service_cleared && !glance.any(|slot| self.idle_for_too_long(slot.since())) {
                 continue;

@@ -1,6 +1,7 @@
 //! The pool on tokio: the clock, the tasks and the subscribers that the core does without.
 
 mod background;
+mod check_out;
 mod connection;
 mod establish;
 mod fork;

@@ -15,6 +15,7 @@ use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
 use super::background;
+use super::check_out::CheckOut;
 use super::connection::Connection;
 use super::establish::Establish;
 use super::fork;
@@ -49,9 +50,12 @@ use crate::pool::{Clear, Core, Grant, Host, Idle, Phase, Place, PoolStatus, Star
 /// it on. Connections that were checked out at the time of the fork stay the parent's, and must not be used in the
 /// child.
 pub struct Pool<E: Establish> {
+    /// What `shared` has, too: a check-out comes to it without a second pointer to load.
+    core: Arc<Core<E::Connection, TokioHost<E>>>,
     shared: Arc<Shared<E>>,
 }
 
+/// What all handles of a pool share. The last one to go closes the pool.
 struct Shared<E: Establish> {
     core: Arc<Core<E::Connection, TokioHost<E>>>,
     /// What this pool is after a fork.
@@ -60,7 +64,7 @@ struct Shared<E: Establish> {
 
 impl<E: Establish> Clone for Pool<E> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
+        Self { core: self.core.clone(), shared: self.shared.clone() }
     }
 }
 
@@ -121,7 +125,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// [`ForeignConnection`] gives back a connection that this pool did not create.
     pub fn check_in(&self, connection: Connection<E>) -> Result<(), ForeignConnection<Connection<E>>> {
-        let core = &self.here().shared.core;
+        let core = &self.here().core;
         if connection.belongs_to(core) {
             drop(connection);
             Ok(())
@@ -139,7 +143,7 @@ impl<E: Establish> Pool<E> {
         if let Ok(runtime) = Handle::try_current() {
             this.run_on(|| runtime);
         }
-        this.shared.core.ready()
+        this.core.ready()
     }
 
     /// Pauses the pool and makes all its connections stale. Returns whether anything was done: not if the pool is
@@ -156,7 +160,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// [`ClearError::ServiceIdRequired`] in load-balanced mode.
     pub fn clear(&self, clear: Clear) -> Result<bool, ClearError> {
-        self.here().shared.core.clear(clear)
+        self.here().core.clear(clear)
     }
 
     /// Makes all connections to one service stale, in load-balanced mode; the pool stays ready. Returns whether there
@@ -166,7 +170,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// [`ClearError::NotLoadBalanced`] in any other mode.
     pub fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError> {
-        self.here().shared.core.clear_service(service_id, clear)
+        self.here().core.clear_service(service_id, clear)
     }
 
     /// Closes the pool for good: available connections now, those being opened as soon as they notice, those in use
@@ -184,7 +188,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// Nothing is lost.
     pub async fn closed(&self) {
-        let core = &self.here().shared.core;
+        let core = &self.here().core;
         loop {
             let emptier = recovery::listen(&core.host().emptier);
             if core.status().total == 0 && core.host().has_closed() {
@@ -197,70 +201,71 @@ impl<E: Establish> Pool<E> {
     /// What goes on in the pool. Takes short locks: for monitoring, not for every operation.
     #[must_use]
     pub fn status(&self) -> PoolStatus {
-        self.here().shared.core.status()
+        self.here().core.status()
     }
 
     /// The generation of a service and the number of connections to it, in load-balanced mode.
     #[must_use]
     pub fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
-        self.here().shared.core.service(service_id)
+        self.here().core.service(service_id)
     }
 
     /// The address that the pool connects to.
     #[must_use]
     pub fn address(&self) -> &str {
-        self.shared.core.address()
+        self.core.address()
     }
 
     /// The pool's options.
     pub fn options(&self) -> &PoolOptions {
-        self.shared.core.options()
+        self.core.options()
     }
 
     /// What opens the pool's connections.
     #[must_use]
     pub fn establisher(&self) -> &E {
-        &self.shared.core.host().establish
+        &self.core.host().establish
     }
 
     /// Lets a subscriber have all events from now on, for as long as the pool exists. Events before (`PoolCreated`!) go
     /// to those of [`PoolBuilder::subscriber`] only. A subscriber that holds a handle of its own pool keeps the pool
     /// open until [`Pool::close`].
     pub fn subscribe(&self, subscriber: impl Subscriber) {
-        self.here().shared.core.host().publisher.subscribe(Arc::new(subscriber));
+        self.here().core.host().publisher.subscribe(Arc::new(subscriber));
     }
 
     /// The number of the connection that was created last.
     #[cold]
     pub(crate) fn last_created(&self) -> u64 {
-        self.here().shared.core.last_id()
+        self.here().core.last_id()
     }
 
     /// A check-out that is bounded at most by `waitQueueTimeoutMS`, and by that only where it `QUEUES`.
     ///
-    /// One state machine for the two ways that must cost little: finding a connection at once, and waiting for one without
-    /// a time limit. Whatever else may happen is boxed, which keeps the future small. When a connection goes from hand
-    /// to hand, what takes longest is moving the waiter's cache lines from core to core.
-    pub(crate) async fn check_out_without_deadline<const QUEUES: bool>(&self) -> Result<Connection<E>, CheckOutError> {
-        let attempt = match Attempt::begin(self) {
-            Ok(connection) => return Ok(connection),
-            Err(attempt) => attempt,
-        };
-        if QUEUES && !attempt.core().options().wait_queue_timeout.is_zero() {
-            return Box::pin(attempt.in_time(None, QUEUES)).await;
-        }
-        match attempt.core().acquire().await {
-            Grant::Connection(idle) if !idle.is_stale() => Ok(attempt.succeed(idle)),
-            other => Box::pin(attempt.end(Some(other), None)).await,
-        }
+    /// Two ways must cost little: finding a connection at once, and waiting for one without a time limit. Whatever else may
+    /// happen is boxed, which keeps the future small. When a connection goes from hand to hand, what takes longest is
+    /// moving the waiter's cache lines from core to core.
+    pub(crate) fn check_out_without_deadline<const QUEUES: bool>(
+        &self,
+    ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
+        CheckOut::new(self, |attempt| async move {
+            if QUEUES && !attempt.core().options().wait_queue_timeout.is_zero() {
+                return Box::pin(attempt.in_time(None, QUEUES)).await;
+            }
+            match attempt.core().acquire().await {
+                Grant::Connection(idle) if !idle.is_stale() => Ok(attempt.succeed(idle)),
+                other => Box::pin(attempt.end(Some(other), None)).await,
+            }
+        })
     }
 
     /// A check-out with a deadline. `queues`: whether `waitQueueTimeoutMS` counts, too.
-    pub(crate) async fn check_out_by(&self, deadline: Instant, queues: bool) -> Result<Connection<E>, CheckOutError> {
-        match Attempt::begin(self) {
-            Ok(connection) => Ok(connection),
-            Err(attempt) => Box::pin(attempt.in_time(Some(deadline), queues)).await,
-        }
+    pub(crate) fn check_out_by(
+        &self,
+        deadline: Instant,
+        queues: bool,
+    ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
+        CheckOut::new(self, move |attempt| Box::pin(attempt.in_time(Some(deadline), queues)))
     }
 
     /// Waits for a grant. `None`: until `waitQueueTimeoutMS` or the deadline.
@@ -269,7 +274,7 @@ impl<E: Establish> Pool<E> {
         deadline: Option<Instant>,
         queues: bool,
     ) -> Option<Grant<E::Connection, TokioHost<E>>> {
-        let core = &self.shared.core;
+        let core = &self.core;
         let mut acquire = pin!(core.acquire());
         // No timer is made for what comes at once.
         if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
@@ -285,7 +290,7 @@ impl<E: Establish> Pool<E> {
     /// Opens a connection in a task of its own, unless one is available by now, and waits for it or for one that comes
     /// back sooner, at most until the deadline.
     async fn open(&self, place: Place<E::Connection, TokioHost<E>>, deadline: Option<Instant>) -> opening::Delivery<E> {
-        let core = &self.shared.core;
+        let core = &self.core;
         // Something may have come back between the grant of the place and our coming to look.
         if let Some(idle) = core.try_take_any() {
             return Ok(idle);
@@ -315,7 +320,7 @@ impl<E: Establish> Pool<E> {
         tokio::select! {
             biased;
             delivered = &mut delivery => return delivered,
-            idle = self.shared.core.acquire_meanwhile() => {
+            idle = self.core.acquire_meanwhile() => {
                 if !idle.is_stale() {
                     return Ok(Ok(idle));
                 }
@@ -328,13 +333,13 @@ impl<E: Establish> Pool<E> {
     /// This pool, or what it is after a fork.
     #[inline]
     fn here(&self) -> &Self {
-        if self.shared.core.host().forks == fork::forks() { self } else { self.after_fork() }
+        if self.core.host().forks == fork::forks() { self } else { self.after_fork() }
     }
 
     #[cold]
     fn after_fork(&self) -> &Self {
         let successor = self.shared.after_fork.get_or_init(|| {
-            let core = &self.shared.core;
+            let core = &self.core;
             let before = core.host();
             for connection in core.abandon() {
                 before.establish.abandon_after_fork(connection);
@@ -353,17 +358,17 @@ impl<E: Establish> Pool<E> {
             successor
         });
         // Not before: a subscriber that uses the pool comes here, too.
-        successor.shared.core.host().deliver();
+        successor.core.host().deliver();
         successor.here()
     }
 
     fn new(core: Arc<Core<E::Connection, TokioHost<E>>>) -> Self {
-        Self { shared: Arc::new(Shared { core, after_fork: OnceLock::new() }) }
+        Self { core: core.clone(), shared: Arc::new(Shared { core, after_fork: OnceLock::new() }) }
     }
 
     /// The runtime of the pool's tasks. Where it has none yet, it is this one from now on, with the background task.
     fn run_on(&self, runtime: impl FnOnce() -> Handle) -> &Handle {
-        let core = &self.shared.core;
+        let core = &self.core;
         core.host().runtime.get_or_init(|| {
             let runtime = runtime();
             if core.options().interval() != BackgroundInterval::Never {
@@ -406,7 +411,7 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 }
 
 /// A check-out that has started and must end with an event.
-struct Attempt<'p, E: Establish> {
+pub(super) struct Attempt<'p, E: Establish> {
     pool: &'p Pool<E>,
     started: Started,
 }
@@ -414,9 +419,17 @@ struct Attempt<'p, E: Establish> {
 impl<'p, E: Establish> Attempt<'p, E> {
     /// Starts a check-out. It has succeeded already if there is a connection in the calling thread's stack.
     #[inline]
-    fn begin(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
+    pub(super) fn begin(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
         let pool = pool.here();
-        let core = &pool.shared.core;
+        match pool.core.try_check_out() {
+            Some(lease) => Ok(Connection::new(lease)),
+            None => Self::begin_otherwise(pool),
+        }
+    }
+
+    #[inline(never)]
+    fn begin_otherwise(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
+        let core = &pool.core;
         let started = core.check_out_started();
         if let Some(idle) = core.try_take() {
             return Ok(Connection::new(idle.check_out(started)));
@@ -430,7 +443,7 @@ impl<'p, E: Establish> Attempt<'p, E> {
 
     #[inline]
     fn core(&self) -> &'p Arc<Core<E::Connection, TokioHost<E>>> {
-        &self.pool.shared.core
+        &self.pool.core
     }
 
     #[inline]
