@@ -150,7 +150,9 @@ impl Sheet {
     pub fn print(&self) {
         println!("\nMedians of the turns");
         self.print_table(|row, column| row.median(column).map(plainly));
-        println!("\nTimes the baseline's time, so more than 1 is slower (medians of the turns' ratios; * is the baseline)");
+        println!(
+            "\nTimes the baseline's time, so more than 1 is slower (medians of the turns' ratios; * is the baseline)"
+        );
         self.print_table(|row, column| {
             let ratio = self.ratio(row, column)?;
             Some(if self.baseline(row) == Some(column) { "*".to_owned() } else { plainly(ratio) })

@@ -201,22 +201,26 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
-            let admitted = found.is_none() && !stale && self.capacity.admit_or_wait(self.limits);
+            // Nobody waits for a place as long as there is one to be had by closing what is stale.
+            let admit = || match stale {
+                true => self.capacity.admit_first(self.limits),
+                false => self.capacity.admit_or_wait(self.limits),
+            };
+            let admitted = found.is_none() && admit();
             if found.is_some() || stale || admitted {
                 self.settle(&queue);
                 drop(queue);
-                return match found {
+                let queued = match found {
                     Some(slot) => match self.vet(Held::new(self, slot)) {
                         Ok(idle) => Queued::Granted(Grant::Connection(idle)),
                         Err(Perished) => Queued::Again,
                     },
                     None if admitted => Queued::Granted(Grant::Place(Place::new(self.clone()))),
-                    None => {
-                        // `seek` does not come to it where an opener waits.
-                        self.close_stale(Self::CLOSED_ON_THE_WAY);
-                        Queued::Again
-                    }
+                    None => Queued::Again,
                 };
+                // `seek` does not come to it where an opener waits.
+                self.close_stale(Self::CLOSED_ON_THE_WAY);
+                return queued;
             }
         }
         queue.enqueue(Lane::Others, node, waker);

@@ -456,7 +456,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 if queue.len(Lane::Others) == 0 || !self.capacity.admit_first(self.limits) {
                     return;
                 }
-                let claimed = queue.claim_first(Lane::Others).expect("BUG: a lane that is neither empty nor has a first");
+                let claimed =
+                    queue.claim_first(Lane::Others).expect("BUG: a lane that is neither empty nor has a first");
                 self.settle(&queue);
                 claimed
             };

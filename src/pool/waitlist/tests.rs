@@ -114,7 +114,10 @@ fn the_lanes_keep_apart() {
     assert_eq!([0, 1, 2, 3].map(|index: usize| look(&list, &nodes[index])), [None, Some(7), None, None]);
     let mut left = Vec::new();
     for index in [0, 3, 2] {
-        assert_eq!(list.leave(&nodes[index], |queue| left.push((queue.len(Lane::Openers), queue.len(Lane::Others)))), None);
+        assert_eq!(
+            list.leave(&nodes[index], |queue| left.push((queue.len(Lane::Openers), queue.len(Lane::Others)))),
+            None
+        );
     }
     assert_eq!(left, [(1, 1), (0, 1), (0, 0)]);
 }
