@@ -250,3 +250,22 @@ async fn who_comes_while_as_many_open_as_may_waits_once_nothing_stale_is_left() 
     drop(got(&mut opens).await.expect("its own"));
     assert_eq!(got(&mut waits).await.expect("one of its own").id(), 12);
 }
+
+/// Populating leaves the places to those who wait for one, and an opener does not.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_queue_bars_nobody_over_an_opener() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default().max_pool_size(3).max_connecting(3).min_pool_size(2), &mock);
+    settle().await;
+    let mut breaks = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
+    mock.instruct([Attempt::Held]);
+    let _opens = begun(&pool).await;
+    let leaves = begun(&pool).await;
+    assert_eq!(counts(&pool), (3, 1, 0, 2, 1));
+    leaves.abort();
+    settle().await;
+    breaks.iter_mut().for_each(|connection| connection.errored = true);
+    drop(breaks);
+    settle().await;
+    assert_eq!((log.count("ConnectionCreated"), counts(&pool).0), (4, 2), "as many as there are to be");
+}

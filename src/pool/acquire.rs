@@ -201,12 +201,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
-            // Nobody waits for a place as long as there is one to be had by closing what is stale.
-            let admit = || match stale {
-                true => self.capacity.admit_first(self.limits),
-                false => self.capacity.admit_or_wait(self.limits),
-            };
-            let admitted = found.is_none() && admit();
+            // What this notes where something is stale, `settle` takes back.
+            let admitted = found.is_none() && self.capacity.admit_or_wait(self.limits);
             if found.is_some() || stale || admitted {
                 self.settle(&queue);
                 drop(queue);
