@@ -15,8 +15,8 @@ pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 ///
 /// The messages of the first three are the CMAP specification's ("Connection Pool Errors").
 ///
-/// What is in it is boxed, so that a check-out's result has two words, which come back in registers: a larger one was a
-/// tenth of a check-out that succeeds.
+/// What is in it is boxed, so that a check-out's result has two words, which come back in registers. A larger one would
+/// come back through memory, also from a check-out that succeeds.
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum CheckOutError {

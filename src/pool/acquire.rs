@@ -62,7 +62,8 @@ enum Queued<C: Send + 'static, H: Host<C>> {
 }
 
 impl<C: Send + 'static, H: Host<C>> Core<C, H> {
-    /// How many stale connections a check-out closes on its way. The background run closes the rest.
+    /// How many stale connections a check-out closes on its way, and again as long as there is no place for it. The
+    /// background run closes the rest.
     const CLOSED_ON_THE_WAY: usize = 4;
 
     /// Takes an available connection from the calling thread's shard, if there is one and nobody waits.
