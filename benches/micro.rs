@@ -5,7 +5,7 @@
 
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,17 +43,20 @@ pub fn hit_one_task<S: Subject>() -> Run {
 ///
 /// Counted are the pairs of both tasks by the wall clock, from the first start to the last end. A pool that
 /// scales takes half the time per pair that it takes one task; one whose threads write a common line takes more.
+/// The tasks take the pairs from a common heap, a thousand at a time, so that both end together: with a fixed share for
+/// each, a core that somebody else uses for a moment would count twice.
 ///
 /// That each task has a worker to itself is made sure of, not hoped for: the first task spins on its worker before
 /// the second is spawned, so that the second can only run on the other.
 pub fn hit_two_tasks<S: Subject>() -> Run {
+    const HANDFUL: u64 = 1_000;
     let bed = Bed::<S>::warm(two_workers(), SIZE);
     Box::new(move |pairs| {
-        let each = pairs.div_ceil(WORKERS as u64);
+        let taken = Arc::new(AtomicU64::new(0));
         let spinning = Arc::new(AtomicUsize::new(0));
         let mut tasks = Vec::with_capacity(WORKERS);
         for spawned in 1..=WORKERS {
-            let (subject, gate) = (Arc::clone(&bed.subject), Arc::clone(&spinning));
+            let (subject, gate, taken) = (Arc::clone(&bed.subject), Arc::clone(&spinning), Arc::clone(&taken));
             tasks.push(bed.runtime.spawn(async move {
                 // ORD: Relaxed here and below; the gate only counts, nothing is published by it.
                 gate.fetch_add(1, Ordering::Relaxed);
@@ -61,17 +64,22 @@ pub fn hit_two_tasks<S: Subject>() -> Run {
                     spin_loop();
                 }
                 let start = Instant::now();
-                for _ in 0..each {
-                    drop(black_box(subject.check_out().await));
+                loop {
+                    let first = taken.fetch_add(HANDFUL, Ordering::Relaxed);
+                    if first >= pairs {
+                        return (start, Instant::now());
+                    }
+                    for _ in first..pairs.min(first + HANDFUL) {
+                        drop(black_box(subject.check_out().await));
+                    }
                 }
-                (start, Instant::now())
             }));
             // Asleep, since the cores may be no more than the workers, and both are needed there.
             while spinning.load(Ordering::Relaxed) < spawned {
                 thread::sleep(Duration::from_micros(20));
             }
         }
-        scaled(bed.span_of(tasks), pairs, each * WORKERS as u64)
+        bed.span_of(tasks)
     })
 }
 

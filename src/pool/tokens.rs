@@ -456,8 +456,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 if queue.len(Lane::Others) == 0 || !self.capacity.admit_first(self.limits) {
                     return;
                 }
-                let claimed =
-                    queue.claim_first(Lane::Others).expect("BUG: a lane that is neither empty nor has a first");
+                let claimed = queue.claim_first(Lane::Others).expect("BUG: a lane with a length and without a first");
                 self.settle(&queue);
                 claimed
             };

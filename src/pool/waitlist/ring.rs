@@ -124,14 +124,18 @@ pub(in crate::pool) struct WaitList<G> {
 }
 
 /// The list, locked: a ring for each lane.
+///
+/// Laid out so that all that a saturated pool needs, and how many openers there are, is in the lock's cache line: a second
+/// line that moves from core to core with each hand-over was an eighth of the throughput.
+#[repr(C)]
 pub(in crate::pool) struct WaitQueue<G> {
-    openers: Ring<G>,
     others: Ring<G>,
+    openers: Ring<G>,
 }
 
 impl<G> WaitList<G> {
     pub(in crate::pool) fn new() -> Self {
-        Self { queue: BriefLock::new(WaitQueue { openers: Ring::new(), others: Ring::new() }) }
+        Self { queue: BriefLock::new(WaitQueue { others: Ring::new(), openers: Ring::new() }) }
     }
 
     pub(in crate::pool) fn lock(&self) -> BriefGuard<'_, WaitQueue<G>> {
@@ -230,13 +234,14 @@ impl<G> WaitQueue<G> {
 }
 
 /// One lane's nodes, in order.
+#[repr(C)]
 struct Ring<G> {
-    /// Who left the queue has `None` here until the ring gets around to it.
-    entries: VecDeque<Option<Claimed<G>>>,
-    /// The position of the first entry, modulo 2^32.
-    front: u32,
     /// How many wait.
     len: u32,
+    /// The position of the first entry, modulo 2^32.
+    front: u32,
+    /// Who left the queue has `None` here until the ring gets around to it.
+    entries: VecDeque<Option<Claimed<G>>>,
 }
 
 #[allow(unsafe_code)]
@@ -261,12 +266,16 @@ impl<G> Ring<G> {
         self.len += 1;
     }
 
+    #[inline]
     fn claim_first(&mut self) -> Option<Claimed<G>> {
         if mutant("last_come_first_served")
             && let Some(second) = self.entries.get_mut(1).and_then(Option::take)
         {
             self.len -= 1;
             return Some(second);
+        }
+        if self.len == 0 {
+            return None;
         }
         while let Some(entry) = self.entries.pop_front() {
             self.front = self.front.wrapping_add(1);
