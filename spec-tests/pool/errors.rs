@@ -6,9 +6,17 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use wharf::{CheckOutError, Clear, Labels, OptionValue, PoolCleared, PoolEvent, PoolOptions, Purpose, Stage};
+use wharf::{
+    CheckOutError, Clear, Connection, Labels, OptionValue, PoolCleared, PoolEvent, PoolOptions, Purpose, Stage,
+};
 
 use super::mock::{Attempt, Log, Mock, builder, counts, pool, service, settle};
+
+/// What comes back in registers.
+#[test]
+fn a_check_outs_result_has_two_words() {
+    assert_eq!(size_of::<Result<Connection<Mock>, CheckOutError>>(), 2 * size_of::<usize>());
+}
 
 /// Prose test 5.
 #[tokio::test(start_paused = true)]

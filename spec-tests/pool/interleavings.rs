@@ -285,3 +285,57 @@ async fn a_panic_at_close_stops_neither_the_close_nor_the_background_task() {
     let status = pool.status();
     assert_eq!((status.phase, status.total), (Phase::Closed, 0));
 }
+
+#[test]
+fn who_opens_takes_what_is_available_and_leaves_the_rest_to_all() {
+    let core = core(PoolOptions::default());
+    let available = [lease(&core), lease(&core)];
+    let own = open(&core);
+    drop(available);
+    let mut opens = pin!(core.acquire_meanwhile());
+    let Poll::Ready(_taken) = opens.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("there are two")
+    };
+    assert!(core.try_take().is_some(), "nobody waits");
+    drop(own);
+    core.close();
+}
+
+#[test]
+fn who_opens_takes_no_connection_of_a_service_that_was_cleared() {
+    let core = core(PoolOptions::default().load_balanced(true));
+    let cleared = [lease(&core), lease(&core)];
+    let own = open(&core);
+    drop(cleared);
+    assert!(core.clear_service(service(), Clear::new()).unwrap());
+    let mut opens = pin!(core.acquire_meanwhile());
+    assert!(opens.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!((core.status().total, core.status().pending), (1, 1), "closed on the way");
+    drop(own);
+    core.close();
+}
+
+#[test]
+fn who_is_granted_a_place_takes_no_connection_of_a_service_that_was_cleared() {
+    let core = core(PoolOptions::default().load_balanced(true));
+    drop([lease(&core), lease(&core)]);
+    assert!(core.clear_service(service(), Clear::new()).unwrap());
+    assert!(core.try_take_any().is_none());
+    assert_eq!(core.status().total, 0, "closed on the way");
+    core.close();
+}
+
+#[test]
+fn who_was_refused_by_a_clear_bars_nobody() {
+    let core = core(PoolOptions::default().max_pool_size(1).min_pool_size(1));
+    let held = lease(&core);
+    let mut waits = pin!(core.acquire());
+    assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    core.clear(Clear::new()).unwrap();
+    drop(held);
+    core.ready();
+    let (idle, opening) = core.populate().expect("nobody waits").established(7).unwrap();
+    opening.hand_on(Some(idle));
+    assert!(core.try_take().is_some());
+    core.close();
+}

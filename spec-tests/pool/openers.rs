@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use tokio::task::JoinHandle;
-use wharf::{CheckOutError, Clear, Connection, Pool, PoolOptions};
+use wharf::{BackgroundInterval, CheckOutError, Clear, Connection, Pool, PoolOptions};
 
 use super::mock::{Attempt, Mock, builder, counts, pool, settle};
 
@@ -176,4 +176,96 @@ async fn a_connection_of_after_the_clear_serves_who_opens_since_before() {
     mock.let_one_in();
     settle().await;
     assert_eq!(counts(&pool), (1, 0, 0, 1, 0), "its own is stale");
+}
+
+/// The first that comes back is stale when the one who was granted it comes to look.
+#[tokio::test(start_paused = true)]
+async fn who_was_granted_a_connection_that_is_stale_takes_the_next_that_comes_back() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default(), &mock);
+    let returns = pool.check_out().await.unwrap();
+    mock.instruct([Attempt::Held]);
+    let mut opens = begun(&pool).await;
+    drop(returns);
+    pool.clear(Clear::new()).unwrap();
+    pool.ready();
+    assert!(got(&mut opens).await.is_none(), "neither has come: the one is stale, the other not open");
+    assert_eq!((log.count("ConnectionClosed 1 stale"), counts(&pool)), (1, (1, 1, 0, 0, 0)));
+    drop(pool.check_out().await.unwrap());
+    assert_eq!(got(&mut opens).await.expect("the newer one").id(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_of_its_own_comes_after_what_came_back_before() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default(), &mock);
+    let returns = pool.check_out().await.unwrap();
+    mock.instruct([Attempt::HeldToFail]);
+    let mut opens = begun(&pool).await;
+    mock.let_one_in();
+    drop(returns);
+    let taken = got(&mut opens).await.expect("the one that came back");
+    assert_eq!(taken.id(), 1);
+    assert_eq!((log.count("ConnectionCheckOutFailed"), counts(&pool)), (0, (1, 0, 0, 1, 0)));
+}
+
+/// Without a background task, whoever comes closes a few of the stale connections, and not all of them.
+#[tokio::test(start_paused = true)]
+async fn who_comes_while_one_opens_closes_a_few_stale_connections() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default().background_interval(BackgroundInterval::Never), &mock);
+    let mut all = Vec::new();
+    for _ in 0..10 {
+        all.push(pool.check_out().await.unwrap());
+    }
+    drop(all);
+    pool.clear(Clear::new()).unwrap();
+    pool.ready();
+    mock.instruct([Attempt::Held]);
+    let _opens = begun(&pool).await;
+    assert_eq!((log.count("ConnectionClosed"), pool.status().stale), (4, 6));
+    let newcomer = pool.check_out().await.unwrap();
+    assert_eq!((log.count("ConnectionClosed"), pool.status().stale, newcomer.id()), (8, 2, 12));
+}
+
+/// Nor is it granted anything by them where the limit is another: then it waits, and not in a circle.
+#[tokio::test(start_paused = true)]
+async fn who_comes_while_as_many_open_as_may_waits_once_nothing_stale_is_left() {
+    let mock = Mock::new([]);
+    let options = PoolOptions::default().background_interval(BackgroundInterval::Never).max_connecting(1);
+    let (pool, _log) = pool(options, &mock);
+    let mut all = Vec::new();
+    for _ in 0..10 {
+        all.push(pool.check_out().await.unwrap());
+    }
+    drop(all);
+    pool.clear(Clear::new()).unwrap();
+    pool.ready();
+    mock.instruct([Attempt::Held]);
+    let mut opens = begun(&pool).await;
+    assert_eq!(pool.status().stale, 6);
+    let mut waits = begun(&pool).await;
+    assert_eq!((pool.status().stale, counts(&pool)), (0, (1, 1, 0, 0, 1)));
+    mock.let_one_in();
+    drop(got(&mut opens).await.expect("its own"));
+    assert_eq!(got(&mut waits).await.expect("one of its own").id(), 12);
+}
+
+/// Populating leaves the places to those who wait for one, and an opener does not.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_queue_bars_nobody_over_an_opener() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default().max_pool_size(3).max_connecting(3).min_pool_size(2), &mock);
+    settle().await;
+    let mut breaks = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
+    mock.instruct([Attempt::Held]);
+    let _opens = begun(&pool).await;
+    let leaves = begun(&pool).await;
+    assert_eq!(counts(&pool), (3, 1, 0, 2, 1));
+    leaves.abort();
+    settle().await;
+    breaks.iter_mut().for_each(|connection| connection.errored = true);
+    drop(breaks);
+    settle().await;
+    assert_eq!((log.count("ConnectionCreated"), counts(&pool).0), (4, 2), "as many as there are to be");
 }

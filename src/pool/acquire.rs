@@ -62,7 +62,8 @@ enum Queued<C: Send + 'static, H: Host<C>> {
 }
 
 impl<C: Send + 'static, H: Host<C>> Core<C, H> {
-    /// How many stale connections a check-out closes on its way. The background run closes the rest.
+    /// How many stale connections a check-out closes on its way, and again as long as there is no place for it. The
+    /// background run closes the rest.
     const CLOSED_ON_THE_WAY: usize = 4;
 
     /// Takes an available connection from the calling thread's shard, if there is one and nobody waits.
@@ -214,22 +215,22 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
-            let admitted = found.is_none() && !stale && self.capacity.admit_or_wait(self.limits);
+            // What this notes where something is stale, `settle` takes back.
+            let admitted = found.is_none() && self.capacity.admit_or_wait(self.limits);
             if found.is_some() || stale || admitted {
                 self.settle(&queue);
                 drop(queue);
-                return match found {
+                let queued = match found {
                     Some(slot) => match self.vet(Held::new(self, slot)) {
                         Ok(idle) => Queued::Granted(Grant::Connection(idle)),
                         Err(Perished) => Queued::Again,
                     },
                     None if admitted => Queued::Granted(Grant::Place(Place::new(self.clone()))),
-                    None => {
-                        // `seek` does not come to it where an opener waits.
-                        self.close_stale(Self::CLOSED_ON_THE_WAY);
-                        Queued::Again
-                    }
+                    None => Queued::Again,
                 };
+                // `seek` does not come to it where an opener waits.
+                self.close_stale(Self::CLOSED_ON_THE_WAY);
+                return queued;
             }
         }
         queue.enqueue(Lane::Others, node, waker);

@@ -15,8 +15,8 @@ pub(super) struct Counts {
     pub(super) total: u32,
     /// Connections in establishment.
     pub(super) pending: u32,
-    /// Somebody waits, so that a place that comes free belongs to the first in the queue. Changes only under the wait
-    /// list's lock.
+    /// Somebody waits who has no connection on the way, so that a place that comes free belongs to the first of them.
+    /// Changes only under the wait list's lock.
     pub(super) waiting: bool,
     /// Counts the changes, modulo 2^23.
     version: u32,
@@ -102,7 +102,7 @@ impl Capacity {
 
     /// Counts one more pending connection within the limits; or else notes, in the same step, that somebody waits.
     ///
-    /// The caller holds the wait list's lock, and the list is empty.
+    /// The caller holds the wait list's lock, and nobody waits but openers.
     pub(super) fn admit_or_wait(&self, limits: Limits) -> bool {
         if mutant("admit_then_wait") {
             let admitted = self.admit_first(limits);
@@ -115,7 +115,7 @@ impl Capacity {
         before.is_some_and(|counts| counts.admits(limits))
     }
 
-    /// Nobody waits any more. The caller holds the wait list's lock.
+    /// Nobody waits any more, or openers only. The caller holds the wait list's lock.
     pub(super) fn nobody_waits(&self) {
         self.update(|counts| counts.waiting.then(|| Counts { waiting: false, ..counts.next() }));
     }

@@ -29,7 +29,7 @@
 //! - INV-3 (nodes stay) and INV-4 (who touches a node): `waitlist/ring.rs`.
 //! - INV-5 (while somebody waits): all shards are flagged and empty; and if not only openers wait, the capacity word is
 //!   flagged and admits nobody (`acquire.rs`). So whatever comes free comes to the wait list's lock, and goes to the
-//!   first in the queue.
+//!   first of those whom it is for (`waitlist/mod.rs`).
 //! - INV-6 (whose waker): the waker of who can be interrupted belongs to whoever takes the mark `watched` away
 //!   (`slab.rs`), so leaving it and taking it back are one locked instruction each.
 //!
@@ -47,6 +47,11 @@
 //! checkOut requests before fulfilling the original one" holds, and a slow handshake keeps nobody from a connection that is
 //! free. If another one came first, its own serves the next when it is open.
 //!
+//! Two things go past an opener. A new connection that nobody is there for goes to who would open one more, which keeps
+//! the pool from opening more than it needs. And who was granted a place after waiting is no opener before its task has
+//! come to look; until then, what comes back is for those who wait, or for all. It looks for what is left of that first
+//! (`Core::try_take_any`).
+//!
 //! # The orderings
 //!
 //! 1. `PoolReady` is emitted before anybody can open a connection: `Core::ready` emits, then changes the word; and a
@@ -56,7 +61,7 @@
 //!    then its [`Opening`] is dropped. Who wants to open one reads the capacity word, searches the shards, and swaps the
 //!    word it has read (`Core::seek`).
 //! 3. No wake-up and no connection is lost: `Core::queue_up` raises the flags, then looks once more.
-//! 4. First come, first served, and nobody barges: INV-5, and one queue.
+//! 4. First come, first served in each lane, and nobody barges: INV-5, and one queue.
 //! 5. Both limits hold at every instant: they are in one word.
 //! 6. A check-in that races a clear or a close is either detached with the others or notices: `Shard::push`.
 //! 7. Ids are in the order of the `ConnectionCreated` events: both under the ledger's lock.

@@ -313,21 +313,24 @@ impl<E: Establish> Pool<E> {
 
     /// What becomes of the connection that is being opened for the caller, unless another one comes back sooner. Then
     /// the caller's own serves the next, or becomes available, once it is open.
+    ///
+    /// Where both have come, the other one is taken: a failure of the caller's own is no reason to fail then.
     async fn first_of(
         &self,
         mut delivery: oneshot::Receiver<opening::Delivery<E>>,
     ) -> Result<opening::Delivery<E>, RecvError> {
-        tokio::select! {
-            biased;
-            delivered = &mut delivery => return delivered,
-            idle = self.core.acquire_meanwhile() => {
-                if !idle.is_stale() {
-                    return Ok(Ok(idle));
+        loop {
+            tokio::select! {
+                biased;
+                idle = self.core.acquire_meanwhile() => {
+                    if !idle.is_stale() {
+                        return Ok(Ok(idle));
+                    }
+                    // Cleared or closed between the grant and our coming to look: as if it had not come.
                 }
-                // Cleared or closed between the grant and our coming to look.
+                delivered = &mut delivery => return delivered,
             }
         }
-        delivery.await
     }
 
     /// This pool, or what it is after a fork.

@@ -1,9 +1,9 @@
 //! The wait list: who waits for a connection, first come, first served.
 //!
-//! There are two [lanes](Lane). A check-out that opens a connection was first in the queue when it got the right to; while
+//! It has two [lanes](Lane). A check-out that opens a connection was first in the queue when it got the right to; while
 //! its own is on the way it stays in front of all who came later, and takes one that comes back sooner.
 //!
-//! There are two of them with one interface. [`ring`](self) is the one that ships: wharf's own nodes. The feature
+//! There are two wait lists with one interface. [`ring`](self) is the one that ships: wharf's own nodes. The feature
 //! `event-listener-queue` puts the queue of event-listener in its place, as the measured alternative. It passes the same
 //! tests, and a saturated pool takes 2.5 times as long with it: each hand-over takes the lock of the list four times
 //! (listen, poll, notify, poll) where the ring needs two, and wakers run under that lock. The README has the figures.
@@ -28,7 +28,7 @@ pub(super) enum Lane {
 impl Lane {
     /// Who gets a connection that comes back: the first to come.
     pub(super) const OF_RETURNED: [Self; 2] = [Self::Openers, Self::Others];
-    /// Who gets a new one that nobody has asked for, or whoever asked for it has another: who would open one more.
+    /// Who gets a new one that nobody has asked for, or whose check-out has gone or has another: who would open one more.
     pub(super) const OF_NEW: [Self; 2] = [Self::Others, Self::Openers];
 }
 

@@ -1,11 +1,10 @@
 //! The wait list on nodes of its own.
 //!
-//! A waiter is a node inside of the future that waits; a lane is a ring of pointers to nodes, and both are under one
-//! short lock. Who
-//! has something to grant claims the first node by taking its pointer out of the ring, and puts the grant straight
-//! into the node, so nobody can come in between. Two locked sections of some ten nanoseconds serve one waiter, and
-//! neither touches a node's memory, which usually is in another core's cache. Looking whether the grant has come takes
-//! no lock.
+//! A waiter is a node inside of the future that waits; a lane is a ring of pointers to nodes, and both lanes are under
+//! one short lock. Who has something to grant claims the first node by taking its pointer out of the ring, and puts the
+//! grant straight into the node, so nobody can come in between. Two locked sections of some ten nanoseconds serve one
+//! waiter, and neither touches a node's memory, which usually is in another core's cache. Looking whether the grant has
+//! come takes no lock.
 //!
 //! Grants are written and wakers run outside of the lock.
 
