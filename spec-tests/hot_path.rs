@@ -54,6 +54,14 @@ fn the_counter_counts() {
     assert_eq!(allocations(|| std::hint::black_box(1_u64)).0, 0);
 }
 
+/// Its cache lines move from core to core when it is served.
+#[test]
+fn a_check_out_that_waits_is_small() {
+    with_pool(PoolOptions::default(), async |pool| {
+        assert!(size_of_val(&pool.check_out()) <= 96, "{}", size_of_val(&pool.check_out()));
+    });
+}
+
 #[test]
 fn a_hit_and_its_check_in_allocate_nothing() {
     let idle = PoolOptions::default().max_idle_time(Duration::from_secs(60));
