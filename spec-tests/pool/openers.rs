@@ -19,7 +19,7 @@ async fn begun(pool: &Pool<Mock>) -> JoinHandle<CheckedOut> {
     check_out
 }
 
-/// The number of the connection that a check-out has got by now.
+/// The connection that a check-out has got by now.
 async fn got(check_out: &mut JoinHandle<CheckedOut>) -> Option<Connection<Mock>> {
     settle().await;
     let looks = std::future::poll_fn(|context| std::task::Poll::Ready(Pin::new(&mut *check_out).poll(context))).await;
