@@ -60,7 +60,8 @@
 //! 2. A connection that was opened in the background is available before it stops counting as pending: it is put first,
 //!    then its [`Opening`] is dropped. Who wants to open one reads the capacity word, searches the shards, and swaps the
 //!    word it has read (`Core::seek`).
-//! 3. No wake-up and no connection is lost: `Core::queue_up` raises the flags, then looks once more.
+//! 3. No wake-up and no connection is lost: who queues up raises the flags, then looks once more
+//!    (`Core::look_for_the_first`).
 //! 4. First come, first served in each lane, and nobody barges: INV-5, and one queue.
 //! 5. Both limits hold at every instant: they are in one word.
 //! 6. A check-in that races a clear or a close is either detached with the others or notices: `Shard::push`.
