@@ -57,7 +57,9 @@ async fn a_command_runs_in_a_task_of_its_own() {
     for task in tasks {
         assert_eq!(task.await.unwrap(), 1);
     }
-    assert_eq!(pool.status().total, pool.status().available);
+    // A connection may still be on the way: whoever had it opened was served by another one sooner.
+    let status = pool.status();
+    assert_eq!((status.total, status.in_use), (status.available + status.pending, 0));
 }
 
 #[tokio::test]
