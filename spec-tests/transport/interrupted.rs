@@ -20,7 +20,11 @@ async fn cut_everywhere(relay: &Relay, direction: Direction, options: &Options) 
             }
         }
     }
-    assert!(stages.is_sorted() && stages[0] == Stage::Tls && *stages.last().unwrap() == Stage::Hello, "{stages:?}");
+    assert!(stages[0] == Stage::Tls && *stages.last().unwrap() == Stage::Hello, "{stages:?}");
+    // TLS comes first. Where it ends varies: the DER form of the server's ECDSA signature has up to three bytes less.
+    let first_hello = stages.iter().position(|stage| *stage == Stage::Hello).unwrap();
+    let rest = &stages[first_hello..];
+    assert!(rest[rest.len().min(4)..].iter().all(|stage| *stage == Stage::Hello), "{stages:?}");
     relay.until(|relayed| relayed.open == 0).await;
 }
 
