@@ -6,9 +6,9 @@
 //! baseline's turn beside it, and the medians of these ratios count. Whatever slows the machine down for a while then
 //! slows all subjects down.
 //!
-//! Virtual machines have levels, too, by where the host puts their processors: two that share a physical core make two
-//! threads at best 1.6 times as fast as one, and two that are far apart make every shared line dear. The floor, whose
-//! threads share nothing, tells which level it was: see the row of its speed-up.
+//! Virtual machines have levels, too, by where the host puts their processors: a neighbour on the same physical core slows
+//! one of them down, and two that are far apart make every shared line dear. The row of the speed-ups tells what the second
+//! core was worth; that of the floor, whose threads share nothing, is the machine's own.
 
 use std::fs;
 use std::path::PathBuf;

@@ -29,13 +29,22 @@ async fn got(check_out: &mut JoinHandle<CheckedOut>) -> Option<Connection<Mock>>
     }
 }
 
+/// A pool with one connection out, and a check-out that has another one opened as told. Returns both.
+async fn one_out_and_one_opens(
+    pool: &Pool<Mock>,
+    mock: &Mock,
+    attempt: Attempt,
+) -> (Connection<Mock>, JoinHandle<CheckedOut>) {
+    let out = pool.check_out().await.unwrap();
+    mock.instruct([attempt]);
+    (out, begun(pool).await)
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_opens_takes_a_connection_that_comes_back_and_its_own_becomes_available() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
-    let returns = pool.check_out().await.unwrap();
-    mock.instruct([Attempt::Held]);
-    let mut opens = begun(&pool).await;
+    let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::Held).await;
     assert_eq!(counts(&pool), (2, 1, 0, 1, 0));
     drop(returns);
     let taken = got(&mut opens).await.expect("the one that came back");
@@ -51,9 +60,7 @@ async fn who_opens_takes_a_connection_that_comes_back_and_its_own_becomes_availa
 async fn who_opens_comes_before_who_came_later() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default().max_connecting(1), &mock);
-    let returns = pool.check_out().await.unwrap();
-    mock.instruct([Attempt::Held]);
-    let mut opens = begun(&pool).await;
+    let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::Held).await;
     let mut came_later = begun(&pool).await;
     assert_eq!(counts(&pool), (2, 1, 0, 1, 1));
     drop(returns);
@@ -132,9 +139,7 @@ async fn a_failure_of_its_own_does_not_reach_who_has_another() {
         .build()
         .unwrap();
     pool.ready();
-    let returns = pool.check_out().await.unwrap();
-    mock.instruct([Attempt::HeldToFail]);
-    let mut opens = begun(&pool).await;
+    let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::HeldToFail).await;
     drop(returns);
     let taken = got(&mut opens).await.expect("the one that came back");
     mock.let_one_in();
@@ -148,9 +153,7 @@ async fn a_clear_leaves_it_to_what_becomes_of_its_own() {
     for interrupt in [false, true] {
         let mock = Mock::new([]);
         let (pool, _log) = pool(PoolOptions::default(), &mock);
-        let returns = pool.check_out().await.unwrap();
-        mock.instruct([Attempt::Held]);
-        let mut opens = begun(&pool).await;
+        let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::Held).await;
         pool.clear(Clear::new().interrupt_in_use_connections(interrupt)).unwrap();
         drop(returns);
         mock.let_one_in();
@@ -183,9 +186,7 @@ async fn a_connection_of_after_the_clear_serves_who_opens_since_before() {
 async fn who_was_granted_a_connection_that_is_stale_takes_the_next_that_comes_back() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
-    let returns = pool.check_out().await.unwrap();
-    mock.instruct([Attempt::Held]);
-    let mut opens = begun(&pool).await;
+    let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::Held).await;
     drop(returns);
     pool.clear(Clear::new()).unwrap();
     pool.ready();
@@ -199,9 +200,7 @@ async fn who_was_granted_a_connection_that_is_stale_takes_the_next_that_comes_ba
 async fn a_failure_of_its_own_comes_after_what_came_back_before() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
-    let returns = pool.check_out().await.unwrap();
-    mock.instruct([Attempt::HeldToFail]);
-    let mut opens = begun(&pool).await;
+    let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::HeldToFail).await;
     mock.let_one_in();
     drop(returns);
     let taken = got(&mut opens).await.expect("the one that came back");

@@ -75,28 +75,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Concurrently with [`Core::clear`], before the clear has come to this shard, the connection may be of the
     /// generation that is being cleared. The check-out then counts as before the clear, as it would have an instant
     /// earlier. After `clear` has returned this cannot happen.
-    #[inline]
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<C, H>> {
-        if self.vetting {
-            return self.try_take_vetted();
-        }
-        match self.shard(self.host.shard_hint()).pop(&self.slab) {
-            Popped::Slot(slot) => Some(Held::new(self, slot).into_idle()),
-            Popped::Empty | Popped::Waiting => None,
-        }
-    }
-
-    fn try_take_vetted(self: &Arc<Self>) -> Option<Idle<C, H>> {
-        loop {
-            match self.shard(self.host.shard_hint()).pop(&self.slab) {
-                Popped::Slot(slot) => {
-                    if let Ok(idle) = self.vet(Held::new(self, slot)) {
-                        return Some(idle);
-                    }
-                }
-                Popped::Empty | Popped::Waiting => return None,
-            }
-        }
+        self.first_good(|| self.shard(self.host.shard_hint()).pop(&self.slab))
     }
 
     /// A check-out where there is nothing to be done but to take the top of the calling thread's stack. `None`: any other
@@ -114,8 +94,13 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     /// As [`Core::try_take`], but searches the other shards, too.
     pub fn try_take_any(self: &Arc<Self>) -> Option<Idle<C, H>> {
+        self.first_good(|| self.take_any())
+    }
+
+    /// What is taken first that has not perished. Those before it are closed.
+    fn first_good<'s>(&'s self, take: impl Fn() -> Popped<'s, C>) -> Option<Idle<C, H>> {
         loop {
-            let Popped::Slot(slot) = self.take_any() else { return None };
+            let Popped::Slot(slot) = take() else { return None };
             if let Ok(idle) = self.vet(Held::new(self, slot)) {
                 return Some(idle);
             }

@@ -119,11 +119,16 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     /// and the pool, and free the core.
     #[inline(never)]
     pub(super) fn make_available(self) {
-        let core = self.core();
-        self.put_on(core.shard(core.host.shard_hint()), Lane::OF_RETURNED);
+        self.offer(Lane::OF_RETURNED);
     }
 
-    /// As [`Held::make_available`], on a shard of the caller's choice, and for those who wait in the lanes' given order.
+    /// As [`Held::make_available`], for those who wait in the lanes' given order.
+    pub(super) fn offer(self, lanes: [Lane; 2]) {
+        let core = self.core();
+        self.put_on(core.shard(core.host.shard_hint()), lanes);
+    }
+
+    /// As [`Held::offer`], on a shard of the caller's choice.
     #[inline]
     pub(super) fn put_on(self, shard: &Shard, lanes: [Lane; 2]) {
         let core = self.core();

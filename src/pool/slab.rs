@@ -395,7 +395,7 @@ impl<C> Slab<C> {
 
     #[inline]
     pub(super) fn slot(&self, index: u32) -> &Slot<C> {
-        match self.first.get(index as usize) {
+        match self.first_slot(index) {
             Some(slot) => slot,
             None => self.later_slot(index),
         }

@@ -238,9 +238,7 @@ impl<C: Send + 'static, H: Host<C>> Idle<C, H> {
 
     /// Makes the connection available for the first time.
     fn offer_as_new(self) {
-        let held = ManuallyDrop::new(self).0;
-        let core = held.core();
-        held.put_on(core.shard(core.host.shard_hint()), Lane::OF_NEW);
+        ManuallyDrop::new(self).0.offer(Lane::OF_NEW);
     }
 
     /// Checks the connection out, and emits `ConnectionCheckedOut` with the time since `started`.

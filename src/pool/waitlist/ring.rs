@@ -185,39 +185,41 @@ impl<G> WaitList<G> {
 impl<G> WaitQueue<G> {
     /// How many wait in a lane.
     pub(in crate::pool) fn len(&self, lane: Lane) -> u32 {
-        match lane {
-            Lane::Openers => self.openers.len,
-            Lane::Others => self.others.len,
-        }
+        self.ring(lane).len
     }
 
     /// Queues up at the end of a lane.
     pub(in crate::pool) fn enqueue(&mut self, lane: Lane, node: Pin<&Node<G>>, waker: Waker) {
-        self.ring(lane).enqueue(node, waker);
+        self.ring_mut(lane).enqueue(node, waker);
     }
 
     /// Claims the first in a lane, if anybody waits there.
     #[inline]
     pub(in crate::pool) fn claim_first(&mut self, lane: Lane) -> Option<Claimed<G>> {
-        self.ring(lane).claim_first()
+        self.ring_mut(lane).claim_first()
     }
 
     /// Claims all in a lane.
     pub(in crate::pool) fn claim_all(&mut self, lane: Lane) -> Vec<Claimed<G>> {
-        self.ring(lane).claim_all()
+        self.ring_mut(lane).claim_all()
     }
 
     #[cfg(test)]
     #[cfg(not(loom))]
     pub(super) fn entries(&self, lane: Lane) -> usize {
+        self.ring(lane).entries.len()
+    }
+
+    #[inline]
+    fn ring(&self, lane: Lane) -> &Ring<G> {
         match lane {
-            Lane::Openers => self.openers.entries.len(),
-            Lane::Others => self.others.entries.len(),
+            Lane::Openers => &self.openers,
+            Lane::Others => &self.others,
         }
     }
 
     #[inline]
-    fn ring(&mut self, lane: Lane) -> &mut Ring<G> {
+    fn ring_mut(&mut self, lane: Lane) -> &mut Ring<G> {
         match lane {
             Lane::Openers => &mut self.openers,
             Lane::Others => &mut self.others,
