@@ -7,7 +7,7 @@ use std::io;
 
 use crate::arguments::Machine;
 
-/// The cores of both sides. They have none in common.
+/// The cores of both sides. They have none in common, or all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     pub server: Vec<usize>,
@@ -52,6 +52,12 @@ impl Placement {
                 Ok(Self { server: server.to_vec(), client: client.to_vec() })
             }
         }
+    }
+
+    /// All of the cores for both.
+    pub fn shared(&self) -> Self {
+        let all = [&self.server[..], &self.client[..]].concat();
+        Self { server: all.clone(), client: all }
     }
 
     /// Puts a server on its cores, with all the threads it has, and so with those it will have.
@@ -155,6 +161,12 @@ mod tests {
         assert_eq!(split(&[0, 1], None), (vec![0], vec![1]));
         assert_eq!(split(&[2, 5, 7], None), (vec![2, 5], vec![7]));
         assert_eq!(split(&[0, 1, 2, 3], Some(3)), (vec![0], vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn shared_cores_are_those_of_both() {
+        let shared = Placement { server: vec![2, 5], client: vec![7] }.shared();
+        assert_eq!((shared.server, shared.client), (vec![2, 5, 7], vec![2, 5, 7]));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub enum Mode {
     /// One subject under load; the comparison runs it.
     #[command(hide = true)]
     Cell(Cell),
-    /// One cold start; the comparison runs it.
+    /// One subject's cold starts; the comparison runs it.
     #[command(hide = true)]
     ColdStart(ColdStart),
 }
@@ -57,6 +57,9 @@ pub struct Comparison {
     /// How many tasks meet a fresh pool in the cold start; 0 leaves the cold start out.
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub cold_tasks: u32,
+    /// How many cold starts each subject has in a round.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    pub cold_starts: u32,
     /// Appends each measurement to this file, as a line of JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -77,17 +77,31 @@ async fn filled<S: Subject>(server: &str, connections: u32) -> Result<S, Failure
     Ok(subject)
 }
 
-/// Prints one [`cold_start::ColdResult`].
-pub fn cold_start(ColdStart { child }: &ColdStart) -> Result<(), Failure> {
+/// Gets ready, then starts from cold for each line of the standard input, and prints its [`ColdResult`].
+///
+/// [`ColdResult`]: cold_start::ColdResult
+pub fn cold_start(arguments: &ColdStart) -> Result<(), Failure> {
+    match arguments.child.subject {
+        Kind::Floor => start_from_cold::<Floor>(arguments),
+        Kind::Wharf => start_from_cold::<Wharf>(arguments),
+        Kind::Official => start_from_cold::<Official>(arguments),
+    }
+}
+
+fn start_from_cold<S: Subject>(ColdStart { child }: &ColdStart) -> Result<(), Failure> {
     let runtime = load::runtime(child.workers)?;
-    let (server, tasks, connections) = (child.server.clone(), child.tasks, child.connections);
-    // On a worker, so that no other thread takes part.
-    let running = match child.subject {
-        Kind::Floor => runtime.spawn(cold_start::second_of_two::<Floor>(server, tasks, connections)),
-        Kind::Wharf => runtime.spawn(cold_start::second_of_two::<Wharf>(server, tasks, connections)),
-        Kind::Official => runtime.spawn(cold_start::second_of_two::<Official>(server, tasks, connections)),
+    let start = || {
+        let (server, tasks, connections) = (child.server.clone(), child.tasks, child.connections);
+        // On a worker, so that no other thread takes part.
+        runtime.block_on(runtime.spawn(cold_start::start::<S>(server, tasks, connections)))?
     };
-    println!("{}", serde_json::to_string(&runtime.block_on(running)??)?);
+    // The first also pays for the start of the process, such as reading its code, and does not count.
+    start()?;
+    println!("{READY}");
+    for asked in io::stdin().lock().lines() {
+        asked?;
+        println!("{}", serde_json::to_string(&start()?)?);
+    }
     Ok(())
 }
 

@@ -33,6 +33,7 @@ impl fmt::Display for Claim {
 /// A ratio's side of its limit that is as good as claimed.
 #[derive(Clone, Copy)]
 enum Limit {
+    Below(f64),
     AtMost(f64),
     AtLeast(f64),
 }
@@ -47,34 +48,29 @@ pub fn judge(arguments: &Comparison, measurements: &Measurements) -> Vec<Claim> 
     ] {
         let name = name.split(',').next().unwrap_or(name);
         for &tasks in &arguments.tasks {
-            let ratio = median(&measurements.ratios(tasks, value, Kind::Wharf, Kind::Floor));
+            let ratio = median(&measurements.cells.ratios(tasks, value, Kind::Wharf, Kind::Floor));
             claims.push(limit.judge(format!("{name} with {tasks} tasks: wharf's is {limit} times the floor's"), ratio));
         }
     }
     if arguments.cold_tasks > 0 {
-        let cold = |value| Some((median(&measurements.cold(Kind::Wharf, value))?, official(measurements, value)?));
-        let compare = |text: &str, values: Option<(f64, f64)>, holds: fn(f64, f64) -> bool| Claim {
-            text: format!("cold start: {text}"),
-            found: values.map_or_else(String::new, |(wharf, official)| format!("({wharf:.1} against {official:.1})")),
-            holds: values.map(|(wharf, official)| holds(wharf, official)),
-        };
-        claims.push(compare("wharf is done before the official driver", cold(COLD_TIME), |wharf, other| wharf < other));
-        claims.push(compare(
-            "wharf opens no more connections than the official driver",
-            cold(COLD_OPENED),
-            |wharf, other| wharf <= other,
-        ));
+        for (text, value, limit) in [
+            ("wharf's time until all are done is", COLD_TIME, Limit::Below(1.0)),
+            ("the connections that wharf opens are", COLD_OPENED, Limit::AtMost(1.0)),
+        ] {
+            let ratios = measurements.cold_starts.ratios(arguments.cold_tasks, value, Kind::Wharf, Kind::Official);
+            claims.push(limit.judge(
+                format!("cold start on shared cores: {text} {limit} times the official driver's"),
+                median(&ratios),
+            ));
+        }
     }
     claims
-}
-
-fn official(measurements: &Measurements, value: fn(&crate::cold_start::ColdResult) -> f64) -> Option<f64> {
-    median(&measurements.cold(Kind::Official, value))
 }
 
 impl Limit {
     fn judge(self, text: String, ratio: Option<f64>) -> Claim {
         let holds = ratio.map(|ratio| match self {
+            Self::Below(limit) => ratio < limit,
             Self::AtMost(most) => ratio <= most,
             Self::AtLeast(least) => ratio >= least,
         });
@@ -85,6 +81,7 @@ impl Limit {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Below(limit) => write!(f, "below {limit}"),
             Self::AtMost(most) => write!(f, "at most {most}"),
             Self::AtLeast(least) => write!(f, "at least {least}"),
         }

@@ -31,22 +31,11 @@ pub fn name(kind: Kind) -> String {
     }
 }
 
-/// Starts twice, each time with a fresh pool. The first time also pays for the start of the process, such as reading its
-/// code, and does not count.
-pub async fn second_of_two<S: Subject>(server: String, tasks: u32, connections: u32) -> Result<ColdResult, Failure> {
+/// Starts with a fresh pool.
+pub async fn start<S: Subject>(server: String, tasks: u32, connections: u32) -> Result<ColdResult, Failure> {
     let mut observer = Observer::connect(&server).await?;
-    start::<S>(&mut observer, &server, tasks, connections).await?;
-    start::<S>(&mut observer, &server, tasks, connections).await
-}
-
-async fn start<S: Subject>(
-    observer: &mut Observer,
-    server: &str,
-    tasks: u32,
-    connections: u32,
-) -> Result<ColdResult, Failure> {
     let nothing_open = observer.at_rest().await?;
-    let subject = Arc::new(S::open(server, connections).await?);
+    let subject = Arc::new(S::open(&server, connections).await?);
     // The driver's monitors have their connections by now. They are not the pool's.
     let before = observer.at_rest().await?;
 

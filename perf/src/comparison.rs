@@ -3,9 +3,9 @@
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::Failure;
 use crate::arguments::{CONNECTIONS, Comparison};
@@ -19,15 +19,22 @@ use crate::subjects::Kind;
 /// All that was measured.
 #[derive(Debug, Default)]
 pub struct Measurements {
-    pub cells: Vec<Measurement<CellResult>>,
-    pub cold_starts: Vec<Measurement<ColdResult>>,
+    pub cells: Turns<CellResult>,
+    /// On cores that server and clients share.
+    pub cold_starts: Turns<ColdResult>,
+    /// On cores of their own. Empty without such.
+    pub cold_starts_apart: Turns<ColdResult>,
 }
+
+/// All turns of all subjects at something.
+#[derive(Debug)]
+pub struct Turns<R>(Vec<Measurement<R>>);
 
 /// One measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measurement<R> {
     pub round: u32,
-    /// Which turn of the round, for those that have several.
+    /// Which turn of the round.
     pub turn: u32,
     pub tasks: u32,
     pub subject: Kind,
@@ -64,11 +71,14 @@ impl Rounds<'_> {
         for round in 0..self.arguments.rounds {
             eprintln!("round {} of {}", round + 1, self.arguments.rounds);
             for &tasks in &self.arguments.tasks {
-                measurements.cells.extend(self.cells(round, tasks)?);
+                measurements.cells.0.extend(self.cells(round, tasks)?);
             }
             if self.arguments.cold_tasks > 0 {
-                for subject in self.in_turn(round) {
-                    measurements.cold_starts.push(self.cold_start(round, subject)?);
+                let sharing = self.server.sharing(|workers| self.cold_starts("cold-start", round, workers))?;
+                measurements.cold_starts.0.extend(sharing);
+                if self.server.placement.is_some() {
+                    let apart = self.cold_starts("cold-start-apart", round, self.server.workers())?;
+                    measurements.cold_starts_apart.0.extend(apart);
                 }
             }
         }
@@ -82,58 +92,60 @@ impl Rounds<'_> {
         subjects[first..].iter().chain(&subjects[..first]).copied()
     }
 
-    /// Has all subjects take turns.
+    /// Has all subjects work in turn.
     fn cells(&self, round: u32, tasks: u32) -> Result<Vec<Measurement<CellResult>>, Failure> {
         let mut competitors = Vec::new();
         for subject in self.in_turn(round) {
-            competitors.push(self.competitor(Asked { round, tasks, subject, connections: CONNECTIONS })?);
+            let asked = Asked { round, tasks, subject, connections: CONNECTIONS, workers: self.server.workers() };
+            let mut command = self.command("cell", &asked)?;
+            for (option, time) in [("--turn", self.arguments.turn), ("--warm-up", self.arguments.warm_up)] {
+                command.args([option, &time.as_secs_f64().to_string()]);
+            }
+            competitors.push(Competitor::start(asked, command)?);
         }
         let turns = self.arguments.seconds.div_duration_f64(self.arguments.turn).ceil() as u32;
-        let mut measured = Vec::new();
+        self.take_turns("cell", turns, competitors)
+    }
+
+    /// Has all subjects start from cold in turn.
+    fn cold_starts(
+        &self,
+        measured: &'static str,
+        round: u32,
+        workers: usize,
+    ) -> Result<Vec<Measurement<ColdResult>>, Failure> {
+        let mut competitors = Vec::new();
+        for subject in self.in_turn(round) {
+            let connections = match subject {
+                Kind::Floor => PLAIN_CONNECTIONS,
+                Kind::Wharf | Kind::Official => CONNECTIONS,
+            };
+            let asked = Asked { round, tasks: self.arguments.cold_tasks, subject, connections, workers };
+            let command = self.command("cold-start", &asked)?;
+            competitors.push(Competitor::start(asked, command)?);
+        }
+        self.take_turns(measured, self.arguments.cold_starts, competitors)
+    }
+
+    fn take_turns<R: Serialize + DeserializeOwned>(
+        &self,
+        measured: &'static str,
+        turns: u32,
+        mut competitors: Vec<Competitor>,
+    ) -> Result<Vec<Measurement<R>>, Failure> {
+        let mut measurements = Vec::new();
         for turn in 0..turns {
             // Beginning with another one each time, so that none always comes after the same other.
             let first = turn as usize % competitors.len();
             let (later, sooner) = competitors.split_at_mut(first);
             for competitor in sooner.iter_mut().chain(later) {
                 let measurement = competitor.take_turn(turn)?;
-                self.record("cell", &measurement)?;
-                measured.push(measurement);
+                self.record(measured, &measurement)?;
+                measurements.push(measurement);
             }
         }
         competitors.into_iter().try_for_each(Competitor::end)?;
-        Ok(measured)
-    }
-
-    /// A child process with a subject that is ready for its first turn.
-    fn competitor(&self, asked: Asked) -> Result<Competitor, Failure> {
-        let seconds = |time: Duration| time.as_secs_f64().to_string();
-        let mut command = self.command("cell", &asked)?;
-        command.args(["--turn", &seconds(self.arguments.turn), "--warm-up", &seconds(self.arguments.warm_up)]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("BUG: the child's pipes were asked for".into());
-        };
-        let mut competitor = Competitor { asked, child, input, output: BufReader::new(output) };
-        match competitor.line()?.trim_end() {
-            READY => Ok(competitor),
-            _ => Err(competitor.failed()),
-        }
-    }
-
-    fn cold_start(&self, round: u32, subject: Kind) -> Result<Measurement<ColdResult>, Failure> {
-        let connections = match subject {
-            Kind::Floor => PLAIN_CONNECTIONS,
-            Kind::Wharf | Kind::Official => CONNECTIONS,
-        };
-        let tasks = self.arguments.cold_tasks;
-        let asked = Asked { round, tasks, subject, connections };
-        let output = self.command("cold-start", &asked)?.stdin(Stdio::null()).output()?;
-        if !output.status.success() {
-            return Err(asked.failed(output.status));
-        }
-        let measurement = asked.came_to(0, serde_json::from_slice(&output.stdout)?);
-        self.record("cold-start", &measurement)?;
-        Ok(measurement)
+        Ok(measurements)
     }
 
     /// What runs this program's part of a measurement, without that part's own arguments.
@@ -142,13 +154,15 @@ impl Rounds<'_> {
         command
             .arg(mode)
             .args(["--subject", &asked.subject.to_string(), "--server", &self.server.address])
-            .args(["--workers", &self.server.workers().to_string()])
+            .args(["--workers", &asked.workers.to_string()])
             .args(["--tasks", &asked.tasks.to_string(), "--connections", &asked.connections.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
         Ok(command)
     }
 
-    fn record<R: Serialize>(&self, mode: &'static str, measurement: &Measurement<R>) -> Result<(), Failure> {
+    fn record<R: Serialize>(&self, measured: &'static str, measurement: &Measurement<R>) -> Result<(), Failure> {
         #[derive(Serialize)]
         struct Line<'a, R> {
             measured: &'static str,
@@ -156,7 +170,7 @@ impl Rounds<'_> {
             measurement: &'a Measurement<R>,
         }
         if let Some(path) = &self.arguments.json {
-            let line = serde_json::to_string(&Line { measured: mode, measurement })?;
+            let line = serde_json::to_string(&Line { measured, measurement })?;
             let mut file = OpenOptions::new().create(true).append(true).open(path)?;
             writeln!(file, "{line}")?;
         }
@@ -171,11 +185,12 @@ struct Asked {
     tasks: u32,
     subject: Kind,
     connections: u32,
+    workers: usize,
 }
 
 impl Asked {
     fn came_to<R>(self, turn: u32, result: R) -> Measurement<R> {
-        let Self { round, tasks, subject, connections } = self;
+        let Self { round, tasks, subject, connections, workers: _ } = self;
         Measurement { round, turn, tasks, subject, connections, result }
     }
 
@@ -194,7 +209,20 @@ struct Competitor {
 }
 
 impl Competitor {
-    fn take_turn(&mut self, turn: u32) -> Result<Measurement<CellResult>, Failure> {
+    /// Returns when the child is ready for its first turn. `command` pipes its input and output.
+    fn start(asked: Asked, mut command: Command) -> Result<Self, Failure> {
+        let mut child = command.spawn()?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("BUG: the child's pipes were asked for".into());
+        };
+        let mut competitor = Self { asked, child, input, output: BufReader::new(output) };
+        match competitor.line()?.trim_end() {
+            READY => Ok(competitor),
+            _ => Err(competitor.failed()),
+        }
+    }
+
+    fn take_turn<R: DeserializeOwned>(&mut self, turn: u32) -> Result<Measurement<R>, Failure> {
         // A child that has ended says why by how it ended.
         if writeln!(self.input).is_err() {
             return Err(self.failed());
@@ -225,10 +253,20 @@ impl Competitor {
     }
 }
 
-impl Measurements {
+impl<R> Default for Turns<R> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<R> Turns<R> {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The ratios of a subject's values to another's, turn by turn: what both have met alike, such as a busy
     /// neighbour, falls out of each.
-    pub fn ratios(&self, tasks: u32, value: fn(&CellResult) -> f64, subject: Kind, to: Kind) -> Vec<f64> {
+    pub fn ratios(&self, tasks: u32, value: fn(&R) -> f64, subject: Kind, to: Kind) -> Vec<f64> {
         self.of(tasks, subject)
             .filter_map(|(turn, result)| {
                 let (_, other) = self.of(tasks, to).find(|(other, _)| *other == turn)?;
@@ -238,14 +276,13 @@ impl Measurements {
     }
 
     /// The turns of a subject, each by its round and its number there, and what they came to.
-    pub fn of(&self, tasks: u32, subject: Kind) -> impl Iterator<Item = ((u32, u32), &CellResult)> {
-        let wanted = move |cell: &&Measurement<CellResult>| cell.tasks == tasks && cell.subject == subject;
-        self.cells.iter().filter(wanted).map(|cell| ((cell.round, cell.turn), &cell.result))
+    pub fn of(&self, tasks: u32, subject: Kind) -> impl Iterator<Item = ((u32, u32), &R)> {
+        let wanted = move |turn: &&Measurement<R>| turn.tasks == tasks && turn.subject == subject;
+        self.0.iter().filter(wanted).map(|turn| ((turn.round, turn.turn), &turn.result))
     }
 
-    /// A subject's cold starts.
-    pub fn cold(&self, subject: Kind, value: fn(&ColdResult) -> f64) -> Vec<f64> {
-        let wanted = self.cold_starts.iter().filter(|start| start.subject == subject);
-        wanted.map(|start| value(&start.result)).collect()
+    /// A value of all turns of a subject.
+    pub fn values(&self, tasks: u32, value: fn(&R) -> f64, subject: Kind) -> Vec<f64> {
+        self.of(tasks, subject).map(|(_, result)| value(result)).collect()
     }
 }

@@ -1,8 +1,8 @@
 //! What a round trip through wharf costs on a real `mongod`, beside a hand-written loop over bare streams (the floor)
 //! and the official driver.
 //!
-//! The comparison runs each measurement in a child process of its own, so that nothing of another subject is alive and
-//! the process's CPU time is that of the subject alone. The server runs on some cores and the clients on the others.
+//! In the comparison each subject is a child process of its own, so that the process's CPU time is that of the subject
+//! alone. The server runs on some cores and the clients on the others, but for the cold starts that are compared.
 
 mod affinity;
 mod arguments;

@@ -8,7 +8,7 @@ use wharf::{Endpoint, EndpointConnection};
 use crate::Failure;
 
 /// The pause between two looks at a number that is to come to rest.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(20);
 /// How long it may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -3,8 +3,8 @@
 use crate::arguments::Comparison;
 use crate::child::CellResult;
 use crate::cold_start::{self, ColdResult};
-use crate::comparison::Measurements;
-use crate::statistics::{median, quartiles, range};
+use crate::comparison::{Measurements, Turns};
+use crate::statistics::{median, quartiles};
 use crate::subjects::Kind;
 
 /// What is asked of a measurement under load.
@@ -27,15 +27,18 @@ pub const COLD_OPENED: fn(&ColdResult) -> f64 = |start| start.opened as f64;
 /// Prints everything but the claims.
 pub fn print(arguments: &Comparison, measurements: &Measurements) {
     println!(
-        "Medians of all turns of {} rounds. In brackets: the ratio to the floor in the same turn,",
+        "Medians of all turns of {} rounds. In brackets: the ratio to the floor in the same turn (to the official driver",
         arguments.rounds
     );
-    println!("its median and its quartiles.");
+    println!("in the cold start), its median and its quartiles.");
     for &tasks in &arguments.tasks {
         print_load(arguments, measurements, tasks);
     }
     if arguments.cold_tasks > 0 {
-        print_cold_start(arguments, measurements);
+        print_cold_start(arguments, "on shared cores", &measurements.cold_starts);
+        if !measurements.cold_starts_apart.is_empty() {
+            print_cold_start(arguments, "on cores of their own", &measurements.cold_starts_apart);
+        }
     }
     println!();
 }
@@ -47,40 +50,41 @@ fn print_load(arguments: &Comparison, measurements: &Measurements, tasks: u32) {
     for Metric { name, value } in [CPU, THROUGHPUT, P50, P99] {
         print!("{name:<32}");
         for &subject in &arguments.subjects {
-            let values: Vec<_> = measurements.of(tasks, subject).map(|(_, cell)| value(cell)).collect();
-            let ratios = measurements.ratios(tasks, value, subject, Kind::Floor);
-            let compared = match (median(&ratios), quartiles(&ratios)) {
-                (Some(ratio), Some((lower, upper))) if subject != Kind::Floor => {
-                    format!("{} [{ratio:.3}, {lower:.3} to {upper:.3}]", plainly(median(&values)))
-                }
-                _ => plainly(median(&values)),
-            };
-            print!("{compared:<36}");
+            print!("{:<36}", compared(&measurements.cells, tasks, value, subject, Kind::Floor));
         }
         println!();
     }
     for &subject in &arguments.subjects {
-        let opened: i64 = measurements.of(tasks, subject).map(|(_, cell)| cell.opened).sum();
+        let opened: i64 = measurements.cells.of(tasks, subject).map(|(_, cell)| cell.opened).sum();
         if opened > 0 {
             println!("  {subject} opened {opened} connections while it was measured: it had not settled.");
         }
     }
 }
 
-fn print_cold_start(arguments: &Comparison, measurements: &Measurements) {
-    print!("\n{:<32}", format!("cold start of {} tasks", arguments.cold_tasks));
+fn print_cold_start(arguments: &Comparison, cores: &str, turns: &Turns<ColdResult>) {
+    println!("\ncold start of {} tasks, server and clients {cores}", arguments.cold_tasks);
+    print!("{:<32}", "");
     arguments.subjects.iter().for_each(|&subject| print!("{:<36}", cold_start::name(subject)));
     println!();
     for (name, value) in [("until all are done, ms", COLD_TIME), ("connections opened", COLD_OPENED)] {
         print!("{name:<32}");
         for &subject in &arguments.subjects {
-            let values = measurements.cold(subject, value);
-            let (least, greatest) = range(&values).unwrap_or_default();
-            let shown =
-                format!("{} ({} to {})", plainly(median(&values)), plainly(Some(least)), plainly(Some(greatest)));
-            print!("{shown:<36}");
+            print!("{:<36}", compared(turns, arguments.cold_tasks, value, subject, Kind::Official));
         }
         println!();
+    }
+}
+
+/// The median of a subject's turns, and the ratio to another's.
+fn compared<R>(turns: &Turns<R>, tasks: u32, value: fn(&R) -> f64, subject: Kind, to: Kind) -> String {
+    let shown = plainly(median(&turns.values(tasks, value, subject)));
+    let ratios = turns.ratios(tasks, value, subject, to);
+    match (median(&ratios), quartiles(&ratios)) {
+        (Some(ratio), Some((lower, upper))) if subject != to => {
+            format!("{shown} [{ratio:.3}, {lower:.3} to {upper:.3}]")
+        }
+        _ => shown,
     }
 }
 

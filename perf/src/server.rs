@@ -11,6 +11,7 @@ use crate::arguments::{Machine, Serve};
 /// A server in its place, and the place of the clients. Dropping it ends the server, if it was started for this.
 pub struct Server {
     pub address: String,
+    /// Where both are, but for the time of [`Server::sharing`].
     pub placement: Option<Placement>,
     started: Option<Mongod>,
 }
@@ -24,18 +25,31 @@ impl Server {
             Some(_) => None,
             None => Some(Mongod::start(MongodOptions::default())?),
         };
-        if let Some(placement) = &placement {
-            if let Some(mongod) = &started {
-                placement.place_server(mongod.pid())?;
-            }
-            placement.place_client()?;
-        }
         let address = match (&machine.uri, &started) {
             (Some(address), _) => address.clone(),
             (None, Some(mongod)) => mongod.address().to_string(),
             (None, None) => unreachable!("BUG: neither a server's address nor a server"),
         };
-        Ok(Self { address, placement, started })
+        let server = Self { address, placement, started };
+        server.placement.iter().try_for_each(|placement| server.place(placement))?;
+        Ok(server)
+    }
+
+    fn place(&self, placement: &Placement) -> Result<(), Failure> {
+        if let Some(mongod) = &self.started {
+            placement.place_server(mongod.pid())?;
+        }
+        Ok(placement.place_client()?)
+    }
+
+    /// Has server and clients share all of their cores while `measure` runs, with as many workers as it is told.
+    pub fn sharing<R>(&self, measure: impl FnOnce(usize) -> Result<R, Failure>) -> Result<R, Failure> {
+        let Some(apart) = &self.placement else { return measure(self.workers()) };
+        let shared = apart.shared();
+        self.place(&shared)?;
+        let outcome = measure(shared.client.len());
+        self.place(apart)?;
+        outcome
     }
 
     /// How many workers a client's runtime has.

@@ -31,13 +31,6 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The least and the greatest.
-pub fn range(values: &[f64]) -> Option<(f64, f64)> {
-    let least = values.iter().copied().reduce(f64::min)?;
-    let greatest = values.iter().copied().reduce(f64::max)?;
-    Some((least, greatest))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,7 +50,6 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
-        assert_eq!(range(&[2.0, 1.0, 3.0]), Some((1.0, 3.0)));
     }
 
     #[test]

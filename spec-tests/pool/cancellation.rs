@@ -167,10 +167,12 @@ async fn while_waiting_for_a_place() {
                 world.held.as_mut().unwrap().errored = true;
                 drop(world.held.take());
             },
+            // The ready tasks.
+            |_| {},
             |_| {},
         ];
         let turns = enumerate("place", kind, async || World::new(kind, [], true).await, steps, true).await;
-        assert_eq!(turns, 5, "polled, granted, polled and establishing, delivered, polled");
+        assert_eq!(turns, 7, "polled, granted, polled, others ran, polled and establishing, delivered, polled");
     }
 }
 
@@ -178,8 +180,8 @@ async fn while_waiting_for_a_place() {
 async fn while_establishing() {
     for kind in KINDS {
         let world = async || World::new(kind, [Attempt::Held], false).await;
-        let turns = enumerate("establishes", kind, world, &[|world| world.mock.let_one_in()], true).await;
-        assert_eq!(turns, 3, "polled and establishing, delivered, polled");
+        let turns = enumerate("establishes", kind, world, &[|_| {}, |world| world.mock.let_one_in()], true).await;
+        assert_eq!(turns, 5, "polled, others ran, polled and establishing, delivered, polled");
     }
 }
 
@@ -191,8 +193,18 @@ async fn while_establishing_when_another_comes_back() {
             world.mock.instruct([Attempt::Held]);
             world
         };
-        let steps: &[fn(&mut World)] = &[|world| drop(world.held.take()), |world| world.mock.let_one_in()];
-        assert_eq!(enumerate("takes another", kind, world, steps, true).await, 3, "polled, granted, polled");
+        let steps: &[fn(&mut World)] = &[|_| {}, |world| drop(world.held.take()), |world| world.mock.let_one_in()];
+        let turns = enumerate("takes another", kind, world, steps, true).await;
+        assert_eq!(turns, 5, "polled, others ran, polled and establishing, granted, polled");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_ready_task_gives_one_back() {
+    for kind in KINDS {
+        let world = async || World::of_size(2, kind, [], true).await;
+        let turns = enumerate("opens none", kind, world, &[|world| drop(world.held.take())], true).await;
+        assert_eq!(turns, 3, "polled, granted, polled");
     }
 }
 
@@ -200,7 +212,7 @@ async fn while_establishing_when_another_comes_back() {
 async fn while_failing_to_establish() {
     for kind in KINDS {
         let world = async || World::new(kind, [Attempt::Fails], false).await;
-        assert_eq!(enumerate("fails", kind, world, &[|_| {}], false).await, 3);
+        assert_eq!(enumerate("fails", kind, world, &[|_| {}, |_| {}], false).await, 5);
     }
 }
 

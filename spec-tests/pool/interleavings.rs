@@ -316,16 +316,6 @@ fn who_opens_takes_no_connection_of_a_service_that_was_cleared() {
 }
 
 #[test]
-fn who_is_granted_a_place_takes_no_connection_of_a_service_that_was_cleared() {
-    let core = core(PoolOptions::default().load_balanced(true));
-    drop([lease(&core), lease(&core)]);
-    assert!(core.clear_service(service(), Clear::new()).unwrap());
-    assert!(core.try_take_any().is_none());
-    assert_eq!(core.status().total, 0, "closed on the way");
-    core.close();
-}
-
-#[test]
 fn who_was_refused_by_a_clear_bars_nobody() {
     let core = core(PoolOptions::default().max_pool_size(1).min_pool_size(1));
     let held = lease(&core);

@@ -86,6 +86,23 @@ async fn a_place_is_given_on_where_a_connection_is_available() {
     assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (2, (1, 0, 1, 0, 0)));
 }
 
+/// The right to open one goes to whoever is next then.
+#[tokio::test(start_paused = true)]
+async fn what_ready_tasks_give_back_need_not_be_opened() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default().max_connecting(1), &mock);
+    let [one, another] = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
+    let check_out = |pool: &Pool<Mock>| {
+        let pool = pool.clone();
+        tokio::spawn(async move { pool.check_out().await })
+    };
+    let [mut first, mut second] = [check_out(&pool), check_out(&pool)];
+    let return_both = tokio::spawn(async move { drop([one, another]) });
+    let taken = [got(&mut first).await.unwrap().id(), got(&mut second).await.unwrap().id()];
+    return_both.await.unwrap();
+    assert_eq!((taken, log.count("ConnectionCreated"), counts(&pool)), ([1, 2], 2, (2, 0, 2, 0, 0)));
+}
+
 /// As the specification's test of `minPoolSize` and `maxConnecting` wants it: no connection more than needed.
 #[tokio::test(start_paused = true)]
 async fn a_new_connection_goes_to_who_would_open_one_more() {

@@ -76,7 +76,13 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// generation that is being cleared. The check-out then counts as before the clear, as it would have an instant
     /// earlier. After `clear` has returned this cannot happen.
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<C, H>> {
-        self.first_good(|| self.shard(self.host.shard_hint()).pop(&self.slab))
+        let shard = self.shard(self.host.shard_hint());
+        loop {
+            let Popped::Slot(slot) = shard.pop(&self.slab) else { return None };
+            if let Ok(idle) = self.vet(Held::new(self, slot)) {
+                return Some(idle);
+            }
+        }
     }
 
     /// A check-out where there is nothing to be done but to take the top of the calling thread's stack. `None`: any other
@@ -92,21 +98,6 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         Some(Lease::of(Held::new(self, slot)))
     }
 
-    /// As [`Core::try_take`], but searches the other shards, too.
-    pub fn try_take_any(self: &Arc<Self>) -> Option<Idle<C, H>> {
-        self.first_good(|| self.take_any())
-    }
-
-    /// What is taken first that has not perished. Those before it are closed.
-    fn first_good<'s>(&'s self, take: impl Fn() -> Popped<'s, C>) -> Option<Idle<C, H>> {
-        loop {
-            let Popped::Slot(slot) = take() else { return None };
-            if let Ok(idle) = self.vet(Held::new(self, slot)) {
-                return Some(idle);
-            }
-        }
-    }
-
     /// Gets a connection or the right to open one, in the order of arrival.
     ///
     /// The first poll searches all shards, then asks for a place under `maxPoolSize` and `maxConnecting`, and else
@@ -120,7 +111,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         Acquire { core: self, node: Node::new() }
     }
 
-    /// Waits for a connection that comes back, while the caller has one of its own on the way; in front of all who came
+    /// Waits for a connection that comes back, while the caller opens one of its own or is about to; in front of all who came
     /// later. Takes an available one, if there is one by now.
     ///
     /// # Cancel safety
@@ -360,7 +351,7 @@ impl<C: Send + 'static, H: Host<C>> Future for Meanwhile<'_, C, H> {
         }
         core.waiters.poll(node, context).map(|grant| match grant {
             Grant::Connection(idle) => idle,
-            other => unreachable!("BUG: {other:?} for one whose own connection is on the way"),
+            other => unreachable!("BUG: {other:?} for one who opens a connection"),
         })
     }
 }

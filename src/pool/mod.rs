@@ -47,10 +47,12 @@
 //! checkOut requests before fulfilling the original one" holds, and a slow handshake keeps nobody from a connection that is
 //! free. If another one came first, its own serves the next when it is open.
 //!
+//! Who has the right to open one waits as an opener already while the tasks run that are ready, and only then opens it: a
+//! connection that comes back first need not be opened. The right goes to the next in the queue then.
+//!
 //! Two things go past an opener. A new connection that nobody is there for goes to who would open one more, which keeps
 //! the pool from opening more than it needs. And who was granted a place after waiting is no opener before its task has
-//! come to look; until then, what comes back is for those who wait, or for all. It looks for what is left of that first
-//! (`Core::try_take_any`).
+//! come to look; until then, what comes back is for those who wait, or for all.
 //!
 //! # The orderings
 //!

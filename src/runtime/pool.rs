@@ -11,7 +11,7 @@ use bson::oid::ObjectId;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::sync::oneshot::error::RecvError;
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::background;
@@ -287,49 +287,49 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Opens a connection in a task of its own, unless one is available by now, and waits for it or for one that comes
-    /// back sooner, at most until the deadline.
+    /// Opens a connection in a task of its own, and waits for it or for one that comes back sooner, at most until the
+    /// deadline. In the latter case its own serves the next, or becomes available, once it is open.
+    ///
+    /// Where both have come, the other one is taken: a failure of the caller's own is no reason to fail then.
     async fn open(&self, place: Place<E::Connection, TokioHost<E>>, deadline: Option<Instant>) -> opening::Delivery<E> {
         let core = &self.core;
-        // Something may have come back between the grant of the place and our coming to look.
-        if let Some(idle) = core.try_take_any() {
-            return Ok(idle);
+        let mut returned = pin!(self.returned());
+        // Tasks that are ready run first. If one of them gives back a connection, no other needs to be opened.
+        tokio::select! {
+            biased;
+            idle = &mut returned => return Ok(idle),
+            () = yield_now() => {}
         }
         let pending = place.create().map_err(|refusal| core.refused(refusal))?;
         let (connection_id, generation) = (pending.id(), pending.generation());
         let (asked_by, delivery) = oneshot::channel();
         // A pool without a runtime is a forked child's; and this is a check-out's future, which runs on one.
         self.run_on(Handle::current).spawn(opening::open(core.clone(), pending, Some(asked_by)));
-        let first = self.first_of(delivery);
-        let delivered = match deadline {
+        let first = async {
+            tokio::select! {
+                biased;
+                idle = returned => Ok(idle),
+                delivered = delivery => delivered
+                    .unwrap_or_else(|_gone| Err(opening::task_ended::<E>(core, connection_id, generation))),
+            }
+        };
+        match deadline {
             None => first.await,
             Some(until) => match tokio::time::timeout_at(until, first).await {
                 Ok(delivered) => delivered,
-                Err(_elapsed) => return Err(core.timed_out()),
+                Err(_elapsed) => Err(core.timed_out()),
             },
-        };
-        delivered.unwrap_or_else(|_gone| Err(opening::task_ended::<E>(core, connection_id, generation)))
+        }
     }
 
-    /// What becomes of the connection that is being opened for the caller, unless another one comes back sooner. Then
-    /// the caller's own serves the next, or becomes available, once it is open.
-    ///
-    /// Where both have come, the other one is taken: a failure of the caller's own is no reason to fail then.
-    async fn first_of(
-        &self,
-        mut delivery: oneshot::Receiver<opening::Delivery<E>>,
-    ) -> Result<opening::Delivery<E>, RecvError> {
+    /// The first connection that comes back to a caller who has the right to open one.
+    async fn returned(&self) -> Idle<E::Connection, TokioHost<E>> {
         loop {
-            tokio::select! {
-                biased;
-                idle = self.core.acquire_meanwhile() => {
-                    if !idle.is_stale() {
-                        return Ok(Ok(idle));
-                    }
-                    // Cleared or closed between the grant and our coming to look: as if it had not come.
-                }
-                delivered = &mut delivery => return delivered,
+            let idle = self.core.acquire_meanwhile().await;
+            if !idle.is_stale() {
+                return idle;
             }
+            // Cleared or closed between the grant and our coming to look: as if it had not come.
         }
     }
 

@@ -19,7 +19,7 @@
 /// The lanes of the wait list. Whatever comes back goes to the first of the openers, or else of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// Those who have a connection of their own on the way.
+    /// Those who open a connection of their own, or are about to.
     Openers,
     /// Those who have nothing yet, and take a connection or the right to open one.
     Others,
