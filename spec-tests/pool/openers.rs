@@ -103,6 +103,19 @@ async fn what_ready_tasks_give_back_need_not_be_opened() {
     assert_eq!((taken, log.count("ConnectionCreated"), counts(&pool)), ([1, 2], 2, (2, 0, 2, 0, 0)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_is_about_to_open_one_is_refused_after_a_clear() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default(), &mock);
+    let mut check_out = std::pin::pin!(pool.check_out());
+    let first_look = std::future::poll_fn(|context| std::task::Poll::Ready(check_out.as_mut().poll(context))).await;
+    assert!(first_look.is_pending(), "the ready tasks come first");
+    assert!(pool.clear(Clear::new()).unwrap());
+    let refused = check_out.await.unwrap_err();
+    assert!(matches!(refused, CheckOutError::PoolCleared(_)), "{refused:?}");
+    assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (0, (0, 0, 0, 0, 0)));
+}
+
 /// As the specification's test of `minPoolSize` and `maxConnecting` wants it: no connection more than needed.
 #[tokio::test(start_paused = true)]
 async fn a_new_connection_goes_to_who_would_open_one_more() {
