@@ -60,12 +60,7 @@ fn measure<S: Subject>(Cell { child, turn, warm_up }: &Cell) -> Result<(), Failu
     let subject = Arc::new(runtime.block_on(filled::<S>(&child.server, child.connections))?);
     let mut load = Load::prepare(&runtime, &subject, &child.server, child.tasks)?;
     load.warm_up(*warm_up)?;
-    println!("{READY}");
-    for asked in io::stdin().lock().lines() {
-        asked?;
-        let result: CellResult = load.turn(*turn)?.try_into()?;
-        println!("{}", serde_json::to_string(&result)?);
-    }
+    take_turns(|| CellResult::try_from(load.turn(*turn)?))?;
     load.end()?;
     runtime.block_on(subject.close());
     Ok(())
@@ -97,10 +92,15 @@ fn start_from_cold<S: Subject>(ColdStart { child }: &ColdStart) -> Result<(), Fa
     };
     // The first also pays for the start of the process, such as reading its code, and does not count.
     start()?;
+    take_turns(start)
+}
+
+/// Says that all is ready, then prints what comes of a turn for each line of the standard input.
+fn take_turns<R: Serialize>(mut turn: impl FnMut() -> Result<R, Failure>) -> Result<(), Failure> {
     println!("{READY}");
     for asked in io::stdin().lock().lines() {
         asked?;
-        println!("{}", serde_json::to_string(&start()?)?);
+        println!("{}", serde_json::to_string(&turn()?)?);
     }
     Ok(())
 }
