@@ -36,10 +36,10 @@ pub enum Mode {
 #[derive(Debug, Args)]
 pub struct Comparison {
     /// How often everything is measured; medians are shown.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// How long each subject is measured in a round, in seconds, all its turns together.
-    #[arg(long, default_value = "3", value_parser = seconds)]
+    #[arg(long, default_value = "1.5", value_parser = seconds)]
     pub seconds: Duration,
     /// How long a turn is measured, in seconds. The subjects take turns until each has had its time.
     #[arg(long, default_value = "0.1", value_parser = seconds)]
@@ -58,7 +58,7 @@ pub struct Comparison {
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub cold_tasks: u32,
     /// How many cold starts each subject has in a round.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub cold_starts: u32,
     /// Appends each measurement to this file, as a line of JSON.
     #[arg(long, value_name = "FILE")]
