@@ -85,26 +85,18 @@ impl Rounds<'_> {
         Ok(measurements)
     }
 
-    /// The subjects, beginning with another one each time, so that none always comes after the same other.
-    fn in_turn(&self, turn: u32) -> impl Iterator<Item = Kind> {
-        let subjects = &self.arguments.subjects;
-        let first = turn as usize % subjects.len().max(1);
-        subjects[first..].iter().chain(&subjects[..first]).copied()
-    }
-
     /// Has all subjects work in turn.
     fn cells(&self, round: u32, tasks: u32) -> Result<Vec<Measurement<CellResult>>, Failure> {
-        let mut competitors = Vec::new();
-        for subject in self.in_turn(round) {
-            let asked = Asked { round, tasks, subject, connections: CONNECTIONS, workers: self.server.workers() };
+        let workers = self.server.workers();
+        let turns = self.arguments.seconds.div_duration_f64(self.arguments.turn).ceil() as u32;
+        self.take_turns("cell", round, turns, |subject| {
+            let asked = Asked { round, tasks, subject, connections: CONNECTIONS, workers };
             let mut command = self.command("cell", &asked)?;
             for (option, time) in [("--turn", self.arguments.turn), ("--warm-up", self.arguments.warm_up)] {
                 command.args([option, &time.as_secs_f64().to_string()]);
             }
-            competitors.push(Competitor::start(asked, command)?);
-        }
-        let turns = self.arguments.seconds.div_duration_f64(self.arguments.turn).ceil() as u32;
-        self.take_turns("cell", turns, competitors)
+            Competitor::start(asked, command)
+        })
     }
 
     /// Has all subjects start from cold in turn.
@@ -114,35 +106,38 @@ impl Rounds<'_> {
         round: u32,
         workers: usize,
     ) -> Result<Vec<Measurement<ColdResult>>, Failure> {
-        let mut competitors = Vec::new();
-        for subject in self.in_turn(round) {
+        let tasks = self.arguments.cold_tasks;
+        self.take_turns(measured, round, self.arguments.cold_starts, |subject| {
             let connections = match subject {
                 Kind::Floor => PLAIN_CONNECTIONS,
                 Kind::Wharf | Kind::Official => CONNECTIONS,
             };
-            let asked = Asked { round, tasks: self.arguments.cold_tasks, subject, connections, workers };
-            let command = self.command("cold-start", &asked)?;
-            competitors.push(Competitor::start(asked, command)?);
-        }
-        self.take_turns(measured, self.arguments.cold_starts, competitors)
+            let asked = Asked { round, tasks, subject, connections, workers };
+            Competitor::start(asked, self.command("cold-start", &asked)?)
+        })
     }
 
+    /// Starts all subjects, then has them take turns. Begins with another one each time, in each round and in each turn, so
+    /// that none always comes after the same other.
     fn take_turns<R: Serialize + DeserializeOwned>(
         &self,
         measured: &'static str,
+        round: u32,
         turns: u32,
-        mut competitors: Vec<Competitor>,
+        start: impl Fn(Kind) -> Result<Competitor, Failure>,
     ) -> Result<Vec<Measurement<R>>, Failure> {
+        let mut subjects = self.arguments.subjects.clone();
+        let first = round as usize % subjects.len().max(1);
+        subjects.rotate_left(first);
+        let mut competitors = subjects.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let mut measurements = Vec::new();
         for turn in 0..turns {
-            // Beginning with another one each time, so that none always comes after the same other.
-            let first = turn as usize % competitors.len();
-            let (later, sooner) = competitors.split_at_mut(first);
-            for competitor in sooner.iter_mut().chain(later) {
+            for competitor in &mut competitors {
                 let measurement = competitor.take_turn(turn)?;
                 self.record(measured, &measurement)?;
                 measurements.push(measurement);
             }
+            competitors.rotate_left(1);
         }
         competitors.into_iter().try_for_each(Competitor::end)?;
         Ok(measurements)

@@ -11,10 +11,15 @@ use super::mock::{Attempt, Mock, builder, counts, pool, settle};
 
 type CheckedOut = Result<Connection<Mock>, CheckOutError>;
 
+/// A check-out in a task that has not run yet.
+fn spawned(pool: &Pool<Mock>) -> JoinHandle<CheckedOut> {
+    let pool = pool.clone();
+    tokio::spawn(async move { pool.check_out().await })
+}
+
 /// A check-out that has come as far as it can.
 async fn begun(pool: &Pool<Mock>) -> JoinHandle<CheckedOut> {
-    let pool = pool.clone();
-    let check_out = tokio::spawn(async move { pool.check_out().await });
+    let check_out = spawned(pool);
     settle().await;
     check_out
 }
@@ -92,11 +97,7 @@ async fn what_ready_tasks_give_back_need_not_be_opened() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default().max_connecting(1), &mock);
     let [one, another] = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
-    let check_out = |pool: &Pool<Mock>| {
-        let pool = pool.clone();
-        tokio::spawn(async move { pool.check_out().await })
-    };
-    let [mut first, mut second] = [check_out(&pool), check_out(&pool)];
+    let [mut first, mut second] = [spawned(&pool), spawned(&pool)];
     let return_both = tokio::spawn(async move { drop([one, another]) });
     let taken = [got(&mut first).await.unwrap().id(), got(&mut second).await.unwrap().id()];
     return_both.await.unwrap();

@@ -111,8 +111,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         Acquire { core: self, node: Node::new() }
     }
 
-    /// Waits for a connection that comes back, while the caller opens one of its own or is about to; in front of all who came
-    /// later. Takes an available one, if there is one by now.
+    /// Waits for a connection that comes back, while the caller opens one of its own or is about to; in front of all
+    /// who came later. Takes an available one, if there is one by now.
     ///
     /// # Cancel safety
     ///
@@ -215,8 +215,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     /// Queues up among the openers, unless there turns out to be a connection. Establishes INV-5 as `queue_up` does.
     ///
-    /// Does not ask for the phase: a clear fails nobody whose own connection is on the way, and a pool that is not ready
-    /// has nothing that could be handed over.
+    /// Does not ask for the phase: a clear fails nobody whose own connection is on the way, who is only about to open one
+    /// is refused by `Place::create`, and a pool that is not ready has nothing that could be handed over.
     fn queue_up_as_opener(self: &Arc<Self>, node: Pin<&Node<Grant<C, H>>>, waker: &Waker) -> Option<Idle<C, H>> {
         loop {
             let waker = waker.clone();

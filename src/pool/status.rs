@@ -32,7 +32,7 @@ pub struct PoolStatus {
     pub in_use: u32,
     /// Connections that a clear has made stale while they were available, and that are still to be closed.
     pub stale: u32,
-    /// Check-outs in the queue that have no connection of their own on the way.
+    /// Check-outs in the queue that neither have a connection of their own on the way nor are about to open one.
     pub waiting: u32,
     /// Whether all numbers are of one and the same instant. In a pool that changes all the time a reader may not find
     /// such an instant within its attempts; then the numbers are each right, but of different instants.

@@ -288,7 +288,8 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Opens a connection in a task of its own, and waits for it or for one that comes back sooner, at most until the
-    /// deadline. In the latter case its own serves the next, or becomes available, once it is open.
+    /// deadline. If another one came sooner, or none in time, its own serves the next, or becomes available, once it is
+    /// open.
     ///
     /// Where both have come, the other one is taken: a failure of the caller's own is no reason to fail then.
     async fn open(&self, place: Place<E::Connection, TokioHost<E>>, deadline: Option<Instant>) -> opening::Delivery<E> {
@@ -315,10 +316,7 @@ impl<E: Establish> Pool<E> {
         };
         match deadline {
             None => first.await,
-            Some(until) => match tokio::time::timeout_at(until, first).await {
-                Ok(delivered) => delivered,
-                Err(_elapsed) => Err(core.timed_out()),
-            },
+            Some(until) => tokio::time::timeout_at(until, first).await.unwrap_or_else(|_elapsed| Err(core.timed_out())),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The wait list: who waits for a connection, first come, first served.
 //!
-//! It has two [lanes](Lane). A check-out that opens a connection was first in the queue when it got the right to; while
-//! its own is on the way it stays in front of all who came later, and takes one that comes back sooner.
+//! It has two [lanes](Lane). A check-out that opens a connection was first in the queue when it got the right to; until
+//! its own is there it stays in front of all who came later, and takes one that comes back sooner.
 //!
 //! There are two wait lists with one interface. [`ring`](self) is the one that ships: wharf's own nodes. The feature
 //! `event-listener-queue` puts the queue of event-listener in its place, as the measured alternative. It passes the same
