@@ -43,6 +43,8 @@
 #![cfg_attr(loom, allow(dead_code, reason = "what only the I/O modules use, which loom's build leaves out"))]
 
 #[cfg(not(loom))]
+mod boxed;
+#[cfg(not(loom))]
 pub mod endpoint;
 pub mod error;
 pub mod event;

@@ -39,7 +39,7 @@ pub struct Comparison {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// How long each subject is measured in a round, in seconds, all its turns together.
-    #[arg(long, default_value = "1.5", value_parser = seconds)]
+    #[arg(long, default_value = "2.5", value_parser = seconds)]
     pub seconds: Duration,
     /// How long a turn is measured, in seconds. The subjects take turns until each has had its time.
     #[arg(long, default_value = "0.1", value_parser = seconds)]

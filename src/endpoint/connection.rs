@@ -15,6 +15,7 @@ use super::channel::{Channel, ExchangeError, Reply, Request};
 use super::command::{Command, Limit, MaxTime};
 use super::deadline::Deadline;
 use super::failure::{CommandFailure, Expired, Origin};
+use crate::boxed::boxed;
 use crate::options::{Compressor, Options};
 use crate::pool::Fit;
 use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, Unsuccessful};
@@ -73,13 +74,13 @@ impl Identity {
 
     /// The failure of a command whose exchange failed.
     #[cold]
-    pub fn failed(&self, error: ExchangeError) -> CommandFailure {
+    pub fn failed(&self, error: ExchangeError) -> Box<CommandFailure> {
         let origin = self.origin();
-        match error {
+        Box::new(match error {
             ExchangeError::Network(source) => CommandFailure::Network { origin, source: Arc::new(source) },
             ExchangeError::Wire(source) => CommandFailure::Wire { origin, source },
             ExchangeError::Errored => CommandFailure::Closed { origin },
-        }
+        })
     }
 }
 
@@ -157,11 +158,12 @@ impl EndpointConnection {
     /// it to an end in the background when the connection is checked in; [`recover`](Self::recover) does so here.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandFailure> {
         let limit = command.limit(&self.options);
-        self.complete(&command, limit).await?;
-        match self.outcome(limit) {
-            Err(failure) if self.must_authenticate(&failure) => Box::pin(self.run_again(command.within(limit))).await,
+        let outcome = self.complete(&command, limit).await.and_then(|()| self.outcome(limit));
+        let outcome = match outcome {
+            Err(failure) if self.must_authenticate(&failure) => boxed(|| self.run_again(command.within(limit))).await,
             outcome => outcome,
-        }
+        };
+        outcome.map_err(|failure| *failure)
     }
 
     /// Runs `command` on `database`, and returns the server's reply whether it reports success or not.
@@ -179,8 +181,8 @@ impl EndpointConnection {
     /// That of [`run`](Self::run).
     pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, CommandFailure> {
         let command = Command::new(database, command);
-        self.complete(&command, command.limit(&self.options)).await?;
-        let reply = self.channel.take_body().map_err(|error| self.identity.failed(error))?;
+        self.complete(&command, command.limit(&self.options)).await.map_err(|failure| *failure)?;
+        let reply = self.channel.take_body().map_err(|error| *self.identity.failed(error))?;
         Ok(reply.document)
     }
 
@@ -196,7 +198,7 @@ impl EndpointConnection {
     /// That of [`run`](Self::run).
     pub async fn send(&mut self, command: Command<'_>) -> Result<(), CommandFailure> {
         let command = command.with_flags(Flags::MORE_TO_COME);
-        self.complete(&command, command.limit(&self.options)).await?;
+        self.complete(&command, command.limit(&self.options)).await.map_err(|failure| *failure)?;
         self.channel.trim();
         Ok(())
     }
@@ -248,14 +250,14 @@ impl EndpointConnection {
     }
 
     /// Encodes the command. Nothing is sent yet.
-    pub(super) fn begin(&mut self, command: &Command<'_>, max_time: MaxTime) -> Result<(), CommandFailure> {
+    pub(super) fn begin(&mut self, command: &Command<'_>, max_time: MaxTime) -> Result<(), Box<CommandFailure>> {
         if self.is_errored() {
             return Err(self.identity.failed(ExchangeError::Errored));
         }
         if let Err(error) = self.channel.glance() {
             return Err(match error {
                 ExchangeError::Network(source) => {
-                    CommandFailure::Lost { origin: self.identity.origin(), source: Arc::new(source) }
+                    Box::new(CommandFailure::Lost { origin: self.identity.origin(), source: Arc::new(source) })
                 }
                 error => self.identity.failed(error),
             });
@@ -276,38 +278,45 @@ impl EndpointConnection {
     }
 
     /// Sends the command, and reads its reply into the channel, within the limit, which is running.
-    async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), CommandFailure> {
+    async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), Box<CommandFailure>> {
         if self.is_timed(limit) {
             // Boxed, so that what has no limit has no timer either.
-            return Box::pin(self.complete_in_time(command, limit)).await;
+            return boxed(|| self.complete_in_time(command, limit)).await;
         }
         self.begin(command, MaxTime::NONE)?;
         poll_fn(|context| self.poll_finish(context)).await
     }
 
     /// As [`complete`](Self::complete), for a command that [`is_timed`](Self::is_timed).
-    pub(super) async fn complete_in_time(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), CommandFailure> {
+    pub(super) async fn complete_in_time(
+        &mut self,
+        command: &Command<'_>,
+        limit: Limit,
+    ) -> Result<(), Box<CommandFailure>> {
         let max_time = self.max_time(command, limit)?;
         self.begin(command, max_time)?;
         self.finish_in_time(limit).await
     }
 
     /// Goes on with the exchange until its next reply is there.
-    #[inline]
-    pub(super) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CommandFailure>> {
+    ///
+    /// Not compiled into its callers, so that what a command runs lies in one place, beside `begin` and `outcome`. A core
+    /// that has slept since the last command has to fetch every page and line of it.
+    #[inline(never)]
+    pub(super) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Box<CommandFailure>>> {
         let finished = ready!(self.channel.poll_finish(context));
         Poll::Ready(finished.map_err(|error| self.identity.failed(error)))
     }
 
     /// What the server is told of the time limit.
-    fn max_time(&self, command: &Command<'_>, limit: Limit) -> Result<MaxTime, CommandFailure> {
+    fn max_time(&self, command: &Command<'_>, limit: Limit) -> Result<MaxTime, Box<CommandFailure>> {
         let Limit::Until { at, limit } = limit else { return Ok(MaxTime::NONE) };
         let left = at.saturating_duration_since(Instant::now());
         command.max_time(left).ok_or_else(|| self.timed_out(limit, Expired::Unsent))
     }
 
     /// Goes on with the exchange until its next reply is there, for as long as the limit allows.
-    pub(super) async fn finish_in_time(&mut self, limit: Limit) -> Result<(), CommandFailure> {
+    pub(super) async fn finish_in_time(&mut self, limit: Limit) -> Result<(), Box<CommandFailure>> {
         match limit {
             Limit::Until { at, limit } => match timeout_at(at, self.channel.finish()).await {
                 Ok(finished) => finished.map_err(|error| self.identity.failed(error)),
@@ -324,7 +333,7 @@ impl EndpointConnection {
                         let message =
                             format!("nothing for socketTimeoutMS ({} ms)", self.options.socket_timeout.as_millis());
                         let source = Arc::new(io::Error::new(io::ErrorKind::TimedOut, message));
-                        return Err(CommandFailure::Network { origin: self.identity.origin(), source });
+                        return Err(Box::new(CommandFailure::Network { origin: self.identity.origin(), source }));
                     }
                 }
             },
@@ -333,7 +342,7 @@ impl EndpointConnection {
     }
 
     /// Takes the reply that is there, out of the connection's buffer. An error unless it is one of success.
-    pub(super) fn outcome(&mut self, limit: Limit) -> Result<RawDocumentBuf, CommandFailure> {
+    pub(super) fn outcome(&mut self, limit: Limit) -> Result<RawDocumentBuf, Box<CommandFailure>> {
         let reply = self.channel.take_body().map_err(|error| self.identity.failed(error))?;
         let examined = examine(reply.document, limit, &self.identity).map(|()| reply.document.to_owned());
         if let Err(failure) = &examined {
@@ -344,7 +353,7 @@ impl EndpointConnection {
     }
 
     /// As [`outcome`](Self::outcome), but leaves the reply where it lies.
-    pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, CommandFailure> {
+    pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, Box<CommandFailure>> {
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
         if let Err(failure) = examine(self.channel.body(&reply), limit, &self.identity) {
             self.condemn_after(&failure);
@@ -369,7 +378,7 @@ impl EndpointConnection {
     }
 
     /// Authenticates again, because the server wants it, and runs the command once more.
-    pub(super) async fn run_again(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandFailure> {
+    pub(super) async fn run_again(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, Box<CommandFailure>> {
         let deadline = match command.limit {
             Limit::Until { at, limit } => match at.checked_duration_since(Instant::now()) {
                 Some(left) if !left.is_zero() => Deadline::of_operation(left),
@@ -382,7 +391,7 @@ impl EndpointConnection {
             let repeated = authentication.repeat(&mut self.channel, deadline).await;
             if let Err(error) = repeated {
                 let (origin, source) = (self.identity.origin(), Arc::new(error));
-                return Err(CommandFailure::Reauthentication { origin, source });
+                return Err(Box::new(CommandFailure::Reauthentication { origin, source }));
             }
             self.reauthenticating = false;
         }
@@ -392,8 +401,8 @@ impl EndpointConnection {
     }
 
     #[cold]
-    fn timed_out(&self, limit: Duration, source: Expired) -> CommandFailure {
-        CommandFailure::Timeout { origin: self.identity.origin(), limit, source }
+    fn timed_out(&self, limit: Duration, source: Expired) -> Box<CommandFailure> {
+        Box::new(CommandFailure::Timeout { origin: self.identity.origin(), limit, source })
     }
 
     pub(super) fn options(&self) -> &Options {
@@ -433,10 +442,19 @@ impl EndpointConnection {
 
 /// Tells a reply of success from any other. With a time limit, the server's own is told from its other errors.
 #[inline]
-fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), CommandFailure> {
+fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandFailure>> {
+    if limit == Limit::Unset && reply::begins_with_success(reply) {
+        return Ok(());
+    }
+    examine_further(reply, limit, identity)
+}
+
+/// As [`examine`], for who has a time limit, or a reply with something before its `ok`.
+#[inline(never)]
+fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandFailure>> {
     let expired = |source: Box<CommandError>| {
         let length = if let Limit::Until { limit, .. } = limit { limit } else { Duration::ZERO };
-        CommandFailure::Timeout { origin: identity.origin(), limit: length, source: Expired::Server(source) }
+        Box::new(CommandFailure::Timeout { origin: identity.origin(), limit: length, source: Expired::Server(source) })
     };
     match reply::check(reply) {
         Ok(()) if limit == Limit::Unset => Ok(()),
@@ -444,7 +462,9 @@ fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(),
         Err(Unsuccessful::Command(error)) if limit != Limit::Unset && error.code == MAX_TIME_MS_EXPIRED => {
             Err(expired(error))
         }
-        Err(Unsuccessful::Command(source)) => Err(CommandFailure::Command { origin: identity.origin(), source }),
-        Err(Unsuccessful::Wire(source)) => Err(CommandFailure::Wire { origin: identity.origin(), source }),
+        Err(Unsuccessful::Command(source)) => {
+            Err(Box::new(CommandFailure::Command { origin: identity.origin(), source }))
+        }
+        Err(Unsuccessful::Wire(source)) => Err(Box::new(CommandFailure::Wire { origin: identity.origin(), source })),
     }
 }

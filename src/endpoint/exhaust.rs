@@ -36,11 +36,11 @@ impl EndpointConnection {
     /// [`CommandFailure::Wire`], [`Lost`](CommandFailure::Lost) and [`Closed`](CommandFailure::Closed), as
     /// [`run`](Self::run). Nothing has been sent.
     pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, CommandFailure> {
-        let limit = self.begin_exhaust(&command)?;
+        let limit = self.begin_exhaust(&command).map_err(|failure| *failure)?;
         Ok(Replies { connection: self, limit, is_over: false })
     }
 
-    fn begin_exhaust(&mut self, command: &Command<'_>) -> Result<Limit, CommandFailure> {
+    fn begin_exhaust(&mut self, command: &Command<'_>) -> Result<Limit, Box<CommandFailure>> {
         self.begin(&command.with_flags(Flags::EXHAUST_ALLOWED), MaxTime::NONE)?;
         Ok(match (command.limit, self.options().timeout) {
             (Limit::Unset, Some(timeout)) => Limit::of(timeout),
@@ -84,7 +84,7 @@ impl Replies<'_, EndpointConnection> {
             }
             Err(failure) => {
                 self.is_over = ends_replies(&failure);
-                Err(failure)
+                Err(*failure)
             }
         }
     }
@@ -105,7 +105,7 @@ impl Connection<Endpoint> {
     /// As there.
     pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, OperationError> {
         let begun = self.begin_exhaust(&command);
-        let limit = begun.map_err(|failure| self.placed(failure))?;
+        let limit = begun.map_err(|failure| self.placed(*failure))?;
         Ok(Replies { connection: self, limit, is_over: false })
     }
 }
@@ -141,7 +141,7 @@ impl Replies<'_, Connection<Endpoint>> {
             }
             Err(failure) => {
                 self.is_over = ends_replies(&failure);
-                Err(self.connection.placed(failure))
+                Err(self.connection.placed(*failure))
             }
         }
     }

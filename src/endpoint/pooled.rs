@@ -11,6 +11,7 @@ use super::Endpoint;
 use super::command::{Command, Limit, MaxTime};
 use super::connection::EndpointConnection;
 use super::failure::CommandFailure;
+use crate::boxed::boxed;
 use crate::error::{CheckOutError, PoolCleared};
 use crate::pool::Clear;
 use crate::runtime::{Connection, Pool};
@@ -69,7 +70,7 @@ impl Pool<Endpoint> {
         let mut last_old = None;
         loop {
             let mut connection = match limit {
-                Limit::Until { at, limit } => Box::pin(self.check_out_within(at, limit)).await?,
+                Limit::Until { at, limit } => boxed(|| self.check_out_within(at, limit)).await?,
                 Limit::Unset => self.check_out().await?,
                 Limit::Infinite | Limit::For(_) => self.check_out_without_deadline::<false>().await?,
             };
@@ -127,18 +128,17 @@ impl Connection<Endpoint> {
         // What has no limit and meets nothing rare needs only its two arguments, and the future is smaller for it. The
         // rest is `run`'s.
         if self.options().timeout.is_some() || self.is_timed(Limit::Unset) {
-            return Box::pin(self.run(Command::new(database, command))).await;
+            return boxed(|| self.run(Command::new(database, command))).await;
         }
-        let completed = match self.begin(&Command::new(database, command), MaxTime::NONE) {
-            Ok(()) => {
-                let completed = self.until_interrupted(EndpointConnection::poll_finish).await;
-                completed.ok_or_else(|| self.interrupted())?
-            }
-            Err(failure) => Err(failure),
-        };
+        // By itself, so that the command is gone when the future waits.
+        let mut completed = self.begin(&Command::new(database, command), MaxTime::NONE);
+        if completed.is_ok() {
+            let finished = self.until_interrupted(EndpointConnection::poll_finish).await;
+            completed = finished.ok_or_else(|| self.interrupted())?;
+        }
         match completed.and_then(|()| self.outcome(Limit::Unset)) {
             Ok(reply) => Ok(reply),
-            Err(failure) => Box::pin(self.run_after(failure, Command::new(database, command))).await,
+            Err(failure) => boxed(|| self.run_after(failure, Command::new(database, command))).await,
         }
     }
 
@@ -165,19 +165,21 @@ impl Connection<Endpoint> {
         let limit = command.limit(self.options());
         let completed = if self.is_timed(limit) {
             // Boxed, so that what has no limit has no timer either.
-            Box::pin(self.interruptible(async |connection| connection.complete_in_time(&command, limit).await)).await?
+            let complete =
+                async |connection: &mut EndpointConnection| connection.complete_in_time(&command, limit).await;
+            boxed(|| self.interruptible(complete)).await?
         } else {
             match self.begin(&command, MaxTime::NONE) {
                 Ok(()) => {
-                    let completed = self.until_interrupted(EndpointConnection::poll_finish).await;
-                    completed.ok_or_else(|| self.interrupted())?
+                    let finished = self.until_interrupted(EndpointConnection::poll_finish).await;
+                    finished.ok_or_else(|| self.interrupted())?
                 }
                 Err(failure) => Err(failure),
             }
         };
         match completed.and_then(|()| self.outcome(limit)) {
             Ok(reply) => Ok(reply),
-            Err(failure) => Box::pin(self.run_after(failure, command.within(limit))).await,
+            Err(failure) => boxed(|| self.run_after(failure, command.within(limit))).await,
         }
     }
 
@@ -185,14 +187,14 @@ impl Connection<Endpoint> {
     /// failure.
     async fn run_after(
         &mut self,
-        failure: CommandFailure,
+        failure: Box<CommandFailure>,
         command: Command<'_>,
     ) -> Result<RawDocumentBuf, OperationError> {
         if !self.must_authenticate(&failure) {
-            return Err(self.placed(failure));
+            return Err(self.placed(*failure));
         }
         let again = self.interruptible(async |connection| connection.run_again(command).await).await?;
-        again.map_err(|failure| self.placed(failure))
+        again.map_err(|failure| self.placed(*failure))
     }
 
     /// As [`EndpointConnection::send`](super::EndpointConnection::send), but ends when the pool is cleared with

@@ -444,6 +444,7 @@ pub struct Interruption<'l, C> {
 
 impl<C> Interruption<'_, C> {
     /// Completes when the use is to be cancelled.
+    #[inline]
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.waits = true;
         self.slot.poll_interrupted(context)

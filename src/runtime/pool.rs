@@ -23,6 +23,7 @@ use super::host::{Failure, FailureSink, TokioHost};
 use super::opening;
 use super::publisher::Subscriber;
 use super::recovery;
+use crate::boxed::boxed;
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::{BackgroundInterval, InvalidOption, PoolOptions};
 use crate::pool::{Clear, Core, Grant, Host, Idle, Phase, Place, PoolStatus, Started};
@@ -250,11 +251,11 @@ impl<E: Establish> Pool<E> {
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
         CheckOut::new(self, |attempt| async move {
             if QUEUES && !attempt.core().options().wait_queue_timeout.is_zero() {
-                return Box::pin(attempt.in_time(None, QUEUES)).await;
+                return boxed(|| attempt.in_time(None, QUEUES)).await;
             }
             match attempt.core().acquire().await {
                 Grant::Connection(idle) if !idle.is_stale() => Ok(attempt.succeed(idle)),
-                other => Box::pin(attempt.end(Some(other), None)).await,
+                other => boxed(|| attempt.end(Some(other), None)).await,
             }
         })
     }
@@ -265,7 +266,7 @@ impl<E: Establish> Pool<E> {
         deadline: Instant,
         queues: bool,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        CheckOut::new(self, move |attempt| Box::pin(attempt.in_time(Some(deadline), queues)))
+        CheckOut::new(self, move |attempt| boxed(|| attempt.in_time(Some(deadline), queues)))
     }
 
     /// Waits for a grant. `None`: until `waitQueueTimeoutMS` or the deadline.

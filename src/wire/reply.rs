@@ -161,19 +161,34 @@ pub enum Unsuccessful {
 /// [`Unsuccessful::Command`] if `ok` is false, [`Unsuccessful::Wire`] if it is missing or no number.
 #[inline]
 pub fn check(reply: &RawDocument) -> Result<(), Unsuccessful> {
-    if is_plain_success(reply) { Ok(()) } else { check_strictly(reply) }
+    if begins_with_success(reply) { Ok(()) } else { check_further(reply) }
 }
 
-/// Whether the reply is one of success as servers write it, where `ok` is a double.
+const DOUBLE: u8 = ElementType::Double as u8;
+
+/// Whether the reply is one of success with nothing before its `ok`, as those are that return nothing else.
 #[inline]
-fn is_plain_success(reply: &RawDocument) -> bool {
-    const DOUBLE: u8 = ElementType::Double as u8;
-    // Mostly it is the first element, right after the document's length: then there is nothing to search.
-    let value = match reply.as_bytes().get(4..16) {
-        Some([DOUBLE, b'o', b'k', 0, value @ ..]) => Some(value),
-        _ => element::find(reply, b"ok\0").and_then(|(kind, value)| (kind == DOUBLE).then_some(value)),
-    };
-    value.and_then(|value| value.first_chunk()).is_some_and(|value| f64::from_le_bytes(*value) != 0.0)
+pub(crate) fn begins_with_success(reply: &RawDocument) -> bool {
+    // Right after the document's length.
+    match reply.as_bytes().get(4..16) {
+        Some([DOUBLE, b'o', b'k', 0, value @ ..]) => is_true(value),
+        _ => false,
+    }
+}
+
+/// Whether a double of `ok` says that the command succeeded.
+#[inline]
+fn is_true(value: &[u8]) -> bool {
+    value.first_chunk().is_some_and(|value| f64::from_le_bytes(*value) != 0.0)
+}
+
+/// As [`check`], for a reply with something before its `ok`.
+fn check_further(reply: &RawDocument) -> Result<(), Unsuccessful> {
+    match element::find(reply, b"ok\0") {
+        // As servers write it.
+        Some((DOUBLE, value)) if is_true(value) => Ok(()),
+        _ => check_strictly(reply),
+    }
 }
 
 /// What every other reply says, and what is wrong with it.

@@ -178,7 +178,7 @@ impl Transport {
     /// In TLS the bytes may still be on their way through the stream's own buffer. They are pushed on by the next call of
     /// this function or of [`poll_read`](Self::poll_read), so whoever waits for a reply need not care, and whoever does
     /// not calls [`poll_flush`](Self::poll_flush).
-    #[inline]
+    #[inline(always)] // As its one caller is.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = match &mut self.stream {
             // A socket nearly always has room for a request, so it is asked before anybody prepares to wait for that.

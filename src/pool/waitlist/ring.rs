@@ -157,6 +157,7 @@ impl<G> WaitList<G> {
 
     /// Looks for the grant, and else renews whom to wake. By the node's owner, who has enqueued it and not taken a
     /// grant since.
+    #[inline]
     pub(in crate::pool) fn poll(&self, node: &Node<G>, context: &mut Context<'_>) -> Poll<G> {
         match node.take_grant().or_else(|| self.renew(node, context.waker())) {
             Some(grant) => Poll::Ready(grant),
@@ -165,6 +166,7 @@ impl<G> WaitList<G> {
     }
 
     /// Renews whom to wake. Returns the grant if one came before.
+    #[cold]
     #[allow(unsafe_code)]
     fn renew(&self, node: &Node<G>, waker: &Waker) -> Option<G> {
         let new = waker.clone();

@@ -86,7 +86,7 @@ impl<'a> Message<'a> {
 }
 
 /// The body of a message that has no other section, as nearly every one is: a document that reaches to the end.
-#[inline]
+#[inline(always)] // As its one caller is.
 fn only_body(sections: &[u8]) -> Option<&RawDocument> {
     let document = sections.strip_prefix(&[BODY])?;
     let declared = i32::from_le_bytes(*document.first_chunk()?);
