@@ -14,7 +14,7 @@ use wharf::{
     PoolOptions,
 };
 
-use super::mock::{Mock, counts, pool, service, settle};
+use super::mock::{Mock, counts, poll_once, pool, service, settle};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -76,16 +76,6 @@ fn lease(core: &Arc<Core<u32, World>>) -> Lease<u32, World> {
     let (idle, opening) = pending.established(7).unwrap();
     opening.hand_on(None);
     idle.check_out(core.check_out_started())
-}
-
-async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F::Output> {
-    std::future::poll_fn(|context| {
-        Poll::Ready(match future.as_mut().poll(context) {
-            Poll::Ready(output) => Some(output),
-            Poll::Pending => None,
-        })
-    })
-    .await
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wharf::{BackgroundInterval, BuildError, CheckOutError, Clear, Phase, Pool, PoolEvent, PoolOptions};
 
-use super::mock::{Attempt, Log, Mock, builder, counts, pool, settle};
+use super::mock::{Attempt, Log, Mock, builder, counts, poll_once, pool, settle};
 
 #[tokio::test(start_paused = true)]
 async fn options_that_cannot_work_are_refused_at_build() {
@@ -198,14 +198,6 @@ fn a_runtime_that_ends_during_an_establishment_fails_the_check_out() {
     });
     drop(pool);
     assert_eq!(log.lines().last().unwrap(), "PoolClosed");
-}
-
-async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F::Output> {
-    std::future::poll_fn(|context| match future.as_mut().poll(context) {
-        std::task::Poll::Ready(done) => std::task::Poll::Ready(Some(done)),
-        std::task::Poll::Pending => std::task::Poll::Ready(None),
-    })
-    .await
 }
 
 /// Looks at the pool at every event, from within the subscriber, and after every step.

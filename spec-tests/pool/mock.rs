@@ -1,10 +1,13 @@
 //! Connections without a server, opened as a test says, and counted.
 
 use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use bson::oid::ObjectId;
 use tokio::sync::Semaphore;
@@ -143,6 +146,15 @@ pub fn pool(options: PoolOptions, mock: &Mock) -> (Pool<Mock>, Log) {
 
 pub fn builder(mock: &Mock) -> PoolBuilder<Mock> {
     Pool::builder("mock:27017", mock.clone())
+}
+
+/// What a future comes to at its next poll, if it ends there.
+pub async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 /// Lets all tasks come to rest. For runtimes whose clock is paused: it moves only when nothing else can be done.

@@ -1,13 +1,13 @@
 //! Check-outs that open a connection take one that comes back sooner.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use wharf::{BackgroundInterval, CheckOutError, Clear, Connection, Pool, PoolOptions};
 
-use super::mock::{Attempt, Mock, builder, counts, pool, settle};
+use super::mock::{Attempt, Mock, builder, counts, poll_once, pool, settle};
 
 type CheckedOut = Result<Connection<Mock>, CheckOutError>;
 
@@ -27,11 +27,7 @@ async fn begun(pool: &Pool<Mock>) -> JoinHandle<CheckedOut> {
 /// The connection that a check-out has got by now.
 async fn got(check_out: &mut JoinHandle<CheckedOut>) -> Option<Connection<Mock>> {
     settle().await;
-    let looks = std::future::poll_fn(|context| std::task::Poll::Ready(Pin::new(&mut *check_out).poll(context))).await;
-    match looks {
-        std::task::Poll::Ready(done) => Some(done.unwrap().unwrap()),
-        std::task::Poll::Pending => None,
-    }
+    poll_once(Pin::new(check_out)).await.map(|done| done.unwrap().unwrap())
 }
 
 /// A pool with one connection out, and a check-out that has another one opened as told. Returns both.
@@ -109,12 +105,33 @@ async fn who_is_about_to_open_one_is_refused_after_a_clear() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let mut check_out = std::pin::pin!(pool.check_out());
-    let first_look = std::future::poll_fn(|context| std::task::Poll::Ready(check_out.as_mut().poll(context))).await;
-    assert!(first_look.is_pending(), "the ready tasks come first");
+    assert!(poll_once(check_out.as_mut()).await.is_none(), "the ready tasks come first");
     assert!(pool.clear(Clear::new()).unwrap());
     let refused = check_out.await.unwrap_err();
     assert!(matches!(refused, CheckOutError::PoolCleared(_)), "{refused:?}");
     assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (0, (0, 0, 0, 0, 0)));
+}
+
+/// Such as in a `select!` whose other branch needs a connection itself.
+#[tokio::test(start_paused = true)]
+async fn who_is_not_polled_again_keeps_nobody_from_opening() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default().max_connecting(1), &mock);
+    let mut not_polled = std::pin::pin!(pool.check_out());
+    assert!(poll_once(not_polled.as_mut()).await.is_none());
+    let other = tokio::time::timeout(Duration::from_secs(1), pool.check_out()).await;
+    assert_eq!(other.expect("the right to open one is kept").unwrap().id(), 2);
+    assert_eq!((not_polled.await.unwrap().id(), log.count("ConnectionCreated")), (2, 2));
+}
+
+/// Who tries again and again, and never waits, is served at last.
+#[tokio::test(start_paused = true)]
+async fn what_a_check_out_began_to_open_is_opened_without_it() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default(), &mock);
+    assert!(poll_once(Box::pin(pool.check_out()).as_mut()).await.is_none(), "and is dropped");
+    settle().await;
+    assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (1, (1, 0, 1, 0, 0)));
 }
 
 /// As the specification's test of `minPoolSize` and `maxConnecting` wants it: no connection more than needed.

@@ -449,7 +449,7 @@ fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(),
     examine_further(reply, limit, identity)
 }
 
-/// As [`examine`], for who has a time limit, or a reply with something before its `ok`.
+/// As [`examine`], for who has a time limit, or a reply that does not begin with success.
 #[inline(never)]
 fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandFailure>> {
     let expired = |source: Box<CommandError>| {

@@ -215,8 +215,9 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     /// Queues up among the openers, unless there turns out to be a connection. Establishes INV-5 as `queue_up` does.
     ///
-    /// Does not ask for the phase: a clear fails nobody whose own connection is on the way, who is only about to open one
-    /// is refused by `Place::create`, and a pool that is not ready has nothing that could be handed over.
+    /// Does not ask for the phase: a clear fails nobody whose own connection is on the way, `Place::create` refuses one
+    /// that is yet to be created unless the pool is ready again, and a pool that is not ready has nothing that could be
+    /// handed over.
     fn queue_up_as_opener(self: &Arc<Self>, node: Pin<&Node<Grant<C, H>>>, waker: &Waker) -> Option<Idle<C, H>> {
         loop {
             let waker = waker.clone();

@@ -248,7 +248,7 @@ impl<C> Slot<C> {
     /// Completes when the connection is interrupted. By the owner.
     ///
     /// The interruption and the watch are marks in one word, so whichever comes second sees the other.
-    #[inline(always)] // As its one caller is.
+    #[inline]
     pub(super) fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
         let stamp = self.stamp();
         if stamp.interrupted {

@@ -2,15 +2,17 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use thiserror::Error;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 
 use super::establish::{Establish, Establishing};
 use super::host::{Failure, TokioHost};
 use crate::error::{CheckOutError, ConnectionError, EstablishError, PoolCleared, Stage};
-use crate::pool::{Core, Established, Idle, Pending, Phase, Refusal};
+use crate::pool::{Core, Established, Idle, Pending, Phase, Place, Refusal};
 
 type SharedCore<E> = Arc<Core<<E as Establish>::Connection, TokioHost<E>>>;
 pub(super) type Delivery<E> = Result<Idle<<E as Establish>::Connection, TokioHost<E>>, CheckOutError>;
@@ -19,6 +21,62 @@ pub(super) type Delivery<E> = Result<Idle<<E as Establish>::Connection, TokioHos
 #[derive(Debug, Error)]
 #[error("the task that was opening the connection has ended early")]
 pub(super) struct TaskEnded;
+
+/// What a check-out and the task that opens its connection know of each other, besides what is delivered.
+#[derive(Debug, Default)]
+pub(super) struct Errand {
+    is_needless: AtomicBool,
+    created: OnceLock<Created>,
+}
+
+/// A connection's number and generation.
+#[derive(Debug, Clone, Copy, Default)]
+struct Created {
+    id: u64,
+    generation: u64,
+}
+
+impl Errand {
+    /// Whoever asked has another connection. Without effect once the task has created its own.
+    pub fn has_become_needless(&self) {
+        // Relaxed, here and where it is read: a hint. Who misses it opens one connection more.
+        self.is_needless.store(true, Ordering::Relaxed);
+    }
+
+    /// The error for a check-out whose task went away without a word.
+    pub fn task_ended<E: Establish>(&self, core: &SharedCore<E>) -> CheckOutError {
+        let failure = EstablishError::unlabelled(Stage::Connect, TaskEnded);
+        // No number if none was created.
+        let Created { id, generation } = self.created.get().copied().unwrap_or_default();
+        ConnectionError::new(core.address().clone(), id, generation, failure).into()
+    }
+}
+
+/// Creates a connection and [opens](open) it, for a check-out that has the right to.
+///
+/// Tasks that are ready run first. If one of them gives back a connection to who asks, no other needs to be opened. That
+/// is the work of this task and not of the check-out, because nobody knows when that will be polled again: the right to
+/// open one is never in the hands of somebody who may be waiting for another check-out himself.
+pub(super) async fn open_for<E: Establish>(
+    core: SharedCore<E>,
+    place: Place<E::Connection, TokioHost<E>>,
+    asked_by: oneshot::Sender<Delivery<E>>,
+    errand: Arc<Errand>,
+) {
+    yield_now().await;
+    if errand.is_needless.load(Ordering::Relaxed) {
+        return;
+    }
+    match place.create() {
+        Ok(pending) => {
+            let created = Created { id: pending.id(), generation: pending.generation() };
+            errand.created.get_or_init(|| created);
+            open(core, pending, Some(asked_by)).await;
+        }
+        // The receiver may be gone.
+        Err(refusal) => drop(asked_by.send(Err(core.refused(refusal)))),
+    }
+}
 
 /// Opens the connection and hands it to whoever asked for it, if that one is still there; or else to the next who
 /// waits, or to the pool.
@@ -103,10 +161,4 @@ fn given_up<E: Establish>(core: &SharedCore<E>) -> CheckOutError {
             PoolCleared { address: core.address().clone(), cause: core.cause(), interrupted: true }.into()
         }
     }
-}
-
-/// The error for a check-out whose task went away without a word.
-pub(super) fn task_ended<E: Establish>(core: &SharedCore<E>, connection_id: u64, generation: u64) -> CheckOutError {
-    let failure = EstablishError::unlabelled(Stage::Connect, TaskEnded);
-    ConnectionError::new(core.address().clone(), connection_id, generation, failure).into()
 }

@@ -11,7 +11,6 @@ use bson::oid::ObjectId;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::background;
@@ -20,7 +19,7 @@ use super::connection::Connection;
 use super::establish::Establish;
 use super::fork;
 use super::host::{Failure, FailureSink, TokioHost};
-use super::opening;
+use super::opening::{self, Errand};
 use super::publisher::Subscriber;
 use super::recovery;
 use crate::boxed::boxed;
@@ -288,31 +287,31 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Opens a connection in a task of its own, and waits for it or for one that comes back sooner, at most until the
+    /// Has a connection opened by a task of its own, and waits for it or for one that comes back sooner, at most until the
     /// deadline. If another one came sooner, or none in time, its own serves the next, or becomes available, once it is
-    /// open.
+    /// open; if it was not created when another one came, it never is.
     ///
     /// Where both have come, the other one is taken: a failure of the caller's own is no reason to fail then.
     async fn open(&self, place: Place<E::Connection, TokioHost<E>>, deadline: Option<Instant>) -> opening::Delivery<E> {
         let core = &self.core;
         let mut returned = pin!(self.returned());
-        // Tasks that are ready run first. If one of them gives back a connection, no other needs to be opened.
-        tokio::select! {
-            biased;
-            idle = &mut returned => return Ok(idle),
-            () = yield_now() => {}
+        // Something may have come back between the grant of the place and our coming to look.
+        if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
+            return Ok(idle);
         }
-        let pending = place.create().map_err(|refusal| core.refused(refusal))?;
-        let (connection_id, generation) = (pending.id(), pending.generation());
+        let errand = Arc::new(Errand::default());
         let (asked_by, delivery) = oneshot::channel();
         // A pool without a runtime is a forked child's; and this is a check-out's future, which runs on one.
-        self.run_on(Handle::current).spawn(opening::open(core.clone(), pending, Some(asked_by)));
+        let runtime = self.run_on(Handle::current);
+        runtime.spawn(opening::open_for(core.clone(), place, asked_by, errand.clone()));
         let first = async {
             tokio::select! {
                 biased;
-                idle = returned => Ok(idle),
-                delivered = delivery => delivered
-                    .unwrap_or_else(|_gone| Err(opening::task_ended::<E>(core, connection_id, generation))),
+                idle = returned => {
+                    errand.has_become_needless();
+                    Ok(idle)
+                }
+                delivered = delivery => delivered.unwrap_or_else(|_gone| Err(errand.task_ended(core))),
             }
         };
         match deadline {

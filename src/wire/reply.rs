@@ -182,7 +182,7 @@ fn is_true(value: &[u8]) -> bool {
     value.first_chunk().is_some_and(|value| f64::from_le_bytes(*value) != 0.0)
 }
 
-/// As [`check`], for a reply with something before its `ok`.
+/// As [`check`], for a reply that does not begin with success.
 fn check_further(reply: &RawDocument) -> Result<(), Unsuccessful> {
     match element::find(reply, b"ok\0") {
         // As servers write it.
