@@ -188,7 +188,7 @@ impl ConnectionError {
         &self.0.address
     }
 
-    /// The number of the connection that failed.
+    /// The number of the connection that failed; 0 if the pool's runtime ended before one was created.
     #[must_use]
     pub fn connection_id(&self) -> u64 {
         self.0.connection_id

@@ -134,6 +134,43 @@ async fn what_a_check_out_began_to_open_is_opened_without_it() {
     assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (1, (1, 0, 1, 0, 0)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_has_another_one_gives_on_the_right_to_open_at_once() {
+    let mock = Mock::new([]);
+    let (pool, log) = pool(PoolOptions::default().max_connecting(1), &mock);
+    let returns = pool.check_out().await.unwrap();
+    let mut check_out = std::pin::pin!(pool.check_out());
+    assert!(poll_once(check_out.as_mut()).await.is_none());
+    assert_eq!(counts(&pool), (2, 1, 0, 1, 0));
+    drop(returns);
+    let _given = poll_once(check_out.as_mut()).await.expect("the one that came back").unwrap();
+    assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (1, (1, 0, 0, 1, 0)), "before any other task has run");
+}
+
+#[test]
+fn who_asks_a_runtime_that_ends_is_told_why() {
+    for closes in [false, true] {
+        let [of_pool, of_caller] =
+            [(); 2].map(|()| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+        let pool = builder(&Mock::new([])).runtime(of_pool.handle().clone()).build().unwrap();
+        pool.ready();
+        of_caller.block_on(async {
+            let mut check_out = std::pin::pin!(pool.check_out());
+            assert!(poll_once(check_out.as_mut()).await.is_none());
+            if closes {
+                pool.close();
+            }
+            of_pool.shutdown_background();
+            match check_out.await.unwrap_err() {
+                CheckOutError::Connection(error) if !closes => assert_eq!(error.connection_id(), 0, "none was created"),
+                CheckOutError::PoolClosed(_) if closes => {}
+                other => panic!("closes: {closes}: {other:?}"),
+            }
+        });
+        assert_eq!(counts(&pool), (0, 0, 0, 0, 0));
+    }
+}
+
 /// As the specification's test of `minPoolSize` and `maxConnecting` wants it: no connection more than needed.
 #[tokio::test(start_paused = true)]
 async fn a_new_connection_goes_to_who_would_open_one_more() {

@@ -47,8 +47,10 @@
 //! checkOut requests before fulfilling the original one" holds, and a slow handshake keeps nobody from a connection that is
 //! free. If another one came first, its own serves the next when it is open.
 //!
-//! Who has the right to open one waits as an opener already while the tasks run that are ready, and only then opens it: a
-//! connection that comes back first need not be opened. The right goes to the next in the queue then.
+//! Who has the right to open one waits as an opener already while the tasks run that are ready, and only then is it opened: a
+//! connection that comes back first need not be. The right goes to the next in the queue then. It is the task that will
+//! open which waits for them, because nobody may be polling the check-out. What is granted to who waits in the queue does
+//! lie there until that is polled or dropped, as with any fair queue.
 //!
 //! Two things go past an opener. A new connection that nobody is there for goes to who would open one more, which keeps
 //! the pool from opening more than it needs. And who was granted a place after waiting is no opener before its task has

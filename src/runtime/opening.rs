@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use thiserror::Error;
@@ -10,6 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use super::establish::{Establish, Establishing};
+use super::fork;
 use super::host::{Failure, TokioHost};
 use crate::error::{CheckOutError, ConnectionError, EstablishError, PoolCleared, Stage};
 use crate::pool::{Core, Established, Idle, Pending, Phase, Place, Refusal};
@@ -22,12 +22,15 @@ pub(super) type Delivery<E> = Result<Idle<<E as Establish>::Connection, TokioHos
 #[error("the task that was opening the connection has ended early")]
 pub(super) struct TaskEnded;
 
-/// What a check-out and the task that opens its connection know of each other, besides what is delivered.
-#[derive(Debug, Default)]
-pub(super) struct Errand {
-    is_needless: AtomicBool,
+/// What a check-out and the task that opens its connection share, besides what is delivered.
+pub(super) struct Errand<E: Establish> {
+    core: SharedCore<E>,
+    /// The right to open one, until it is made use of, or is not needed any more.
+    place: Mutex<Option<HeldPlace<E>>>,
     created: OnceLock<Created>,
 }
+
+type HeldPlace<E> = Place<<E as Establish>::Connection, TokioHost<E>>;
 
 /// A connection's number and generation.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,17 +39,24 @@ struct Created {
     generation: u64,
 }
 
-impl Errand {
-    /// Whoever asked has another connection. Without effect once the task has created its own.
-    pub fn has_become_needless(&self) {
-        // Relaxed, here and where it is read: a hint. Who misses it opens one connection more.
-        self.is_needless.store(true, Ordering::Relaxed);
+impl<E: Establish> Errand<E> {
+    pub fn new(core: SharedCore<E>, place: HeldPlace<E>) -> Self {
+        Self { core, place: Mutex::new(Some(place)), created: OnceLock::new() }
+    }
+
+    /// Takes the right to open one, if the connection was not created yet. By whoever asked and has another one, who drops
+    /// it; or by the task that opens.
+    pub fn take_place(&self) -> Option<HeldPlace<E>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The error for a check-out whose task went away without a word.
-    pub fn task_ended<E: Establish>(&self, core: &SharedCore<E>) -> CheckOutError {
+    pub fn task_ended(&self) -> CheckOutError {
+        let core = &self.core;
+        if self.created.get().is_none() && core.state().phase != Phase::Ready {
+            return core.refused(core.refusal());
+        }
         let failure = EstablishError::unlabelled(Stage::Connect, TaskEnded);
-        // No number if none was created.
         let Created { id, generation } = self.created.get().copied().unwrap_or_default();
         ConnectionError::new(core.address().clone(), id, generation, failure).into()
     }
@@ -54,24 +64,22 @@ impl Errand {
 
 /// Creates a connection and [opens](open) it, for a check-out that has the right to.
 ///
-/// Tasks that are ready run first. If one of them gives back a connection to who asks, no other needs to be opened. That
-/// is the work of this task and not of the check-out, because nobody knows when that will be polled again: the right to
-/// open one is never in the hands of somebody who may be waiting for another check-out himself.
-pub(super) async fn open_for<E: Establish>(
-    core: SharedCore<E>,
-    place: Place<E::Connection, TokioHost<E>>,
-    asked_by: oneshot::Sender<Delivery<E>>,
-    errand: Arc<Errand>,
-) {
+/// Tasks that are ready run first. If one of them gives back a connection to who asks, no other needs to be opened. It is
+/// this task that waits for them, and not the check-out: nobody knows when that will be polled again, and until then
+/// nobody else could make use of the right.
+pub(super) async fn open_for<E: Establish>(errand: Arc<Errand<E>>, asked_by: oneshot::Sender<Delivery<E>>) {
     yield_now().await;
-    if errand.is_needless.load(Ordering::Relaxed) {
-        return;
+    let Some(place) = errand.take_place() else { return };
+    let core = &errand.core;
+    if core.host().forks != fork::forks() {
+        // In a forked child the pool is still the parent's, with locks that threads hold which the child does not have.
+        return std::mem::forget(place);
     }
     match place.create() {
         Ok(pending) => {
             let created = Created { id: pending.id(), generation: pending.generation() };
             errand.created.get_or_init(|| created);
-            open(core, pending, Some(asked_by)).await;
+            open(core.clone(), pending, Some(asked_by)).await;
         }
         // The receiver may be gone.
         Err(refusal) => drop(asked_by.send(Err(core.refused(refusal)))),

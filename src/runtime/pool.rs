@@ -99,6 +99,9 @@ impl<E: Establish> Pool<E> {
     /// Nothing is lost: a place in the queue is given up, a connection that was about to be handed over goes to the
     /// next in the queue, and one that is being opened goes on being opened. `ConnectionCheckOutFailed` is emitted with
     /// the reason "timeout".
+    ///
+    /// Poll it or drop it: a check-out that waits and is put aside, as in a `select!` in a loop while another branch does
+    /// its work, may have been granted a connection, or the right to open one, which nobody else has then.
     pub fn check_out(&self) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
         self.check_out_without_deadline::<true>()
     }
@@ -299,19 +302,19 @@ impl<E: Establish> Pool<E> {
         if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
             return Ok(idle);
         }
-        let errand = Arc::new(Errand::default());
+        let errand = Arc::new(Errand::new(core.clone(), place));
         let (asked_by, delivery) = oneshot::channel();
         // A pool without a runtime is a forked child's; and this is a check-out's future, which runs on one.
         let runtime = self.run_on(Handle::current);
-        runtime.spawn(opening::open_for(core.clone(), place, asked_by, errand.clone()));
+        runtime.spawn(opening::open_for(errand.clone(), asked_by));
         let first = async {
             tokio::select! {
                 biased;
                 idle = returned => {
-                    errand.has_become_needless();
+                    drop(errand.take_place());
                     Ok(idle)
                 }
-                delivered = delivery => delivered.unwrap_or_else(|_gone| Err(errand.task_ended(core))),
+                delivered = delivery => delivered.unwrap_or_else(|_gone| Err(errand.task_ended())),
             }
         };
         match deadline {
