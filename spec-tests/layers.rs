@@ -5,8 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the first layer to the last. A module may use its own layer's and those before it.
-const LAYERS: [&[&str]; 6] =
-    [&["sync", "error", "event", "options"], &["pool"], &["runtime"], &["telemetry"], &["wire"], &["endpoint"]];
+const LAYERS: [&[&str]; 6] = [
+    &["boxed", "sync", "error", "event", "options"],
+    &["pool"],
+    &["runtime"],
+    &["telemetry"],
+    &["wire"],
+    &["endpoint"],
+];
 
 fn layer_of(module: &str) -> usize {
     let found = LAYERS.iter().position(|layer| layer.contains(&module));
