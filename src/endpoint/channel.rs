@@ -350,7 +350,7 @@ impl Channel {
 
     /// [`finish`](Self::finish) as a function: all state is the channel's, so a future of its own would only add a state
     /// machine, and every command comes through here.
-    #[inline(always)]
+    #[inline(always)] // Into the connection's own, where a command's code lies together.
     pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         // The course of nearly every command, straight on.
         while let Phase::Sending { written, then } = self.phase {
@@ -434,7 +434,7 @@ impl Channel {
     /// # Errors
     ///
     /// [`ExchangeError::Wire`] if it is no reply; the channel is errored then.
-    #[inline(always)]
+    #[inline(always)] // Into the connection's `outcome`, as `poll_finish`.
     pub fn take_body(&mut self) -> Result<Body<'_>, ExchangeError> {
         let Phase::Received { awaited, header } = self.phase else { return Err(ExchangeError::Errored) };
         // Until the reply turns out to be one.

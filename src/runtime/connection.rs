@@ -10,7 +10,6 @@ use std::task::{Context, Poll};
 use bson::oid::ObjectId;
 
 use super::establish::Establish;
-use super::fork;
 use super::host::TokioHost;
 use crate::error::PoolCleared;
 use crate::pool::{Core, Lease, Purpose};
@@ -143,10 +142,10 @@ impl<E: Establish> Drop for Connection<E> {
     fn drop(&mut self) {
         // SAFETY: the only place that takes the lease, and nothing uses it afterwards.
         let lease = unsafe { ManuallyDrop::take(&mut self.lease) };
-        if lease.host().forks == fork::forks() {
-            drop(lease);
-        } else {
+        if lease.host().is_the_parents() {
             abandon::<E>(lease);
+        } else {
+            drop(lease);
         }
     }
 }

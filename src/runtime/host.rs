@@ -34,7 +34,7 @@ pub struct TokioHost<E: Establish> {
     /// Notified when a closed pool has lost a connection or delivered its events.
     pub(super) emptier: Event,
     /// `fork::forks()` when the pool was built.
-    pub(super) forks: u32,
+    forks: u32,
 }
 
 impl<E: Establish> TokioHost<E> {
@@ -56,6 +56,12 @@ impl<E: Establish> TokioHost<E> {
             emptier: Event::new(),
             forks: fork::forks(),
         }
+    }
+
+    /// Whether this is a forked child, and the pool its parent's.
+    #[inline]
+    pub(super) fn is_the_parents(&self) -> bool {
+        self.forks != fork::forks()
     }
 
     /// The pool's `close` has done all it does.

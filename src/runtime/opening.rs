@@ -9,7 +9,6 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use super::establish::{Establish, Establishing};
-use super::fork;
 use super::host::{Failure, TokioHost};
 use crate::error::{CheckOutError, ConnectionError, EstablishError, PoolCleared, Stage};
 use crate::pool::{Core, Established, Idle, Pending, Phase, Place, Refusal};
@@ -53,11 +52,12 @@ impl<E: Establish> Errand<E> {
     /// The error for a check-out whose task went away without a word.
     pub fn task_ended(&self) -> CheckOutError {
         let core = &self.core;
-        if self.created.get().is_none() && core.state().phase != Phase::Ready {
-            return core.refused(core.refusal());
-        }
+        let Created { id, generation } = match self.created.get() {
+            Some(created) => *created,
+            None if core.state().phase != Phase::Ready => return core.refused(core.refusal()),
+            None => Created::default(),
+        };
         let failure = EstablishError::unlabelled(Stage::Connect, TaskEnded);
-        let Created { id, generation } = self.created.get().copied().unwrap_or_default();
         ConnectionError::new(core.address().clone(), id, generation, failure).into()
     }
 }
@@ -71,7 +71,7 @@ pub(super) async fn open_for<E: Establish>(errand: Arc<Errand<E>>, asked_by: one
     yield_now().await;
     let Some(place) = errand.take_place() else { return };
     let core = &errand.core;
-    if core.host().forks != fork::forks() {
+    if core.host().is_the_parents() {
         // In a forked child the pool is still the parent's, with locks that threads hold which the child does not have.
         return std::mem::forget(place);
     }

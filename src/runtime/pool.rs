@@ -337,7 +337,7 @@ impl<E: Establish> Pool<E> {
     /// This pool, or what it is after a fork.
     #[inline]
     fn here(&self) -> &Self {
-        if self.core.host().forks == fork::forks() { self } else { self.after_fork() }
+        if self.core.host().is_the_parents() { self.after_fork() } else { self }
     }
 
     #[cold]
@@ -387,7 +387,7 @@ impl<E: Establish> Drop for Shared<E> {
     fn drop(&mut self) {
         // What a forked child has of its parent's pool is not touched: its locks may be held by threads that the child
         // does not have.
-        if self.core.host().forks == fork::forks() {
+        if !self.core.host().is_the_parents() {
             self.close();
         }
     }

@@ -12,7 +12,6 @@ use event_listener::{Event, EventListener};
 use tokio::runtime::Handle;
 
 use super::establish::Establish;
-use super::fork;
 use super::host::TokioHost;
 use crate::pool::Unfinished;
 
@@ -49,7 +48,7 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
         let mut recovery = pin!(async move { host.establish.recover(connection).await });
         let change = &mut change;
         poll_fn(move |context| {
-            if host.forks != fork::forks() {
+            if host.is_the_parents() {
                 return Poll::Ready(End::Forked);
             }
             loop {
@@ -106,7 +105,7 @@ impl<E: Establish> Drop for Patient<E> {
     fn drop(&mut self) {
         // SAFETY: taken here or in `close`, which keeps this from running; and nothing uses it afterwards.
         let unfinished = unsafe { ManuallyDrop::take(&mut self.0) };
-        if unfinished.host().forks == fork::forks() {
+        if !unfinished.host().is_the_parents() {
             return drop(unfinished);
         }
         let establish = Arc::clone(&unfinished.host().establish);
