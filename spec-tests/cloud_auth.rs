@@ -7,6 +7,7 @@
 //! |---|---|
 //! | AWS: regular credentials, AssumeRole, Lambda | `aws::credentials_come_from_the_environment` |
 //! | AWS: EC2, ECS, web identity | `aws::` tests of these names |
+//! | none: EKS Pod Identity, which the specification does not have | `aws_container` |
 //! | AWS: custom provider, cases 1 and 2 | `aws::the_applications_provider_comes_first` |
 //! | AWS: cached credentials, both lists | `aws_cache` |
 //! | OIDC machine 1.1, 1.2, 2.1, 2.2, 2.3, 3.1, 3.2, 3.3, 4.1 to 4.4, 5.1, 5.2 | `oidc_machine` |
@@ -31,6 +32,8 @@ use wharf::{
 mod aws;
 #[path = "cloud_auth/aws_cache.rs"]
 mod aws_cache;
+#[path = "cloud_auth/aws_container.rs"]
+mod aws_container;
 #[path = "cloud_auth/http.rs"]
 mod http;
 #[path = "cloud_auth/limits.rs"]

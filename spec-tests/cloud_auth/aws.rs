@@ -166,6 +166,22 @@ async fn a_web_identity_is_exchanged_for_credentials() {
 }
 
 #[tokio::test]
+async fn a_web_identity_is_exchanged_in_the_environments_region() {
+    let server = Server::start(Default::default()).await;
+    let file = TokenFile::new("region", "token-of-a-web-identity");
+    let path = file.path().to_owned();
+    let cloud = CloudEnvironment::default().variables(move |name| match name {
+        "AWS_WEB_IDENTITY_TOKEN_FILE" => Some(path.clone().into()),
+        "AWS_ROLE_ARN" => Some("role".into()),
+        // No host has this in its name, so that nothing leaves this machine.
+        "AWS_REGION" => Some("no region".into()),
+        _ => None,
+    });
+    let text = shown(&connect(&server, credential(cloud)).await.unwrap_err());
+    assert!(text.contains("AWS_REGION is \"no region\", but must be a region's name"), "{text}");
+}
+
+#[tokio::test]
 async fn the_applications_provider_comes_first() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);

@@ -117,8 +117,16 @@ impl Credential {
     ///
     /// Without it they are looked for in the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
     /// `AWS_SESSION_TOKEN`), then exchanged for a web identity (`AWS_WEB_IDENTITY_TOKEN_FILE`, `AWS_ROLE_ARN`,
-    /// `AWS_ROLE_SESSION_NAME`), then asked of the agent of ECS (`AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`) or of the
-    /// metadata service of EC2.
+    /// `AWS_ROLE_SESSION_NAME`), then asked of the container's agent, or of the metadata service of EC2.
+    ///
+    /// The container's agent is that of ECS (`AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`) or another
+    /// (`AWS_CONTAINER_CREDENTIALS_FULL_URI`), such as that of EKS Pod Identity. A full URI begins with `https`, or names
+    /// a loopback address, 169.254.170.2, 169.254.170.23 or `[fd00:ec2::23]`. The agent gets the token that is in the file
+    /// `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE`, which is read anew each time, else in
+    /// `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
+    ///
+    /// A source that is named and fails is an error: the next source, such as the role of the machine, would be another
+    /// identity.
     pub fn aws_credential_provider(mut self, provider: impl AwsCredentialProvider + 'static) -> Self {
         self.aws_provider = Some(Provider(Arc::new(provider)));
         self

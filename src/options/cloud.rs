@@ -29,7 +29,8 @@ pub struct CloudEnvironment {
     variables: Option<Arc<Lookup>>,
     pub(crate) aws_ecs: String,
     pub(crate) aws_ec2: String,
-    pub(crate) aws_sts: String,
+    /// `None` is the service of the region.
+    pub(crate) aws_sts: Option<String>,
     pub(crate) azure: String,
     pub(crate) gcp: String,
 }
@@ -40,7 +41,7 @@ impl Default for CloudEnvironment {
             variables: None,
             aws_ecs: "http://169.254.170.2".to_owned(),
             aws_ec2: "http://169.254.169.254".to_owned(),
-            aws_sts: "https://sts.amazonaws.com".to_owned(),
+            aws_sts: None,
             azure: "http://169.254.169.254".to_owned(),
             gcp: "http://metadata".to_owned(),
         }
@@ -55,7 +56,8 @@ impl CloudEnvironment {
         self
     }
 
-    /// The agent of Amazon's ECS. By default `http://169.254.170.2`.
+    /// The agent of Amazon's ECS, for `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`. By default `http://169.254.170.2`.
+    /// `AWS_CONTAINER_CREDENTIALS_FULL_URI` names its agent itself.
     pub fn aws_ecs(mut self, url: impl Into<String>) -> Self {
         self.aws_ecs = url.into();
         self
@@ -67,9 +69,13 @@ impl CloudEnvironment {
         self
     }
 
-    /// Amazon's Security Token Service. By default `https://sts.amazonaws.com`.
+    /// Amazon's Security Token Service.
+    ///
+    /// By default it is the service of the region that `AWS_REGION` names, else `AWS_DEFAULT_REGION`, such as
+    /// `https://sts.eu-central-1.amazonaws.com`. Without a region it is the global `https://sts.amazonaws.com`, and with
+    /// `AWS_STS_REGIONAL_ENDPOINTS=legacy` also in the regions that existed before 2019.
     pub fn aws_sts(mut self, url: impl Into<String>) -> Self {
-        self.aws_sts = url.into();
+        self.aws_sts = Some(url.into());
         self
     }
 
@@ -112,7 +118,7 @@ impl fmt::Debug for CloudEnvironment {
 /// Lookups are equal if they are the same.
 impl PartialEq for CloudEnvironment {
     fn eq(&self, other: &Self) -> bool {
-        let urls = |of: &Self| [&of.aws_ecs, &of.aws_ec2, &of.aws_sts, &of.azure, &of.gcp].map(String::clone);
+        let urls = |of: &Self| (of.aws_sts.clone(), [&of.aws_ecs, &of.aws_ec2, &of.azure, &of.gcp].map(String::clone));
         let same_variables = match (&self.variables, &other.variables) {
             (None, None) => true,
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),

@@ -4,6 +4,7 @@
 //! short, and whatever is longer than they could mean is refused before it is kept.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -38,9 +39,15 @@ pub(super) struct HttpRequest<'a> {
     pub path: &'a str,
     pub headers: &'a [(&'static str, &'a str)],
     pub body: Zeroizing<Vec<u8>>,
+    /// The addresses that the service may have; `None` allows all. A name is resolved once: all of its addresses must be
+    /// allowed, and the connection goes to one of them, so that a second answer of the DNS changes nothing.
+    pub peers: Option<Peers>,
     /// How long everything may take.
     pub limit: Duration,
 }
+
+/// Whether a service may have an address.
+pub(super) type Peers = fn(IpAddr) -> bool;
 
 /// An answer, whatever its status.
 pub(super) struct HttpAnswer {
@@ -57,6 +64,8 @@ pub(super) enum HttpError {
     Characters { field: &'static str },
     #[error("it did not answer within {} ms", limit.as_millis())]
     Timeout { limit: Duration },
+    #[error("its host has the address {address}, which is not allowed")]
+    Peer { address: IpAddr },
     #[error("connecting failed: {0}")]
     Connect(#[source] io::Error),
     #[error("securing the connection with TLS failed: {0}")]
@@ -96,7 +105,7 @@ impl HttpRequest<'_> {
             value.set_sensitive(true);
             request.headers_mut().append(*name, value);
         }
-        let stream = TcpStream::connect((&*service.host, service.port)).await.map_err(HttpError::Connect)?;
+        let stream = service.connect(self.peers).await?;
         if !service.secure {
             return exchange(stream, request).await;
         }
@@ -162,12 +171,30 @@ impl Service {
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() || authority.as_str().contains('@') {
             return Err(refuse());
         }
-        Ok(Self {
-            secure,
-            host: authority.host().trim_start_matches('[').trim_end_matches(']').to_owned(),
-            port: authority.port_u16().unwrap_or(if secure { 443 } else { 80 }),
-            authority: authority.to_string(),
-        })
+        let port = match (authority.as_str().strip_prefix(authority.host()), authority.port_u16()) {
+            (_, Some(port)) => port,
+            (Some(""), None) => {
+                if secure {
+                    443
+                } else {
+                    80
+                }
+            }
+            // Something that is no port.
+            _ => return Err(refuse()),
+        };
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { secure, host, port, authority: authority.to_string() })
+    }
+
+    async fn connect(&self, peers: Option<Peers>) -> Result<TcpStream, HttpError> {
+        let found = lookup_host((&*self.host, self.port)).await.map_err(HttpError::Connect)?;
+        let addresses: Vec<SocketAddr> = found.collect();
+        let is_refused = |address: &IpAddr| peers.is_some_and(|allows| !allows(*address));
+        if let Some(address) = addresses.iter().map(SocketAddr::ip).find(is_refused) {
+            return Err(HttpError::Peer { address });
+        }
+        TcpStream::connect(&*addresses).await.map_err(HttpError::Connect)
     }
 }
 
@@ -220,13 +247,45 @@ mod tests {
             assert_eq!((service.secure, &*service.host, service.port), (secure, host, port));
             assert_eq!(service.authority, authority);
         }
-        for base in
-            ["", "metadata", "/path", "ftp://host", "http://host/path", "http://host?x", "http://u:p@host", "http://"]
-        {
+        for base in [
+            "",
+            "metadata",
+            "/path",
+            "ftp://host",
+            "http://host/path",
+            "http://host?x",
+            "http://u:p@host",
+            "http://",
+            "http://host:",
+            "http://host:65536",
+            "http://host:x",
+            "http://[::1]:65536",
+        ] {
             let refused = Service::parse(base).err().unwrap();
             assert!(matches!(refused, HttpError::Url { .. }), "{base}");
             assert!(!refused.to_string().contains("u:p"), "{refused}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_service_at_an_address_that_is_not_allowed_is_not_connected_to() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        for host in ["127.0.0.1", "localhost"] {
+            let base = format!("http://{host}:{}", listener.local_addr().unwrap().port());
+            let request = HttpRequest {
+                method: Method::GET,
+                base: &base,
+                path: "/",
+                headers: &[],
+                body: Zeroizing::default(),
+                peers: Some(|address| !address.is_loopback()),
+                limit: Duration::from_secs(60),
+            };
+            let refused = request.send().await.err().unwrap();
+            assert!(matches!(refused, HttpError::Peer { address } if address.is_loopback()), "{refused}");
+        }
+        let accepted = timeout(Duration::ZERO, listener.accept()).await;
+        assert!(accepted.is_err(), "a connection was opened");
     }
 
     /// A service that answers every request with "hello", behind TLS.
@@ -269,6 +328,7 @@ mod tests {
                 path: "/",
                 headers: &[],
                 body: Zeroizing::default(),
+                peers: None,
                 limit: Duration::from_secs(60),
             };
             // Whatever the operating system trusts, it is not this.

@@ -103,25 +103,31 @@ fn kind(value: Result<Option<RawBsonRef<'_>>, bson::error::Error>) -> String {
 ///
 /// # Errors
 ///
-/// [`WireError::ReplyField`] if the host is empty, longer than 255 bytes, or has an empty label; and if it has a
-/// character that no host has, because the host becomes a line of what is signed.
+/// [`WireError::ReplyField`] if the host is empty, longer than 255 bytes, or has an empty label. Also if it has a character
+/// other than letters, digits, hyphens, underscores, and a colon before a port: the host becomes a line of what is signed,
+/// and the region a part of the scope, whose parts slashes and commas separate.
 pub fn region(host: &str) -> Result<&str, WireError> {
     const FIELD: &str = "h (sts host)";
     if host.is_empty() || host.len() > MAX_HOST {
         return Err(refuse(FIELD, format!("{} bytes", host.len()), "1 to 255 bytes"));
     }
-    if !host.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(refuse(FIELD, format!("{host:?}"), "of visible ASCII characters"));
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:".contains(&byte);
+    if !host.bytes().all(is_allowed) {
+        return Err(refuse(FIELD, format!("{host:?}"), "of letters, digits, periods, hyphens, underscores and colons"));
     }
     if host.split('.').any(str::is_empty) {
         return Err(refuse(FIELD, format!("{host:?}"), "without empty labels"));
     }
-    Ok(match host.split('.').nth(1) {
-        // The two names of the service's global endpoint.
-        _ if host == "sts.amazonaws.com" || host == "aws.amazonaws.com" => DEFAULT_REGION,
-        Some(second) => second,
-        None => DEFAULT_REGION,
-    })
+    // The two names of the service's global endpoint. The case of letters does not matter in a host's name.
+    let is_global = ["sts.amazonaws.com", "aws.amazonaws.com"].iter().any(|global| host.eq_ignore_ascii_case(global));
+    match host.split('.').nth(1) {
+        Some(second) if !is_global => match second.split_once(':') {
+            // A port follows the last label.
+            Some((region, _)) => Ok(region),
+            None => Ok(second),
+        },
+        _ => Ok(DEFAULT_REGION),
+    }
 }
 
 /// The keys of an identity, as long as a message is made of them.

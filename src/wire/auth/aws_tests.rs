@@ -89,13 +89,31 @@ fn the_region_is_the_hosts_second_label() {
         ("sts.us-west-2.amazonaws.com.ch", "us-west-2"),
         ("example.com", "com"),
         ("localhost", "us-east-1"),
+        ("STS.AmazonAWS.com", "us-east-1"),
+        ("sts-fips.us-gov-west-1.amazonaws.com", "us-gov-west-1"),
+        ("sts.us-west-2.amazonaws.com:443", "us-west-2"),
+        ("localhost:8000", "us-east-1"),
+        ("127.0.0.1", "0"),
         (&"a".repeat(255), "us-east-1"),
     ] {
         assert_eq!(region(host), Ok(expected), "{host}");
     }
     let long = "a".repeat(256);
-    for host in ["sts..com", ".amazonaws.com", "sts.amazonaws.", "", ".", &long, "sts.a\nhost:b", "sts. ", "sts.ä.com"]
-    {
+    for host in [
+        "sts..com",
+        ".amazonaws.com",
+        "sts.amazonaws.",
+        "",
+        ".",
+        &long,
+        "sts.a\nhost:b",
+        "sts. ",
+        "sts.ä.com",
+        // The region would be more than one part of the scope.
+        "sts.us-east-1/iam.com",
+        "sts.a,SignedHeaders=host.com",
+        "sts.a=b.com",
+    ] {
         assert!(matches!(region(host), Err(WireError::ReplyField { field: "h (sts host)", .. })), "{host:?}");
     }
 }

@@ -1,7 +1,10 @@
 //! Where credentials of Amazon Web Services come from (Authentication specification, "Credential Fetching Order").
 //!
-//! `AWS_CONTAINER_CREDENTIALS_FULL_URI`, profiles and shared files, which the SDKs know, are not in the specification and
-//! not here: an application that wants them gives an SDK's provider as its own.
+//! Beyond the specification there is `AWS_CONTAINER_CREDENTIALS_FULL_URI`, because on EKS its absence would mean the role
+//! of the node instead of the pod's. Profiles and shared files are not here: an application that wants them gives an SDK's
+//! provider as its own.
+//!
+//! A variable that is set and cannot be used is an error. The next source would be another identity.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -13,10 +16,13 @@ use serde_json::Value;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::super::http::{HttpError, HttpRequest};
+use super::super::http::{HttpError, HttpRequest, Peers};
 use super::super::token_file::{self, TokenFileError};
 use crate::options::{AwsCredentials, CallbackError, CloudEnvironment, Secret};
 use crate::wire::auth::aws::Timestamp;
+
+mod container;
+mod security_token_service;
 
 /// How long a service may take for one answer.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -33,8 +39,10 @@ pub(in crate::endpoint::authentication) enum Unavailable {
     Random(#[source] getrandom::Error),
     #[error("the environment variable {name} is {value}, but must be {allowed}")]
     Variable { name: &'static str, value: &'static str, allowed: &'static str },
-    #[error("AWS_WEB_IDENTITY_TOKEN_FILE: {0}")]
-    File(#[from] TokenFileError),
+    #[error("the environment variable {name} is {value:?}, but must be {allowed}")]
+    Text { name: &'static str, value: String, allowed: &'static str },
+    #[error("{name}: {source}")]
+    File { name: &'static str, source: TokenFileError },
     #[error("{service} gave no {what}: {source}")]
     Http { service: &'static str, what: &'static str, source: HttpError },
     #[error("{service} gave no {what}: its status is {status}, but must be 200 OK")]
@@ -69,14 +77,21 @@ pub(super) fn from_variables(cloud: &CloudEnvironment) -> Result<Option<AwsCrede
 
 /// The credentials of the service that the environment is made for.
 pub(super) async fn from_service(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailable> {
-    let file = cloud.variable("AWS_WEB_IDENTITY_TOKEN_FILE");
+    let file = cloud.variable(WEB_IDENTITY_TOKEN_FILE);
     if let (Some(file), Some(role)) = (file, text(cloud, "AWS_ROLE_ARN")?) {
         return from_web_identity(cloud, file, &role).await;
     }
-    match text(cloud, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")? {
-        Some(path) => from_ecs(cloud, &path).await,
+    match container::from_agent(cloud).await {
+        Some(outcome) => outcome,
         None => from_ec2(cloud).await,
     }
+}
+
+/// A file with a token, and its variable.
+const WEB_IDENTITY_TOKEN_FILE: &str = "AWS_WEB_IDENTITY_TOKEN_FILE";
+
+async fn read_token(name: &'static str, file: OsString) -> Result<Secret, Unavailable> {
+    token_file::read(file).await.map_err(|source| Unavailable::File { name, source })
 }
 
 fn text(cloud: &CloudEnvironment, name: &'static str) -> Result<Option<String>, Unavailable> {
@@ -90,6 +105,8 @@ struct Question<'a> {
     service: &'static str,
     what: &'static str,
     base: &'a str,
+    /// The addresses that the service may have; `None` allows all.
+    peers: Option<Peers>,
 }
 
 impl Question<'_> {
@@ -100,8 +117,8 @@ impl Question<'_> {
         headers: &[(&'static str, &str)],
         body: Zeroizing<Vec<u8>>,
     ) -> Result<Zeroizing<Vec<u8>>, Unavailable> {
-        let Self { service, what, base } = self;
-        let request = HttpRequest { method, base, path, headers, body, limit: LIMIT };
+        let Self { service, what, base, peers } = self;
+        let request = HttpRequest { method, base, path, headers, body, peers, limit: LIMIT };
         let answer = request.send().await.map_err(|source| Unavailable::Http { service, what, source })?;
         match answer.status {
             StatusCode::OK => Ok(answer.body),
@@ -162,18 +179,11 @@ impl Question<'_> {
     }
 }
 
-/// Asks the agent of ECS ("ECS endpoint").
-async fn from_ecs(cloud: &CloudEnvironment, path: &str) -> Result<AwsCredentials, Unavailable> {
-    let question = Question { service: "the agent of ECS", what: "credentials", base: &cloud.aws_ecs };
-    let path = format!("/{}", path.trim_start_matches('/'));
-    let body = question.ask(Method::GET, &path, &[("accept", "application/json")], Zeroizing::default()).await?;
-    question.read_credentials(&mut question.read_json(&body)?, "Token")
-}
-
 /// Asks the metadata service of EC2, in its second version ("EC2 endpoint").
 async fn from_ec2(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailable> {
     const ROLES: &str = "/latest/meta-data/iam/security-credentials/";
-    let question = Question { service: "the metadata service of EC2", what: "session", base: &cloud.aws_ec2 };
+    let question =
+        Question { service: "the metadata service of EC2", what: "session", base: &cloud.aws_ec2, peers: None };
     let seconds = [("x-aws-ec2-metadata-token-ttl-seconds", SESSION_SECONDS)];
     let body = question.ask(Method::PUT, "/latest/api/token", &seconds, Zeroizing::default()).await?;
     let session = question.read_line(&body)?;
@@ -203,12 +213,13 @@ async fn from_web_identity(
     file: OsString,
     role: &str,
 ) -> Result<AwsCredentials, Unavailable> {
-    let token = token_file::read(file).await?;
+    let token = read_token(WEB_IDENTITY_TOKEN_FILE, file).await?;
     let name = match text(cloud, "AWS_ROLE_SESSION_NAME")? {
         Some(name) => name,
         None => random_name()?,
     };
-    let question = Question { service: "the Security Token Service", what: "credentials", base: &cloud.aws_sts };
+    let base = security_token_service::url(cloud)?;
+    let question = Question { service: "the Security Token Service", what: "credentials", base: &base, peers: None };
     let headers = [("accept", "application/json"), ("content-type", "application/x-www-form-urlencoded")];
     let body = question.ask(Method::POST, "/", &headers, web_identity_form(&name, role, &token)).await?;
     let mut value = question.read_json(&body)?;

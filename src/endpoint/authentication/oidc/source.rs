@@ -167,7 +167,8 @@ async fn ask(
     headers: &[(&'static str, &str)],
     limit: Duration,
 ) -> Result<Zeroizing<Vec<u8>>, NoToken> {
-    let request = HttpRequest { method: Method::GET, base, path, headers, body: Zeroizing::default(), limit };
+    let request =
+        HttpRequest { method: Method::GET, base, path, headers, body: Zeroizing::default(), peers: None, limit };
     let answer = request.send().await.map_err(|source| NoToken::Http { service, source })?;
     match answer.status {
         StatusCode::OK => Ok(answer.body),
