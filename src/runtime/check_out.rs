@@ -6,9 +6,10 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
+use super::attempt::Attempt;
 use super::connection::Connection;
 use super::establish::Establish;
-use super::pool::{Attempt, Pool};
+use super::pool::Pool;
 use crate::error::CheckOutError;
 
 pin_project! {

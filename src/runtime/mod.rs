@@ -1,6 +1,8 @@
 //! The pool on tokio: the clock, the tasks and the subscribers that the core does without.
 
+mod attempt;
 mod background;
+mod builder;
 mod check_out;
 mod connection;
 mod establish;
@@ -11,8 +13,9 @@ mod pool;
 mod publisher;
 mod recovery;
 
+pub use builder::{BuildError, PoolBuilder};
 pub use connection::Connection;
 pub use establish::{Establish, Establishing};
 pub use host::{Failure, TokioHost};
-pub use pool::{BuildError, Pool, PoolBuilder};
+pub use pool::Pool;
 pub use publisher::Subscriber;

@@ -1,31 +1,25 @@
 //! The pool that services embed.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
-use std::time::Duration;
 
 use bson::oid::ObjectId;
-use thiserror::Error;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::background;
+use super::builder::PoolBuilder;
 use super::check_out::CheckOut;
 use super::connection::Connection;
 use super::establish::Establish;
-use super::fork;
-use super::host::{Failure, FailureSink, TokioHost};
-use super::opening::{self, Errand};
+use super::host::TokioHost;
 use super::publisher::Subscriber;
 use super::recovery;
 use crate::boxed::boxed;
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
-use crate::options::{BackgroundInterval, InvalidOption, PoolOptions};
-use crate::pool::{Clear, Core, Grant, Host, Idle, Phase, Place, PoolStatus, Started};
+use crate::options::{BackgroundInterval, PoolOptions};
+use crate::pool::{Clear, Core, Grant, Host, Phase, PoolStatus};
 
 /// A pool of connections to one address.
 ///
@@ -51,7 +45,7 @@ use crate::pool::{Clear, Core, Grant, Host, Idle, Phase, Place, PoolStatus, Star
 /// child.
 pub struct Pool<E: Establish> {
     /// What `shared` has, too: a check-out comes to it without a second pointer to load.
-    core: Arc<Core<E::Connection, TokioHost<E>>>,
+    pub(super) core: Arc<Core<E::Connection, TokioHost<E>>>,
     shared: Arc<Shared<E>>,
 }
 
@@ -71,14 +65,7 @@ impl<E: Establish> Clone for Pool<E> {
 impl<E: Establish> Pool<E> {
     /// Prepares a pool of connections that `establish` opens to `address`, with the default options.
     pub fn builder(address: &str, establish: E) -> PoolBuilder<E> {
-        PoolBuilder {
-            address: address.to_owned(),
-            establish,
-            options: PoolOptions::default(),
-            subscribers: Vec::new(),
-            on_failure: None,
-            runtime: None,
-        }
+        PoolBuilder::new(address, establish)
     }
 
     /// Checks out a connection: an available one, or a new one within `maxPoolSize` and `maxConnecting`, or the first
@@ -271,72 +258,9 @@ impl<E: Establish> Pool<E> {
         CheckOut::new(self, move |attempt| boxed(|| attempt.in_time(Some(deadline), queues)))
     }
 
-    /// Waits for a grant. `None`: until `waitQueueTimeoutMS` or the deadline.
-    async fn acquire_in_time(
-        &self,
-        deadline: Option<Instant>,
-        queues: bool,
-    ) -> Option<Grant<E::Connection, TokioHost<E>>> {
-        let core = &self.core;
-        let mut acquire = pin!(core.acquire());
-        // No timer is made for what comes at once.
-        if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
-            return Some(grant);
-        }
-        let queue = if queues { core.options().wait_queue_deadline() } else { None };
-        match earlier(queue, deadline) {
-            None => Some(acquire.await),
-            Some(until) => tokio::time::timeout_at(until, acquire).await.ok(),
-        }
-    }
-
-    /// Has a connection opened by a task of its own, and waits for it or for one that comes back sooner, at most until the
-    /// deadline. If another one came sooner, or none in time, its own serves the next, or becomes available, once it is
-    /// open; if it was not created when another one came, it never is.
-    ///
-    /// Where both have come, the other one is taken: a failure of the caller's own is no reason to fail then.
-    async fn open(&self, place: Place<E::Connection, TokioHost<E>>, deadline: Option<Instant>) -> opening::Delivery<E> {
-        let core = &self.core;
-        let mut returned = pin!(self.returned());
-        // Something may have come back between the grant of the place and our coming to look.
-        if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
-            return Ok(idle);
-        }
-        let errand = Arc::new(Errand::new(core.clone(), place));
-        let (asked_by, delivery) = oneshot::channel();
-        // A pool without a runtime is a forked child's; and this is a check-out's future, which runs on one.
-        let runtime = self.run_on(Handle::current);
-        runtime.spawn(opening::open_for(errand.clone(), asked_by));
-        let first = async {
-            tokio::select! {
-                biased;
-                idle = returned => {
-                    drop(errand.take_place());
-                    Ok(idle)
-                }
-                delivered = delivery => delivered.unwrap_or_else(|_gone| Err(errand.task_ended())),
-            }
-        };
-        match deadline {
-            None => first.await,
-            Some(until) => tokio::time::timeout_at(until, first).await.unwrap_or_else(|_elapsed| Err(core.timed_out())),
-        }
-    }
-
-    /// The first connection that comes back to a caller who has the right to open one.
-    async fn returned(&self) -> Idle<E::Connection, TokioHost<E>> {
-        loop {
-            let idle = self.core.acquire_meanwhile().await;
-            if !idle.is_stale() {
-                return idle;
-            }
-            // Cleared or closed between the grant and our coming to look: as if it had not come.
-        }
-    }
-
     /// This pool, or what it is after a fork.
     #[inline]
-    fn here(&self) -> &Self {
+    pub(super) fn here(&self) -> &Self {
         if self.core.host().is_the_parents() { self.after_fork() } else { self }
     }
 
@@ -366,12 +290,12 @@ impl<E: Establish> Pool<E> {
         successor.here()
     }
 
-    fn new(core: Arc<Core<E::Connection, TokioHost<E>>>) -> Self {
+    pub(super) fn new(core: Arc<Core<E::Connection, TokioHost<E>>>) -> Self {
         Self { core: core.clone(), shared: Arc::new(Shared { core, after_fork: OnceLock::new() }) }
     }
 
     /// The runtime of the pool's tasks. Where it has none yet, it is this one from now on, with the background task.
-    fn run_on(&self, runtime: impl FnOnce() -> Handle) -> &Handle {
+    pub(super) fn run_on(&self, runtime: impl FnOnce() -> Handle) -> &Handle {
         let core = &self.core;
         core.host().runtime.get_or_init(|| {
             let runtime = runtime();
@@ -404,177 +328,5 @@ impl<E: Establish> Shared<E> {
 impl<E: Establish> fmt::Debug for Pool<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("address", &self.address()).field("status", &self.status()).finish_non_exhaustive()
-    }
-}
-
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
-}
-
-/// A check-out that has started and must end with an event.
-pub(super) struct Attempt<'p, E: Establish> {
-    pool: &'p Pool<E>,
-    started: Started,
-}
-
-impl<'p, E: Establish> Attempt<'p, E> {
-    /// Starts a check-out. It has succeeded already if there is a connection in the calling thread's stack.
-    #[inline]
-    pub(super) fn begin(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
-        let pool = pool.here();
-        match pool.core.try_check_out() {
-            Some(lease) => Ok(Connection::new(lease)),
-            None => Self::begin_otherwise(pool),
-        }
-    }
-
-    #[inline(never)]
-    fn begin_otherwise(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
-        let core = &pool.core;
-        let started = core.check_out_started();
-        if let Some(idle) = core.try_take() {
-            return Ok(Connection::new(idle.check_out(started)));
-        }
-        if core.host().listens() {
-            // `ConnectionCheckOutStarted` does not wait with us.
-            core.host().deliver();
-        }
-        Err(Self { pool, started })
-    }
-
-    #[inline]
-    fn core(&self) -> &'p Arc<Core<E::Connection, TokioHost<E>>> {
-        &self.pool.core
-    }
-
-    #[inline]
-    fn succeed(self, idle: Idle<E::Connection, TokioHost<E>>) -> Connection<E> {
-        let connection = Connection::new(idle.check_out(self.started));
-        std::mem::forget(self);
-        connection
-    }
-
-    /// Waits within limits. `queues`: whether `waitQueueTimeoutMS` is one.
-    async fn in_time(self, deadline: Option<Instant>, queues: bool) -> Result<Connection<E>, CheckOutError> {
-        let grant = self.pool.acquire_in_time(deadline, queues).await;
-        self.end(grant, deadline).await
-    }
-
-    /// What a grant comes to. `None`: there was none in time.
-    async fn end(
-        self,
-        grant: Option<Grant<E::Connection, TokioHost<E>>>,
-        deadline: Option<Instant>,
-    ) -> Result<Connection<E>, CheckOutError> {
-        let core = self.core();
-        let outcome = match grant {
-            // Cleared or closed between the grant and our coming to look: as if we still had waited.
-            Some(Grant::Connection(idle)) if idle.is_stale() => {
-                drop(idle);
-                Err(core.refused(core.refusal()))
-            }
-            Some(Grant::Connection(idle)) => Ok(idle),
-            Some(Grant::Place(place)) => self.pool.open(place, deadline).await,
-            Some(Grant::Refused(refusal)) => Err(core.refused(*refusal)),
-            None => Err(core.timed_out()),
-        };
-        match outcome {
-            Ok(idle) => Ok(self.succeed(idle)),
-            Err(error) => {
-                let started = self.started;
-                std::mem::forget(self);
-                Err(core.check_out_failed(started, error))
-            }
-        }
-    }
-}
-
-impl<E: Establish> Drop for Attempt<'_, E> {
-    fn drop(&mut self) {
-        // Cancelled. Usually by a timeout of the caller's, and the specification knows no closer reason.
-        self.core().check_out_failed(self.started, self.core().timed_out());
-    }
-}
-
-/// Builds a [`Pool`].
-#[must_use]
-pub struct PoolBuilder<E: Establish> {
-    address: String,
-    establish: E,
-    options: PoolOptions,
-    subscribers: Vec<Arc<dyn Subscriber>>,
-    on_failure: Option<Arc<FailureSink>>,
-    runtime: Option<Handle>,
-}
-
-impl<E: Establish> PoolBuilder<E> {
-    /// The pool's options, instead of the default ones.
-    pub fn options(mut self, options: PoolOptions) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Adds a subscriber, who gets all events from `PoolCreated` on.
-    pub fn subscriber(mut self, subscriber: impl Subscriber) -> Self {
-        self.subscribers.push(Arc::new(subscriber));
-        self
-    }
-
-    /// Whom to tell when a connection could not be established; usually the monitor of the server. Called outside of
-    /// all locks, by the task that tried. Without one, failures only reach the check-outs that asked for the
-    /// connections. A panic is caught.
-    ///
-    /// A pool that the sink clears stays paused until somebody calls [`Pool::ready`]. Network errors of commands on
-    /// established connections do not come here.
-    pub fn on_failure(mut self, sink: impl Fn(&Failure<'_>) + Send + Sync + 'static) -> Self {
-        self.on_failure = Some(Arc::new(sink));
-        self
-    }
-
-    /// The runtime for the pool's tasks, instead of the one that [`PoolBuilder::build`] is called on.
-    pub fn runtime(mut self, runtime: Handle) -> Self {
-        self.runtime = Some(runtime);
-        self
-    }
-
-    /// Builds the pool, paused.
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError`] when an option cannot work, or when there is no runtime.
-    pub fn build(self) -> Result<Pool<E>, BuildError> {
-        let runtime = match self.runtime {
-            Some(runtime) => runtime,
-            None => Handle::try_current().map_err(|_| BuildError::NoRuntime)?,
-        };
-        fork::watch();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let host = TokioHost::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
-        let pool = Pool::new(Core::new(&self.address, self.options, threads, host)?);
-        pool.run_on(|| runtime);
-        Ok(pool)
-    }
-}
-
-/// A pool could not be built.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// An option cannot work.
-    #[error(transparent)]
-    InvalidOption(#[from] InvalidOption),
-    /// There is no tokio runtime for the pool's tasks.
-    #[error("a pool needs a tokio runtime: build it on one, or name one with PoolBuilder::runtime")]
-    NoRuntime,
-}
-
-impl PoolOptions {
-    fn wait_queue_deadline(&self) -> Option<Instant> {
-        let timeout = self.wait_queue_timeout;
-        // A timeout beyond the clock's reach is none.
-        (timeout > Duration::ZERO).then(|| Instant::now().checked_add(timeout)).flatten()
     }
 }

@@ -1,0 +1,97 @@
+//! How a pool is built.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+use tokio::runtime::Handle;
+
+use super::establish::Establish;
+use super::fork;
+use super::host::{Failure, FailureSink, TokioHost};
+use super::pool::Pool;
+use super::publisher::Subscriber;
+use crate::options::{InvalidOption, PoolOptions};
+use crate::pool::Core;
+
+/// Builds a [`Pool`].
+#[must_use]
+pub struct PoolBuilder<E: Establish> {
+    address: String,
+    establish: E,
+    options: PoolOptions,
+    subscribers: Vec<Arc<dyn Subscriber>>,
+    on_failure: Option<Arc<FailureSink>>,
+    runtime: Option<Handle>,
+}
+
+impl<E: Establish> PoolBuilder<E> {
+    pub(super) fn new(address: &str, establish: E) -> Self {
+        Self {
+            address: address.to_owned(),
+            establish,
+            options: PoolOptions::default(),
+            subscribers: Vec::new(),
+            on_failure: None,
+            runtime: None,
+        }
+    }
+
+    /// The pool's options, instead of the default ones.
+    pub fn options(mut self, options: PoolOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Adds a subscriber, who gets all events from `PoolCreated` on.
+    pub fn subscriber(mut self, subscriber: impl Subscriber) -> Self {
+        self.subscribers.push(Arc::new(subscriber));
+        self
+    }
+
+    /// Whom to tell when a connection could not be established; usually the monitor of the server. Called outside of
+    /// all locks, by the task that tried. Without one, failures only reach the check-outs that asked for the
+    /// connections. A panic is caught.
+    ///
+    /// A pool that the sink clears stays paused until somebody calls [`Pool::ready`]. Network errors of commands on
+    /// established connections do not come here.
+    pub fn on_failure(mut self, sink: impl Fn(&Failure<'_>) + Send + Sync + 'static) -> Self {
+        self.on_failure = Some(Arc::new(sink));
+        self
+    }
+
+    /// The runtime for the pool's tasks, instead of the one that [`PoolBuilder::build`] is called on.
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Builds the pool, paused.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] when an option cannot work, or when there is no runtime.
+    pub fn build(self) -> Result<Pool<E>, BuildError> {
+        let runtime = match self.runtime {
+            Some(runtime) => runtime,
+            None => Handle::try_current().map_err(|_| BuildError::NoRuntime)?,
+        };
+        fork::watch();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let host = TokioHost::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
+        let pool = Pool::new(Core::new(&self.address, self.options, threads, host)?);
+        pool.run_on(|| runtime);
+        Ok(pool)
+    }
+}
+
+/// A pool could not be built.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// An option cannot work.
+    #[error(transparent)]
+    InvalidOption(#[from] InvalidOption),
+    /// There is no tokio runtime for the pool's tasks.
+    #[error("a pool needs a tokio runtime: build it on one, or name one with PoolBuilder::runtime")]
+    NoRuntime,
+}
