@@ -174,7 +174,7 @@ mod own {
         operations_on_a_closed_pool
         overload_does_not_clear
         populated_connection_serves_who_waits
-        populating_leaves_a_place_for_check_outs
+        populating_opens_as_many_as_may_be_opened
         populating_stops_when_cleared
         queue_is_served_in_order
         ready_before_background_connections

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::capacity::Limits;
 use super::core::Core;
 use super::held::Held;
 use super::host::Host;
@@ -26,18 +25,20 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
     }
 
-    /// The right to open a connection towards `minPoolSize`, made use of: `None` when there are enough connections,
-    /// when the pool is not ready, when somebody waits, who will open one anyway, or when it would take the last place
-    /// under `maxConnecting` from check-outs, which populating must not block ("Populating the Pool").
+    /// Creates a connection towards `minPoolSize`. `None`: there are enough connections, the pool is not ready,
+    /// `maxConnecting` connections are pending, or a check-out waits, which opens one itself.
+    ///
+    /// A run calls it until it returns `None`, because a run "MUST do as much work as readily available" ("Background
+    /// Thread"). A check-out that finds all of `maxConnecting` taken waits in the queue for what is being opened, and
+    /// gets the first connection that becomes available.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<C, H>> {
-        let limits = Limits { pending: (self.limits.pending - 1).max(1), ..self.limits };
         loop {
             if self.state.load().phase != Phase::Ready {
                 return None;
             }
             let counts = self.capacity.load();
             let waiting = counts.waiting && !mutant("warm_up_ignores_waiters");
-            if waiting || counts.total >= self.options.min_pool_size || !counts.admits(limits) {
+            if waiting || counts.total >= self.options.min_pool_size || !counts.admits(self.limits) {
                 return None;
             }
             if self.capacity.try_admit(counts).is_ok() {
