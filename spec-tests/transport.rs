@@ -37,6 +37,8 @@ mod sessions;
 #[cfg(unix)]
 #[path = "transport/unix.rs"]
 mod unix;
+#[path = "transport/zones.rs"]
+mod zones;
 
 /// What ends a test that would otherwise never end.
 const AGES: Duration = Duration::from_secs(60);

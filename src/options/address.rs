@@ -28,7 +28,8 @@ pub struct ServerAddress {
 pub enum Host {
     /// At a port of TCP.
     Tcp {
-        /// A name in lower case, or an IP address without brackets.
+        /// A name in lower case, or an IP address without brackets. An IPv6 address may have a zone, as in
+        /// `fe80::1%eth0`.
         name: String,
         /// The port, never 0.
         port: u16,
@@ -43,6 +44,9 @@ pub enum Host {
 impl ServerAddress {
     /// Reads `host`, `host:port`, `[IPv6]`, `[IPv6]:port`, or the path of a Unix domain socket, which has a slash and
     /// ends in `.sock`. The port is 27017 by default.
+    ///
+    /// A link-local IPv6 address names its interface in a zone: `[fe80::1%eth0]`. In a connection string the percent
+    /// sign is encoded: `mongodb://[fe80::1%25eth0]`.
     ///
     /// # Errors
     ///
@@ -61,7 +65,14 @@ impl ServerAddress {
             Some(rest) => {
                 let (host, port) =
                     rest.split_once(']').ok_or(refuse("[IPv6] or [IPv6]:port, with its bracket closed"))?;
-                host.parse::<Ipv6Addr>().map_err(|_| refuse("an IPv6 address in its brackets"))?;
+                let (bare, zone) = split_zone(host);
+                bare.parse::<Ipv6Addr>().map_err(|_| refuse("an IPv6 address in its brackets"))?;
+                if !zone.is_none_or(is_zone) {
+                    return Err(refuse(
+                        "an IPv6 address in its brackets, whose zone has letters, digits and -._~ only, as in \
+                         [fe80::1%eth0]",
+                    ));
+                }
                 let port = match port {
                     "" => None,
                     port => Some(port.strip_prefix(':').ok_or(refuse("[IPv6] or [IPv6]:port"))?),
@@ -74,7 +85,12 @@ impl ServerAddress {
                 Some((host, port)) => (host, Some(port)),
             },
         };
-        if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/?#%],\0".contains(char)) {
+        let (bare, zone) = split_zone(host);
+        let is_bracketed = address.starts_with('[');
+        if bare.is_empty()
+            || zone.is_some() && !is_bracketed
+            || bare.contains(|char: char| char.is_whitespace() || "/?#],\0".contains(char))
+        {
             return Err(refuse(
                 "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock",
             ));
@@ -87,7 +103,11 @@ impl ServerAddress {
             },
             Some(_) => return Err(refuse("host or host:port, where port is 1 to 65535")),
         };
-        let host = host.to_lowercase();
+        // The names of interfaces are told apart by their case.
+        let host = match zone {
+            None => bare.to_lowercase(),
+            Some(zone) => format!("{}%{zone}", bare.to_lowercase()),
+        };
         Ok(Self::tcp(host, port))
     }
 
@@ -116,6 +136,19 @@ impl fmt::Display for ServerAddress {
     }
 }
 
+/// An IP address without its zone, and the zone (RFC 4007, section 11). Other names have none.
+pub(crate) fn split_zone(name: &str) -> (&str, Option<&str>) {
+    match name.split_once('%') {
+        Some((bare, zone)) => (bare, Some(zone)),
+        None => (name, None),
+    }
+}
+
+/// Whether this can be a zone: the number or the name of an interface (RFC 6874, `unreserved`).
+fn is_zone(zone: &str) -> bool {
+    !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
+}
+
 /// A server's address is not of the form that it must have.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the server's address is {address:?}, but must be {allowed}")]
@@ -138,6 +171,8 @@ mod tests {
             ("127.0.0.1:65535", "127.0.0.1", 65535, "127.0.0.1:65535"),
             ("[::1]", "::1", 27017, "[::1]:27017"),
             ("[FE80::1]:27018", "fe80::1", 27018, "[fe80::1]:27018"),
+            ("[FE80::1%Eth0.1]:27018", "fe80::1%Eth0.1", 27018, "[fe80::1%Eth0.1]:27018"),
+            ("[fe80::1%2]", "fe80::1%2", 27017, "[fe80::1%2]:27017"),
         ];
         for (address, host, port, text) in addresses {
             let expected = ServerAddress { host: Host::Tcp { name: host.into(), port }, text: text.into() };
@@ -187,6 +222,19 @@ mod tests {
             ("[::1", "[IPv6] or [IPv6]:port, with its bracket closed"),
             ("[::1]1", "[IPv6] or [IPv6]:port"),
             ("[host]:1", "an IPv6 address in its brackets"),
+            ("[%eth0]:1", "an IPv6 address in its brackets"),
+            (
+                "[fe80::1%]",
+                "an IPv6 address in its brackets, whose zone has letters, digits and -._~ only, as in [fe80::1%eth0]",
+            ),
+            (
+                "[fe80::1%a%b]",
+                "an IPv6 address in its brackets, whose zone has letters, digits and -._~ only, as in [fe80::1%eth0]",
+            ),
+            (
+                "fe80%eth0",
+                "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock",
+            ),
         ];
         for (address, allowed) in refusals {
             let error = ServerAddress::parse(address).unwrap_err();

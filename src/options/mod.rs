@@ -49,6 +49,8 @@ mod warning;
 mod write_concern;
 
 #[cfg(not(loom))]
+pub(crate) use address::split_zone;
+#[cfg(not(loom))]
 pub use address::{Host, InvalidAddress, ServerAddress};
 #[cfg(all(not(loom), feature = "aws"))]
 pub use aws::{AwsCredentialProvider, AwsCredentials};

@@ -16,7 +16,7 @@ use tokio::net::lookup_host;
 
 use super::deadline::Deadline;
 use crate::error::{EstablishError, Stage};
-use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress};
+use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress, split_zone};
 
 mod proxy;
 mod race;
@@ -50,6 +50,16 @@ impl Connectors {
     pub fn connector(&self, address: &ServerAddress) -> Result<Connector, InvalidOption> {
         if let Host::Unix { path } = &address.host {
             socket::check_path(path)?;
+        }
+        if let (Host::Tcp { name, .. }, Some(_)) = (&address.host, &self.proxy)
+            && split_zone(name).1.is_some()
+        {
+            return Err(InvalidOption {
+                option: "hosts",
+                value: format!("{name:?}"),
+                allowed: "an address without a zone with proxyHost, because a zone has a meaning on one machine only"
+                    .to_owned(),
+            });
         }
         let tls = match &self.tls {
             None => None,

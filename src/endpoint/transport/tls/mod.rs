@@ -32,7 +32,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::socket::Socket;
 use crate::endpoint::deadline::Deadline;
 use crate::error::{EstablishError, Stage};
-use crate::options::{Host, InvalidOption, TlsOptions};
+use crate::options::{Host, InvalidOption, TlsOptions, split_zone};
 
 mod certificate_key;
 mod pem;
@@ -75,7 +75,8 @@ impl Tls {
     /// The name that the certificate of the server at `host` must hold.
     pub fn identity_of(&self, host: &Host) -> Result<Identity, InvalidOption> {
         match host {
-            Host::Tcp { name, .. } => ServerName::try_from(name.clone()).map_err(|_| InvalidOption {
+            // Certificates know nothing of a zone, which is this machine's name for the way to the address.
+            Host::Tcp { name, .. } => ServerName::try_from(split_zone(name).0.to_owned()).map_err(|_| InvalidOption {
                 option: "hosts",
                 value: format!("{name:?}"),
                 allowed: "a DNS name or an IP address, because TLS looks for it in the server's certificate".to_owned(),
