@@ -121,6 +121,7 @@ impl Options {
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
         self.check_resolved()?;
+        self.check_certificate()?;
         let options = Arc::new(self.clone());
         let handshake = Arc::new(Handshake::new(&options)?);
         let authenticator = Authenticator::new(&options)?;

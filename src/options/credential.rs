@@ -58,6 +58,7 @@ pub enum Mechanism {
     ScramSha256,
     /// `MONGODB-X509`: the client's TLS certificate, which is that of
     /// [`TlsOptions::certificate_key_file`](super::TlsOptions#structfield.certificate_key_file).
+    /// [`Options::endpoint`](super::Options::endpoint) refuses it without TLS and without such a certificate.
     MongoDbX509,
     /// `PLAIN`: LDAP. The password goes over the wire in clear text, readable by whoever is on the way to the server,
     /// unless the connection is in TLS ([`Options::tls`](super::Options::tls)) or is a Unix domain socket's. wharf does
@@ -68,7 +69,7 @@ pub enum Mechanism {
     /// `MONGODB-OIDC`: an access token of an identity provider. It is sent as it is, so use TLS, as with `PLAIN`. Needs
     /// the feature `oidc`.
     MongoDbOidc,
-    /// `GSSAPI`: Kerberos. Connection strings may name it, but wharf does not implement it, and
+    /// `GSSAPI`: Kerberos. Connection strings may name it, but wharf does not support it, and
     /// [`Options::endpoint`](super::Options::endpoint) refuses it.
     Gssapi,
 }
@@ -106,9 +107,20 @@ impl Mechanism {
         Self::ALL.into_iter().find(|mechanism| mechanism.name() == name)
     }
 
-    /// All names, as an error lists them.
-    pub(super) fn names() -> String {
-        Self::ALL.map(Self::name).join(", ")
+    /// The names of those that wharf supports, as it was compiled, in the form that an error lists them in.
+    pub(crate) fn supported() -> String {
+        let names: Vec<_> =
+            Self::ALL.into_iter().filter(|mechanism| mechanism.is_supported()).map(Self::name).collect();
+        names.join(", ")
+    }
+
+    fn is_supported(self) -> bool {
+        match self {
+            Self::ScramSha1 | Self::ScramSha256 | Self::MongoDbX509 | Self::Plain => true,
+            Self::MongoDbAws => cfg!(feature = "aws"),
+            Self::MongoDbOidc => cfg!(feature = "oidc"),
+            Self::Gssapi => false,
+        }
     }
 
     /// Whether the user is one that the server does not keep itself, so that the source is `$external` and no other.

@@ -119,6 +119,11 @@ impl TlsOptions {
         self
     }
 
+    /// Whether a client's certificate is there to present.
+    pub(super) fn has_client_certificate(&self) -> bool {
+        self.certificate_key_file.is_some()
+    }
+
     /// `tlsInsecure`: everything that relaxes a check, at once: the two `allow_invalid_`, and the two `disable_`.
     pub fn insecure(mut self, insecure: bool) -> Self {
         self.allow_invalid_certificates = insecure;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{InvalidOption, Options};
+use super::{Credential, InvalidOption, Mechanism, Options};
 
 /// The longest `appName` in bytes (handshake specification, "Limitations").
 const MAX_APP_NAME: usize = 128;
@@ -79,6 +79,22 @@ impl Options {
                 "resolved with Options::resolve before it is used",
             )),
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses a credential whose proof is the client's certificate, where no connection would present one.
+    ///
+    /// A connection string may say so: the specification's cases want it parsed.
+    pub(crate) fn check_certificate(&self) -> Result<(), InvalidOption> {
+        let Some(Credential { mechanism: Some(Mechanism::MongoDbX509), .. }) = &self.credential else { return Ok(()) };
+        let name = Mechanism::MongoDbX509.name();
+        match &self.tls {
+            None => Err(InvalidOption::new("tls", "false", format!("true with authMechanism={name}"))),
+            Some(tls) if tls.has_client_certificate() => Ok(()),
+            Some(_) => {
+                let allowed = format!("given with authMechanism={name}");
+                Err(InvalidOption::new("tlsCertificateKeyFile", "not given", allowed))
+            }
         }
     }
 

@@ -315,14 +315,15 @@ fn plain_password(credential: &Credential) -> Result<Secret, InvalidOption> {
 
 /// The error for a mechanism that wharf, or this build of it, does not have.
 fn unavailable(mechanism: Mechanism) -> InvalidOption {
-    let feature = |feature| format!("another one: wharf was compiled without its feature {feature}");
+    let feature = |feature| format!("for which wharf was compiled without its feature `{feature}`");
+    let reason = match mechanism {
+        Mechanism::MongoDbAws => feature("aws"),
+        Mechanism::MongoDbOidc => feature("oidc"),
+        _ => "which is not supported".to_owned(),
+    };
     InvalidOption {
         option: "authMechanism",
-        value: mechanism.name().to_owned(),
-        allowed: match mechanism {
-            Mechanism::MongoDbAws => feature("aws"),
-            Mechanism::MongoDbOidc => feature("oidc"),
-            _ => "another one: wharf does not implement it".to_owned(),
-        },
+        value: format!("{}, {reason}", mechanism.name()),
+        allowed: format!("one of {}", Mechanism::supported()),
     }
 }

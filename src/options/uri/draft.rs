@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::{
-    Acknowledgement, Compressor, Credential, InvalidOption, Mechanism, Options, ReadPreferenceMode, Secret,
-    ServerMonitoringMode, TlsOptions, UriWarning,
+    Acknowledgement, Compressor, Credential, InvalidOption, MAX_CONNECTIONS, Mechanism, Options, PoolOptions,
+    ReadPreferenceMode, Secret, ServerMonitoringMode, TlsOptions, UriWarning,
 };
 use super::Reader;
 use super::text::decode;
@@ -80,9 +80,28 @@ pub(super) fn is_secret(option: &str) -> bool {
     SECRET.iter().any(|secret| secret.eq_ignore_ascii_case(option))
 }
 
+/// Whether the connection would be less protected if an invalid value of the option were ignored: in plaintext, with
+/// other authorities, without the client's certificate, past the proxy, or with a check that the caller may rely on.
+///
+/// `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames` are not among them, because the official
+/// cases want a warning. Ignoring them is strict enough: the connection is in TLS, and every check stays.
+pub(super) fn protects(option: &str) -> bool {
+    const PROTECTING: [&str; 8] = [
+        "proxyHost",
+        "ssl",
+        "tls",
+        "tlsCAFile",
+        "tlsCertificateKeyFile",
+        "tlsCertificateKeyFilePassword",
+        "tlsDisableCertificateRevocationCheck",
+        "tlsDisableOCSPEndpointCheck",
+    ];
+    PROTECTING.contains(&option)
+}
+
 /// Why an option was not set.
 pub(super) enum Refusal {
-    /// The value is not allowed; the option is as if it had not been given.
+    /// The value is not allowed; the option is as if it had not been given, unless it [`protects`].
     Ignored { allowed: String },
     /// Going on without it is not safe, or the specification forbids it.
     Fatal(InvalidOption),
@@ -152,15 +171,24 @@ impl Draft {
             }
             "localThresholdMS" => options.local_threshold = read_millis(&text)?,
             "maxAdaptiveRetries" => options.max_adaptive_retries = read_count(&text)?,
-            "maxConnecting" => options.pool.max_connecting = read_count(&text)?,
+            "maxConnecting" => {
+                options.pool.max_connecting = read_count(&text)?;
+                check_size(&options.pool, options.pool.max_connecting)?;
+            }
             "maxIdleTimeMS" => options.pool.max_idle_time = read_millis(&text)?,
-            "maxPoolSize" => options.pool.max_pool_size = read_count(&text)?,
+            "maxPoolSize" => {
+                options.pool.max_pool_size = read_count(&text)?;
+                check_size(&options.pool, options.pool.max_pool_size)?;
+            }
             "maxStalenessSeconds" if text == "-1" => options.read_preference.max_staleness = None,
             "maxStalenessSeconds" => {
                 let seconds = read_number(&text, 0, MAX_INT, "-1 (no limit), or at least 90")?;
                 options.read_preference.max_staleness = Some(Duration::from_secs(seconds));
             }
-            "minPoolSize" => options.pool.min_pool_size = read_count(&text)?,
+            "minPoolSize" => {
+                options.pool.min_pool_size = read_count(&text)?;
+                check_size(&options.pool, options.pool.min_pool_size)?;
+            }
             "proxyHost" => self.proxy_host = Some(name(text)?),
             "proxyPassword" => self.proxy_password = Some(Secret::new(text)).filter(|text| !text.reveal().is_empty()),
             "proxyPort" => self.proxy_port = Some(read_number(&text, 1, u16::MAX.into(), "1 to 65535")?),
@@ -295,6 +323,15 @@ fn read_count(text: &str) -> Result<u32, Refusal> {
     read_number(text, 0, MAX_INT, "a whole number, 0 to 2147483647")
 }
 
+/// Refuses a number of connections that the specification allows but no pool can have. Such a value is not invalid, so
+/// it must not become the default.
+fn check_size(pool: &PoolOptions, connections: u32) -> Result<(), Refusal> {
+    match connections > MAX_CONNECTIONS {
+        true => pool.check().map_err(Refusal::Fatal),
+        false => Ok(()),
+    }
+}
+
 fn read_millis(text: &str) -> Result<Duration, Refusal> {
     let millis = read_number(text, 0, MAX_INT, "milliseconds, 0 to 2147483647")?;
     Ok(Duration::from_millis(millis))
@@ -334,7 +371,7 @@ fn read_word<W: Copy>(text: &str, words: &[W], name: fn(W) -> &'static str) -> R
 
 fn read_mechanism(text: &str) -> Result<Mechanism, Refusal> {
     Mechanism::named(text)
-        .ok_or_else(|| fatal("authMechanism", format!("{text:?}"), format!("of {}", Mechanism::names())))
+        .ok_or_else(|| fatal("authMechanism", format!("{text:?}"), format!("one of {}", Mechanism::supported())))
 }
 
 /// A number, where it is one, and otherwise the name of a mode.
