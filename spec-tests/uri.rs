@@ -11,6 +11,14 @@
 //! | the two of `auth` that give `MONGODB-AWS` a password | They are expected to be refused. Since 2025-09-30 the specification's text takes such credentials from the environment only. If the cases are gone from the suite, or changed, the test fails. |
 //! | those of `srv-options` | They are parsed without a look-up, which is all that they are about. |
 //!
+//! # Where invalid values are refused though the text ignores them
+//!
+//! The connection string specification has invalid values ignored with a warning. wharf refuses them where ignoring
+//! them would leave the connection less protected: `tls`, `ssl`, `tlsDisableOCSPEndpointCheck`,
+//! `tlsDisableCertificateRevocationCheck`, and an empty `tlsCAFile`, `tlsCertificateKeyFile` or `proxyHost`. No case of
+//! the suites is about these. The three that are about `tlsInsecure`, `tlsAllowInvalidCertificates` and
+//! `tlsAllowInvalidHostnames` pass as they are: a warning, TLS, and every check.
+//!
 //! Cases that the text's own suite has, and the provisioned one lacks, are in `uri/newer.rs`; if the provisioned one gets
 //! them, that fails, too.
 #![cfg(not(loom))]
@@ -23,6 +31,8 @@ mod errors;
 mod newer;
 #[path = "uri/properties.rs"]
 mod properties;
+#[path = "uri/strict.rs"]
+mod strict;
 #[path = "uri/suites.rs"]
 mod suites;
 #[path = "uri/values.rs"]

@@ -63,3 +63,31 @@ fn every_warning_is_logged_once() {
     assert_eq!(messages, warnings);
     assert_eq!(warnings.len(), 3);
 }
+
+#[test]
+fn what_no_pool_applies_is_logged_with_the_endpoint() {
+    let uri = "mongodb://a/?w=majority&journal=true&wTimeoutMS=5&readConcernLevel=local&readPreference=nearest";
+    let options = Options::parse(uri).unwrap();
+    assert_eq!(options.warnings(), []);
+    let log = Log::default();
+    let _ = tracing::subscriber::with_default(log.clone(), || options.endpoint().unwrap());
+    let unapplied: Vec<_> = options.unapplied().iter().map(|warning| (Level::WARN, warning.to_string())).collect();
+    let logged = log.0.lock().unwrap();
+    let logged: Vec<_> = logged
+        .iter()
+        .filter(|(_, target, _)| *target == "wharf::options")
+        .map(|(level, _, message)| (*level, message.clone()))
+        .collect();
+    assert_eq!(logged, unapplied);
+    let start = r#"has no effect, because a pool sends commands as they are: give each"#;
+    let write = format!("{start} write its writeConcern");
+    let expected = [
+        format!(r#""w" {write}"#),
+        format!(r#""journal" {write}"#),
+        format!(r#""wTimeoutMS" {write}"#),
+        format!(r#""readConcernLevel" {start} read its readConcern"#),
+        format!(r#""readPreference" {start} read its $readPreference"#),
+    ];
+    assert_eq!(unapplied.iter().map(|(_, message)| message.clone()).collect::<Vec<_>>(), expected);
+    assert_eq!(Options::parse("mongodb://a/?readPreference=primary&retryWrites=true").unwrap().unapplied(), []);
+}

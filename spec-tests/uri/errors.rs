@@ -1,6 +1,6 @@
 //! What is refused, and with which words.
 
-use wharf::{Host, Options};
+use wharf::{Credential, Host, Mechanism, Options, TlsOptions};
 
 use super::{parse, refusal};
 
@@ -98,7 +98,7 @@ fn what_does_not_go_together_is_refused_by_name() {
         ),
         (
             "mongodb://a/?authMechanism=MONGODB-CR",
-            r#"authMechanism is "MONGODB-CR", but must be of SCRAM-SHA-1, SCRAM-SHA-256, MONGODB-X509, PLAIN, MONGODB-AWS, MONGODB-OIDC, GSSAPI"#,
+            r#"authMechanism is "MONGODB-CR", but must be one of SCRAM-SHA-1, SCRAM-SHA-256, MONGODB-X509, PLAIN, MONGODB-AWS, MONGODB-OIDC"#,
         ),
         (
             "mongodb://u@a/?authMechanism=PLAIN",
@@ -123,6 +123,109 @@ fn what_does_not_go_together_is_refused_by_name() {
     ];
     for (uri, message) in refusals {
         assert_eq!(refusal(uri), message);
+    }
+}
+
+#[test]
+fn a_pool_size_that_wharf_cannot_have_is_refused_as_in_code() {
+    // The text allows them (non-negative integers of 32 bits), so they are no values to ignore.
+    let refusals = [
+        ("maxPoolSize=2000000", "maxPoolSize is 2000000, but must be 0 (no limit) to 1048575"),
+        ("maxPoolSize=1048576", "maxPoolSize is 1048576, but must be 0 (no limit) to 1048575"),
+        ("maxPoolSize=2147483647", "maxPoolSize is 2147483647, but must be 0 (no limit) to 1048575"),
+        ("maxPoolSize=0&minPoolSize=1048576", "minPoolSize is 1048576, but must be 0 to 1048575"),
+        ("maxConnecting=1048576", "maxConnecting is 1048576, but must be 1 to 1048575"),
+    ];
+    for (option, message) in refusals {
+        assert_eq!(refusal(&format!("mongodb://a/?{option}")), message);
+    }
+    assert_eq!(parse("mongodb://a/?maxPoolSize=1048575").pool.capacity(), 1_048_575);
+}
+
+#[test]
+fn a_value_that_would_leave_a_connection_less_protected_is_refused() {
+    for value in ["True", "TRUE", "on", "enabled", "", "2", " true", "%74rue%20", "require"] {
+        for option in [
+            "tls",
+            "ssl",
+            "tlsDisableOCSPEndpointCheck",
+            "tlsDisableCertificateRevocationCheck",
+            "TLS",
+            "tlsdisableocspendpointcheck",
+        ] {
+            for uri in [format!("mongodb://a/?{option}={value}"), format!("mongodb+srv://a.b.c/?{option}={value}")] {
+                let error = Options::parse(&uri).expect_err(&uri);
+                assert!(error.option.eq_ignore_ascii_case(option), "{uri}: {error}");
+                assert_eq!(error.allowed, "true or false", "{uri}");
+            }
+        }
+    }
+    assert_eq!(refusal("mongodb://a/?tls=True"), r#"tls is "True", but must be true or false"#);
+    assert_eq!(refusal("mongodb://a/?ssl=%ff"), r#"ssl is "%ff", but must be percent-encoded, in UTF-8"#);
+    // Without the file, the system's authorities would be trusted, and the client would have no certificate.
+    for option in ["tlsCAFile", "tlsCertificateKeyFile"] {
+        let message = format!(r#"{option} is "", but must be a text that is not empty"#);
+        assert_eq!(refusal(&format!("mongodb://a/?tls=true&{option}=")), message);
+    }
+    let hidden = "tls is not shown, because it may be part of a password, but must be true or false";
+    assert_eq!(refusal("mongodb://a/?tls=hunter2@x"), hidden);
+}
+
+#[test]
+fn a_value_that_would_only_relax_a_check_is_ignored_and_everything_is_checked() {
+    // The official cases want a warning here. What is left is TLS at its strictest.
+    for option in ["tlsInsecure", "tlsAllowInvalidCertificates", "tlsAllowInvalidHostnames"] {
+        for value in ["invalid", "True", ""] {
+            let options = parse(&format!("mongodb://a/?{option}={value}"));
+            assert_eq!(options.tls, Some(TlsOptions::default()), "{option}={value}");
+            assert_eq!(options.warnings().len(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_repeated_option_is_refused_for_any_of_its_values() {
+    assert_eq!(refusal("mongodb://a/?tls=yep&tls=true"), r#"tls is "yep", but must be true or false"#);
+    assert_eq!(refusal("mongodb://a/?tls=true&tls=yep"), r#"tls is "yep", but must be true or false"#);
+}
+
+#[test]
+fn a_certificate_as_proof_needs_tls_and_a_certificate() {
+    let refused = |uri: &str| parse(uri).endpoint().unwrap_err().to_string();
+    assert_eq!(
+        refused("mongodb://a/?authMechanism=MONGODB-X509"),
+        "tls is false, but must be true with authMechanism=MONGODB-X509"
+    );
+    assert_eq!(
+        refused("mongodb://CN=client@a/?authMechanism=MONGODB-X509&tls=true"),
+        "tlsCertificateKeyFile is not given, but must be given with authMechanism=MONGODB-X509"
+    );
+    let options = Options::new(["a"]).unwrap().credential(Credential::of(Mechanism::MongoDbX509));
+    assert_eq!(options.clone().endpoint().unwrap_err().option, "tls");
+    assert_eq!(options.tls(TlsOptions::default()).endpoint().unwrap_err().option, "tlsCertificateKeyFile");
+}
+
+#[test]
+fn kerberos_is_refused_with_the_mechanisms_that_there_are() {
+    let message = "authMechanism is GSSAPI, which is not supported, but must be one of SCRAM-SHA-1, SCRAM-SHA-256, \
+        MONGODB-X509, PLAIN, MONGODB-AWS, MONGODB-OIDC";
+    let error = parse("mongodb://ada%40REALM@a/?authMechanism=GSSAPI").endpoint().unwrap_err();
+    assert_eq!(error.to_string(), message);
+}
+
+#[test]
+fn a_link_local_address_keeps_its_zone() {
+    let options = parse("mongodb://[fe80::1%25Eth0],[FE80::2%252]:27018");
+    let hosts: Vec<_> = options.hosts.iter().map(|address| address.as_str()).collect();
+    assert_eq!(hosts, ["[fe80::1%Eth0]:27017", "[fe80::2%2]:27018"]);
+    assert_eq!(options.warnings(), []);
+    // One percent sign begins an escape, and this is none.
+    assert_eq!(
+        refusal("mongodb://[fe80::1%eth0]"),
+        r#"hosts is "[fe80::1%eth0]", but must be percent-encoded, in UTF-8"#
+    );
+    for host in ["[fe80::1%25]", "[fe80::1%25a%2Fb]", "[fe80::1%25a%20]", "[fe80::1%25a%25b]"] {
+        assert!(refusal(&format!("mongodb://{host}")).contains("zone"), "{host}");
     }
 }
 

@@ -31,12 +31,12 @@ fn each_kind_of_warning_says_what_is_done() {
             r#"Unsupported value "0" of "maxConnecting" is ignored; allowed is 1 to 1048575"#,
         ),
         (
-            "mongodb://a/?maxPoolSize=1048576",
-            r#"Unsupported value "1048576" of "maxPoolSize" is ignored; allowed is 0 (no limit) to 1048575"#,
+            "mongodb://a/?maxPoolSize=2147483648",
+            r#"Unsupported value "2147483648" of "maxPoolSize" is ignored; allowed is a whole number, 0 to 2147483647"#,
         ),
         (
-            "mongodb://a/?minPoolSize=1048576",
-            r#"Unsupported value "1048576" of "minPoolSize" is ignored; allowed is 0 to 1048575"#,
+            "mongodb://a/?minPoolSize=-1",
+            r#"Unsupported value "-1" of "minPoolSize" is ignored; allowed is a whole number, 0 to 2147483647"#,
         ),
         (
             "mongodb://a/?readPreference=Primary",

@@ -234,6 +234,19 @@ async fn load_balancing_of_the_record_is_overridden_and_its_odd_values_are_warne
 }
 
 #[tokio::test]
+async fn strict_options_refuse_what_the_record_says_in_vain() {
+    let server = start(one_server().txt(NAME, &["loadBalanced=maybe"])).await;
+    assert!(Options::parse(URI).unwrap().resolve_with(&resolver(&server)).await.is_ok());
+    let refused = Options::parse_strict(URI).unwrap().resolve_with(&resolver(&server)).await.unwrap_err();
+    let message =
+        r#"the TXT record of "cluster.example.com" is refused: loadBalanced is "maybe", but must be true or false"#;
+    assert_eq!(refused.to_string(), message);
+    assert!(Options::from_uri_strict("mongodb://a/?retryReads=true").await.is_ok());
+    let refused = Options::from_uri_strict("mongodb://a/?retryReads=on").await.unwrap_err();
+    assert!(matches!(refused, ResolveError::InvalidOption(error) if error.option == "retryReads"));
+}
+
+#[tokio::test]
 async fn a_name_of_two_labels_must_have_servers_below_it() {
     // Prose tests 1 to 4, for the name that is not `localhost`.
     let service = "_mongodb._tcp.mongo.local";

@@ -93,7 +93,8 @@ pub struct Endpoint {
 impl Options {
     /// The one server of the deployment.
     ///
-    /// Reads the files that the options name; looks nothing up and connects to nothing.
+    /// Reads the files that the options name; looks nothing up and connects to nothing. Options that no pool applies are
+    /// logged as warnings: see [`Options::unapplied`].
     ///
     /// # Errors
     ///
@@ -112,7 +113,8 @@ impl Options {
 
     /// The servers of the deployment, in the order of their hosts: one [pool](Endpoint::pool) is to be made of each.
     ///
-    /// Reads the files that the options name; looks nothing up and connects to nothing.
+    /// Reads the files that the options name; looks nothing up and connects to nothing. Options that no pool applies are
+    /// logged as warnings: see [`Options::unapplied`].
     ///
     /// # Errors
     ///
@@ -122,6 +124,9 @@ impl Options {
         self.validate()?;
         self.check_resolved()?;
         self.check_certificate()?;
+        for warning in self.unapplied() {
+            tracing::warn!(target: "wharf::options", "{warning}");
+        }
         let options = Arc::new(self.clone());
         let handshake = Arc::new(Handshake::new(&options)?);
         let authenticator = Authenticator::new(&options)?;

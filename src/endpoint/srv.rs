@@ -105,6 +105,20 @@ impl Options {
         Self::parse(uri)?.resolve().await
     }
 
+    /// [`from_uri`](Self::from_uri), where everything that it would only warn of is an error: [`Options::parse_strict`] and
+    /// [`Options::resolve`].
+    ///
+    /// # Errors
+    ///
+    /// [`ResolveError`] says what is wrong.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the look-up. Nothing is lost.
+    pub async fn from_uri_strict(uri: &str) -> Result<Self, ResolveError> {
+        Self::parse_strict(uri)?.resolve().await
+    }
+
     /// Finds the servers in the DNS, if an [`srv`](Self#structfield.srv) name stands for them; other options are returned
     /// as they are.
     ///
@@ -186,6 +200,9 @@ mod look_up {
         if let Some(record) = record {
             let refused = |source| ResolveError::TxtRecord { name: name.host.clone(), source };
             options.apply_txt(&record).map_err(refused)?;
+            if options.is_strict {
+                options.refuse_warnings().map_err(refused)?;
+            }
         }
         choose(&mut options.hosts, name.max_hosts);
         options.validate()?;

@@ -55,7 +55,8 @@ pub struct Options {
     ///
     /// A connection string secures them if it says `tls=true`, or begins with `mongodb+srv://`, or gives any option
     /// that begins with `tls`; and never if it says `tls=false`. A value of `tls` that is neither true nor false is
-    /// ignored, as the specification wants it, and then nothing is secured: look at [`warnings`](Self::warnings).
+    /// refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or `tlsAllowInvalidHostnames` is ignored
+    /// with a [warning](Self::warnings), and then the connection is in TLS and everything is checked.
     pub tls: Option<TlsOptions>,
     /// `proxyHost`, `proxyPort`, `proxyUsername`, `proxyPassword`: the proxy that all TCP connections to servers go
     /// through. By default there is none.
@@ -140,6 +141,8 @@ pub struct Options {
     /// `auto`.
     pub server_monitoring_mode: ServerMonitoringMode,
     pub(super) warnings: Vec<UriWarning>,
+    /// Whether warnings that come later, from a TXT record, are errors.
+    pub(crate) is_strict: bool,
 }
 
 impl Options {
@@ -202,6 +205,7 @@ impl Options {
             server_selection_try_once: true,
             server_monitoring_mode: ServerMonitoringMode::Auto,
             warnings: Vec::new(),
+            is_strict: false,
         }
     }
 

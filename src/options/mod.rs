@@ -38,6 +38,8 @@ mod server_api;
 #[cfg(not(loom))]
 mod srv;
 #[cfg(not(loom))]
+mod strict;
+#[cfg(not(loom))]
 mod tls;
 #[cfg(not(loom))]
 mod uri;

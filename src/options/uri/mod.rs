@@ -1,8 +1,12 @@
 //! Connection strings (connection string and URI options specifications).
 //!
 //! A connection string that is not one is refused. An option that there is not, or a value that its option does not
-//! allow, is ignored with a warning, as the specification wants it; but not where going on without it could weaken
-//! security: an unknown `authMechanism`, an empty `authSource`, contradictions among TLS options.
+//! allow, is ignored with a warning, as the specification wants it. Three kinds of values are refused instead:
+//!
+//! - those without which the connection would be less protected: invalid values of `tls` and its kin
+//!   (`draft::protects`), an unknown `authMechanism`, an empty `authSource`, contradictions among TLS options;
+//! - those that the specification allows and wharf cannot honour, such as a `maxPoolSize` of two million;
+//! - every one, with [`Options::parse_strict`].
 //!
 //! Errors and warnings show what they are about, but never what may be part of a password. A password that is not
 //! percent-encoded can end up in any other part, so nothing after a stray at-sign's left neighbour is trusted: if there is
@@ -35,7 +39,11 @@ const EXCLUSIVE: [(&str, &str); 7] = [
 impl Options {
     /// Reads a connection string: `mongodb://` or `mongodb+srv://`.
     ///
-    /// Options that there are not, and values that are not allowed, are ignored; [`warnings`](Self::warnings) lists them.
+    /// Options that there are not, and values that are not allowed, are ignored; [`warnings`](Self::warnings) lists them,
+    /// and [`parse_strict`](Self::parse_strict) refuses them. An invalid value is always refused where ignoring it would
+    /// leave the connection less protected (`tls`, `ssl`, `tlsCAFile`, `tlsCertificateKeyFile`, `proxyHost` and their
+    /// kin). So is a pool size above [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS).
+    ///
     /// Of an option that is given more than once the last one counts, but a `proxy` option may be given only once, and all
     /// of `tls` and `ssl` must agree. Semicolons do not separate options. The value of a mechanism property must not have
     /// a comma: set such a property in code, with
@@ -289,6 +297,10 @@ impl Reader {
         };
         *draft = before;
         let value = (self.shows_values && !draft::is_secret(option)).then(|| value.to_owned());
+        if draft::protects(option) {
+            let value = value.map_or_else(|| "not shown".to_owned(), |value| format!("{value:?}"));
+            return Err(InvalidOption::new(option, value, allowed));
+        }
         self.warn(UriWarning::InvalidValue { option, value, allowed });
         Ok(())
     }

@@ -1,0 +1,95 @@
+//! What a connection string says in vain, as errors: strict parsing, and the options that no pool applies.
+
+use super::{InvalidOption, Options, ReadPreferenceMode, UriWarning};
+
+impl Options {
+    /// Reads a connection string like [`parse`](Self::parse), and refuses whatever that would only warn of.
+    ///
+    /// So does [`resolve`](Self::resolve) then for the TXT record of a `mongodb+srv://` name. Also refused are the options
+    /// that a pool does not apply ([`unapplied`](Self::unapplied)), because they promise what no command then has.
+    ///
+    /// ```
+    /// use wharf::Options;
+    ///
+    /// let error = Options::parse_strict("mongodb://localhost/?maxPoolSise=50").unwrap_err();
+    /// assert_eq!(error.to_string(), r#"option is "maxPoolSise", but must be one that wharf knows"#);
+    ///
+    /// let error = Options::parse_strict("mongodb://localhost/?retryReads=on").unwrap_err();
+    /// assert_eq!(error.to_string(), r#"retryReads is "on", but must be true or false"#);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] for the first of them, or as [`parse`](Self::parse). Its message never repeats what may be part
+    /// of a password.
+    pub fn parse_strict(uri: &str) -> Result<Self, InvalidOption> {
+        let options = Self { is_strict: true, ..Self::parse(uri)? };
+        options.refuse_warnings()?;
+        Ok(options)
+    }
+
+    /// Refuses the first warning, and the first option that a pool does not apply.
+    pub(crate) fn refuse_warnings(&self) -> Result<(), InvalidOption> {
+        match self.warnings.iter().chain(&self.unapplied()).next() {
+            Some(warning) => Err(warning.to_refusal()),
+            None => Ok(()),
+        }
+    }
+
+    /// The options that are set and that no [`Pool`](crate::Pool) applies, although a write or a read may depend on them:
+    /// `w`, `journal`, `wTimeoutMS`, `readConcernLevel` and `readPreference`.
+    ///
+    /// A pool sends commands as they are. Put `writeConcern`, `readConcern` and `$readPreference` into the commands.
+    /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) log these warnings with the target
+    /// `wharf::options`. They are not among [`warnings`](Self::warnings), because the connection string is right.
+    #[must_use]
+    pub fn unapplied(&self) -> Vec<UriWarning> {
+        const WRITE: &str = "a pool sends commands as they are: give each write its writeConcern";
+        const READ: &str = "a pool sends commands as they are: give each read its readConcern";
+        const SELECT: &str = "a pool sends commands as they are: give each read its $readPreference";
+        let set = [
+            ("w", self.write_concern.w.is_some(), WRITE),
+            ("journal", self.write_concern.journal.is_some(), WRITE),
+            ("wTimeoutMS", self.write_concern.w_timeout.is_some(), WRITE),
+            ("readConcernLevel", self.read_concern.is_some(), READ),
+            ("readPreference", self.read_preference.mode != ReadPreferenceMode::Primary, SELECT),
+        ];
+        let set = set.into_iter().filter(|(_, is_set, _)| *is_set);
+        set.map(|(option, _, reason)| UriWarning::NoEffect { option, reason }).collect()
+    }
+}
+
+impl UriWarning {
+    /// The error that a strict mode makes of the warning.
+    fn to_refusal(&self) -> InvalidOption {
+        let shown = |text: &Option<String>| match text {
+            Some(text) => format!("{text:?}"),
+            None => "not shown".to_owned(),
+        };
+        match self {
+            Self::UnknownOption { option } => InvalidOption::new("option", shown(option), "one that wharf knows"),
+            Self::InvalidValue { option, value, allowed } => InvalidOption::new(option, shown(value), allowed),
+            Self::RepeatedOption { option } => InvalidOption::new(option, "given more than once", "given once"),
+            Self::RepeatedHost { host } => {
+                InvalidOption::new("hosts", format!("{} more than once", shown(host)), "each server once")
+            }
+            Self::DeprecatedOption { option, replacement, ignored: false } => {
+                InvalidOption::new(option, "given", format!("written as {replacement}"))
+            }
+            Self::DeprecatedOption { option, replacement, ignored: true } => {
+                InvalidOption::new(option, "given", format!("left out with {replacement}"))
+            }
+            Self::DeprecatedBoolean { option, value, meaning } => {
+                InvalidOption::new(option, format!("{value:?}"), format!("written as {meaning}"))
+            }
+            Self::CommaInProperty { property } => InvalidOption::new(
+                "authMechanismProperties",
+                format!("{property} with a comma in its value"),
+                "without commas in values; Credential::mechanism_property takes them",
+            ),
+            Self::NoEffect { option, reason } => {
+                InvalidOption::new(option, "given", format!("left out, because {reason}"))
+            }
+        }
+    }
+}
