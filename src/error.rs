@@ -52,7 +52,7 @@ impl CheckOutError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::PoolClosed(_) | Self::WaitQueueTimeout(_) => false,
-            Self::PoolCleared(_) => true,
+            Self::PoolCleared(error) => !error.sent,
             Self::Connection(error) => error.labels().contains(Labels::RETRYABLE),
         }
     }
@@ -95,15 +95,22 @@ pub struct PoolClosed {
     pub address: Arc<str>,
 }
 
-/// `PoolClearedError`: an operation failed because the pool was cleared. Always retryable.
+/// `PoolClearedError`: an operation failed because the pool was cleared.
+///
+/// It is a retryable error in the sense of the specifications of retryable reads and retryable writes. They retry reads,
+/// and writes that the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was
+/// not [`sent`](Self::sent).
 #[derive(Debug, Clone)]
 pub struct PoolCleared {
     /// The pool's address.
     pub address: Arc<str>,
-    /// The error that cleared the pool, where whoever cleared it said so. Always `None` if `interrupted`.
+    /// The error that cleared the pool, where the call that cleared it named one. Always `None` if `interrupted`.
     pub cause: Option<Cause>,
     /// Whether a connection in use or in establishment was interrupted, rather than a check-out refused.
     pub interrupted: bool,
+    /// Whether a part of the operation may have been sent before the interruption, so that the server may have executed
+    /// it. Always `false` for a check-out.
+    pub sent: bool,
 }
 
 impl fmt::Display for PoolCleared {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use wharf::{CheckOutError, Clear, Connection, Establish, Phase, Pool};
+use wharf::{CheckOutError, Clear, Connection, Establish, Phase, Pool, PoolCleared};
 
 use super::case::{Case, millis, number};
 use super::recorder::{Recorder, Recording, matches};
@@ -185,7 +185,9 @@ impl<E: Establish> Stage<E> {
                 let mut connection = self.take(operation);
                 let interrupted = connection.interruptible(async |_| std::future::pending::<()>().await).await;
                 self.labelled.lock().unwrap().insert(label(operation).into(), connection);
-                let error = CheckOutError::from(interrupted.expect_err("an endless operation has ended"));
+                let cleared = interrupted.expect_err("an endless operation has ended");
+                // It sends nothing, which only its caller knows.
+                let error = CheckOutError::from(PoolCleared { sent: false, ..cleared });
                 return Err(to_json(&error));
             }
             "assertStatus" => self.assert_status(operation),

@@ -1,7 +1,7 @@
 //! Commands on connections of a pool.
 
 use tokio::sync::watch;
-use wharf::{Clear, Connection, ConnectionClosedReason, OperationError, Pool, PoolEvent};
+use wharf::{Clear, Command, Connection, ConnectionClosedReason, OperationError, Pool, PoolEvent};
 
 use super::*;
 
@@ -62,21 +62,101 @@ async fn a_command_runs_in_a_task_of_its_own() {
     assert_eq!((status.total, status.in_use), (status.available + status.pending, 0));
 }
 
+/// The error that clears the pool in these tests, and that no interrupted command may carry.
+fn interruption() -> Clear {
+    let cause = std::sync::Arc::new(io::Error::other("the monitor met a timeout"));
+    Clear::new().interrupt_in_use_connections(true).because(cause)
+}
+
 #[tokio::test]
-async fn a_clear_with_interruption_ends_a_command_with_a_retryable_error() {
+async fn interrupted_command_that_was_sent_is_not_retryable_whatever_it_is() {
+    let server = start().await;
+    for timeout in [None, Some(AGES)] {
+        let (pool, reason) = pool(&server);
+        block_ping(&server).await;
+        let sent = server.counters().commands("ping");
+        let mut connection = pool.check_out().await.unwrap();
+        let pinging = tokio::spawn(async move {
+            let ping = rawdoc! { "ping": 1 };
+            let command = Command::new("admin", &ping);
+            connection.run(timeout.map_or(command, |timeout| command.timeout(timeout))).await
+        });
+        server.until(|counters| counters.commands("ping") > sent).await;
+        pool.clear(interruption()).unwrap();
+        let error = tokio::time::timeout(AGES, pinging).await.unwrap().unwrap().unwrap_err();
+        let OperationError::Interrupted(cleared) = &error else { panic!("another error: {error}") };
+        assert!(cleared.interrupted && cleared.sent && !error.is_retryable());
+        assert!(cleared.cause.is_none() && error.source().is_none(), "{:?}", cleared.cause);
+        assert_eq!(error.address(), server.address());
+        assert!(error.to_string().ends_with("interrupted due to server monitor timeout"), "{error}");
+        why_closed(reason).await;
+        assert_eq!(pool.status().total, 0);
+    }
+}
+
+/// A connection that the pool has interrupted while its holder ran no command.
+async fn interrupted(pool: &Pool<Endpoint>) -> Connection<Endpoint> {
+    let mut connection = pool.check_out().await.unwrap();
+    pool.clear(interruption()).unwrap();
+    let waiting = connection.interruptible(async |_| std::future::pending::<()>().await);
+    tokio::time::timeout(AGES, waiting).await.unwrap().unwrap_err();
+    connection
+}
+
+#[tokio::test]
+async fn command_that_begins_on_an_interrupted_connection_is_not_sent() {
     let server = start().await;
     let (pool, reason) = pool(&server);
-    block_ping(&server).await;
+    let mut connection = interrupted(&pool).await;
+    let ping = rawdoc! { "ping": 1 };
+    let command = Command::new("admin", &ping);
+    let outcomes = [
+        connection.run_command("admin", &ping).await.map(drop),
+        connection.run(command).await.map(drop),
+        connection.run(command.timeout(AGES)).await.map(drop),
+        connection.send(command).await,
+        connection.reply_to("admin", &ping).await.map(drop),
+        connection.exhaust(command).unwrap().next().await.map(drop),
+    ];
+    for outcome in outcomes {
+        let error = outcome.unwrap_err();
+        let OperationError::Interrupted(cleared) = &error else { panic!("another error: {error}") };
+        assert!(cleared.interrupted && !cleared.sent && error.is_retryable(), "{cleared:?}");
+        assert!(cleared.cause.is_none(), "{:?}", cleared.cause);
+    }
+    drop(connection);
+    assert_eq!(why_closed(reason).await, ConnectionClosedReason::Stale);
+    // What had been sent would have been executed before this.
+    connect(&server).await.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
+    assert_eq!(server.counters().commands("ping"), 0);
+}
+
+#[tokio::test]
+async fn operation_on_an_interrupted_connection_does_not_begin() {
+    let server = start().await;
+    let (pool, _) = pool(&server);
+    let mut connection = interrupted(&pool).await;
+    let mut has_begun = false;
+    let cleared = connection.interruptible(async |_| has_begun = true).await.unwrap_err();
+    assert!(cleared.interrupted && !cleared.sent && !has_begun);
+}
+
+#[tokio::test]
+async fn replies_that_are_interrupted_tell_that_their_command_was_sent() {
+    let server = start().await;
+    let (pool, _) = pool(&server);
     let mut connection = pool.check_out().await.unwrap();
-    let pinging = tokio::spawn(async move { ping(&mut connection).await });
-    server.until(|counters| counters.commands("ping") == 1).await;
-    pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
-    let error = tokio::time::timeout(AGES, pinging).await.unwrap().unwrap().unwrap_err();
+    let hello = rawdoc! { "ping": 1 };
+    block_ping(&server).await;
+    let mut replies = connection.exhaust(Command::new("admin", &hello)).unwrap();
+    tokio::select! {
+        outcome = replies.next() => panic!("answered: {outcome:?}"),
+        _ = server.until(|counters| counters.commands("ping") == 1) => {}
+    }
+    pool.clear(interruption()).unwrap();
+    let error = tokio::time::timeout(AGES, replies.next()).await.unwrap().unwrap_err();
     let OperationError::Interrupted(cleared) = &error else { panic!("another error: {error}") };
-    assert!(cleared.interrupted && error.is_retryable());
-    assert_eq!(error.address(), server.address());
-    why_closed(reason).await;
-    assert_eq!(pool.status().total, 0);
+    assert!(cleared.sent && !error.is_retryable());
 }
 
 #[tokio::test]

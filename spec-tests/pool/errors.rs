@@ -166,7 +166,7 @@ async fn clearing_an_older_generation_does_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interrupted_operation_fails_with_a_retryable_error() {
+async fn interrupted_operation_tells_whether_it_had_begun() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let mut connection = pool.check_out().await.unwrap();
@@ -178,14 +178,18 @@ async fn an_interrupted_operation_fails_with_a_retryable_error() {
     });
     settle().await;
     log.take();
-    pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
+    let cause = Arc::new(io::Error::other("the monitor met a timeout"));
+    pool.clear(Clear::new().interrupt_in_use_connections(true).because(cause)).unwrap();
     let operation = tokio::time::timeout(Duration::from_millis(10), operation).await;
     let (outcome, mut connection) = operation.expect("interrupted at once").unwrap();
-    let error = CheckOutError::from(outcome.unwrap_err());
-    assert!(error.is_retryable());
+    let error = outcome.unwrap_err();
+    assert!(error.interrupted && error.sent && error.cause.is_none());
+    let error = CheckOutError::from(error);
+    assert!(!error.is_retryable(), "what the operation had done by then, only its caller knows");
     assert_eq!(error.to_string(), "Connection to mock:27017 interrupted due to server monitor timeout");
-    let again = connection.interruptible(async |_| std::future::pending::<()>().await).await;
-    assert!(again.unwrap_err().interrupted, "it stays interrupted");
+    let again = connection.interruptible(async |_| unreachable!("it stays interrupted")).await;
+    let error: PoolCleared = again.map(|never: ()| never).unwrap_err();
+    assert!(error.interrupted && !error.sent && CheckOutError::from(error).is_retryable());
     drop(connection);
     assert_eq!(log.take(), ["PoolCleared", "ConnectionCheckedIn 1", "ConnectionClosed 1 stale"]);
     assert_eq!((counts(&pool), mock.live()), ((0, 0, 0, 0, 0), 0));

@@ -246,8 +246,14 @@ impl Channel {
     }
 
     /// Whether the exchange is about to be read, rather than written.
+    #[inline]
     pub fn is_sent(&self) -> bool {
         !matches!(self.phase, Phase::Idle | Phase::Sending { .. } | Phase::Flushing)
+    }
+
+    /// Whether a part of the exchange has left this process.
+    pub fn has_sent(&self) -> bool {
+        !matches!(self.phase, Phase::Idle | Phase::Sending { written: 0, .. })
     }
 
     /// Sends `command`, and returns the reply's body as it lies in the channel's own buffer.

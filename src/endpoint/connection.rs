@@ -308,6 +308,12 @@ impl EndpointConnection {
         Poll::Ready(finished.map_err(|error| self.identity.failed(error)))
     }
 
+    /// Whether [`poll_finish`](Self::poll_finish) may send something yet.
+    #[inline]
+    pub(super) fn is_sending(&self) -> bool {
+        !self.channel.is_sent()
+    }
+
     /// What the server is told of the time limit.
     fn max_time(&self, command: &Command<'_>, limit: Limit) -> Result<MaxTime, Box<CommandFailure>> {
         let Limit::Until { at, limit } = limit else { return Ok(MaxTime::NONE) };

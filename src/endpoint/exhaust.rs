@@ -129,9 +129,9 @@ impl Replies<'_, Connection<Endpoint>> {
         let reply = match self.connection.interruptible(async |one| one.finish_in_time(limit).await).await {
             Ok(Ok(())) => self.connection.take(limit),
             Ok(Err(failure)) => Err(failure),
-            Err(cleared) => {
+            Err(_) => {
                 self.is_over = true;
-                return Err(cleared.into());
+                return Err(self.connection.cut_short());
             }
         };
         match reply {

@@ -133,8 +133,9 @@ impl Connection<Endpoint> {
         // By itself, so that the command is gone when the future waits.
         let mut completed = self.begin(&Command::new(database, command), MaxTime::NONE);
         if completed.is_ok() {
-            let finished = self.until_interrupted(EndpointConnection::poll_finish).await;
-            completed = finished.ok_or_else(|| self.interrupted())?;
+            let finished =
+                self.until_interrupted(EndpointConnection::is_sending, EndpointConnection::poll_finish).await;
+            completed = finished.ok_or_else(|| self.cut_short())?;
         }
         match completed.and_then(|()| self.outcome(Limit::Unset)) {
             Ok(reply) => Ok(reply),
@@ -163,24 +164,61 @@ impl Connection<Endpoint> {
     /// was interrupted is closed.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.options());
-        let completed = if self.is_timed(limit) {
-            // Boxed, so that what has no limit has no timer either.
-            let complete =
-                async |connection: &mut EndpointConnection| connection.complete_in_time(&command, limit).await;
-            boxed(|| self.interruptible(complete)).await?
-        } else {
-            match self.begin(&command, MaxTime::NONE) {
-                Ok(()) => {
-                    let finished = self.until_interrupted(EndpointConnection::poll_finish).await;
-                    finished.ok_or_else(|| self.interrupted())?
-                }
-                Err(failure) => Err(failure),
-            }
-        };
+        let completed = self.complete_unless_interrupted(&command, limit).await?;
         match completed.and_then(|()| self.outcome(limit)) {
             Ok(reply) => Ok(reply),
             Err(failure) => boxed(|| self.run_after(failure, command.within(limit))).await,
         }
+    }
+
+    /// As [`EndpointConnection::reply_to`](super::EndpointConnection::reply_to), but ends when the pool is cleared with
+    /// `interruptInUseConnections`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run) but for a command that the server refused, and the server's own time limit.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`run`](Self::run).
+    pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, OperationError> {
+        let command = Command::new(database, command);
+        let completed = self.complete_unless_interrupted(&command, command.limit(self.options())).await?;
+        let reply = completed.and_then(|()| {
+            let connection = &mut **self;
+            connection.channel.take_reply().map_err(|error| connection.identity.failed(error))
+        });
+        match reply {
+            Ok(reply) => Ok(self.channel.body(&reply)),
+            Err(failure) => Err(self.placed(*failure)),
+        }
+    }
+
+    /// Sends the command, and reads its reply into the channel, within the limit, which is running, and unless the
+    /// connection is interrupted.
+    #[inline]
+    async fn complete_unless_interrupted(
+        &mut self,
+        command: &Command<'_>,
+        limit: Limit,
+    ) -> Result<Result<(), Box<CommandFailure>>, OperationError> {
+        if self.is_timed(limit) {
+            // Boxed, so that what has no limit has no timer either.
+            let complete =
+                async |connection: &mut EndpointConnection| connection.complete_in_time(command, limit).await;
+            return boxed(|| self.interruptible(complete)).await.map_err(|_| self.cut_short());
+        }
+        if let Err(failure) = self.begin(command, MaxTime::NONE) {
+            return Ok(Err(failure));
+        }
+        let finished = self.until_interrupted(EndpointConnection::is_sending, EndpointConnection::poll_finish).await;
+        finished.ok_or_else(|| self.cut_short())
+    }
+
+    /// The error for a command that was interrupted.
+    #[cold]
+    pub(super) fn cut_short(&self) -> OperationError {
+        self.interrupted(self.channel.has_sent()).into()
     }
 
     /// Runs the command once more if its failure says that the connection has to authenticate again; else that is the
@@ -193,8 +231,8 @@ impl Connection<Endpoint> {
         if !self.must_authenticate(&failure) {
             return Err(self.placed(*failure));
         }
-        let again = self.interruptible(async |connection| connection.run_again(command).await).await?;
-        again.map_err(|failure| self.placed(*failure))
+        let again = self.interruptible(async |connection| connection.run_again(command).await).await;
+        again.map_err(|_| self.cut_short())?.map_err(|failure| self.placed(*failure))
     }
 
     /// As [`EndpointConnection::send`](super::EndpointConnection::send), but ends when the pool is cleared with
@@ -208,8 +246,8 @@ impl Connection<Endpoint> {
     ///
     /// That of [`run`](Self::run).
     pub async fn send(&mut self, command: Command<'_>) -> Result<(), OperationError> {
-        let outcome = self.interruptible(async |connection| connection.send(command).await).await?;
-        outcome.map_err(|failure| self.placed(failure))
+        let outcome = self.interruptible(async |connection| connection.send(command).await).await;
+        outcome.map_err(|_| self.cut_short())?.map_err(|failure| self.placed(failure))
     }
 
     /// The failure, with the generation as the pool knows it: in load-balanced mode the service's.
@@ -230,8 +268,8 @@ pub enum OperationError {
     /// The command has no successful reply.
     #[error(transparent)]
     Failed(#[from] CommandFailure),
-    /// The pool was cleared with `interruptInUseConnections` meanwhile. Retryable, as the specification has it, but the
-    /// command may have been executed.
+    /// The pool was cleared with `interruptInUseConnections` before the command was sent, or while it ran. Where
+    /// [`sent`](PoolCleared::sent) says so, the server may have executed it.
     #[error(transparent)]
     Interrupted(#[from] PoolCleared),
     /// There was no connection to run it on.
@@ -248,20 +286,18 @@ pub enum OperationError {
 }
 
 impl OperationError {
-    /// Whether the operation may be tried again: the pool was cleared, the server says so with the label
-    /// `RetryableError`, or the command was not sent. A check-out that ran out of time, or met a closed pool, is not
+    /// Whether the operation may be tried again, whatever it is: nothing of it was sent and a new attempt may succeed, or
+    /// the server says so with the label `RetryableError`. A check-out that ran out of time, or met a closed pool, is not
     /// tried again.
     ///
-    /// That is so whatever the operation is, but for one case: what was [`Interrupted`](Self::Interrupted) counts as
-    /// retryable, because the specification says so of every `PoolClearedError`, although the server may have executed
-    /// it.
-    ///
-    /// After a network failure or a timeout the server may have executed the command, so only who knows the command can
-    /// tell.
+    /// After a network failure, a timeout or an [interruption](Self::Interrupted) of a command that was sent, the server
+    /// may have executed it. The specifications retry reads then, and writes that the server recognises by `lsid` and
+    /// `txnNumber` (retryable reads and writes, "Terms" and "Determining Retryable Errors"). Only the caller knows which
+    /// the command is.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Interrupted(_) => true,
+            Self::Interrupted(cleared) => !cleared.sent,
             Self::Failed(failure) => failure.is_retryable(),
             Self::CheckOut(error) => error.is_retryable(),
             Self::CheckOutTimeout { .. } => false,

@@ -117,7 +117,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     pub fn refused(&self, refusal: Refusal) -> CheckOutError {
         let address = self.address.clone();
         match refusal {
-            Refusal::Paused { cause } => PoolCleared { address, cause, interrupted: false }.into(),
+            Refusal::Paused { cause } => PoolCleared { address, cause, interrupted: false, sent: false }.into(),
             Refusal::Closed => PoolClosed { address }.into(),
         }
     }

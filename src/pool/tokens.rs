@@ -349,10 +349,9 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
         (connection, Interruption { slot, waits: false })
     }
 
-    /// The error for a use that was cancelled.
-    pub fn interrupted(&self) -> PoolCleared {
-        let core = self.0.core();
-        PoolCleared { address: core.address.clone(), cause: core.cause(), interrupted: true }
+    /// The error for a use that was cancelled. `sent`: a part of it may have left this process.
+    pub fn interrupted(&self, sent: bool) -> PoolCleared {
+        PoolCleared { address: self.0.core().address.clone(), cause: None, interrupted: true, sent }
     }
 
     /// Says what the connection is held for: counted in the time-out errors of load-balanced mode.
@@ -443,6 +442,12 @@ pub struct Interruption<'l, C> {
 }
 
 impl<C> Interruption<'_, C> {
+    /// Whether the use is to be cancelled.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.slot.stamp().interrupted
+    }
+
     /// Completes when the use is to be cancelled.
     #[inline]
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {

@@ -69,10 +69,13 @@ impl<E: Establish> Connection<E> {
     /// Runs an operation on the connection until it completes or the pool is cleared with
     /// `interruptInUseConnections`.
     ///
+    /// An interruption is noticed before each poll of the operation, also before the first: nothing begins on a connection
+    /// that has been interrupted, and nothing goes on there.
+    ///
     /// # Errors
     ///
-    /// [`PoolCleared`], which is retryable, when the connection was interrupted. The operation's future was dropped
-    /// then, and the connection will be closed at check-in.
+    /// [`PoolCleared`] when the connection was interrupted. Its [`sent`](PoolCleared::sent) tells whether the operation
+    /// had begun. The operation's future was dropped then, and the connection will be closed at check-in.
     ///
     /// # Cancel safety
     ///
@@ -81,38 +84,54 @@ impl<E: Establish> Connection<E> {
         &mut self,
         operation: impl AsyncFnOnce(&mut E::Connection) -> T,
     ) -> Result<T, PoolCleared> {
+        let mut has_begun = false;
         let done = {
             let (connection, mut interruption) = self.lease.interruptible();
             let mut operation = pin!(operation(connection));
-            poll_fn(|context| match operation.as_mut().poll(context) {
-                Poll::Ready(done) => Poll::Ready(Some(done)),
-                Poll::Pending => interruption.poll(context).map(|()| None),
+            poll_fn(|context| {
+                if interruption.is_due() {
+                    return Poll::Ready(None);
+                }
+                has_begun = true;
+                match operation.as_mut().poll(context) {
+                    Poll::Ready(done) => Poll::Ready(Some(done)),
+                    Poll::Pending => interruption.poll(context).map(|()| None),
+                }
             })
             .await
         };
-        done.ok_or_else(|| self.interrupted())
+        done.ok_or_else(|| self.interrupted(has_begun))
     }
 
     /// As [`interruptible`](Self::interruptible), for an operation whose state is the connection's own. `None` when the
     /// connection was [`interrupted`](Self::interrupted).
+    ///
+    /// `sends` tells whether the operation's next poll may send something. Where it only receives, a reply that has come
+    /// by then is worth more than the interruption.
     #[inline]
     pub(crate) fn until_interrupted<T>(
         &mut self,
+        sends: impl Fn(&E::Connection) -> bool,
         mut operation: impl FnMut(&mut E::Connection, &mut Context<'_>) -> Poll<T>,
     ) -> impl Future<Output = Option<T>> {
         let (connection, mut interruption) = self.lease.interruptible();
-        poll_fn(move |context| match operation(connection, context) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            // Only what has to wait leaves a waker to be interrupted by. That cannot come too late: the mark of
-            // interruption is looked at once more after the waker was left.
-            Poll::Pending => interruption.poll(context).map(|()| None),
+        poll_fn(move |context| {
+            if sends(connection) && interruption.is_due() {
+                return Poll::Ready(None);
+            }
+            match operation(connection, context) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                // Only an operation that has to wait leaves a waker. That cannot come too late: the mark of interruption
+                // is looked at once more after the waker was left.
+                Poll::Pending => interruption.poll(context).map(|()| None),
+            }
         })
     }
 
-    /// The error for an operation that was interrupted.
+    /// The error for an operation that was interrupted. `sent`: a part of it may have left this process.
     #[cold]
-    pub(crate) fn interrupted(&self) -> PoolCleared {
-        self.lease.interrupted()
+    pub(crate) fn interrupted(&self, sent: bool) -> PoolCleared {
+        self.lease.interrupted(sent)
     }
 
     pub(super) fn belongs_to(&self, core: &std::sync::Arc<Core<E::Connection, TokioHost<E>>>) -> bool {

@@ -166,7 +166,7 @@ fn given_up<E: Establish>(core: &SharedCore<E>) -> CheckOutError {
     match core.state().phase {
         Phase::Closed => core.refused(Refusal::Closed),
         Phase::Paused | Phase::Ready => {
-            PoolCleared { address: core.address().clone(), cause: core.cause(), interrupted: true }.into()
+            PoolCleared { address: core.address().clone(), cause: None, interrupted: true, sent: false }.into()
         }
     }
 }
