@@ -23,6 +23,8 @@ mod commands;
 mod embedded_server;
 #[path = "endpoint/establishing.rs"]
 mod establishing;
+#[path = "endpoint/handshake_errors.rs"]
+mod handshake_errors;
 #[path = "endpoint/pooled.rs"]
 mod pooled;
 #[path = "endpoint/protocol.rs"]

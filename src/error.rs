@@ -53,7 +53,7 @@ impl CheckOutError {
         match self {
             Self::PoolClosed(_) | Self::WaitQueueTimeout(_) => false,
             Self::PoolCleared(error) => !error.sent,
-            Self::Connection(error) => error.labels().contains(Labels::RETRYABLE),
+            Self::Connection(error) => error.is_retryable(),
         }
     }
 
@@ -214,6 +214,19 @@ impl ConnectionError {
         self.0.failure.labels
     }
 
+    /// Whether the operation that wanted the connection may be tried again: see [`EstablishError::retryable`].
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.0.failure.retryable || self.labels().contains(Labels::RETRYABLE)
+    }
+
+    /// Whether the specifications want the pool cleared because of this error: see [`EstablishError::clears_pool`]. Not if
+    /// it has the label `SystemOverloadedError`.
+    #[must_use]
+    pub fn clears_pool(&self) -> bool {
+        self.0.failure.clears_pool && !self.labels().contains(Labels::SYSTEM_OVERLOADED)
+    }
+
     /// Where in its establishment the connection failed.
     #[must_use]
     pub fn stage(&self) -> Stage {
@@ -241,12 +254,24 @@ impl StdError for ConnectionError {
 }
 
 /// Why an attempt at establishing a connection failed.
+///
+/// Made by [`overloaded`](Self::overloaded), [`network`](Self::network) or [`unlabelled`](Self::unlabelled), with
+/// [`retryable`](Self::retryable) and [`clears_pool`](Self::clears_pool) changed where the server's own error says more.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct EstablishError {
     /// How far the attempt had come.
     pub stage: Stage,
     /// What the error means for the server's state and for a retry.
     pub labels: Labels,
+    /// Whether an operation that wanted the connection may be tried again although no label says so. Nothing of it was
+    /// sent, so this asks only whether a new attempt may succeed: yes after a network error or a timeout, and after a
+    /// server's error that the retryable reads and writes specifications name; no after a wrong password.
+    pub retryable: bool,
+    /// Whether the pool is to be cleared, if no label says that the server may be overloaded. Not after an error that says
+    /// that the server is not the primary or is recovering, unless it is shutting down (SDAM, "Error handling
+    /// pseudocode").
+    pub clears_pool: bool,
     /// The underlying error.
     pub source: Cause,
 }
@@ -255,13 +280,20 @@ impl EstablishError {
     /// A network error or timeout before the end of `hello`: the server may be overloaded, so the error carries
     /// `SystemOverloadedError` and `RetryableError` and does not clear the pool.
     pub fn overloaded(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
-        Self { stage, labels: Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE), source: Arc::new(source) }
+        let labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
+        Self { labels, retryable: true, ..Self::unlabelled(stage, source) }
     }
 
-    /// Any other error: one that overload cannot cause (a name that does not resolve, a certificate that does not
-    /// verify, a proxy), a reply that refuses the connection, or anything after `hello`.
+    /// A network error or timeout that overload cannot cause, such as a name that does not resolve, or one after `hello`,
+    /// such as during authentication. It is retryable, carries no label and clears the pool.
+    pub fn network(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
+        Self { retryable: true, ..Self::unlabelled(stage, source) }
+    }
+
+    /// Any other error, such as a certificate that does not verify, or a reply that refuses the connection. It is not
+    /// retryable, carries no label and clears the pool.
     pub fn unlabelled(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
-        Self { stage, labels: Labels::NONE, source: Arc::new(source) }
+        Self { stage, labels: Labels::NONE, retryable: false, clears_pool: true, source: Arc::new(source) }
     }
 }
 

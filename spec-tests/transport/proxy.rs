@@ -61,7 +61,7 @@ async fn a_login_is_offered_beside_none() {
         let error = refused(options(NAME).proxy(proxy)).await;
         assert_refused(&error, Stage::Proxy, Labels::NONE);
         assert_eq!(cause::<ProxyFailed>(&error).proxy, format!("localhost:{}", with_login.port()));
-        assert!(!error.to_string().contains("secret"), "{error}");
+        assert!(!error.to_string().contains("secret") && !error.retryable, "{error}");
     }
 }
 
@@ -76,6 +76,9 @@ async fn whatever_a_proxy_does_wrong_says_nothing_about_the_server() {
         let error = refused(options(NAME).proxy(through(&proxy).login("user", "secret"))).await;
         assert_refused(&error, Stage::Proxy, Labels::NONE);
         cause::<ProxyFailed>(&error);
+        // Failures of a network, on either side of the proxy; the others are refusals, or no SOCKS.
+        let is_of_network = matches!(fault, SocksFault::Close(_) | SocksFault::Refuse(1 | 3..=6));
+        assert_eq!(error.retryable, is_of_network, "{fault:?}: {error}");
     }
     assert_eq!(server.counters().connections_opened, 0);
 }
@@ -90,6 +93,7 @@ async fn a_proxy_that_falls_silent_is_given_up_in_time() {
         assert_refused(&error, Stage::Proxy, Labels::NONE);
         let ProxyFailed { source, .. } = cause(&error);
         assert_eq!(source.downcast_ref(), Some(&ConnectTimeout { limit: LIMIT }));
+        assert!(error.retryable);
     }
 }
 
@@ -101,12 +105,14 @@ async fn a_proxy_that_cannot_be_reached_says_nothing_about_the_server() {
     gone.stop().await;
     let error = refused(options(server.address()).proxy(ProxyOptions::new("127.0.0.1").port(port))).await;
     assert_refused(&error, Stage::Proxy, Labels::NONE);
+    assert!(error.retryable);
     let ProxyFailed { source, .. } = cause(&error);
     let ConnectFailed { attempts, .. } = source.downcast_ref().unwrap();
     assert_eq!(attempts[0].source.kind(), io::ErrorKind::ConnectionRefused);
 
     let error = refused(options(server.address()).proxy(ProxyOptions::new("nonexistent.invalid"))).await;
     assert_refused(&error, Stage::Proxy, Labels::NONE);
+    assert!(error.retryable);
 }
 
 #[tokio::test]
@@ -127,4 +133,5 @@ async fn tls_goes_through_the_proxy_to_the_server() {
     assert_eq!(front.handshakes()[0].server_name.as_deref(), Some("localhost"));
     let error = refused(options(NAME).tls(trust(&certificates)).proxy(through(&proxy))).await;
     assert_refused(&error, Stage::Tls, Labels::NONE);
+    assert!(!error.retryable, "a certificate that does not fit");
 }

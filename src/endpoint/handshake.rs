@@ -15,7 +15,7 @@ use super::{platform, transport};
 use crate::error::{EstablishError, Labels, Stage};
 use crate::options::{Compressor, DriverInfo, InvalidOption, Options};
 use crate::wire::metadata::ClientMetadata;
-use crate::wire::reply::{self, Unsuccessful};
+use crate::wire::reply::{self, StateChange, Unsuccessful};
 use crate::wire::{CommandError, HelloReply, hello, server_api};
 
 /// What all connections of some options say in their hello.
@@ -115,19 +115,31 @@ impl Handshake {
     }
 }
 
-/// A hello that the server refused. It has the labels that the server gave it, and no others.
+/// A hello that the server refused.
 fn refusal(unsuccessful: Unsuccessful) -> EstablishError {
     match unsuccessful {
         Unsuccessful::Wire(error) => EstablishError::unlabelled(Stage::Hello, error),
         Unsuccessful::Command(error) => {
-            let labels = labels_of(&error);
-            EstablishError { stage: Stage::Hello, labels, source: Arc::new(*error) }
+            let refused = EstablishError::unlabelled(Stage::Hello, (*error).clone());
+            judged_by(&error, refused)
         }
     }
 }
 
+/// An establishment's failure, with what the server's own error says of it: its labels and no others, whether to try
+/// again, and whether to clear the pool.
+pub(super) fn judged_by(error: &CommandError, failure: EstablishError) -> EstablishError {
+    let stays_up = matches!(error.state_change(), Some(StateChange::NotWritablePrimary | StateChange::Recovering));
+    EstablishError {
+        labels: labels_of(error),
+        retryable: error.has_retryable_code(),
+        clears_pool: !stays_up,
+        ..failure
+    }
+}
+
 /// The labels that a server gave its error, of those that matter to the pool.
-pub(super) fn labels_of(error: &CommandError) -> Labels {
+fn labels_of(error: &CommandError) -> Labels {
     [Labels::SYSTEM_OVERLOADED, Labels::RETRYABLE]
         .into_iter()
         .filter(|label| label.names().all(|name| error.has_label(name)))

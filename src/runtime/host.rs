@@ -13,7 +13,7 @@ use super::establish::Establish;
 use super::fork;
 use super::publisher::{Publisher, Subscribers};
 use super::recovery;
-use crate::error::{ClearError, ConnectionError, Labels};
+use crate::error::{ClearError, ConnectionError};
 use crate::event::PoolEvent;
 use crate::pool::{Clear, Core, Fit, Host, Unfinished};
 
@@ -165,11 +165,11 @@ impl Failure<'_> {
     }
 
     /// Whether the specifications want the pool cleared because of this error: not if the server may be overloaded
-    /// (`SystemOverloadedError`), nor in load-balanced mode before the end of the handshake.
+    /// (`SystemOverloadedError`), nor if it says that it is not the primary or is recovering without shutting down, nor in
+    /// load-balanced mode before the handshake has told the service.
     #[must_use]
     pub fn clears_pool(&self) -> bool {
-        !self.error.labels().contains(Labels::SYSTEM_OVERLOADED)
-            && (self.service.is_some() || !self.pool.is_load_balanced())
+        self.error.clears_pool() && (self.service.is_some() || !self.pool.is_load_balanced())
     }
 
     /// Clears the pool, or in load-balanced mode the connection's service, because of this error; unless that has

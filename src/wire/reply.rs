@@ -38,6 +38,13 @@ impl CommandError {
         StateChange::of(self.code, &self.message).or_else(|| write_concern_state_change(&self.reply))
     }
 
+    /// Whether the code is one of those that the retryable writes specification lists: the operation may be tried again if
+    /// nothing of it was executed, or if it may be executed twice.
+    #[must_use]
+    pub fn has_retryable_code(&self) -> bool {
+        matches!(self.code, 6 | 7 | 89 | 91 | 189 | 262 | 9001 | 10107 | 11600 | 11602 | 13435 | 13436)
+    }
+
     /// Reads what there is of an error. A field of the wrong type counts as missing: that the command failed matters
     /// more than how well the server says so.
     fn read(reply: &RawDocument) -> Self {

@@ -3,14 +3,13 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 
 use thiserror::Error;
 
 use crate::endpoint::channel::ExchangeError;
 use crate::endpoint::deadline::ConnectTimeout;
 use crate::endpoint::handshake;
-use crate::error::{EstablishError, Labels, Stage};
+use crate::error::{EstablishError, Stage};
 use crate::options::Mechanism;
 use crate::wire::auth::scram::ScramError;
 use crate::wire::{CommandError, WireError};
@@ -44,11 +43,16 @@ impl AuthenticationFailed {
 
     /// The error of a connection's establishment.
     ///
-    /// The pool adds no label to what happens after hello (CMAP, "Backpressure-enabled"): a wrong password is to clear
-    /// the pool, and so is a network that fails here. What the server's own error says is kept.
+    /// The pool adds no label to what happens after hello (CMAP, "Backpressure-enabled"): a wrong password clears the
+    /// pool, and so does a network that fails here. What the server's own error says is kept.
     pub(in crate::endpoint) fn into_establish_error(self) -> EstablishError {
-        let labels = self.command_error().map_or(Labels::NONE, handshake::labels_of);
-        EstablishError { stage: Stage::Authenticate, labels, source: Arc::new(self) }
+        let refused = self.command_error().cloned();
+        let is_of_network = matches!(self.cause, AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_));
+        match refused {
+            Some(error) => handshake::judged_by(&error, EstablishError::unlabelled(Stage::Authenticate, self)),
+            None if is_of_network => EstablishError::network(Stage::Authenticate, self),
+            None => EstablishError::unlabelled(Stage::Authenticate, self),
+        }
     }
 }
 

@@ -125,12 +125,12 @@ async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Sock
 async fn resolve(name: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, EstablishError> {
     let addresses: Vec<_> = match deadline.bound(lookup_host((name, port))).await {
         Ok(Ok(addresses)) => addresses.collect(),
-        Ok(Err(error)) => return Err(EstablishError::unlabelled(Stage::Resolve, error)),
-        Err(timeout) => return Err(EstablishError::unlabelled(Stage::Resolve, timeout)),
+        Ok(Err(error)) => return Err(EstablishError::network(Stage::Resolve, error)),
+        Err(timeout) => return Err(EstablishError::network(Stage::Resolve, timeout)),
     };
     if addresses.is_empty() {
         let error = io::Error::new(io::ErrorKind::NotFound, format!("the name {name} has no address"));
-        return Err(EstablishError::unlabelled(Stage::Resolve, error));
+        return Err(EstablishError::network(Stage::Resolve, error));
     }
     Ok(addresses)
 }

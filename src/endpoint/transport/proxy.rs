@@ -21,15 +21,15 @@ pub(super) async fn connect(
     port: u16,
     deadline: Deadline,
 ) -> Result<Socket, EstablishError> {
-    let failed = |source: Cause| {
+    let failed = |source: Cause, retryable| {
         let proxy = format!("{}:{}", proxy.host, proxy.port);
-        EstablishError::unlabelled(Stage::Proxy, ProxyFailed { proxy, source })
+        EstablishError { retryable, ..EstablishError::unlabelled(Stage::Proxy, ProxyFailed { proxy, source }) }
     };
     let reached = async {
         let addresses = resolve(&proxy.host, proxy.port, deadline).await?;
         connect_tcp(addresses, deadline).await
     };
-    let socket = reached.await.map_err(|error| failed(error.source))?;
+    let socket = reached.await.map_err(|error| failed(error.source, error.retryable))?;
     let handshake = async {
         match &proxy.login {
             None => Socks5Stream::connect_with_socket(socket, (name, port)).await,
@@ -41,9 +41,27 @@ pub(super) async fn connect(
     };
     match deadline.bound(handshake).await {
         Ok(Ok(stream)) => Ok(stream.into_inner()),
-        Ok(Err(error)) => Err(failed(Arc::new(error))),
-        Err(timeout) => Err(failed(Arc::new(timeout))),
+        Ok(Err(error)) => {
+            let retryable = is_of_network(&error);
+            Err(failed(Arc::new(error), retryable))
+        }
+        Err(timeout) => Err(failed(Arc::new(timeout), true)),
     }
+}
+
+/// Whether it is the network that failed, on this side of the proxy or on the other, and not the proxy that refuses.
+fn is_of_network(error: &tokio_socks::Error) -> bool {
+    use tokio_socks::Error as Socks;
+    matches!(
+        error,
+        Socks::Io(_)
+            | Socks::ProxyServerUnreachable
+            | Socks::GeneralSocksServerFailure
+            | Socks::NetworkUnreachable
+            | Socks::HostUnreachable
+            | Socks::ConnectionRefused
+            | Socks::TtlExpired
+    )
 }
 
 /// The proxy could not be reached, or did not connect to the server.

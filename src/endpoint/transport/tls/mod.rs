@@ -104,7 +104,7 @@ impl Tls {
         match deadline.bound(self.verifier.load()).await {
             Ok(loaded) => loaded.map_err(|error| EstablishError::unlabelled(Stage::Tls, error))?,
             // It is this machine that was slow, so nothing is known of the server.
-            Err(timeout) => return Err(EstablishError::unlabelled(Stage::Tls, timeout)),
+            Err(timeout) => return Err(EstablishError::network(Stage::Tls, timeout)),
         }
         let handshake = TlsConnector::from(Arc::clone(&self.config)).connect(identity.clone(), socket);
         match deadline.bound(handshake).await {

@@ -1,0 +1,116 @@
+//! What an error of the handshake means for the operation that wanted the connection, and for the pool.
+
+use std::sync::{Arc, Mutex};
+
+use wharf::{CheckOutError, Credential, Mechanism, OperationError, Pool};
+use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
+
+use super::*;
+
+/// What a check-out ended with, and what the failure sink was told about the pool.
+struct Failed {
+    error: CheckOutError,
+    clears_pool: bool,
+}
+
+/// Has a server give this answer to the first command of that name, and checks out.
+async fn check_out(command: &'static str, answer: Answer) -> Failed {
+    let script = move || -> Script {
+        let answer = answer.clone();
+        Box::new(move |received| match &*name(received) {
+            received if received == command => answer.clone(),
+            _ => Answer::Reply(doc! { "ok": 1, "maxWireVersion": 21, "minWireVersion": 0 }),
+        })
+    };
+    let server = ScriptedServer::start(script).await.unwrap();
+    let credential = Credential::new("app", "secret").mechanism(Mechanism::ScramSha256);
+    let options = Options::new([&*server.address()]).unwrap().credential(credential);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let sink = told.clone();
+    let pool: Pool<Endpoint> = options
+        .connect_timeout(Duration::from_millis(200))
+        .endpoint()
+        .unwrap()
+        .pool()
+        .on_failure(move |failure| sink.lock().unwrap().push(failure.clears_pool()))
+        .build()
+        .unwrap();
+    pool.ready();
+    let error = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap_err();
+    let told = std::mem::take(&mut *told.lock().unwrap());
+    let [clears_pool] = told[..] else { panic!("the sink is told once: {told:?}") };
+    Failed { error, clears_pool }
+}
+
+fn refusal(code: i32) -> Answer {
+    Answer::Reply(doc! { "ok": 0, "code": code, "errmsg": "refused" })
+}
+
+#[tokio::test]
+async fn network_errors_of_the_handshake_are_retryable() {
+    for (command, clears_pool) in [("isMaster", false), ("saslStart", true)] {
+        for answer in [Answer::Close, Answer::Hang, Answer::Cut(doc! { "ok": 1 }, 20)] {
+            let failed = check_out(command, answer.clone()).await;
+            let CheckOutError::Connection(error) = &failed.error else { panic!("another error: {}", failed.error) };
+            // Only up to the end of hello may the server be overloaded.
+            assert_eq!(error.labels(), if clears_pool { Labels::NONE } else { OVERLOADED }, "{error}");
+            assert_eq!(
+                (failed.error.is_retryable(), failed.clears_pool),
+                (true, clears_pool),
+                "{command} {answer:?}: {error}"
+            );
+            assert!(failed.error.is_retryable() && OperationError::from(failed.error).is_retryable());
+        }
+    }
+}
+
+#[tokio::test]
+async fn refusals_of_the_handshake_are_retryable_and_clear_the_pool_by_their_code() {
+    let cases = [
+        // The credential is wrong, and any error that no specification names.
+        (18, false, true),
+        (8000, false, true),
+        // The server shuts down.
+        (91, true, true),
+        (11600, true, true),
+        // It is recovering, or not the primary.
+        (189, true, false),
+        (11602, true, false),
+        (13436, true, false),
+        (10107, true, false),
+        (13435, true, false),
+        // So old that no specification retries it.
+        (10058, false, false),
+        // It has lost another server.
+        (6, true, true),
+        (7, true, true),
+        (89, true, true),
+        (9001, true, true),
+        (262, true, true),
+    ];
+    for command in ["isMaster", "saslStart"] {
+        for (code, retryable, clears_pool) in cases {
+            let failed = check_out(command, refusal(code)).await;
+            assert_eq!(
+                (failed.error.is_retryable(), failed.clears_pool),
+                (retryable, clears_pool),
+                "{command} {code}: {}",
+                failed.error
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn unresolved_name_is_retryable_and_a_broken_protocol_is_not() {
+    let options = Options::new(["nowhere.invalid"]).unwrap();
+    let pool = options.endpoint().unwrap().pool().build().unwrap();
+    pool.ready();
+    let error = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap_err();
+    let CheckOutError::Connection(connection) = &error else { panic!("another error: {error}") };
+    assert_eq!((connection.stage(), connection.labels()), (Stage::Resolve, Labels::NONE), "{error}");
+    assert!(error.is_retryable());
+
+    let failed = check_out("isMaster", Answer::Reply(doc! { "ok": 1, "maxWireVersion": "many" })).await;
+    assert!(!failed.error.is_retryable() && failed.clears_pool, "{}", failed.error);
+}
