@@ -5,13 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the first layer to the last. A module may use its own layer's and those before it.
-const LAYERS: [&[&str]; 6] = [
+const LAYERS: [&[&str]; 8] = [
     &["boxed", "sync", "error", "event", "options"],
     &["pool"],
     &["runtime"],
     &["telemetry"],
     &["wire"],
     &["endpoint"],
+    &["topology"],
+    &["selection"],
 ];
 
 fn layer_of(module: &str) -> usize {

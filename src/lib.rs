@@ -52,9 +52,13 @@ pub mod options;
 pub mod pool;
 #[cfg(not(loom))]
 pub mod runtime;
+#[cfg(not(loom))]
+pub mod selection;
 mod sync;
 #[cfg(not(loom))]
 pub mod telemetry;
+#[cfg(not(loom))]
+pub mod topology;
 #[cfg(not(loom))]
 pub mod wire;
 

@@ -75,7 +75,7 @@ impl ReadPreference {
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), InvalidOption> {
+    pub(crate) fn check(&self) -> Result<(), InvalidOption> {
         match self.max_staleness {
             Some(limit) if limit < SMALLEST_MAX_STALENESS => Err(InvalidOption::new(
                 "maxStalenessSeconds",
@@ -86,7 +86,7 @@ impl ReadPreference {
         }
     }
 
-    pub(super) fn check_together(&self) -> Result<(), InvalidOption> {
+    pub(crate) fn check_together(&self) -> Result<(), InvalidOption> {
         if self.mode != ReadPreferenceMode::Primary {
             return Ok(());
         }

@@ -218,15 +218,7 @@ impl HelloReply {
     ///
     /// [`IncompatibleServer`], with the specification's message.
     pub fn check_compatible(&self, address: &str) -> Result<(), IncompatibleServer> {
-        if self.min_wire_version > MAX_WIRE_VERSION {
-            let (address, version) = (address.to_owned(), self.min_wire_version);
-            return Err(IncompatibleServer::TooNew { address, version });
-        }
-        if self.max_wire_version < MIN_WIRE_VERSION {
-            let (address, version) = (address.to_owned(), self.max_wire_version);
-            return Err(IncompatibleServer::TooOld { address, version });
-        }
-        Ok(())
+        check_wire_versions(self.min_wire_version, self.max_wire_version, address)
     }
 
     /// The service behind the load balancer.
@@ -281,6 +273,18 @@ impl fmt::Debug for Shown<'_> {
         let elements = self.0.into_iter().flatten().map(|(name, value)| (name.as_str(), value));
         f.debug_map().entries(elements.filter(|(name, _)| *name != SPECULATIVE_AUTHENTICATE)).finish()
     }
+}
+
+/// Refuses a range of wire versions that has none in common with wharf's.
+pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Result<(), IncompatibleServer> {
+    let address = || address.to_owned();
+    if least > MAX_WIRE_VERSION {
+        return Err(IncompatibleServer::TooNew { address: address(), version: least });
+    }
+    if most < MIN_WIRE_VERSION {
+        return Err(IncompatibleServer::TooOld { address: address(), version: most });
+    }
+    Ok(())
 }
 
 /// The strings of an array; what else is in it does not count. `None` if there is no array.

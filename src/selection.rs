@@ -1,0 +1,200 @@
+//! Which server an operation goes to: pure functions over topology descriptions (Server Selection specification).
+//!
+//! Selection has three steps. [`suitable`] finds the servers that can serve an operation, [`in_window`] keeps the near
+//! ones, and [`choose`] takes the less busy one of two. This layer does no I/O, reads no clock and draws no random numbers:
+//! whatever changes from call to call is an argument. A client waits for the topology to change where no server is
+//! suitable.
+
+use std::time::Duration;
+
+use crate::options::{InvalidOption, ReadPreference, ReadPreferenceMode, ServerAddress};
+use crate::topology::{ServerDescription, ServerType, TopologyDescription, TopologyType};
+
+/// How often an idle primary writes, so that its secondaries' dates move (`idleWritePeriodMS`).
+const IDLE_WRITE_PERIOD: Duration = Duration::from_secs(10);
+
+/// What a server is selected for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose<'a> {
+    /// An operation that writes.
+    Write,
+    /// An operation that reads, from where the read preference allows.
+    Read(&'a ReadPreference),
+}
+
+/// Finds the servers that can serve an operation, in the topology's order.
+///
+/// Servers at the `deprioritized` addresses count only if no other server is suitable. `heartbeat_frequency` is how often
+/// the servers are checked, which bounds how precisely their staleness is known.
+///
+/// # Errors
+///
+/// [`InvalidOption`] if the read preference's `maxStalenessSeconds` cannot be kept in a replica set that is checked this
+/// often.
+pub fn suitable<'t>(
+    topology: &'t TopologyDescription,
+    purpose: Purpose<'_>,
+    deprioritized: &[ServerAddress],
+    heartbeat_frequency: Duration,
+) -> Result<Vec<&'t ServerDescription>, InvalidOption> {
+    if let Purpose::Read(preference) = purpose {
+        check_preference(topology, preference, heartbeat_frequency)?;
+    }
+    let find = |candidates: Vec<&'t ServerDescription>| match topology.topology_type() {
+        TopologyType::Unknown => Vec::new(),
+        TopologyType::Single | TopologyType::LoadBalanced | TopologyType::Sharded => {
+            only(candidates, |server| !matches!(server.server_type, ServerType::Unknown | ServerType::PossiblePrimary))
+        }
+        TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary => match purpose {
+            Purpose::Write => only(candidates, is_primary),
+            Purpose::Read(preference) => Members { topology, candidates, preference, heartbeat_frequency }.readable(),
+        },
+    };
+    let preferred = topology.servers().filter(|server| !deprioritized.contains(&server.address)).collect();
+    let found = find(preferred);
+    Ok(if found.is_empty() && !deprioritized.is_empty() { find(topology.servers().collect()) } else { found })
+}
+
+/// Keeps the servers within the latency window: those whose average round-trip time is at most `local_threshold`
+/// (`localThresholdMS`) above the least one.
+///
+/// A server without a round-trip time counts as near only if no server has one, as in a load-balanced topology.
+#[must_use]
+pub fn in_window<'t>(suitable: &[&'t ServerDescription], local_threshold: Duration) -> Vec<&'t ServerDescription> {
+    let Some(least) = suitable.iter().filter_map(|server| server.average_round_trip_time).min() else {
+        return suitable.to_vec();
+    };
+    let most = least.saturating_add(local_threshold);
+    only(suitable.to_vec(), |server| server.average_round_trip_time.is_some_and(|time| time <= most))
+}
+
+/// Chooses the less busy one of two servers at random. `None` if there is no candidate.
+///
+/// `random` is a random number, of which both choices are made. `operation_count` tells how many operations a server is
+/// executing for this client.
+#[must_use]
+pub fn choose<'t>(
+    candidates: &[&'t ServerDescription],
+    random: u64,
+    operation_count: impl Fn(&ServerDescription) -> u64,
+) -> Option<&'t ServerDescription> {
+    // Half of the bits each. A range is scaled instead of taken modulo, which spreads what is left over evenly.
+    let below = |bits: u64, most: usize| ((bits * most as u64) >> 32) as usize;
+    let first = *candidates.get(below(random >> 32, candidates.len()))?;
+    let others = candidates.len() - 1;
+    if others == 0 {
+        return Some(first);
+    }
+    let first_place = below(random >> 32, candidates.len());
+    let place = below(random & u64::from(u32::MAX), others);
+    // Skips the place of the first.
+    let second = candidates[if place < first_place { place } else { place + 1 }];
+    Some(if operation_count(second) < operation_count(first) { second } else { first })
+}
+
+/// Refuses a read preference that contradicts itself, or whose `maxStalenessSeconds` is shorter than what can be told of a
+/// replica set.
+fn check_preference(
+    topology: &TopologyDescription,
+    preference: &ReadPreference,
+    heartbeat_frequency: Duration,
+) -> Result<(), InvalidOption> {
+    preference.check_together()?;
+    if !matches!(topology.topology_type(), TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary) {
+        return Ok(());
+    }
+    preference.check()?;
+    match preference.max_staleness {
+        Some(limit) if limit < heartbeat_frequency.saturating_add(IDLE_WRITE_PERIOD) => Err(InvalidOption::new(
+            "maxStalenessSeconds",
+            limit.as_secs().to_string(),
+            "at least 90, and at least heartbeatFrequencyMS and 10 seconds together",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn only(servers: Vec<&ServerDescription>, is_wanted: impl Fn(&ServerDescription) -> bool) -> Vec<&ServerDescription> {
+    servers.into_iter().filter(|server| is_wanted(server)).collect()
+}
+
+fn is_primary(server: &ServerDescription) -> bool {
+    server.server_type == ServerType::RsPrimary
+}
+
+fn is_secondary(server: &ServerDescription) -> bool {
+    server.server_type == ServerType::RsSecondary
+}
+
+/// The members of a replica set that may be read from.
+struct Members<'t, 'p> {
+    topology: &'t TopologyDescription,
+    candidates: Vec<&'t ServerDescription>,
+    preference: &'p ReadPreference,
+    heartbeat_frequency: Duration,
+}
+
+impl<'t> Members<'t, '_> {
+    fn readable(&self) -> Vec<&'t ServerDescription> {
+        let primary = || only(self.candidates.clone(), is_primary);
+        let secondaries = || self.eligible(only(self.candidates.clone(), is_secondary));
+        let first_of = |first: Vec<_>, second: &dyn Fn() -> Vec<_>| if first.is_empty() { second() } else { first };
+        match self.preference.mode {
+            ReadPreferenceMode::Primary => primary(),
+            ReadPreferenceMode::PrimaryPreferred => first_of(primary(), &secondaries),
+            ReadPreferenceMode::Secondary => secondaries(),
+            ReadPreferenceMode::SecondaryPreferred => first_of(secondaries(), &primary),
+            ReadPreferenceMode::Nearest => {
+                self.eligible(only(self.candidates.clone(), |server| is_primary(server) || is_secondary(server)))
+            }
+        }
+    }
+
+    /// The members that are not too stale, and of these the ones that have the first set of tags that any of them has.
+    fn eligible(&self, members: Vec<&'t ServerDescription>) -> Vec<&'t ServerDescription> {
+        let fresh = match self.preference.max_staleness {
+            None => members,
+            Some(limit) => only(members, |server| self.is_fresh(server, limit)),
+        };
+        if self.preference.tag_sets.is_empty() {
+            return fresh;
+        }
+        let of_set = |tags: &std::collections::BTreeMap<String, String>| {
+            only(fresh.clone(), |server| tags.iter().all(|(name, value)| server.tags.get(name) == Some(value)))
+        };
+        self.preference.tag_sets.iter().map(of_set).find(|matching| !matching.is_empty()).unwrap_or_default()
+    }
+
+    /// Whether a member lags at most `limit` behind (Max Staleness, "Client"). One whose lag cannot be told does not count.
+    fn is_fresh(&self, server: &ServerDescription, limit: Duration) -> bool {
+        if !is_secondary(server) {
+            return true;
+        }
+        self.lag(server)
+            .is_some_and(|milliseconds| milliseconds.saturating_add(millis(self.heartbeat_frequency)) <= millis(limit))
+    }
+
+    /// How far a secondary lags behind the primary, or behind the secondary that wrote last, in milliseconds.
+    fn lag(&self, secondary: &ServerDescription) -> Option<i64> {
+        let written = |server: &ServerDescription| server.last_write_date.map(bson::DateTime::timestamp_millis);
+        let own = written(secondary)?;
+        match self.topology.primary() {
+            Some(primary) => {
+                let (ours, theirs) = (secondary.last_update_time?, primary.last_update_time?);
+                let later = match ours.checked_duration_since(theirs) {
+                    Some(later) => millis(later),
+                    None => -millis(theirs.duration_since(ours)),
+                };
+                Some(written(primary)?.saturating_sub(own).saturating_add(later))
+            }
+            None => {
+                let latest = self.topology.servers().filter(|server| is_secondary(server)).filter_map(written).max()?;
+                Some(latest.saturating_sub(own))
+            }
+        }
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,293 @@
+//! All servers of a deployment.
+
+use std::sync::Arc;
+
+use bson::oid::ObjectId;
+use thiserror::Error;
+
+use super::server::{ServerDescription, ServerType};
+use crate::options::{Options, ServerAddress};
+use crate::wire::hello::IncompatibleServer;
+
+/// The kind of a deployment (SDAM, "TopologyType").
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum TopologyType {
+    /// One server, of any kind, that the client connects to directly.
+    Single,
+    /// A replica set whose primary is not known.
+    ReplicaSetNoPrimary,
+    /// A replica set whose primary is known.
+    ReplicaSetWithPrimary,
+    /// A sharded cluster.
+    Sharded,
+    /// Services behind a load balancer.
+    LoadBalanced,
+    /// Nothing is known yet.
+    #[default]
+    Unknown,
+}
+
+impl TopologyType {
+    /// The specification's name of the type.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Single => "Single",
+            Self::ReplicaSetNoPrimary => "ReplicaSetNoPrimary",
+            Self::ReplicaSetWithPrimary => "ReplicaSetWithPrimary",
+            Self::Sharded => "Sharded",
+            Self::LoadBalanced => "LoadBalanced",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// A deployment, as the last checks of its servers show it (SDAM, "TopologyDescription"). Never changed, only replaced:
+/// see [`after_check`](Self::after_check) and [`after_error`](Self::after_error).
+#[derive(Debug, Clone)]
+pub struct TopologyDescription {
+    topology_type: TopologyType,
+    set_name: Option<String>,
+    max_election_id: Option<ObjectId>,
+    max_set_version: Option<i64>,
+    /// In the order in which the client learned of them: the seeds first.
+    servers: Vec<Arc<ServerDescription>>,
+    incompatibility: Option<IncompatibleServer>,
+    logical_session_timeout_minutes: Option<i64>,
+    has_one_seed: bool,
+}
+
+/// Seeds and options that contradict each other (SDAM, "Allowed configuration combinations").
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum InvalidTopology {
+    /// There is no seed.
+    #[error("a topology needs at least one seed")]
+    NoSeeds,
+    /// The topology is for one server, and there are more seeds.
+    #[error("a topology of type {} has exactly one seed, got {seeds}", topology_type.name())]
+    TooManySeeds {
+        /// The type of the topology.
+        topology_type: TopologyType,
+        /// The number of seeds.
+        seeds: usize,
+    },
+    /// A replica set's name goes with a replica set, or with a direct connection to one member.
+    #[error("a topology of type {} has no replica set name, got {set_name:?}", topology_type.name())]
+    SetName {
+        /// The type of the topology.
+        topology_type: TopologyType,
+        /// The name.
+        set_name: String,
+    },
+}
+
+impl TopologyDescription {
+    /// Describes a deployment before its first check. Duplicate seeds count once.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTopology`] if type, name and number of seeds contradict each other.
+    pub fn new(
+        topology_type: TopologyType,
+        set_name: Option<String>,
+        seeds: impl IntoIterator<Item = ServerAddress>,
+    ) -> Result<Self, InvalidTopology> {
+        let mut servers: Vec<Arc<ServerDescription>> = Vec::new();
+        for address in seeds {
+            if servers.iter().all(|server| server.address != address) {
+                servers.push(Arc::new(match topology_type {
+                    TopologyType::LoadBalanced => ServerDescription::load_balancer(address),
+                    _ => ServerDescription::unknown(address),
+                }));
+            }
+        }
+        let is_for_one = matches!(topology_type, TopologyType::Single | TopologyType::LoadBalanced);
+        match servers.len() {
+            0 => return Err(InvalidTopology::NoSeeds),
+            seeds if seeds > 1 && is_for_one => return Err(InvalidTopology::TooManySeeds { topology_type, seeds }),
+            _ => {}
+        }
+        let may_have_a_name = matches!(
+            topology_type,
+            TopologyType::Single | TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary
+        );
+        match set_name {
+            Some(set_name) if !may_have_a_name => Err(InvalidTopology::SetName { topology_type, set_name }),
+            set_name => Ok(Self {
+                topology_type,
+                set_name,
+                max_election_id: None,
+                max_set_version: None,
+                has_one_seed: servers.len() == 1,
+                servers,
+                incompatibility: None,
+                logical_session_timeout_minutes: None,
+            }),
+        }
+    }
+
+    /// Describes the deployment of a connection string before its first check (SDAM, "Initial TopologyType").
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTopology`] if the options contradict each other, or if their SRV name is not
+    /// [resolved](Options::resolve).
+    pub fn of_options(options: &Options) -> Result<Self, InvalidTopology> {
+        let topology_type = if options.is_load_balanced() {
+            TopologyType::LoadBalanced
+        } else if options.direct_connection == Some(true) {
+            TopologyType::Single
+        } else if options.replica_set.is_some() {
+            TopologyType::ReplicaSetNoPrimary
+        } else {
+            TopologyType::Unknown
+        };
+        Self::new(topology_type, options.replica_set.clone(), options.hosts.iter().cloned())
+    }
+
+    /// Describes a deployment whose servers are known already, as a test of selection has them.
+    #[must_use]
+    pub fn of_servers(topology_type: TopologyType, servers: impl IntoIterator<Item = ServerDescription>) -> Self {
+        let servers: Vec<_> = servers.into_iter().map(Arc::new).collect();
+        let mut topology = Self {
+            topology_type,
+            set_name: servers.iter().find_map(|server| server.set_name.clone()),
+            max_election_id: None,
+            max_set_version: None,
+            has_one_seed: servers.len() == 1,
+            servers,
+            incompatibility: None,
+            logical_session_timeout_minutes: None,
+        };
+        topology.conclude();
+        topology
+    }
+
+    /// The kind of deployment.
+    #[must_use]
+    pub fn topology_type(&self) -> TopologyType {
+        self.topology_type
+    }
+
+    /// The name of the replica set, if it is known.
+    #[must_use]
+    pub fn set_name(&self) -> Option<&str> {
+        self.set_name.as_deref()
+    }
+
+    /// The largest `electionId` that a primary has reported, in the comparison with the `setVersion`.
+    #[must_use]
+    pub fn max_election_id(&self) -> Option<ObjectId> {
+        self.max_election_id
+    }
+
+    /// The largest `setVersion` that a primary has reported. It may become smaller with a later election.
+    #[must_use]
+    pub fn max_set_version(&self) -> Option<i64> {
+        self.max_set_version
+    }
+
+    /// `logicalSessionTimeoutMinutes`: the smallest of all data-bearing servers; `None` if any has none.
+    #[must_use]
+    pub fn logical_session_timeout_minutes(&self) -> Option<i64> {
+        self.logical_session_timeout_minutes
+    }
+
+    /// Why wharf cannot work with the deployment: the first server without a wire version in common.
+    #[must_use]
+    pub fn incompatibility(&self) -> Option<&IncompatibleServer> {
+        self.incompatibility.as_ref()
+    }
+
+    /// The servers, in the order in which the client learned of them.
+    pub fn servers(&self) -> impl Iterator<Item = &ServerDescription> {
+        self.servers.iter().map(Arc::as_ref)
+    }
+
+    /// The server at an address, if it belongs to the topology.
+    #[must_use]
+    pub fn server(&self, address: &ServerAddress) -> Option<&ServerDescription> {
+        self.servers().find(|server| server.address == *address)
+    }
+
+    /// The primary of a replica set, if it is known.
+    #[must_use]
+    pub fn primary(&self) -> Option<&ServerDescription> {
+        self.servers().find(|server| server.server_type == ServerType::RsPrimary)
+    }
+
+    pub(super) fn has_one_seed(&self) -> bool {
+        self.has_one_seed
+    }
+
+    pub(super) fn set_type(&mut self, topology_type: TopologyType) {
+        self.topology_type = topology_type;
+    }
+
+    pub(super) fn set_set_name(&mut self, set_name: Option<String>) {
+        self.set_name = set_name;
+    }
+
+    /// Replaces a server's description, or adds the server.
+    pub(super) fn put(&mut self, server: Arc<ServerDescription>) {
+        match self.servers.iter_mut().find(|present| present.address == server.address) {
+            Some(present) => *present = server,
+            None => self.servers.push(server),
+        }
+    }
+
+    pub(super) fn take_out(&mut self, address: &ServerAddress) {
+        self.servers.retain(|server| server.address != *address);
+    }
+
+    /// Notes a primary's election, unless a newer primary is known.
+    ///
+    /// # Errors
+    ///
+    /// The text for the stale primary's description.
+    pub(super) fn note_election(&mut self, primary: &ServerDescription, election_first: bool) -> Result<(), String> {
+        let (election, version) = (primary.election_id, primary.set_version);
+        let (max_election, max_version) = (self.max_election_id, self.max_set_version);
+        // `None` is less than every value, as the specification has it.
+        let is_stale = if election_first {
+            (election, version) < (max_election, max_version)
+        } else {
+            let all_known = election.is_some() && version.is_some() && max_election.is_some() && max_version.is_some();
+            all_known && (version, election) < (max_version, max_election)
+        };
+        if is_stale {
+            let tuple = |election: Option<ObjectId>, version: Option<i64>| {
+                let election = election.map_or_else(|| "null".to_owned(), |id| id.to_hex());
+                let version = version.map_or_else(|| "null".to_owned(), |version| version.to_string());
+                format!("(electionId {election}, setVersion {version})")
+            };
+            return Err(format!(
+                "primary marked stale due to electionId/setVersion mismatch, {} is stale compared to {}",
+                tuple(election, version),
+                tuple(max_election, max_version)
+            ));
+        }
+        if election_first {
+            (self.max_election_id, self.max_set_version) = (election, version);
+        } else {
+            if election.is_some() && version.is_some() {
+                self.max_election_id = election;
+            }
+            self.max_set_version = max_version.max(version);
+        }
+        Ok(())
+    }
+
+    /// Derives what depends on all servers together.
+    pub(super) fn conclude(&mut self) {
+        let incompatibility = self.servers().find_map(|server| server.check_compatible().err());
+        let timeouts = || {
+            let data_bearing = self.servers().filter(|server| server.server_type.is_data_bearing());
+            data_bearing.map(|server| server.logical_session_timeout_minutes)
+        };
+        // `None` is less than every timeout, so one server without sessions is enough.
+        let timeout = timeouts().min().flatten();
+        (self.incompatibility, self.logical_session_timeout_minutes) = (incompatibility, timeout);
+    }
+}

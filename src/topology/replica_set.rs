@@ -1,0 +1,124 @@
+//! How a replica set's members change the topology (SDAM, "Actions").
+
+use super::description::TopologyType;
+use super::server::{ServerDescription, ServerType};
+use super::transition::{Effect, Step};
+use crate::options::ServerAddress;
+
+/// From this wire version on (MongoDB 6.0), `electionId` comes before `setVersion` in the comparison of primaries.
+const ELECTION_FIRST: i32 = 17;
+
+impl Step {
+    /// A server's new description in a topology of type `ReplicaSetNoPrimary`.
+    pub(super) fn without_primary(&mut self, server: &ServerDescription) {
+        match server.server_type {
+            ServerType::Standalone | ServerType::Mongos | ServerType::LoadBalancer => self.remove(&server.address),
+            ServerType::RsPrimary => self.update_from_primary(server),
+            ServerType::RsSecondary | ServerType::RsArbiter | ServerType::RsOther => {
+                self.update_without_primary(server)
+            }
+            ServerType::RsGhost | ServerType::Unknown | ServerType::PossiblePrimary => {}
+        }
+    }
+
+    /// A server's new description in a topology of type `ReplicaSetWithPrimary`.
+    pub(super) fn with_primary(&mut self, server: &ServerDescription) {
+        match server.server_type {
+            ServerType::Standalone | ServerType::Mongos | ServerType::LoadBalancer => {
+                self.remove(&server.address);
+                self.check_if_has_primary();
+            }
+            ServerType::RsPrimary => self.update_from_primary(server),
+            ServerType::RsSecondary | ServerType::RsArbiter | ServerType::RsOther => self.update_with_primary(server),
+            ServerType::RsGhost | ServerType::Unknown | ServerType::PossiblePrimary => self.check_if_has_primary(),
+        }
+    }
+
+    /// `updateRSWithoutPrimary`.
+    pub(super) fn update_without_primary(&mut self, server: &ServerDescription) {
+        if !self.joins_the_set(server) {
+            return self.remove(&server.address);
+        }
+        server.members.iter().for_each(|member| self.add(member));
+        self.expect_primary(server);
+        if goes_by_another_name(server) {
+            self.remove(&server.address);
+        }
+    }
+
+    /// `updateRSWithPrimaryFromMember`.
+    fn update_with_primary(&mut self, server: &ServerDescription) {
+        if !self.joins_the_set(server) || goes_by_another_name(server) {
+            self.remove(&server.address);
+            return self.check_if_has_primary();
+        }
+        self.check_if_has_primary();
+        if self.topology.topology_type() == TopologyType::ReplicaSetNoPrimary {
+            self.expect_primary(server);
+        }
+    }
+
+    /// `updateRSFromPrimary`.
+    pub(super) fn update_from_primary(&mut self, server: &ServerDescription) {
+        if !self.joins_the_set(server) {
+            self.remove(&server.address);
+            return self.check_if_has_primary();
+        }
+        if let Err(error) = self.topology.note_election(server, server.max_wire_version >= ELECTION_FIRST) {
+            self.mark_unknown(&server.address, error);
+            return self.check_if_has_primary();
+        }
+        let is_other_primary =
+            |other: &ServerDescription| other.address != server.address && other.server_type == ServerType::RsPrimary;
+        let deposed: Vec<ServerAddress> = self
+            .topology
+            .servers()
+            .filter(|other| is_other_primary(other))
+            .map(|other| other.address.clone())
+            .collect();
+        for address in deposed {
+            self.mark_unknown(&address, "primary marked stale due to discovery of newer primary".to_owned());
+            self.effects.push(Effect::Check(address));
+        }
+        server.members.iter().for_each(|member| self.add(member));
+        let gone: Vec<ServerAddress> = self
+            .topology
+            .servers()
+            .map(|other| &other.address)
+            .filter(|address| !server.members.contains(address))
+            .cloned()
+            .collect();
+        gone.iter().for_each(|address| self.remove(address));
+        self.check_if_has_primary();
+    }
+
+    /// `checkIfHasPrimary`.
+    fn check_if_has_primary(&mut self) {
+        let has_primary = self.topology.servers().any(|server| server.server_type == ServerType::RsPrimary);
+        let topology_type =
+            if has_primary { TopologyType::ReplicaSetWithPrimary } else { TopologyType::ReplicaSetNoPrimary };
+        self.topology.set_type(topology_type);
+    }
+
+    /// Whether the server belongs to the replica set, which takes the server's name if it has none yet.
+    fn joins_the_set(&mut self, server: &ServerDescription) -> bool {
+        if self.topology.set_name().is_none() {
+            self.topology.set_set_name(server.set_name.clone());
+        }
+        self.topology.set_name() == server.set_name.as_deref()
+    }
+
+    /// Notes the server that a member takes for the primary, if nothing is known about it.
+    fn expect_primary(&mut self, server: &ServerDescription) {
+        let Some(expected) = server.primary.as_ref().and_then(|primary| self.topology.server(primary)) else { return };
+        if expected.server_type == ServerType::Unknown {
+            let possible = ServerDescription { server_type: ServerType::PossiblePrimary, ..expected.clone() };
+            self.put(possible);
+        }
+    }
+}
+
+/// Whether the replica set knows the server by another address than the client.
+fn goes_by_another_name(server: &ServerDescription) -> bool {
+    server.me.as_ref().is_some_and(|me| *me != server.address)
+}

@@ -1,0 +1,79 @@
+//! The round-trip times of one server's checks.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The average and the minimum round-trip time of one server (Server Selection, "Calculation of Average Round Trip
+/// Times"; Server Monitoring, "Measuring RTT").
+///
+/// A server that becomes unknown starts anew with [`RoundTrips::default`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RoundTrips {
+    average: Option<Duration>,
+    /// The latest samples, the oldest first.
+    recent: VecDeque<Duration>,
+}
+
+impl RoundTrips {
+    /// The weight of a new sample in the moving average.
+    const ALPHA: f64 = 0.2;
+    /// How many samples the minimum is taken of.
+    const RECENT: usize = 10;
+
+    /// Adds the duration of one hello.
+    pub fn add(&mut self, sample: Duration) {
+        self.average = Some(match self.average {
+            None => sample,
+            // Neither factor is negative, and the weights add up to 1: the result is between the two durations.
+            Some(average) => average.mul_f64(1.0 - Self::ALPHA) + sample.mul_f64(Self::ALPHA),
+        });
+        if self.recent.len() == Self::RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(sample);
+    }
+
+    /// The exponentially weighted moving average; `None` before the first sample.
+    #[must_use]
+    pub fn average(&self) -> Option<Duration> {
+        self.average
+    }
+
+    /// The least of the last ten samples; zero while there are fewer than two, as the specification demands.
+    #[must_use]
+    pub fn minimum(&self) -> Duration {
+        if self.recent.len() < 2 {
+            return Duration::ZERO;
+        }
+        self.recent.iter().copied().min().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_minimum_is_that_of_the_last_ten_samples() {
+        let mut trips = RoundTrips::default();
+        let sample = Duration::from_millis;
+        trips.add(sample(1));
+        assert_eq!(trips.minimum(), Duration::ZERO, "one sample is not enough");
+        for milliseconds in [9, 8, 7, 6, 5, 6, 7, 8, 9] {
+            trips.add(sample(milliseconds));
+        }
+        assert_eq!(trips.minimum(), sample(1));
+        trips.add(sample(9));
+        assert_eq!(trips.minimum(), sample(5), "the first sample is the eleventh from the end");
+    }
+
+    #[test]
+    fn the_first_sample_is_the_average() {
+        let mut trips = RoundTrips::default();
+        assert_eq!(trips.average(), None);
+        trips.add(Duration::from_millis(10));
+        assert_eq!(trips.average(), Some(Duration::from_millis(10)));
+        trips.add(Duration::from_millis(20));
+        assert_eq!(trips.average(), Some(Duration::from_millis(12)));
+    }
+}

@@ -1,0 +1,332 @@
+//! One server, as its last check or error shows it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::oid::ObjectId;
+use bson::{DateTime, RawBsonRef, RawDocument};
+
+use super::TopologyVersion;
+use crate::error::Cause;
+use crate::options::ServerAddress;
+use crate::wire::WireError;
+use crate::wire::hello::{IncompatibleServer, check_wire_versions};
+use crate::wire::reply::{self, Unsuccessful, whole_number};
+
+/// The kind of a server (SDAM, "ServerType").
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum ServerType {
+    /// A server that is no member of a replica set.
+    Standalone,
+    /// A router of a sharded cluster.
+    Mongos,
+    /// A server that was not checked yet, and that another member takes for the primary. Only a client that scans its
+    /// servers in turn tells it from an unknown one.
+    PossiblePrimary,
+    /// The primary of a replica set.
+    RsPrimary,
+    /// A secondary of a replica set.
+    RsSecondary,
+    /// An arbiter of a replica set, which holds no data.
+    RsArbiter,
+    /// A member of a replica set that cannot be queried: hidden, starting or recovering.
+    RsOther,
+    /// A member of a replica set that does not know its configuration.
+    RsGhost,
+    /// A load balancer, which is never checked.
+    LoadBalancer,
+    /// A server that was not checked yet, or whose last check failed.
+    #[default]
+    Unknown,
+}
+
+impl ServerType {
+    /// The specification's name of the type.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Standalone => "Standalone",
+            Self::Mongos => "Mongos",
+            Self::PossiblePrimary => "PossiblePrimary",
+            Self::RsPrimary => "RSPrimary",
+            Self::RsSecondary => "RSSecondary",
+            Self::RsArbiter => "RSArbiter",
+            Self::RsOther => "RSOther",
+            Self::RsGhost => "RSGhost",
+            Self::LoadBalancer => "LoadBalancer",
+            Self::Unknown => "Unknown",
+        }
+    }
+
+    /// Whether servers of this type can serve reads ("Data-Bearing Server Type").
+    #[must_use]
+    pub fn is_data_bearing(self) -> bool {
+        matches!(self, Self::Mongos | Self::RsPrimary | Self::RsSecondary | Self::Standalone | Self::LoadBalancer)
+    }
+
+    /// Whether nothing is known about a server of this type.
+    #[must_use]
+    pub fn is_unknown(self) -> bool {
+        matches!(self, Self::Unknown | Self::PossiblePrimary)
+    }
+
+    /// The type that a successful hello reply shows (SDAM, "Parsing a hello or legacy hello response").
+    fn of_reply(reply: &RawDocument) -> Self {
+        let is_true = |field| matches!(reply.get(field), Ok(Some(RawBsonRef::Boolean(true))));
+        let is_writable_primary = match reply.get("isWritablePrimary") {
+            Ok(Some(value)) => value.as_bool() == Some(true),
+            _ => is_true("ismaster"),
+        };
+        if matches!(reply.get_str("msg"), Ok("isdbgrid")) {
+            return Self::Mongos;
+        }
+        if is_true("isreplicaset") {
+            return Self::RsGhost;
+        }
+        if reply.get_str("setName").is_err() {
+            return Self::Standalone;
+        }
+        if is_true("hidden") {
+            Self::RsOther
+        } else if is_writable_primary {
+            Self::RsPrimary
+        } else if is_true("secondary") {
+            Self::RsSecondary
+        } else if is_true("arbiterOnly") {
+            Self::RsArbiter
+        } else {
+            Self::RsOther
+        }
+    }
+}
+
+/// The client's view of one server (SDAM, "ServerDescription").
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ServerDescription {
+    /// The address that the client connects to.
+    pub address: ServerAddress,
+    /// The kind of server.
+    pub server_type: ServerType,
+    /// The error that made the server unknown.
+    pub error: Option<Cause>,
+    /// The average round-trip time of the server's checks; `None` while the server is unknown.
+    pub average_round_trip_time: Option<Duration>,
+    /// The minimum of the last round-trip times; zero until there are two.
+    pub minimum_round_trip_time: Duration,
+    /// When the server was last checked, by the client's monotonic clock.
+    pub last_update_time: Option<Instant>,
+    /// `lastWrite.lastWriteDate`: when the primary wrote last, as far as this server knows.
+    pub last_write_date: Option<DateTime>,
+    /// `minWireVersion`.
+    pub min_wire_version: i32,
+    /// `maxWireVersion`.
+    pub max_wire_version: i32,
+    /// `me`: the address by which the replica set knows the server.
+    pub me: Option<ServerAddress>,
+    /// `hosts`, `passives` and `arbiters`: the members of the replica set, in this order.
+    pub members: Vec<ServerAddress>,
+    /// `tags`: the server's tags.
+    pub tags: BTreeMap<String, String>,
+    /// `setName`: the name of the replica set.
+    pub set_name: Option<String>,
+    /// `electionId`: the election that made the server primary.
+    pub election_id: Option<ObjectId>,
+    /// `setVersion`: the version of the replica set's configuration.
+    pub set_version: Option<i64>,
+    /// `primary`: the member that the server takes for the primary.
+    pub primary: Option<ServerAddress>,
+    /// `logicalSessionTimeoutMinutes`; `None` if the server has no sessions.
+    pub logical_session_timeout_minutes: Option<i64>,
+    /// `topologyVersion` of the last reply.
+    pub topology_version: Option<TopologyVersion>,
+    /// `helloOk`: whether later checks may use `hello` instead of the legacy hello.
+    pub hello_ok: bool,
+    /// `iscryptd`: whether the server is a mongocryptd.
+    pub is_cryptd: bool,
+}
+
+impl ServerDescription {
+    /// Describes a server that nothing is known about.
+    #[must_use]
+    pub fn unknown(address: ServerAddress) -> Self {
+        Self {
+            address,
+            server_type: ServerType::Unknown,
+            error: None,
+            average_round_trip_time: None,
+            minimum_round_trip_time: Duration::ZERO,
+            last_update_time: None,
+            last_write_date: None,
+            min_wire_version: 0,
+            max_wire_version: 0,
+            me: None,
+            members: Vec::new(),
+            tags: BTreeMap::new(),
+            set_name: None,
+            election_id: None,
+            set_version: None,
+            primary: None,
+            logical_session_timeout_minutes: None,
+            topology_version: None,
+            hello_ok: false,
+            is_cryptd: false,
+        }
+    }
+
+    /// Describes a server whose check failed, or that an error made unknown.
+    #[must_use]
+    pub fn failed(address: ServerAddress, error: Cause) -> Self {
+        Self { error: Some(error), ..Self::unknown(address) }
+    }
+
+    /// Describes a load balancer, which is never checked.
+    #[must_use]
+    pub fn load_balancer(address: ServerAddress) -> Self {
+        Self { server_type: ServerType::LoadBalancer, ..Self::unknown(address) }
+    }
+
+    /// Describes a server by its reply to a hello, which arrived at `now`. The caller adds the round-trip times.
+    ///
+    /// A reply that reports a failure, or that has a field of the wrong form, makes the server unknown; the description
+    /// then holds the error.
+    #[must_use]
+    pub fn of_reply(address: ServerAddress, reply: &RawDocument, now: Instant) -> Self {
+        let read = match reply::check(reply) {
+            Ok(()) => Self::read(address.clone(), reply).map_err(|error| Arc::new(error) as Cause),
+            Err(Unsuccessful::Command(error)) => Err(Arc::new(*error) as Cause),
+            Err(Unsuccessful::Wire(error)) => Err(Arc::new(error) as Cause),
+        };
+        let description = read.unwrap_or_else(|error| Self::failed(address, error));
+        Self { last_update_time: Some(now), ..description }
+    }
+
+    fn read(address: ServerAddress, reply: &RawDocument) -> Result<Self, WireError> {
+        let version = |field| match number(reply, field)? {
+            None => Ok(0),
+            Some(number) => i32::try_from(number).map_err(|_| WireError::ReplyField {
+                field,
+                value: number.to_string(),
+                allowed: "a 32-bit integer",
+            }),
+        };
+        let mut members = addresses(reply, "hosts")?;
+        members.extend(addresses(reply, "passives")?);
+        members.extend(addresses(reply, "arbiters")?);
+        Ok(Self {
+            server_type: ServerType::of_reply(reply),
+            last_write_date: reply
+                .get_document("lastWrite")
+                .ok()
+                .and_then(|last| last.get_datetime("lastWriteDate").ok()),
+            min_wire_version: version("minWireVersion")?,
+            max_wire_version: version("maxWireVersion")?,
+            me: address_of(reply, "me")?,
+            members,
+            tags: tags(reply),
+            set_name: reply.get_str("setName").ok().map(str::to_owned),
+            election_id: reply.get_object_id("electionId").ok(),
+            set_version: number(reply, "setVersion")?,
+            primary: address_of(reply, "primary")?,
+            logical_session_timeout_minutes: number(reply, "logicalSessionTimeoutMinutes")?,
+            topology_version: TopologyVersion::of_reply(reply),
+            hello_ok: reply.get_bool("helloOk").unwrap_or(false),
+            is_cryptd: reply.get_bool("iscryptd").unwrap_or(false),
+            ..Self::unknown(address)
+        })
+    }
+
+    /// Whether the two descriptions tell an application the same (SDAM, "Server Description Equality"): round-trip times,
+    /// dates and the time of the check do not count.
+    #[must_use]
+    pub fn is_equivalent(&self, other: &Self) -> bool {
+        let text = |error: &Option<Cause>| error.as_ref().map(ToString::to_string);
+        // Taken apart, so that a new field must be considered here.
+        let Self {
+            address,
+            server_type,
+            error,
+            average_round_trip_time: _,
+            minimum_round_trip_time: _,
+            last_update_time: _,
+            last_write_date: _,
+            min_wire_version,
+            max_wire_version,
+            me,
+            members,
+            tags,
+            set_name,
+            election_id,
+            set_version,
+            primary,
+            logical_session_timeout_minutes,
+            topology_version,
+            hello_ok: _,
+            is_cryptd,
+        } = self;
+        *address == other.address
+            && *server_type == other.server_type
+            && text(error) == text(&other.error)
+            && *min_wire_version == other.min_wire_version
+            && *max_wire_version == other.max_wire_version
+            && *me == other.me
+            && *members == other.members
+            && *tags == other.tags
+            && *set_name == other.set_name
+            && *election_id == other.election_id
+            && *set_version == other.set_version
+            && *primary == other.primary
+            && *logical_session_timeout_minutes == other.logical_session_timeout_minutes
+            && *topology_version == other.topology_version
+            && *is_cryptd == other.is_cryptd
+    }
+
+    /// Refuses a known server that has no wire version in common with wharf.
+    ///
+    /// # Errors
+    ///
+    /// [`IncompatibleServer`], with the specification's message.
+    pub fn check_compatible(&self) -> Result<(), IncompatibleServer> {
+        if self.server_type.is_unknown() || self.server_type == ServerType::LoadBalancer {
+            return Ok(());
+        }
+        check_wire_versions(self.min_wire_version, self.max_wire_version, self.address.as_str())
+    }
+}
+
+/// The whole number in a field; `None` if the field is missing or null.
+fn number(reply: &RawDocument, field: &'static str) -> Result<Option<i64>, WireError> {
+    match reply.get(field) {
+        Ok(Some(RawBsonRef::Null)) => Ok(None),
+        _ => whole_number(reply, field),
+    }
+}
+
+/// The addresses in an array of a hello reply, in lower case. None if there is no array.
+fn addresses(reply: &RawDocument, field: &'static str) -> Result<Vec<ServerAddress>, WireError> {
+    let Ok(array) = reply.get_array(field) else { return Ok(Vec::new()) };
+    let texts = array.into_iter().filter_map(|element| element.ok()?.as_str());
+    texts.map(|text| parse(field, text)).collect()
+}
+
+fn address_of(reply: &RawDocument, field: &'static str) -> Result<Option<ServerAddress>, WireError> {
+    reply.get_str(field).ok().filter(|text| !text.is_empty()).map(|text| parse(field, text)).transpose()
+}
+
+fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
+    ServerAddress::parse(text).map_err(|error| WireError::ReplyField {
+        field,
+        value: error.address,
+        allowed: error.allowed,
+    })
+}
+
+fn tags(reply: &RawDocument) -> BTreeMap<String, String> {
+    let Ok(tags) = reply.get_document("tags") else { return BTreeMap::new() };
+    let of_strings = tags.into_iter().filter_map(|element| {
+        let (name, value) = element.ok()?;
+        Some((name.as_str().to_owned(), value.as_str()?.to_owned()))
+    });
+    of_strings.collect()
+}

@@ -1,0 +1,88 @@
+//! How recent a server's account of its topology is.
+
+use bson::oid::ObjectId;
+use bson::{RawBsonRef, RawDocument};
+
+use crate::wire::reply::whole_number;
+
+/// `topologyVersion`: a counter that a server process raises whenever its view of the topology changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TopologyVersion {
+    /// `processId`: the server process that counts.
+    pub process_id: ObjectId,
+    /// `counter`: the number of changes that the process has seen.
+    pub counter: i64,
+}
+
+impl TopologyVersion {
+    /// Reads the field `topologyVersion` of a hello reply or of an error reply. `None` if the field is missing or is not
+    /// of its form, which the specification lets a client treat alike: the reply then counts as more recent.
+    #[must_use]
+    pub fn of_reply(reply: &RawDocument) -> Option<Self> {
+        let version = reply.get_document("topologyVersion").ok()?;
+        let Ok(Some(RawBsonRef::ObjectId(process_id))) = version.get("processId") else { return None };
+        let counter = whole_number(version, "counter").ok().flatten()?;
+        Some(Self { process_id, counter })
+    }
+
+    /// Whether `new` is more recent than `current` ("topologyVersion Comparison"). A missing version, and one of another
+    /// process, counts as more recent.
+    #[must_use]
+    pub fn is_newer(new: Option<Self>, current: Option<Self>) -> bool {
+        Self::comparable(new, current).is_none_or(|(new, current)| new > current)
+    }
+
+    /// Whether `new` is older than `current`. A missing version, and one of another process, is not.
+    #[must_use]
+    pub fn is_older(new: Option<Self>, current: Option<Self>) -> bool {
+        Self::comparable(new, current).is_some_and(|(new, current)| new < current)
+    }
+
+    /// The two counters, if the same process has counted both.
+    fn comparable(new: Option<Self>, current: Option<Self>) -> Option<(i64, i64)> {
+        let (new, current) = (new?, current?);
+        (new.process_id == current.process_id).then_some((new.counter, current.counter))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    fn version(process: u8, counter: i64) -> Option<TopologyVersion> {
+        Some(TopologyVersion { process_id: ObjectId::from_bytes([process; 12]), counter })
+    }
+
+    #[test]
+    fn only_counters_of_one_process_are_compared() {
+        for (new, current, newer, older) in [
+            (None, None, true, false),
+            (None, version(1, 5), true, false),
+            (version(1, 1), None, true, false),
+            (version(2, 1), version(1, 5), true, false),
+            (version(1, 6), version(1, 5), true, false),
+            (version(1, 5), version(1, 5), false, false),
+            (version(1, 4), version(1, 5), false, true),
+        ] {
+            assert_eq!(TopologyVersion::is_newer(new, current), newer, "{new:?} after {current:?}");
+            assert_eq!(TopologyVersion::is_older(new, current), older, "{new:?} after {current:?}");
+        }
+    }
+
+    #[test]
+    fn a_version_of_another_form_counts_as_missing() {
+        let process_id = ObjectId::from_bytes([7; 12]);
+        let reply = rawdoc! { "topologyVersion": { "processId": process_id, "counter": 3_i64 } };
+        assert_eq!(TopologyVersion::of_reply(&reply), version(7, 3));
+        for reply in [
+            rawdoc! {},
+            rawdoc! { "topologyVersion": 3 },
+            rawdoc! { "topologyVersion": { "counter": 3_i64 } },
+            rawdoc! { "topologyVersion": { "processId": process_id, "counter": "3" } },
+        ] {
+            assert_eq!(TopologyVersion::of_reply(&reply), None, "{reply:?}");
+        }
+    }
+}
