@@ -10,9 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wharf::endpoint::{ConnectFailed, ConnectTimeout};
 use wharf::wire::hello::IncompatibleServer;
-use wharf::wire::{Flags, Header, Outgoing, WireError, op_msg};
+use wharf::wire::{Flags, Header, HelloReply, Outgoing, WireError, op_msg};
 use wharf::{
-    CommandError, CommandFailure, Endpoint, EndpointConnection, Establish, EstablishError, InvalidAddress,
+    Command, CommandError, CommandFailure, Endpoint, EndpointConnection, Establish, EstablishError, InvalidAddress,
     InvalidOption, Labels, Options, Stage,
 };
 use wharf_testbed::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::event::CheckOutFailedReason;
+use crate::printable::PrintableError;
 
 /// The error that made somebody clear a pool, or that a connection could not be established with.
 pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
@@ -297,9 +298,10 @@ impl EstablishError {
     }
 }
 
+/// The source may quote the server, so its text is shown escaped and cut.
 impl fmt::Display for EstablishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.stage, self.source)
+        write!(f, "{}: {}", self.stage, PrintableError(&self.source))
     }
 }
 

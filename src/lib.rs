@@ -48,8 +48,10 @@ mod boxed;
 pub mod endpoint;
 pub mod error;
 pub mod event;
+mod milliseconds;
 pub mod options;
 pub mod pool;
+mod printable;
 #[cfg(not(loom))]
 pub mod runtime;
 #[cfg(not(loom))]

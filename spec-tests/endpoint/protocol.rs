@@ -60,18 +60,23 @@ async fn answering_to(
     let endpoint = options(Options::new([&*address]).unwrap()).endpoint().unwrap();
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let mut request = Vec::new();
-        let header = loop {
-            stream.read_buf(&mut request).await.unwrap();
-            match Header::read(&request, 1 << 20).unwrap() {
-                Some(header) if request.len() == header.message_length as usize => break header,
-                _ => {}
-            }
-        };
-        stream.write_all(&reply(header)).await.unwrap();
-        let _ = stream.read_buf(&mut request).await;
+        let header = received(&mut stream).await;
+        let _ = stream.write_all(&reply(header)).await;
+        let _ = stream.read(&mut [0]).await;
     });
     endpoint
+}
+
+/// Receives one message, and returns its header.
+async fn received(stream: &mut TcpStream) -> Header {
+    let mut request = Vec::new();
+    loop {
+        stream.read_buf(&mut request).await.unwrap();
+        match Header::read(&request, 1 << 20).unwrap() {
+            Some(header) if request.len() == header.message_length as usize => return header,
+            _ => {}
+        }
+    }
 }
 
 fn successful(request: Header, flags: Flags, sequences: &[op_msg::OutgoingSequence<'_>]) -> Vec<u8> {
@@ -155,6 +160,109 @@ async fn a_reply_with_a_sequence_is_refused() {
 async fn a_second_reply_is_refused() {
     let error = refusal(|request| successful(request, Flags::NONE, &[]).repeat(2)).await;
     assert!(matches!(error, WireError::Unasked { .. }), "{error}");
+}
+
+/// Line breaks, escape sequences and changes of direction, a third of what a handshake may have.
+fn hostile_text() -> String {
+    "all is well\r\n[ERROR] \u{1b}[2J\u{202e}".repeat(9_000)
+}
+
+#[track_caller]
+fn assert_printable(text: &str) {
+    assert!(text.len() < 12_000, "{} bytes", text.len());
+    assert!(!text.contains(|character: char| character.is_control() || character == '\u{202e}'), "{text}");
+}
+
+/// Asserts that neither the error nor what it stands on writes lines of the server's own into a log.
+#[track_caller]
+fn assert_chain_is_printable(error: &dyn StdError) {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        assert_printable(&error.to_string());
+        next = error.source();
+    }
+}
+
+#[tokio::test]
+async fn text_of_a_server_reaches_errors_escaped_and_cut() {
+    let text = hostile_text();
+    let key = bson::raw::CString::try_from(text.replace('\0', "")).unwrap();
+    // A string that is no UTF-8, under a name that an error repeats.
+    let mut malformed = RawDocumentBuf::new();
+    malformed.append(&key, "x");
+    let mut malformed = malformed.into_bytes();
+    let end = malformed.len();
+    malformed[end - 3] = 0xff;
+    let malformed = RawDocumentBuf::from_bytes(malformed).unwrap();
+    let mut unknown = RawDocumentBuf::new();
+    unknown.append(&key, 1);
+    let hellos = [
+        rawdoc! { "ok": 0, "code": 1, "codeName": &*text, "errmsg": &*text, "errorLabels": [&*text] },
+        malformed,
+        unknown,
+        rawdoc! { "ok": &*text },
+        rawdoc! { "ok": 1, "maxWireVersion": &*text },
+    ];
+    for hello in hellos {
+        let connecting = answering(move |request| {
+            let mut bytes = Vec::new();
+            let message = Outgoing {
+                request_id: 1,
+                response_to: request.request_id,
+                flags: Flags::NONE,
+                body: &hello,
+                database: None,
+                sequences: &[],
+            };
+            op_msg::encode(&message, 2 << 20, &mut bytes).unwrap();
+            bytes
+        });
+        let error = tokio::time::timeout(AGES, connecting.await.connect()).await.unwrap().unwrap_err();
+        assert_refused(&error, Stage::Hello, Labels::NONE);
+        assert_chain_is_printable(&error);
+    }
+}
+
+#[test]
+fn what_is_printed_of_a_hello_is_escaped_and_cut() {
+    let mut names = bson::RawArrayBuf::new();
+    (0..100_000).for_each(|_| names.push("\u{202e}".repeat(20)));
+    let hello = rawdoc! { "ok": 1, "setName": hostile_text(), "\n": "\u{202e}", "compression": names };
+    assert_printable(&format!("{:?}", HelloReply::read(hello).unwrap()));
+}
+
+/// Bytes between two commands: the one after them was not sent, so that it may be run on another connection.
+#[tokio::test]
+async fn a_command_is_not_sent_over_a_connection_on_which_unasked_bytes_have_come() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let endpoint = Endpoint::new(&listener.local_addr().unwrap().to_string()).unwrap();
+    let serving = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let request = received(&mut stream).await;
+        // What was not asked for comes after the reply has been taken.
+        stream.write_all(&successful(request, Flags::NONE, &[])).await.unwrap();
+        stream
+    };
+    let (connection, mut stream) = tokio::join!(endpoint.connect(), serving);
+    let mut connection = connection.unwrap();
+    stream.write_all(b"unasked").await.unwrap();
+    let ping = rawdoc! { "ping": 1 };
+    // The runtime notices them in its own time. Until then nothing is sent, because no reply is asked for.
+    let failure = loop {
+        match connection.exhaust(Command::new("admin", &ping)) {
+            Ok(replies) => drop(replies),
+            Err(failure) => break failure,
+        }
+        tokio::task::yield_now().await;
+    };
+    let CommandFailure::Lost { source, .. } = &failure else { panic!("another failure: {failure}") };
+    assert_eq!(source.kind(), io::ErrorKind::InvalidData);
+    assert!(failure.is_retryable() && !failure.clears_pool() && !failure.is_timeout(), "{failure:?}");
+    assert!(connection.is_errored());
+    let mut rest = Vec::new();
+    drop(connection);
+    stream.read_to_end(&mut rest).await.unwrap();
+    assert!(rest.is_empty(), "the command was sent");
 }
 
 #[tokio::test]

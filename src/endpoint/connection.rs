@@ -16,6 +16,7 @@ use super::command::{Command, Limit, MaxTime};
 use super::deadline::Deadline;
 use super::failure::{CommandFailure, Expired, Origin};
 use crate::boxed::boxed;
+use crate::milliseconds::Milliseconds;
 use crate::options::{Compressor, Options};
 use crate::pool::Fit;
 use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, Unsuccessful};
@@ -81,6 +82,19 @@ impl Identity {
             ExchangeError::Wire(source) => CommandFailure::Wire { origin, source },
             ExchangeError::Errored => CommandFailure::Closed { origin },
         })
+    }
+}
+
+impl Identity {
+    /// The failure of a command before any of it was sent, because of what was found on the idle stream.
+    #[cold]
+    fn lost(&self, found: ExchangeError) -> Box<CommandFailure> {
+        let source = match found {
+            ExchangeError::Network(source) => source,
+            ExchangeError::Wire(unasked) => io::Error::new(io::ErrorKind::InvalidData, unasked),
+            ExchangeError::Errored => return self.failed(found),
+        };
+        Box::new(CommandFailure::Lost { origin: self.origin(), source: Arc::new(source) })
     }
 }
 
@@ -255,12 +269,7 @@ impl EndpointConnection {
             return Err(self.identity.failed(ExchangeError::Errored));
         }
         if let Err(error) = self.channel.glance() {
-            return Err(match error {
-                ExchangeError::Network(source) => {
-                    Box::new(CommandFailure::Lost { origin: self.identity.origin(), source: Arc::new(source) })
-                }
-                error => self.identity.failed(error),
-            });
+            return Err(self.identity.lost(error));
         }
         let Command { database, body, sequences, flags, .. } = *command;
         let request = Request { database, body, sequences, flags, appended: max_time.bytes() };
@@ -337,7 +346,7 @@ impl EndpointConnection {
                     Ok(Err(error)) => return Err(self.identity.failed(error)),
                     Err(_) => {
                         let message =
-                            format!("nothing for socketTimeoutMS ({} ms)", self.options.socket_timeout.as_millis());
+                            format!("nothing for socketTimeoutMS ({})", Milliseconds(self.options.socket_timeout));
                         let source = Arc::new(io::Error::new(io::ErrorKind::TimedOut, message));
                         return Err(Box::new(CommandFailure::Network { origin: self.identity.origin(), source }));
                     }

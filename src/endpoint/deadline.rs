@@ -6,6 +6,8 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 
+use crate::milliseconds::Milliseconds;
+
 /// When the establishment of a connection must have ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
@@ -59,7 +61,7 @@ impl Deadline {
 
 /// The establishment of a connection did not end within `connectTimeoutMS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("no connection was established within connectTimeoutMS ({} ms)", limit.as_millis())]
+#[error("no connection was established within connectTimeoutMS ({})", Milliseconds(*limit))]
 pub struct ConnectTimeout {
     /// The limit for the whole establishment.
     pub limit: Duration,

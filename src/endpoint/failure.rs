@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::authentication::{AuthenticationCause, AuthenticationFailed};
 use crate::error::Labels;
+use crate::milliseconds::Milliseconds;
 use crate::wire::reply::StateChange;
 use crate::wire::{CommandError, WireError};
 
@@ -39,7 +40,7 @@ pub enum CommandFailure {
     },
     /// The time of `timeoutMS` was up. Unless it says [`Unsent`](Expired::Unsent), the command may or may not have been
     /// executed.
-    #[error("Command on {origin} did not end within timeoutMS ({} ms): {source}", limit.as_millis())]
+    #[error("Command on {origin} did not end {}: {source}", InTime(*limit))]
     Timeout {
         /// Where it happened.
         origin: Box<Origin>,
@@ -57,13 +58,14 @@ pub enum CommandFailure {
         /// The field that is not as it must be.
         source: WireError,
     },
-    /// While the connection was idle, the server closed it, or the network failed. The command was not sent. It may be
-    /// run on another connection.
+    /// While the connection was idle, the server closed it or sent bytes that it was not asked for, or the network failed.
+    /// The command was not sent. It may be run on another connection.
     #[error("Connection to {origin} was lost before the command was sent: {source}")]
     Lost {
         /// Where it happened.
         origin: Box<Origin>,
-        /// The operating system's error, or [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+        /// The operating system's error, [`UnexpectedEof`](io::ErrorKind::UnexpectedEof), or
+        /// [`InvalidData`](io::ErrorKind::InvalidData) around a [`WireError`] for bytes that were not asked for.
         source: Arc<io::Error>,
     },
     /// The connection was errored or in the middle of another command, so the command was not sent. It may be run on
@@ -100,6 +102,18 @@ pub enum Expired {
     /// The server's own time limit, which the client had told it (`MaxTimeMSExpired`, code 50).
     #[error(transparent)]
     Server(Box<CommandError>),
+}
+
+/// The limit that a command has exceeded; zero is that of the server alone.
+struct InTime(Duration);
+
+impl fmt::Display for InTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Duration::ZERO => f.write_str("in time"),
+            limit => write!(f, "within timeoutMS ({})", Milliseconds(limit)),
+        }
+    }
 }
 
 /// Where something went wrong.
@@ -188,6 +202,8 @@ impl CommandFailure {
     /// The error of the network, whether it ended the command or the authentication before it is run once more.
     fn network_error(&self) -> Option<&io::Error> {
         match self {
+            // Bytes that were not asked for are a fault of the peer and not of the network.
+            Self::Lost { source, .. } if source.get_ref().is_some_and(|source| source.is::<WireError>()) => None,
             Self::Network { source, .. } | Self::Lost { source, .. } => Some(source),
             Self::Reauthentication { source, .. } => match &source.cause {
                 AuthenticationCause::Network(error) => Some(error),

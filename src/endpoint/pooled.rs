@@ -13,6 +13,7 @@ use super::connection::EndpointConnection;
 use super::failure::CommandFailure;
 use crate::boxed::boxed;
 use crate::error::{CheckOutError, PoolCleared};
+use crate::milliseconds::Milliseconds;
 use crate::pool::Clear;
 use crate::runtime::{Connection, Pool};
 use crate::wire::reply::StateChange;
@@ -276,7 +277,7 @@ pub enum OperationError {
     #[error(transparent)]
     CheckOut(#[from] CheckOutError),
     /// There was no connection to run it on within the time of `timeoutMS`.
-    #[error("No connection within timeoutMS ({} ms): {source}", limit.as_millis())]
+    #[error("No connection within timeoutMS ({}): {source}", Milliseconds(*limit))]
     CheckOutTimeout {
         /// How long the operation might have taken.
         limit: Duration,

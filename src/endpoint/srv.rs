@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::error::Cause;
 use crate::options::{InvalidOption, Options};
+use crate::printable::PrintableError;
 
 #[cfg(feature = "srv")]
 #[doc(no_inline)]
@@ -33,7 +34,7 @@ pub enum ResolveError {
         source: Cause,
     },
     /// The records could not be looked up, or there are none. It may be different the next time.
-    #[error("the {record} records of {name:?} could not be found: {source}")]
+    #[error("the {record} records of {name:?} could not be found: {}", PrintableError(source))]
     Lookup {
         /// The name that was asked for.
         name: String,
@@ -81,7 +82,7 @@ pub enum ResolveError {
         records: usize,
     },
     /// The TXT record is not of the form that it must have.
-    #[error("the TXT record of {name:?} is refused: {source}")]
+    #[error("the TXT record of {name:?} is refused: {}", PrintableError(source))]
     TxtRecord {
         /// The name that was resolved.
         name: String,

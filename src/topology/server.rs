@@ -207,7 +207,7 @@ impl ServerDescription {
             None => Ok(0),
             Some(number) => i32::try_from(number).map_err(|_| WireError::ReplyField {
                 field,
-                value: number.to_string(),
+                value: number.to_string().into(),
                 allowed: "a 32-bit integer",
             }),
         };
@@ -317,7 +317,7 @@ fn address_of(reply: &RawDocument, field: &'static str) -> Result<Option<ServerA
 fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
     ServerAddress::parse(text).map_err(|error| WireError::ReplyField {
         field,
-        value: error.address,
+        value: error.address.into(),
         allowed: error.allowed,
     })
 }

@@ -10,8 +10,9 @@ use zeroize::Zeroize;
 
 use super::auth::document_with_room;
 use super::reply::whole_number;
-use super::{DEFAULT_MAX_MESSAGE_SIZE, WireError};
+use super::{DEFAULT_MAX_MESSAGE_SIZE, PeerText, WireError};
 use crate::options::Compressor;
+use crate::printable::PrintableError;
 
 /// The oldest wire version that wharf works with: MongoDB 4.2's.
 pub const MIN_WIRE_VERSION: i32 = 8;
@@ -260,7 +261,7 @@ impl fmt::Debug for HelloReply {
             .field("service_id", service_id)
             .field("compressors", compressors)
             .field("sasl_supported_mechanisms", sasl_supported_mechanisms)
-            .field("document", &Shown(document))
+            .field("document", &format_args!("{}", PrintableError(Shown(document))))
             .finish()
     }
 }
@@ -268,7 +269,7 @@ impl fmt::Debug for HelloReply {
 /// The elements of a hello reply that may be shown.
 struct Shown<'a>(&'a RawDocument);
 
-impl fmt::Debug for Shown<'_> {
+impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let elements = self.0.into_iter().flatten().map(|(name, value)| (name.as_str(), value));
         f.debug_map().entries(elements.filter(|(name, _)| *name != SPECULATIVE_AUTHENTICATE)).finish()
@@ -287,14 +288,21 @@ pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Resul
     Ok(())
 }
 
+/// How many names of compressors or mechanisms are read, and how long they may be, in bytes. Servers have a handful of
+/// each; without a limit, a hello of short names would take ten times its own length.
+const MOST_NAMES: usize = 32;
+const LONGEST_NAME: usize = 64;
+
 /// The strings of an array; what else is in it does not count. `None` if there is no array.
 fn names(reply: &RawDocument, field: &str) -> Option<Vec<String>> {
     let array = reply.get(field).ok().flatten()?.as_array()?;
-    Some(array.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect())
+    let names = array.into_iter().flatten().filter_map(|name| name.as_str());
+    Some(names.filter(|name| name.len() <= LONGEST_NAME).take(MOST_NAMES).map(str::to_owned).collect())
 }
 
 fn service_id(reply: &RawDocument) -> Result<Option<ObjectId>, WireError> {
-    let refuse = |value| Err(WireError::ReplyField { field: "serviceId", value, allowed: "an ObjectId" });
+    let refuse =
+        |value: String| Err(WireError::ReplyField { field: "serviceId", value: value.into(), allowed: "an ObjectId" });
     match reply.get("serviceId") {
         Ok(None) => Ok(None),
         Ok(Some(RawBsonRef::ObjectId(id))) => Ok(Some(id)),
@@ -304,7 +312,7 @@ fn service_id(reply: &RawDocument) -> Result<Option<ObjectId>, WireError> {
 }
 
 fn out_of_range(field: &'static str, value: i64, allowed: &'static str) -> WireError {
-    WireError::ReplyField { field, value: value.to_string(), allowed }
+    WireError::ReplyField { field, value: PeerText::of(value), allowed }
 }
 
 /// A server and wharf have no wire version in common. Trying again does not help.

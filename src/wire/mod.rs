@@ -28,7 +28,6 @@ pub mod hello;
 pub mod metadata;
 pub mod ocsp;
 pub mod op_msg;
-mod printable;
 pub mod reply;
 pub mod server_api;
 
@@ -40,6 +39,9 @@ pub use hello::HelloReply;
 pub use op_msg::{Flags, Limits, Message, Outgoing};
 #[doc(inline)]
 pub use reply::CommandError;
+
+#[doc(inline)]
+pub use crate::printable::PeerText;
 
 /// The `maxMessageSizeBytes` of every server there is, in bytes, and of one that does not tell its own.
 pub const DEFAULT_MAX_MESSAGE_SIZE: u32 = 48_000_000;
@@ -108,7 +110,7 @@ pub enum WireError {
         /// The compressor that the message names.
         compressor: &'static str,
         /// What is wrong.
-        reason: String,
+        reason: PeerText,
     },
     /// The message answers another request.
     #[error("responseTo is {value}, but must be {allowed}")]
@@ -148,7 +150,7 @@ pub enum WireError {
     #[error("identifier is {value:?}, but must be {allowed}")]
     Identifier {
         /// The identifier, with replacement characters for what is not UTF-8.
-        value: String,
+        value: PeerText,
         /// What it must be.
         allowed: &'static str,
     },
@@ -158,7 +160,7 @@ pub enum WireError {
         /// Where the document stands.
         field: &'static str,
         /// What is wrong with it.
-        reason: String,
+        reason: PeerText,
     },
     /// The checksum does not match the message.
     #[error("checksum is {value:#010x}, but must be {allowed:#010x}")]
@@ -174,7 +176,7 @@ pub enum WireError {
         /// The field's name.
         field: &'static str,
         /// Its value, or "missing".
-        value: String,
+        value: PeerText,
         /// What it must be.
         allowed: &'static str,
     },

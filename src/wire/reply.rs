@@ -6,8 +6,8 @@ use std::fmt;
 use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 
-use super::printable::Printable;
 use super::{WireError, element};
+use crate::printable::Printable;
 
 /// A server executed a command, or refused to, and reports that it failed: a reply with `ok: 0`.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,15 +137,15 @@ pub const MAX_TIME_MS_EXPIRED: i32 = 50;
 /// The code of `ReauthenticationRequired`.
 pub const REAUTHENTICATION_REQUIRED: i32 = 391;
 
-/// What the server says is shown without line breaks and other control characters, which are escaped: whoever answers
-/// must not write a line of its own into a log. [`CommandError::message`] has it as it came.
+/// Shows what the server says with line breaks and other control characters escaped, and cut after 1,024 bytes: the
+/// server must neither write a line of its own into a log nor fill it. [`CommandError::message`] has it as it came.
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { code, code_name, message, .. } = self;
         let message = Printable(message);
-        match Printable(code_name) {
-            Printable("") => write!(f, "the server answered with error {code}: {message}"),
-            name => write!(f, "the server answered with error {code} ({name}): {message}"),
+        match &**code_name {
+            "" => write!(f, "the server answered with error {code}: {message}"),
+            name => write!(f, "the server answered with error {code} ({}): {message}", Printable(name)),
         }
     }
 }
@@ -173,20 +173,23 @@ pub fn check(reply: &RawDocument) -> Result<(), Unsuccessful> {
 
 const DOUBLE: u8 = ElementType::Double as u8;
 
+/// The value of `ok` in every reply of success that a server writes.
+const SUCCESS: [u8; 8] = 1.0_f64.to_le_bytes();
+
 /// Whether the reply is one of success with nothing before its `ok`, as those are that return nothing else.
 #[inline]
 pub(crate) fn begins_with_success(reply: &RawDocument) -> bool {
     // Right after the document's length.
     match reply.as_bytes().get(4..16) {
-        Some([DOUBLE, b'o', b'k', 0, value @ ..]) => is_true(value),
+        Some([DOUBLE, b'o', b'k', 0, value @ ..]) => value == SUCCESS,
         _ => false,
     }
 }
 
-/// Whether a double of `ok` says that the command succeeded.
+/// Whether a double of `ok` says that the command succeeded. What is no number says nothing.
 #[inline]
 fn is_true(value: &[u8]) -> bool {
-    value.first_chunk().is_some_and(|value| f64::from_le_bytes(*value) != 0.0)
+    value.first_chunk().is_some_and(|value| f64::from_le_bytes(*value).abs() > 0.0)
 }
 
 /// As [`check`], for a reply that does not begin with success.
@@ -201,8 +204,12 @@ fn check_further(reply: &RawDocument) -> Result<(), Unsuccessful> {
 /// What every other reply says, and what is wrong with it.
 #[cold]
 fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
-    let refuse = |value| Err(Unsuccessful::Wire(WireError::ReplyField { field: "ok", value, allowed: "0 or 1" }));
+    let refuse = |value: String| {
+        let value = value.into();
+        Err(Unsuccessful::Wire(WireError::ReplyField { field: "ok", value, allowed: "0 or 1" }))
+    };
     let succeeded = match reply.get("ok") {
+        Ok(Some(RawBsonRef::Double(ok))) if ok.is_nan() => return refuse("NaN".into()),
         Ok(Some(RawBsonRef::Double(ok))) => ok != 0.0,
         Ok(Some(RawBsonRef::Int32(ok))) => ok != 0,
         Ok(Some(RawBsonRef::Int64(ok))) => ok != 0,
@@ -216,7 +223,7 @@ fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
 
 /// The whole number in a field, whichever numeric type the server chose for it; `None` if the field is missing.
 pub(crate) fn whole_number(reply: &RawDocument, field: &'static str) -> Result<Option<i64>, WireError> {
-    let refuse = |value| Err(WireError::ReplyField { field, value, allowed: "a whole number" });
+    let refuse = |value: String| Err(WireError::ReplyField { field, value: value.into(), allowed: "a whole number" });
     match reply.get(field) {
         Ok(None) => Ok(None),
         Ok(Some(RawBsonRef::Int32(number))) => Ok(Some(number.into())),
@@ -270,6 +277,30 @@ mod tests {
             "the server answered with error 1 (In\\ternal): no\\n[ERROR] \\u{1b}[31mall is lost"
         );
         assert_eq!(error.message, "no\n[ERROR] \u{1b}[31mall is lost");
+    }
+
+    #[test]
+    fn what_the_server_says_is_cut() {
+        let long = "\u{202e}a".repeat(1 << 20);
+        let reply = rawdoc! { "ok": 0, "code": 1, "codeName": &*long, "errmsg": &*long };
+        let Err(Unsuccessful::Command(error)) = check(&reply) else { panic!("not a command error") };
+        let shown = error.to_string();
+        assert!(shown.contains("\\u{202e}a") && !shown.contains('\u{202e}'), "{shown}");
+        assert!(shown.len() < 3_000, "{}", shown.len());
+        assert_eq!(error.message, long);
+    }
+
+    #[test]
+    fn what_is_no_number_is_no_success() {
+        for not_a_number in [f64::NAN, -f64::NAN, f64::from_bits(0x7ff0_0000_0000_0001)] {
+            for reply in [rawdoc! { "ok": not_a_number }, rawdoc! { "n": 1, "ok": not_a_number }] {
+                let Err(Unsuccessful::Wire(error)) = check(&reply) else { panic!("not a wire error: {reply:?}") };
+                assert_eq!(error.to_string(), "the reply's ok is NaN, but must be 0 or 1");
+            }
+        }
+        for number in [f64::INFINITY, -1.0, f64::MIN_POSITIVE, 2.0] {
+            assert_eq!(check(&rawdoc! { "ok": number }), Ok(()));
+        }
     }
 
     #[test]

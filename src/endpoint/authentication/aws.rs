@@ -9,9 +9,9 @@ use zeroize::Zeroizing;
 
 use super::{Cause, Conversation};
 use crate::options::{AwsCredentials, CloudEnvironment, Credential, InvalidOption, Mechanism, aws};
-use crate::wire::WireError;
 use crate::wire::auth::aws::{Keys, NONCE_LENGTH, ServerFirst, Timestamp, client_first, client_second};
 use crate::wire::auth::sasl::{self, SaslReply};
+use crate::wire::{PeerText, WireError};
 
 mod sources;
 
@@ -116,6 +116,6 @@ fn require_done(reply: &SaslReply<'_>, done: bool) -> Result<(), WireError> {
     let allowed = if done { "true after the last message" } else { "false before the last message" };
     match reply.done == done {
         true => Ok(()),
-        false => Err(WireError::ReplyField { field: "done", value: reply.done.to_string(), allowed }),
+        false => Err(WireError::ReplyField { field: "done", value: PeerText::of(reply.done), allowed }),
     }
 }

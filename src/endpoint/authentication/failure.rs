@@ -10,6 +10,7 @@ use crate::endpoint::channel::ExchangeError;
 use crate::endpoint::deadline::ConnectTimeout;
 use crate::endpoint::handshake;
 use crate::error::{EstablishError, Stage};
+use crate::milliseconds::Milliseconds;
 use crate::options::Mechanism;
 use crate::wire::auth::scram::ScramError;
 use crate::wire::{CommandError, WireError};
@@ -83,7 +84,7 @@ pub enum AuthenticationCause {
     #[error("the network failed: {0}")]
     Network(#[source] io::Error),
     /// Not all was done in time.
-    #[error("it did not end within the limit of {} ms", .0.limit.as_millis())]
+    #[error("it did not end within the limit of {}", Milliseconds(.0.limit))]
     Timeout(ConnectTimeout),
     /// A reply breaks the protocol.
     #[error(transparent)]

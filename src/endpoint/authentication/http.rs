@@ -23,6 +23,9 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use zeroize::Zeroizing;
 
+use crate::milliseconds::Milliseconds;
+use crate::printable::PrintableError;
+
 /// The longest body that an answer may have, in bytes.
 const MAX_BODY: usize = 64 * 1024;
 
@@ -62,13 +65,13 @@ pub(super) enum HttpError {
     Url { url: String },
     #[error("{field} has characters that no HTTP request may have there")]
     Characters { field: &'static str },
-    #[error("it did not answer within {} ms", limit.as_millis())]
+    #[error("it did not answer within {}", Milliseconds(*limit))]
     Timeout { limit: Duration },
     #[error("its host has the address {address}, which is not allowed")]
     Peer { address: IpAddr },
     #[error("connecting failed: {0}")]
     Connect(#[source] io::Error),
-    #[error("securing the connection with TLS failed: {0}")]
+    #[error("securing the connection with TLS failed: {}", PrintableError(.0))]
     Tls(#[source] io::Error),
     #[error("the exchange failed: {0}")]
     Exchange(#[source] hyper::Error),

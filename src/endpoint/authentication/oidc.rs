@@ -18,9 +18,9 @@ use crate::options::{
     CallbackFuture, DEFAULT_ALLOWED_HOSTS, Host, IdpInfo, InvalidOption, Mechanism, OidcContext, OidcToken, Options,
     Secret, ServerAddress,
 };
-use crate::wire::WireError;
 use crate::wire::auth::oidc as messages;
 use crate::wire::auth::sasl::{self, SaslReply};
+use crate::wire::{PeerText, WireError};
 
 mod source;
 mod tokens;
@@ -237,7 +237,7 @@ fn require_done(reply: &SaslReply<'_>, done: bool) -> Result<(), WireError> {
     let allowed = if done { "true after the last message" } else { "false before the last message" };
     match reply.done == done {
         true => Ok(()),
-        false => Err(WireError::ReplyField { field: "done", value: reply.done.to_string(), allowed }),
+        false => Err(WireError::ReplyField { field: "done", value: PeerText::of(reply.done), allowed }),
     }
 }
 

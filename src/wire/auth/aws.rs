@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::document_with_room;
-use crate::wire::WireError;
+use crate::wire::{PeerText, WireError};
 
 /// The length of the client's nonce, and of the server's part of the nonce, in bytes.
 pub const NONCE_LENGTH: usize = 32;
@@ -67,7 +67,7 @@ impl ServerFirst {
     /// extend the client's, or if the host is not 1 to 255 bytes of labels with a period between each two.
     pub fn read(payload: &[u8], client_nonce: &[u8; NONCE_LENGTH]) -> Result<Self, WireError> {
         let document = RawDocument::from_bytes(payload)
-            .map_err(|error| WireError::Document { field: "payload", reason: error.to_string() })?;
+            .map_err(|error| WireError::Document { field: "payload", reason: PeerText::of(error) })?;
         let nonce = match document.get("s") {
             Ok(Some(RawBsonRef::Binary(RawBinaryRef { bytes, .. }))) => bytes,
             other => return Err(refuse("s (server nonce)", kind(other), "64 bytes of binary data")),
@@ -88,7 +88,7 @@ impl ServerFirst {
 }
 
 fn refuse(field: &'static str, value: String, allowed: &'static str) -> WireError {
-    WireError::ReplyField { field, value, allowed }
+    WireError::ReplyField { field, value: value.into(), allowed }
 }
 
 fn kind(value: Result<Option<RawBsonRef<'_>>, bson::error::Error>) -> String {

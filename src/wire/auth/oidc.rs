@@ -9,7 +9,7 @@ use bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::document_with_room;
 use crate::options::IdpInfo;
-use crate::wire::WireError;
+use crate::wire::{PeerText, WireError};
 
 /// `JwtStepRequest`: the access token.
 #[must_use]
@@ -37,7 +37,7 @@ pub fn principal(username: Option<&str>) -> RawDocumentBuf {
 /// or if there is no issuer.
 pub fn read_idp(payload: &[u8]) -> Result<IdpInfo, WireError> {
     let document = RawDocument::from_bytes(payload)
-        .map_err(|error| WireError::Document { field: "payload", reason: error.to_string() })?;
+        .map_err(|error| WireError::Document { field: "payload", reason: PeerText::of(error) })?;
     let text = |field: &'static str| match document.get(field) {
         Ok(Some(RawBsonRef::String(text))) => Ok(Some(text.to_owned())),
         Ok(None | Some(RawBsonRef::Null)) => Ok(None),
@@ -67,7 +67,7 @@ fn read_scopes(scopes: &RawArray) -> Result<Vec<String>, WireError> {
 }
 
 fn refuse(field: &'static str, value: String, allowed: &'static str) -> WireError {
-    WireError::ReplyField { field, value, allowed }
+    WireError::ReplyField { field, value: value.into(), allowed }
 }
 
 #[cfg(test)]

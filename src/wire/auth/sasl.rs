@@ -106,7 +106,7 @@ fn field<'a>(reply: &'a RawDocument, field: &'static str, allowed: &'static str)
 }
 
 fn refuse(field: &'static str, value: String, allowed: &'static str) -> WireError {
-    WireError::ReplyField { field, value, allowed }
+    WireError::ReplyField { field, value: value.into(), allowed }
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ impl Codec {
         buffer: &mut Vec<u8>,
     ) -> Result<(), WireError> {
         #[allow(unused, reason = "without any compressor")]
-        let refused = |reason| WireError::Compressed { compressor: compressor.name(), reason };
+        let refused = |reason: String| WireError::Compressed { compressor: compressor.name(), reason: reason.into() };
         match compressor {
             #[cfg(feature = "snappy")]
             Compressor::Snappy => self.snappy.compress(content, buffer).map_err(refused),
@@ -152,7 +152,7 @@ impl Codec {
             length if length == expected => Ok(()),
             length => Err(yields(length, expected)),
         });
-        outcome.map_err(|reason| WireError::Compressed { compressor, reason })
+        outcome.map_err(|reason| WireError::Compressed { compressor, reason: reason.into() })
     }
 }
 

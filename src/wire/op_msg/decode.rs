@@ -6,8 +6,8 @@ use std::iter::FusedIterator;
 use bson::RawDocument;
 
 use super::{BODY, CHECKSUM_LENGTH, Flags, OP_CODE, SEQUENCE};
-use crate::wire::WireError;
 use crate::wire::header::{self, Header};
+use crate::wire::{PeerText, WireError};
 
 /// The limits that a received message is held to. What exceeds them is refused before it is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,7 +163,7 @@ impl<'a> Cursor<'a> {
                 SEQUENCE => {
                     let sequence = Sequence::read(self, limits)?;
                     if !identifiers.insert(sequence.identifier) {
-                        let value = sequence.identifier.to_owned();
+                        let value = sequence.identifier.into();
                         return Err(WireError::Identifier { value, allowed: "unique within its message" });
                     }
                     sequences.push(sequence);
@@ -208,13 +208,13 @@ impl<'a> Cursor<'a> {
     /// The next document, of at most `most` bytes.
     fn document(&mut self, field: &'static str, most: u64) -> Result<&'a RawDocument, WireError> {
         let bytes = self.sized(field, SHORTEST_DOCUMENT, most)?;
-        RawDocument::from_bytes(bytes).map_err(|error| WireError::Document { field, reason: error.to_string() })
+        RawDocument::from_bytes(bytes).map_err(|error| WireError::Document { field, reason: PeerText::of(error) })
     }
 
     /// The next string, up to its zero byte.
     fn identifier(&mut self) -> Result<&'a str, WireError> {
         let refuse = |bytes: &[u8], allowed| {
-            let value = String::from_utf8_lossy(&bytes[..bytes.len().min(64)]).into_owned();
+            let value = PeerText::of(String::from_utf8_lossy(&bytes[..bytes.len().min(64)]));
             Err(WireError::Identifier { value, allowed })
         };
         let Some(end) = self.rest.iter().position(|byte| *byte == 0) else {

@@ -3,8 +3,8 @@
 use bson::{RawDocument, RawDocumentBuf};
 
 use super::{BODY, CHECKSUM_LENGTH, Flags, OP_CODE, SEQUENCE};
-use crate::wire::WireError;
 use crate::wire::header::{self, Header};
+use crate::wire::{PeerText, WireError};
 
 /// A message to encode. Its one body and its flags are right by construction.
 #[derive(Debug, Clone, Copy)]
@@ -200,7 +200,7 @@ fn encode_parts(
 #[inline(always)] // So that nothing is left of it where there are none.
 fn check_identifiers(sequences: &[OutgoingSequence<'_>]) -> Result<(), WireError> {
     for (index, OutgoingSequence { identifier, .. }) in sequences.iter().enumerate() {
-        let refuse = |allowed| Err(WireError::Identifier { value: (*identifier).to_owned(), allowed });
+        let refuse = |allowed| Err(WireError::Identifier { value: PeerText::of(identifier), allowed });
         if identifier.is_empty() || identifier.contains('\0') {
             return refuse("at least one character, and no zero byte");
         }

@@ -12,23 +12,22 @@ use zeroize::Zeroizing;
 
 use super::super::http::{HttpError, HttpRequest};
 use super::super::token_file::{self, TokenFileError};
+use crate::milliseconds::Milliseconds;
 use crate::options::{
     Callback, CallbackError, CallbackFuture, CloudEnvironment, Credential, InvalidOption, OidcContext, OidcToken,
     Secret,
 };
+use crate::printable::PeerText;
 
 /// The token of a service account, where no variable names another file.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
-
-/// How much of an answer an error repeats, in bytes.
-const SHOWN: usize = 4 * 1024;
 
 /// Why there is no access token. It holds no secret.
 #[derive(Debug, Error)]
 pub(in crate::endpoint::authentication) enum NoToken {
     #[error("the OIDC callback failed: {0}")]
     Callback(#[source] CallbackError),
-    #[error("no access token was obtained within {} ms", limit.as_millis())]
+    #[error("no access token was obtained within {}", Milliseconds(*limit))]
     Timeout { limit: Duration },
     #[error("the access token is empty")]
     Empty,
@@ -40,8 +39,8 @@ pub(in crate::endpoint::authentication) enum NoToken {
     File(#[from] TokenFileError),
     #[error("{service} gave no access token: {source}")]
     Http { service: &'static str, source: HttpError },
-    #[error("{service} gave no access token: its status is {status}, but must be 200 OK; it says {body:?}")]
-    Status { service: &'static str, status: StatusCode, body: String },
+    #[error("{service} gave no access token: its status is {status}, but must be 200 OK; it says \"{body}\"")]
+    Status { service: &'static str, status: StatusCode, body: PeerText },
     #[error("{service} gave no access token: {field} of its answer must be {allowed}")]
     Answer { service: &'static str, field: &'static str, allowed: &'static str },
 }
@@ -173,8 +172,8 @@ async fn ask(
     match answer.status {
         StatusCode::OK => Ok(answer.body),
         status => {
-            let shown = &answer.body[..answer.body.len().min(SHOWN)];
-            Err(NoToken::Status { service, status, body: String::from_utf8_lossy(shown).trim().to_owned() })
+            let body = PeerText::of(String::from_utf8_lossy(&answer.body).trim());
+            Err(NoToken::Status { service, status, body })
         }
     }
 }

@@ -24,15 +24,15 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client;
-use tokio_rustls::rustls;
-use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error};
 
 use super::socket::Socket;
 use crate::endpoint::deadline::Deadline;
 use crate::error::{EstablishError, Stage};
 use crate::options::{Host, InvalidOption, TlsOptions, split_zone};
+use crate::printable::Printable;
 
 mod certificate_key;
 mod pem;
@@ -111,7 +111,7 @@ impl Tls {
             Ok(Ok(stream)) => Ok(TlsStream(Box::new(stream))),
             Ok(Err(error)) => Err(match revocation::refused_in(&error) {
                 Some(refused) => EstablishError::unlabelled(Stage::Tls, refused.clone()),
-                None => super::stream_failed(Stage::Tls, error),
+                None => super::stream_failed(Stage::Tls, with_printable_names(error)),
             }),
             Err(timeout) => Err(EstablishError::overloaded(Stage::Tls, timeout)),
         }
@@ -125,10 +125,29 @@ impl fmt::Debug for Tls {
     }
 }
 
+/// How many of a certificate's names an error lists.
+const MOST_NAMES: usize = 16;
+
+/// The error with the names of the server's certificate, if it lists them, escaped and cut: who made the certificate
+/// has chosen them.
+fn with_printable_names(error: io::Error) -> io::Error {
+    let source = error.get_ref().and_then(|source| source.downcast_ref());
+    let Some(Error::InvalidCertificate(CertificateError::NotValidForNameContext { expected, presented })) = source
+    else {
+        return error;
+    };
+    let mut names: Vec<_> = presented.iter().take(MOST_NAMES).map(|name| Printable(name).to_string()).collect();
+    if let more @ 1.. = presented.len() - names.len() {
+        names.push(format!("{more} more"));
+    }
+    let source = CertificateError::NotValidForNameContext { expected: expected.clone(), presented: names };
+    io::Error::new(error.kind(), Error::InvalidCertificate(source))
+}
+
 /// Whether TLS itself failed, and not the network below it: a certificate that one end does not accept, an alert, bytes
 /// that are no TLS.
 pub(super) fn is_refusal(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|source| source.is::<rustls::Error>())
+    error.get_ref().is_some_and(|source| source.is::<Error>())
 }
 
 /// A stream in TLS. It is boxed so that it makes neither plain streams larger nor connections costly to move.
@@ -184,5 +203,22 @@ impl AsyncWrite for TlsStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut *self.get_mut().0).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificates_names_are_shown_escaped_and_not_all_of_them() {
+        let expected = ServerName::try_from("db.example.com").unwrap();
+        let presented = (0..1_000).map(|number| format!("DnsName(\"a{number}\n\u{1b}[2J\u{202e}\")")).collect();
+        let error = Error::InvalidCertificate(CertificateError::NotValidForNameContext { expected, presented });
+        let shown = with_printable_names(io::Error::new(io::ErrorKind::InvalidData, error));
+        assert!(is_refusal(&shown) && shown.kind() == io::ErrorKind::InvalidData, "{shown:?}");
+        let shown = shown.to_string();
+        assert!(shown.contains(r#"DnsName("a15\n\u{1b}[2J\u{202e}")"#) && shown.contains("984 more"), "{shown}");
+        assert!(!shown.contains(['\n', '\u{1b}', '\u{202e}']) && !shown.contains("a16"), "{shown}");
     }
 }

@@ -1,0 +1,39 @@
+//! Time limits in messages.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Shows a time in milliseconds, as options give it: `200 ms`, and `0.05 ms` where it is no whole number of them.
+pub(crate) struct Milliseconds(pub Duration);
+
+impl fmt::Display for Milliseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(time) = self;
+        write!(f, "{}", time.as_millis())?;
+        match time.subsec_nanos() % 1_000_000 {
+            0 => {}
+            nanoseconds => write!(f, ".{}", format!("{nanoseconds:06}").trim_end_matches('0'))?,
+        }
+        f.write_str(" ms")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_millisecond_is_shown_as_one() {
+        for (nanoseconds, shown) in [
+            (0, "0 ms"),
+            (1, "0.000001 ms"),
+            (50_000, "0.05 ms"),
+            (999_999, "0.999999 ms"),
+            (1_000_000, "1 ms"),
+            (1_500_000, "1.5 ms"),
+            (60_000_000_000, "60000 ms"),
+        ] {
+            assert_eq!(Milliseconds(Duration::from_nanos(nanoseconds)).to_string(), shown);
+        }
+    }
+}

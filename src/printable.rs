@@ -1,0 +1,197 @@
+//! Text from the network in errors, which end up in logs.
+//!
+//! Whatever a peer says may be meant for the reader of a log: a line break begins a line that the peer made up, an
+//! escape sequence changes what a terminal shows, a change of direction reorders what follows, and a megabyte hides the
+//! rest. So it is shown through [`Printable`] and kept as [`PeerText`], which escape it and cut it.
+
+use std::fmt::{self, Write};
+use std::ops::Deref;
+
+/// How many bytes of a text from the network an error shows, after escaping. What is left out is counted at the end.
+const SHOWN: usize = 1_024;
+
+/// How many bytes of an error's whole text are shown where it is the source of another error.
+const SHOWN_OF_ERROR: usize = 4_096;
+
+/// Shows something with every character escaped that would break its line, or make a terminal show something else. All
+/// other characters stay as they are, also quotation marks and backslashes, unlike with `{:?}`.
+///
+/// The text is cut after 1,024 bytes.
+pub(crate) struct Printable<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for Printable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show(&self.0, SHOWN, f)
+    }
+}
+
+/// As [`Printable`], for an error of another library, or for one that quotes several texts. It is cut after 4,096 bytes.
+pub(crate) struct PrintableError<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for PrintableError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show(&self.0, SHOWN_OF_ERROR, f)
+    }
+}
+
+/// Text that came from the other end of a connection, or that quotes it, as an error keeps it: safe to print.
+///
+/// Control characters, line breaks and changes of the direction of text are escaped, as in `\n` and `\u{1b}`. The text
+/// is cut after 1,024 bytes, and says then how many bytes were left out. There is no way to make one that is not.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct PeerText(Box<str>);
+
+impl PeerText {
+    /// What `text` shows, escaped and cut.
+    pub(crate) fn of(text: impl fmt::Display) -> Self {
+        Self(Printable(text).to_string().into_boxed_str())
+    }
+
+    /// The escaped text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for PeerText {
+    fn from(text: &str) -> Self {
+        Self::of(text)
+    }
+}
+
+impl From<String> for PeerText {
+    fn from(text: String) -> Self {
+        Self::of(text)
+    }
+}
+
+impl Deref for PeerText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PeerText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for PeerText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+fn show(text: &dyn fmt::Display, room: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut escaping = Escaping { shown: f, room, left_out: 0 };
+    write!(escaping, "{text}")?;
+    match escaping.left_out {
+        0 => Ok(()),
+        bytes => write!(f, "… ({bytes} more bytes)"),
+    }
+}
+
+/// Escapes what is written to it, and counts what there is no room for.
+struct Escaping<'a, 'f> {
+    shown: &'a mut fmt::Formatter<'f>,
+    room: usize,
+    left_out: usize,
+}
+
+impl Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text;
+        while !rest.is_empty() {
+            let end = rest.find(is_unprintable).unwrap_or(rest.len());
+            let fits = rest[..end].floor_char_boundary(self.room);
+            self.shown.write_str(&rest[..fits])?;
+            self.room -= fits;
+            rest = &rest[fits..];
+            let next = rest.chars().next();
+            if fits < end {
+                // Whatever comes later, also if it would fit, is no part of the beginning any more.
+                self.room = 0;
+            } else if let Some(character) = next {
+                let escaped = character.escape_default();
+                if escaped.len() <= self.room {
+                    write!(self.shown, "{escaped}")?;
+                    self.room -= escaped.len();
+                    rest = &rest[character.len_utf8()..];
+                } else {
+                    self.room = 0;
+                }
+            }
+            if self.room == 0 {
+                self.left_out += rest.len();
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Control characters, the separators of lines and paragraphs, what changes the direction of the text after it, and
+/// what is not seen at all.
+fn is_unprintable(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_would_deceive_a_reader_is_escaped() {
+        for (text, shown) in [
+            ("", ""),
+            ("index \"a\\b\" is not there: é, 数据库", "index \"a\\b\" is not there: é, 数据库"),
+            ("no\r\n2026-01-01 INFO user admin logged in", "no\\r\\n2026-01-01 INFO user admin logged in"),
+            ("\u{1b}[2J\u{7}\0\t", "\\u{1b}[2J\\u{7}\\u{0}\\t"),
+            ("a\u{2028}b\u{85}c\u{202e}d\u{2066}e\u{feff}", "a\\u{2028}b\\u{85}c\\u{202e}d\\u{2066}e\\u{feff}"),
+        ] {
+            assert_eq!(Printable(text).to_string(), shown, "{text:?}");
+            assert_eq!(PeerText::of(text).as_str(), shown, "{text:?}");
+            assert_eq!(Printable(PeerText::of(text)).to_string(), shown, "escaping twice changes nothing");
+        }
+    }
+
+    #[test]
+    fn text_is_cut_at_its_limit_and_says_so() {
+        let fits = "a".repeat(SHOWN);
+        assert_eq!(Printable(&fits).to_string(), fits);
+        assert_eq!(Printable(format!("{fits}b")).to_string(), format!("{fits}… (1 more bytes)"));
+        let long = "é\n".repeat(500_000);
+        let shown = Printable(&long).to_string();
+        assert!(shown.starts_with("é\\né\\n") && shown.len() < SHOWN + 40, "{}", shown.len());
+        assert!(shown.ends_with(" more bytes)") && !shown.contains('\n'), "{shown}");
+        // Neither a character nor an escape is cut in two, and nothing that is short slips in behind the cut.
+        let before_the_end = format!("{}\u{1b}b", "a".repeat(SHOWN - 3));
+        assert_eq!(Printable(before_the_end).to_string(), format!("{}… (2 more bytes)", "a".repeat(SHOWN - 3)));
+        let within = format!("{}éb", "a".repeat(SHOWN - 1));
+        assert_eq!(Printable(within).to_string(), format!("{}… (3 more bytes)", "a".repeat(SHOWN - 1)));
+        assert!(PrintableError(&long).to_string().len() > 2 * SHOWN);
+        assert!(PrintableError(&long).to_string().len() < SHOWN_OF_ERROR + 40);
+    }
+
+    #[test]
+    fn what_an_error_writes_in_parts_is_cut_as_a_whole() {
+        struct InParts;
+        impl fmt::Display for InParts {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                (0..SHOWN).try_for_each(|_| f.write_str("ab\n"))
+            }
+        }
+        let shown = Printable(InParts).to_string();
+        assert!(shown.starts_with("ab\\nab\\n") && shown.len() <= SHOWN + 40);
+        assert!(shown.ends_with(&format!("… ({} more bytes)", 3 * SHOWN - SHOWN / 4 * 3)), "{shown}");
+    }
+}
