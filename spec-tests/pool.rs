@@ -22,9 +22,13 @@ mod errors;
 mod interleavings;
 #[path = "pool/lifecycle.rs"]
 mod lifecycle;
+#[path = "pool/limits.rs"]
+mod limits;
 #[path = "pool/mock.rs"]
 mod mock;
 #[path = "pool/openers.rs"]
 mod openers;
 #[path = "pool/panics.rs"]
 mod panics;
+#[path = "pool/runtimes.rs"]
+mod runtimes;

@@ -2,23 +2,68 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::event::CheckOutFailedReason;
+use crate::milliseconds::Milliseconds;
 use crate::printable::PrintableError;
 
 /// The error that made somebody clear a pool, or that a connection could not be established with.
 pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 
+/// Writes an error as a sentence: its message, and the message of each source that the sentence does not contain yet.
+///
+/// It is the `Debug` of the public errors, because an error that `main` returns is printed by that.
+pub(crate) fn write_sentence(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut sentence = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let message = PrintableError(source).to_string();
+        if !sentence.contains(&message) {
+            sentence.push_str(": ");
+            sentence.push_str(&message);
+        }
+        next = source.source();
+    }
+    f.write_str(&sentence)
+}
+
+/// Implements `Debug` for errors by [`write_sentence`].
+macro_rules! debug_as_sentence {
+    ($($error:ty),+ $(,)?) => {$(
+        impl std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                $crate::error::write_sentence(self, f)
+            }
+        }
+    )+};
+}
+
+pub(crate) use debug_as_sentence;
+
+debug_as_sentence!(
+    CheckOutError,
+    PoolClosed,
+    PoolCleared,
+    WaitQueueTimeout,
+    ConnectionError,
+    EstablishError,
+    ClearError,
+    NoRuntime,
+    ConnectTimeout,
+);
+
 /// A check-out did not yield a connection.
 ///
-/// The messages of the first three are the CMAP specification's ("Connection Pool Errors").
+/// The messages of the first three begin as the CMAP specification has them ("Connection Pool Errors").
 ///
 /// What is in it is boxed, so that a check-out's result has two words: moving a larger one was three percent of a check-out
 /// that succeeds.
-#[derive(Debug, Clone, Error)]
+#[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum CheckOutError {
     /// `PoolClosedError`: the pool was closed. Not retryable on this pool.
@@ -31,9 +76,13 @@ pub enum CheckOutError {
     /// `WaitQueueTimeoutError`: no connection came free in time. Not a statement about the server's state.
     #[error(transparent)]
     WaitQueueTimeout(Box<WaitQueueTimeout>),
-    /// The connection that this check-out opened could not be established.
+    /// The connection that this check-out opened could not be established. Or it waited, and the establishment that it
+    /// waited behind ran out of time.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
+    /// There is no tokio runtime for what the check-out has to wait for.
+    #[error(transparent)]
+    NoRuntime(Box<NoRuntime>),
 }
 
 impl CheckOutError {
@@ -43,7 +92,7 @@ impl CheckOutError {
         match self {
             Self::PoolClosed(_) => CheckOutFailedReason::PoolClosed,
             Self::WaitQueueTimeout(_) => CheckOutFailedReason::Timeout,
-            Self::PoolCleared(_) | Self::Connection(_) => CheckOutFailedReason::ConnectionError,
+            Self::PoolCleared(_) | Self::Connection(_) | Self::NoRuntime(_) => CheckOutFailedReason::ConnectionError,
         }
     }
 
@@ -52,7 +101,7 @@ impl CheckOutError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::PoolClosed(_) | Self::WaitQueueTimeout(_) => false,
+            Self::PoolClosed(_) | Self::WaitQueueTimeout(_) | Self::NoRuntime(_) => false,
             Self::PoolCleared(error) => !error.sent,
             Self::Connection(error) => error.is_retryable(),
         }
@@ -66,6 +115,7 @@ impl CheckOutError {
             Self::PoolCleared(error) => &error.address,
             Self::WaitQueueTimeout(error) => &error.address,
             Self::Connection(error) => error.address(),
+            Self::NoRuntime(error) => &error.address,
         }
     }
 }
@@ -88,20 +138,26 @@ impl From<WaitQueueTimeout> for CheckOutError {
     }
 }
 
+impl From<NoRuntime> for CheckOutError {
+    fn from(error: NoRuntime) -> Self {
+        Self::NoRuntime(Box::new(error))
+    }
+}
+
 /// `PoolClosedError`: a check-out failed because the pool was closed.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[error("Attempted to check out a connection from closed connection pool")]
 pub struct PoolClosed {
     /// The pool's address.
     pub address: Arc<str>,
 }
 
-/// `PoolClearedError`: an operation failed because the pool was cleared.
+/// `PoolClearedError`: an operation failed because the pool is paused or was cleared.
 ///
 /// It is a retryable error in the sense of the specifications of retryable reads and retryable writes. They retry reads,
 /// and writes that the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was
 /// not [`sent`](Self::sent).
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct PoolCleared {
     /// The pool's address.
     pub address: Arc<str>,
@@ -112,6 +168,9 @@ pub struct PoolCleared {
     /// Whether a part of the operation may have been sent before the interruption, so that the server may have executed
     /// it. Always `false` for a check-out.
     pub sent: bool,
+    /// Whether the pool is paused because it was never marked ready, rather than cleared: `Pool::ready` was not called
+    /// yet.
+    pub never_ready: bool,
 }
 
 impl fmt::Display for PoolCleared {
@@ -122,7 +181,15 @@ impl fmt::Display for PoolCleared {
             Some(cause) => {
                 write!(f, "Connection pool for {address} was cleared because another operation failed with: {cause}")
             }
-            None => write!(f, "Connection pool for {address} is paused until its server is known to be reachable"),
+            None if self.never_ready => write!(
+                f,
+                "Connection pool for {address} is paused: it has not been marked ready yet, which Pool::ready does once \
+                 the server is known to be reachable"
+            ),
+            None => write!(
+                f,
+                "Connection pool for {address} was cleared and is paused until Pool::ready marks it ready again"
+            ),
         }
     }
 }
@@ -133,15 +200,96 @@ impl StdError for PoolCleared {
     }
 }
 
-/// `WaitQueueTimeoutError`: no connection came free within `waitQueueTimeoutMS`, or before the caller's deadline.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// `WaitQueueTimeoutError`: a check-out got no connection in time.
+#[derive(Clone, PartialEq, Eq)]
 pub struct WaitQueueTimeout {
+    pub(crate) address: Arc<str>,
+    pub(crate) max_pool_size: u32,
+    pub(crate) total: u32,
+    pub(crate) in_use: u32,
+    pub(crate) pending: u32,
+    pub(crate) waiting: u32,
+    pub(crate) waited: Duration,
+    pub(crate) limit: TimeLimit,
+    pub(crate) holders: Option<Holders>,
+}
+
+/// The limit that ended a check-out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TimeLimit {
+    /// `waitQueueTimeoutMS`: how long a check-out waits in the queue.
+    WaitQueueTimeout,
+    /// `timeoutMS`: how long an operation takes, or a check-out by itself.
+    Timeout,
+    /// The deadline that was given to `Pool::check_out_until`.
+    Deadline,
+}
+
+impl fmt::Display for TimeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WaitQueueTimeout => "waitQueueTimeoutMS",
+            Self::Timeout => "timeoutMS",
+            Self::Deadline => "the caller's deadline",
+        })
+    }
+}
+
+impl WaitQueueTimeout {
     /// The pool's address.
-    pub address: Arc<str>,
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// The pool's `maxPoolSize` (0: no limit).
-    pub max_pool_size: u32,
-    /// In load-balanced mode, what the connections in use are held by.
-    pub holders: Option<Holders>,
+    #[must_use]
+    pub fn max_pool_size(&self) -> u32 {
+        self.max_pool_size
+    }
+
+    /// How many connections the pool had when the time was up.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// How many of them were in use.
+    #[must_use]
+    pub fn in_use(&self) -> u32 {
+        self.in_use
+    }
+
+    /// How many of them were in establishment.
+    #[must_use]
+    pub fn pending(&self) -> u32 {
+        self.pending
+    }
+
+    /// How many other check-outs waited in the queue.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// How long the check-out had waited, in the queue and for a connection of its own.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Which limit ended the check-out.
+    #[must_use]
+    pub fn limit(&self) -> TimeLimit {
+        self.limit
+    }
+
+    /// In load-balanced mode, what the connections in use were held by.
+    #[must_use]
+    pub fn holders(&self) -> Option<Holders> {
+        self.holders
+    }
 }
 
 /// What connections in use are held by (load balancer specification, "Connection Tracking").
@@ -157,27 +305,55 @@ pub struct Holders {
 
 impl fmt::Display for WaitQueueTimeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.holders {
-            None => f.write_str("Timed out while checking out a connection from connection pool"),
-            Some(holders) => write!(
+        let Self { address, max_pool_size, in_use, pending, waiting, waited, limit, holders, .. } = self;
+        if let Some(Holders { cursors, transactions, other_operations }) = holders {
+            // Word for word the load balancer specification's ("Connection Tracking").
+            return write!(
                 f,
-                "Timeout waiting for connection from the connection pool. maxPoolSize: {}, connections in use by \
-                 cursors: {}, connections in use by transactions: {}, connections in use by other operations: {}",
-                self.max_pool_size, holders.cursors, holders.transactions, holders.other_operations
-            ),
+                "Timeout waiting for connection from the connection pool. maxPoolSize: {max_pool_size}, connections in \
+                 use by cursors: {cursors}, connections in use by transactions: {transactions}, connections in use by \
+                 other operations: {other_operations}, connections being opened: {pending}, other check-outs waiting: \
+                 {waiting}, waited for {address}: {waited:.1?} ({limit})"
+            );
+        }
+        write!(
+            f,
+            "Timed out while checking out a connection from connection pool for {address} after {waited:.1?} ({limit}), \
+             with {in_use} connections in use, {pending} being opened and {waiting} other check-outs waiting, "
+        )?;
+        match max_pool_size {
+            0 => f.write_str("maxPoolSize unlimited"),
+            _ => write!(f, "maxPoolSize {max_pool_size}"),
         }
     }
 }
 
 impl StdError for WaitQueueTimeout {}
 
+/// A check-out has to open a connection or to keep a time limit, and there is no tokio runtime for that: the pool's has
+/// ended, and the check-out is not polled on another, or that is about to end as well. Nothing was sent.
+#[derive(Clone, PartialEq, Eq, Error)]
+#[error(
+    "no tokio runtime for the connection pool for {address}: the pool's has ended, and the check-out is not polled on one \
+     that lives"
+)]
+pub struct NoRuntime {
+    /// The pool's address.
+    pub address: Arc<str>,
+}
+
+impl NoRuntime {
+    pub(crate) fn of(address: &Arc<str>) -> Self {
+        Self { address: address.clone() }
+    }
+}
+
 /// A connection could not be established: what [`Establish`](crate::Establish) reports, with the pool's view added.
 ///
 /// Cloning is cheap; the clones share one allocation.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ConnectionError(Arc<ConnectionErrorParts>);
 
-#[derive(Debug)]
 struct ConnectionErrorParts {
     address: Arc<str>,
     connection_id: u64,
@@ -228,6 +404,12 @@ impl ConnectionError {
         self.0.failure.clears_pool && !self.labels().contains(Labels::SYSTEM_OVERLOADED)
     }
 
+    /// Whether the establishment ran out of time.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        self.0.failure.is_timeout()
+    }
+
     /// Where in its establishment the connection failed.
     #[must_use]
     pub fn stage(&self) -> Stage {
@@ -258,7 +440,7 @@ impl StdError for ConnectionError {
 ///
 /// Made by [`overloaded`](Self::overloaded), [`network`](Self::network) or [`unlabelled`](Self::unlabelled), with
 /// [`retryable`](Self::retryable) and [`clears_pool`](Self::clears_pool) changed where the server's own error says more.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct EstablishError {
     /// How far the attempt had come.
@@ -298,7 +480,34 @@ impl EstablishError {
     }
 }
 
-/// The source may quote the server, so its text is shown escaped and cut.
+impl EstablishError {
+    /// Whether the attempt ran out of time: the error, or a source of it, is a [`ConnectTimeout`] or an
+    /// [`io::Error`] of the kind [`TimedOut`](io::ErrorKind::TimedOut).
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        let mut next: Option<&(dyn StdError + 'static)> = Some(&*self.source);
+        while let Some(error) = next {
+            if error.is::<ConnectTimeout>()
+                || error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+            {
+                return true;
+            }
+            next = error.source();
+        }
+        false
+    }
+}
+
+/// A step of a connection's establishment, or of its repeated authentication, took longer than a limit allows.
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
+#[error("it did not end within {option} ({})", Milliseconds(*limit))]
+pub struct ConnectTimeout {
+    /// How long the limit is.
+    pub limit: Duration,
+    /// The limit's name: `connectTimeoutMS` for all steps together, `timeoutMS` or `socketTimeoutMS` for one command.
+    pub option: &'static str,
+}
+
 impl fmt::Display for EstablishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.stage, PrintableError(&self.source))
@@ -391,7 +600,7 @@ pub struct ForeignConnection<C> {
 
 impl<C> fmt::Debug for ForeignConnection<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ForeignConnection").field("address", &self.address).finish_non_exhaustive()
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -404,7 +613,7 @@ impl<C> fmt::Display for ForeignConnection<C> {
 impl<C> StdError for ForeignConnection<C> {}
 
 /// A pool in load-balanced mode was cleared as a whole, or any other pool by service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 pub enum ClearError {
     /// The pool is in load-balanced mode: name the service whose connections are to become stale.
     #[error("a pool in load-balanced mode is cleared by serviceId")]

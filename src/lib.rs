@@ -69,8 +69,8 @@ pub mod wire;
 pub use endpoint::{Command, CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError, ResolveError};
 #[doc(inline)]
 pub use error::{
-    Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, PoolCleared,
-    PoolClosed, Stage, WaitQueueTimeout,
+    Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, NoRuntime,
+    PoolCleared, PoolClosed, Stage, TimeLimit, WaitQueueTimeout,
 };
 #[doc(inline)]
 pub use event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};

@@ -43,7 +43,7 @@ async fn a_server_that_falls_silent_is_given_up_at_the_connect_timeout() {
         let error = connecting.await.unwrap().unwrap_err();
         tokio::time::resume();
         let AuthenticationCause::Timeout(timeout) = &failure(&error).cause else { panic!("another cause: {error}") };
-        assert_eq!(*timeout, ConnectTimeout { limit });
+        assert_eq!(*timeout, ConnectTimeout { limit, option: "connectTimeoutMS" });
         assert_eq!(server.commands().len(), answered + 1);
     }
 }

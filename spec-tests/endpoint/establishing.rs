@@ -51,7 +51,8 @@ async fn a_hello_without_an_answer_ends_with_the_connect_timeout() {
     let connecting = options(&server).connect_timeout(limit).endpoint().unwrap();
     let error = tokio::time::timeout(AGES, connecting.connect()).await.unwrap().unwrap_err();
     assert_refused(&error, Stage::Hello, OVERLOADED);
-    assert_eq!(cause::<ConnectTimeout>(&error), &ConnectTimeout { limit });
+    assert_eq!(cause::<ConnectTimeout>(&error), &ConnectTimeout { limit, option: "connectTimeoutMS" });
+    assert!(error.is_timeout());
     // The attempt has left no connection behind.
     server.until(|counters| counters.connections_opened == 1 && counters.connections_open == 0).await;
 }

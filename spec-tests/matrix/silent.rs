@@ -41,7 +41,10 @@ async fn a_server_that_does_not_accept_in_time_may_be_overloaded() {
     }
     let options = Options::new([&*address.to_string()]).unwrap().connect_timeout(LIMIT);
     let error = assert_refused(options, Stage::Connect, OVERLOADED).await;
-    assert_eq!(cause::<ConnectFailed>(&error).timeout, Some(ConnectTimeout { limit: LIMIT }));
+    assert_eq!(
+        cause::<ConnectFailed>(&error).timeout,
+        Some(ConnectTimeout { limit: LIMIT, option: "connectTimeoutMS" })
+    );
 }
 
 #[tokio::test]
@@ -55,7 +58,7 @@ async fn a_proxy_that_falls_silent_at_any_message_says_nothing_about_the_server(
             let options = chain.options("connectTimeoutMS=60000", limit).await.unwrap();
             let error = assert_refused(options, Stage::Proxy, Labels::NONE).await;
             let timeout = cause::<ProxyFailed>(&error).source.downcast_ref::<ConnectTimeout>();
-            let expected = hangs.then_some(&ConnectTimeout { limit: LIMIT });
+            let expected = hangs.then_some(&ConnectTimeout { limit: LIMIT, option: "connectTimeoutMS" });
             assert_eq!(timeout, expected, "{error}");
         }
     }

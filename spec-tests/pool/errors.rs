@@ -7,7 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use wharf::{
-    CheckOutError, Clear, Connection, Labels, OptionValue, PoolCleared, PoolEvent, PoolOptions, Purpose, Stage,
+    CheckOutError, Clear, Connection, Labels, OptionValue, Pool, PoolCleared, PoolEvent, PoolOptions, Purpose, Stage,
+    TimeLimit,
 };
 
 use super::mock::{Attempt, Log, Mock, builder, counts, pool, service, settle};
@@ -112,16 +113,88 @@ async fn a_wait_queue_timeout_in_load_balanced_mode_names_the_holders() {
     assert_eq!(
         message().await,
         "Timeout waiting for connection from the connection pool. maxPoolSize: 4, connections in use by cursors: 1, \
-         connections in use by transactions: 2, connections in use by other operations: 1"
+         connections in use by transactions: 2, connections in use by other operations: 1, connections being opened: 0, \
+         other check-outs waiting: 0, waited for mock:27017: 20.0ms (waitQueueTimeoutMS)"
     );
     // Released by unpinning, and by the check-in.
     held[1].pin_to(Purpose::Operation);
     drop(held.remove(0));
     held.push(pool.check_out().await.unwrap());
     let CheckOutError::WaitQueueTimeout(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
-    let holders = error.holders.unwrap();
+    let holders = error.holders().unwrap();
     assert_eq!((holders.cursors, holders.transactions, holders.other_operations), (0, 1, 3));
-    assert_eq!((error.max_pool_size, &*error.address), (4, "mock:27017"));
+    assert_eq!((error.max_pool_size(), error.address()), (4, "mock:27017"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_queue_timeout_tells_address_sizes_and_time() {
+    let options = PoolOptions::default().max_pool_size(2).wait_queue_timeout(Duration::from_millis(1500));
+    let mock = Mock::new([Attempt::Held]);
+    let (pool, _log) = pool(options, &mock);
+    let (opening, held) = (background_check_out(&pool), pool.check_out());
+    settle().await;
+    let held = held.await.unwrap();
+    let patient = background_check_out(&pool);
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    let late = background_check_out(&pool);
+    let CheckOutError::WaitQueueTimeout(error) = patient.await.unwrap().unwrap_err() else { panic!("another error") };
+    assert_eq!(
+        error.to_string(),
+        "Timed out while checking out a connection from connection pool for mock:27017 after 1.5s (waitQueueTimeoutMS), \
+         with 1 connections in use, 1 being opened and 1 other check-outs waiting, maxPoolSize 2"
+    );
+    assert_eq!((error.address(), error.max_pool_size(), error.total()), ("mock:27017", 2, 2));
+    assert_eq!((error.in_use(), error.pending(), error.waiting()), (1, 1, 1));
+    assert_eq!((error.waited(), error.limit()), (Duration::from_millis(1500), TimeLimit::WaitQueueTimeout));
+    drop(held);
+    late.await.unwrap().unwrap();
+    mock.let_one_in();
+    opening.await.unwrap().unwrap();
+}
+
+fn background_check_out(pool: &Pool<Mock>) -> tokio::task::JoinHandle<Result<(), CheckOutError>> {
+    let pool = pool.clone();
+    tokio::spawn(async move { pool.check_out().await.map(drop) })
+}
+
+#[tokio::test(start_paused = true)]
+async fn pool_that_was_never_ready_says_so() {
+    let pool = builder(&Mock::new([])).build().unwrap();
+    let refusal = async || match pool.check_out().await.unwrap_err() {
+        CheckOutError::PoolCleared(error) => *error,
+        other => panic!("another error: {other}"),
+    };
+    let error = refusal().await;
+    assert!(error.never_ready);
+    assert_eq!(
+        error.to_string(),
+        "Connection pool for mock:27017 is paused: it has not been marked ready yet, which Pool::ready does once the \
+         server is known to be reachable"
+    );
+    pool.ready();
+    pool.clear(Clear::new()).unwrap();
+    let error = refusal().await;
+    assert!(!error.never_ready);
+    assert_eq!(
+        error.to_string(),
+        "Connection pool for mock:27017 was cleared and is paused until Pool::ready marks it ready again"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn main_prints_errors_as_sentences() {
+    async fn main(pool: &Pool<Mock>) -> Result<(), Box<dyn Error>> {
+        drop(pool.check_out().await?);
+        Ok(())
+    }
+    let (pool, _log) = pool(PoolOptions::default(), &Mock::new([Attempt::Fails]));
+    assert_eq!(
+        format!("{:?}", main(&pool).await.unwrap_err()),
+        "Connection 1 to mock:27017 could not be established: MongoDB handshake: the mock was told to fail"
+    );
+    pool.close();
+    let closed = main(&pool).await.unwrap_err();
+    assert_eq!(format!("{closed:?}"), closed.to_string());
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,6 +20,8 @@ pub enum Attempt {
     Held,
     /// It waits for that, too, and then fails.
     HeldToFail,
+    /// It waits for that, too, and then says that its time was up.
+    HeldToTimeOut,
     Fails,
     Panics,
 }
@@ -89,13 +91,16 @@ impl Establish for Mock {
             connecting.identify(service());
         }
         let attempt = self.attempts.lock().unwrap().pop_front();
-        if let Some(Attempt::Held | Attempt::HeldToFail) = attempt {
+        if let Some(Attempt::Held | Attempt::HeldToFail | Attempt::HeldToTimeOut) = attempt {
             self.gate.acquire().await.expect("an open gate").forget();
         }
         match attempt {
             None | Some(Attempt::Held) => {}
             Some(Attempt::Fails | Attempt::HeldToFail) => {
                 return Err(EstablishError::unlabelled(Stage::Hello, io::Error::other("the mock was told to fail")));
+            }
+            Some(Attempt::HeldToTimeOut) => {
+                return Err(EstablishError::overloaded(Stage::Connect, io::Error::from(io::ErrorKind::TimedOut)));
             }
             Some(Attempt::Panics) => panic!("the mock was told to panic"),
         }

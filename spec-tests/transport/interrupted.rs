@@ -62,7 +62,7 @@ async fn a_mongod_that_falls_silent_is_given_up_in_time() {
         relay.hang_after(direction, bytes);
         let error = refused(options.clone().connect_timeout(LIMIT)).await;
         assert_refused(&error, stage, OVERLOADED);
-        assert_eq!(cause::<ConnectTimeout>(&error), &ConnectTimeout { limit: LIMIT });
+        assert_eq!(cause::<ConnectTimeout>(&error), &ConnectTimeout { limit: LIMIT, option: "connectTimeoutMS" });
         // The attempt has left no connection behind.
         relay.until(|relayed| relayed.open == 0).await;
     }

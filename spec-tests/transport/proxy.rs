@@ -92,7 +92,7 @@ async fn a_proxy_that_falls_silent_is_given_up_in_time() {
         let error = refused(options).await;
         assert_refused(&error, Stage::Proxy, Labels::NONE);
         let ProxyFailed { source, .. } = cause(&error);
-        assert_eq!(source.downcast_ref(), Some(&ConnectTimeout { limit: LIMIT }));
+        assert_eq!(source.downcast_ref(), Some(&ConnectTimeout { limit: LIMIT, option: "connectTimeoutMS" }));
         assert!(error.retryable);
     }
 }

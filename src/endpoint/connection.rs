@@ -8,7 +8,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use super::authentication::Authentication;
 use super::channel::{Channel, ExchangeError, Reply, Request};
@@ -19,6 +20,7 @@ use crate::boxed::boxed;
 use crate::milliseconds::Milliseconds;
 use crate::options::{Compressor, Options};
 use crate::pool::Fit;
+use crate::runtime::{Lapse, on_runtime, within};
 use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, Unsuccessful};
 use crate::wire::{CommandError, Flags, HelloReply};
 
@@ -29,6 +31,8 @@ pub struct EndpointConnection {
     options: Arc<Options>,
     pub(super) channel: Channel,
     authentication: Option<Box<Authentication>>,
+    /// Where its socket is registered.
+    runtime: Handle,
     /// Whether an authentication was begun anew and not ended.
     reauthenticating: bool,
 }
@@ -51,6 +55,8 @@ pub(super) struct Opened {
     pub connection_id: u64,
     /// The pool's generation when the connection was created; 0 if it belongs to none.
     pub generation: u64,
+    /// Where the channel's socket is registered.
+    pub runtime: Handle,
     pub channel: Channel,
     /// The compressor that was agreed on, for all messages that may be compressed; not for those of authentication.
     pub compressor: Option<Compressor>,
@@ -100,12 +106,21 @@ impl Identity {
 
 impl EndpointConnection {
     pub(super) fn new(opened: Opened) -> Self {
-        let Opened { address, options, connection_id, generation, mut channel, compressor, hello, authentication } =
-            opened;
+        let Opened {
+            address,
+            options,
+            connection_id,
+            generation,
+            runtime,
+            mut channel,
+            compressor,
+            hello,
+            authentication,
+        } = opened;
         channel.set_limits(&hello);
         channel.set_compressor(compressor);
         let identity = Identity { address, connection_id, generation, hello };
-        Self { identity, options, channel, authentication, reauthenticating: false }
+        Self { identity, options, channel, authentication, runtime, reauthenticating: false }
     }
 
     /// Runs `command` on `database`, and returns the reply of its success: short for [`run`](Self::run) of
@@ -234,7 +249,11 @@ impl EndpointConnection {
             Fit::Unfinished => {
                 // What has kept it from its end does not matter: the state of the channel tells whether it came there.
                 let draining = self.channel.drain(self.options.drain_limit);
-                matches!(timeout(self.options.drain_timeout, draining).await, Ok(Ok(())))
+                // A time beyond the clock's reach is no limit.
+                match Instant::now().checked_add(self.options.drain_timeout) {
+                    Some(at) => matches!(within(at, || Some(self.runtime.clone()), draining).await, Ok(Ok(()))),
+                    None => draining.await.is_ok(),
+                }
             }
         }
     }
@@ -333,20 +352,29 @@ impl EndpointConnection {
     /// Goes on with the exchange until its next reply is there, for as long as the limit allows.
     pub(super) async fn finish_in_time(&mut self, limit: Limit) -> Result<(), Box<CommandFailure>> {
         match limit {
-            Limit::Until { at, limit } => match timeout_at(at, self.channel.finish()).await {
-                Ok(finished) => finished.map_err(|error| self.identity.failed(error)),
-                Err(_) if self.channel.is_unsent() => Err(self.timed_out(limit, Expired::Unsent)),
-                Err(_) if self.channel.is_sent() => Err(self.timed_out(limit, Expired::Receiving)),
-                Err(_) => Err(self.timed_out(limit, Expired::Sending)),
-            },
+            Limit::Until { at, limit } => {
+                match within(at, || Some(self.runtime.clone()), self.channel.finish()).await {
+                    Ok(finished) => finished.map_err(|error| self.identity.failed(error)),
+                    Err(Lapse::NoRuntime) => Err(self.runtime_ended()),
+                    Err(_) if self.channel.is_unsent() => Err(self.timed_out(limit, Expired::Unsent)),
+                    Err(_) if self.channel.is_sent() => Err(self.timed_out(limit, Expired::Receiving)),
+                    Err(_) => Err(self.timed_out(limit, Expired::Sending)),
+                }
+            }
             Limit::Unset if !self.options.socket_timeout.is_zero() => loop {
-                match timeout(self.options.socket_timeout, self.channel.advance()).await {
+                let limit = self.options.socket_timeout;
+                // A time beyond the clock's reach is no limit.
+                let advanced = match Instant::now().checked_add(limit) {
+                    Some(at) => within(at, || Some(self.runtime.clone()), self.channel.advance()).await,
+                    None => Ok(self.channel.advance().await),
+                };
+                match advanced {
                     Ok(Ok(true)) => return Ok(()),
                     Ok(Ok(false)) => {}
                     Ok(Err(error)) => return Err(self.identity.failed(error)),
-                    Err(_) => {
-                        let message =
-                            format!("nothing for socketTimeoutMS ({})", Milliseconds(self.options.socket_timeout));
+                    Err(Lapse::NoRuntime) => return Err(self.runtime_ended()),
+                    Err(Lapse::TimeUp) => {
+                        let message = format!("nothing for socketTimeoutMS ({})", Milliseconds(limit));
                         let source = Arc::new(io::Error::new(io::ErrorKind::TimedOut, message));
                         return Err(Box::new(CommandFailure::Network { origin: self.identity.origin(), source }));
                     }
@@ -403,7 +431,10 @@ impl EndpointConnection {
         };
         if let Some(authentication) = &mut self.authentication {
             self.reauthenticating = true;
-            let repeated = authentication.repeat(&mut self.channel, deadline).await;
+            let repeating = authentication.repeat(&mut self.channel, deadline);
+            let Ok(repeated) = on_runtime(&self.runtime, repeating).await else {
+                return Err(self.runtime_ended());
+            };
             if let Err(error) = repeated {
                 let (origin, source) = (self.identity.origin(), Arc::new(error));
                 return Err(Box::new(CommandFailure::Reauthentication { origin, source }));
@@ -413,6 +444,18 @@ impl EndpointConnection {
         let limit = command.limit(&self.options);
         self.complete(&command, limit).await?;
         self.outcome(limit)
+    }
+
+    /// The failure of a command whose time nothing keeps any more: it is polled outside of tokio, and the runtime that the
+    /// connection is registered with has ended.
+    #[cold]
+    fn runtime_ended(&self) -> Box<CommandFailure> {
+        let source = Arc::new(io::Error::other("the tokio runtime that opened the connection has ended"));
+        let origin = self.identity.origin();
+        Box::new(match self.channel.is_unsent() {
+            true => CommandFailure::Lost { origin, source },
+            false => CommandFailure::Network { origin, source },
+        })
     }
 
     #[cold]

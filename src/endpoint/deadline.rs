@@ -3,32 +3,42 @@
 use std::future::Future;
 use std::time::Duration;
 
-use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 
-use crate::milliseconds::Milliseconds;
+pub use crate::error::ConnectTimeout;
 
-/// When the establishment of a connection must have ended.
+/// When the establishment of a connection must have ended, and how long each of its commands may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
-    limit: Duration,
+    limit: ConnectTimeout,
     /// `None` if there is no limit.
     at: Option<Instant>,
+    /// How long one command may take, whatever is left until then.
+    each: Option<ConnectTimeout>,
     /// Whether it is an operation's own, from which nothing is excepted.
     #[cfg_attr(not(feature = "oidc"), allow(dead_code, reason = "only MONGODB-OIDC excepts anything"))]
     whole: bool,
 }
 
 impl Deadline {
-    /// The deadline after `limit` from now; none if `limit` is zero, or too long for the clock.
+    /// The deadline after `connectTimeoutMS` from now; none if that is zero, or too long for the clock.
     pub fn after(limit: Duration) -> Self {
-        let at = if limit.is_zero() { None } else { Instant::now().checked_add(limit) };
-        Self { limit, at, whole: false }
+        Self::of(ConnectTimeout { limit, option: "connectTimeoutMS" }, false)
     }
 
     /// The deadline after what is left of an operation's own time, from which nothing is excepted.
     pub fn of_operation(left: Duration) -> Self {
-        Self { whole: true, ..Self::after(left) }
+        Self::of(ConnectTimeout { limit: left, option: "timeoutMS" }, true)
+    }
+
+    fn of(limit: ConnectTimeout, whole: bool) -> Self {
+        let at = if limit.limit.is_zero() { None } else { Instant::now().checked_add(limit.limit) };
+        Self { limit, at, each: None, whole }
+    }
+
+    /// This deadline, with a limit for each command besides.
+    pub fn with_each(self, each: Option<ConnectTimeout>) -> Self {
+        Self { each, ..self }
     }
 
     /// Whether nothing is excepted from it.
@@ -54,15 +64,18 @@ impl Deadline {
     pub async fn bound<T>(self, step: impl Future<Output = T>) -> Result<T, ConnectTimeout> {
         match self.at {
             None => Ok(step.await),
-            Some(at) => timeout_at(at, step).await.map_err(|_| ConnectTimeout { limit: self.limit }),
+            Some(at) => timeout_at(at, step).await.map_err(|_| self.limit),
         }
     }
-}
 
-/// The establishment of a connection did not end within `connectTimeoutMS`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("no connection was established within connectTimeoutMS ({})", Milliseconds(*limit))]
-pub struct ConnectTimeout {
-    /// The limit for the whole establishment.
-    pub limit: Duration,
+    /// Runs one command until the deadline, and for as long as one may take.
+    pub async fn bound_command<T>(self, command: impl Future<Output = T>) -> Result<T, ConnectTimeout> {
+        let each = self.each.and_then(|limit| Some((Instant::now().checked_add(limit.limit)?, limit)));
+        match each {
+            Some((at, limit)) if self.at.is_none_or(|whole| at < whole) => {
+                timeout_at(at, command).await.map_err(|_| limit)
+            }
+            _ => self.bound(command).await,
+        }
+    }
 }

@@ -16,7 +16,7 @@ use crate::wire::reply::StateChange;
 use crate::wire::{CommandError, WireError};
 
 /// A command has no successful reply.
-#[derive(Debug, Clone, Error)]
+#[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum CommandFailure {
     /// The server executed the command, or refused to, and says that it failed. The connection is as good as before.
@@ -86,8 +86,10 @@ pub enum CommandFailure {
     },
 }
 
+crate::error::debug_as_sentence!(CommandFailure);
+
 /// What a time limit ended.
-#[derive(Debug, Clone, Error)]
+#[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum Expired {
     /// The command was not sent: no time was left, or not as much as a round trip takes.
@@ -103,6 +105,8 @@ pub enum Expired {
     #[error(transparent)]
     Server(Box<CommandError>),
 }
+
+crate::error::debug_as_sentence!(Expired);
 
 /// The limit that a command has exceeded; zero is that of the server alone.
 struct InTime(Duration);

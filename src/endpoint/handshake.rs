@@ -98,7 +98,7 @@ impl Handshake {
         }
         // What is speculated may be a token.
         let command = Wiped::new(request.command());
-        let document = match deadline.bound(channel.exchange("admin", command.document())).await {
+        let document = match deadline.bound_command(channel.exchange("admin", command.document())).await {
             Ok(Ok(document)) => document,
             Ok(Err(ExchangeError::Network(error))) => return Err(transport::stream_failed(Stage::Hello, error)),
             Ok(Err(ExchangeError::Wire(error))) => return Err(EstablishError::unlabelled(Stage::Hello, error)),

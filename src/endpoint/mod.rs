@@ -17,6 +17,8 @@
 use std::sync::Arc;
 
 use bson::oid::ObjectId;
+use thiserror::Error;
+use tokio::runtime::Handle;
 
 use crate::error::{EstablishError, Stage};
 use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
@@ -161,7 +163,8 @@ impl Endpoint {
     /// paused until [`Pool::ready`].
     pub fn pool(self) -> PoolBuilder<Self> {
         let options = self.options.pool.clone();
-        Pool::builder(&self.address.text.clone(), self).options(options)
+        let timeout = self.options.timeout;
+        Pool::builder(&self.address.text.clone(), self).options(options).timeout(timeout)
     }
 
     /// The server's address, `host:port`, with the host in lower case and an IPv6 address in brackets.
@@ -189,7 +192,8 @@ impl Endpoint {
         self.handshake.append_metadata(library)
     }
 
-    /// Opens a connection that belongs to no pool. It is not in load-balanced mode.
+    /// Opens a connection that belongs to no pool. It is not in load-balanced mode. It is registered with the tokio runtime
+    /// that the future is polled on, and is of no use any more when that has ended.
     ///
     /// # Errors
     ///
@@ -207,12 +211,13 @@ impl Endpoint {
     ///
     /// Dropping the future closes what has been opened. Nothing else is lost.
     pub async fn connect(&self) -> Result<EndpointConnection, EstablishError> {
-        self.open(Place { connection_id: 0, generation: 0, identify: None }).await
+        self.open(Place { connection_id: 0, generation: 0, each_command: None, identify: None }).await
     }
 
     /// Opens a connection for `place`, in load-balanced mode if that is the pool's.
     async fn open(&self, place: Place<'_>) -> Result<EndpointConnection, EstablishError> {
-        let deadline = Deadline::after(self.options.connect_timeout);
+        let runtime = Handle::try_current().map_err(|_| EstablishError::unlabelled(Stage::Resolve, NotOnRuntime))?;
+        let deadline = Deadline::after(self.options.connect_timeout).with_each(place.each_command);
         let transport = self.connector.connect(deadline).await?;
         let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
         let speculation = match &self.authenticator {
@@ -238,11 +243,23 @@ impl Endpoint {
             options: Arc::clone(&self.options),
             connection_id: place.connection_id,
             generation: place.generation,
+            runtime,
             channel,
             compressor: self.handshake.agreed_compressor(&hello),
             hello,
             authentication,
         }))
+    }
+
+    /// How long one command of a pooled connection's handshake may take (CSOT, "Server Selection" and "Background
+    /// Connection Pooling"). What opens for a check-out has no limit by `timeoutMS`, because it outlives the check-out.
+    fn limit_of_each_command(&self, in_background: bool) -> Option<ConnectTimeout> {
+        let (limit, option) = match self.options.timeout {
+            Some(timeout) if in_background => (timeout, "timeoutMS"),
+            Some(_) => return None,
+            None => (self.options.socket_timeout, "socketTimeoutMS"),
+        };
+        (!limit.is_zero()).then_some(ConnectTimeout { limit, option })
     }
 
     /// Makes the handshake, and leaves nothing of it in the channel's buffers, because what was speculated may be a
@@ -259,12 +276,19 @@ impl Endpoint {
     }
 }
 
+/// A connection was to be opened by a future that is not polled on a tokio runtime.
+#[derive(Debug, Error)]
+#[error("a connection can only be opened on a tokio runtime")]
+struct NotOnRuntime;
+
 /// Where a connection belongs.
 struct Place<'a> {
     /// Its number in its pool, or 0.
     connection_id: u64,
     /// The pool's generation, or 0.
     generation: u64,
+    /// How long one command of the handshake may take, besides the limit for the whole.
+    each_command: Option<ConnectTimeout>,
     /// In load-balanced mode, who is to be told the connection's service.
     identify: Option<&'a (dyn Fn(ObjectId) + Sync)>,
 }
@@ -277,6 +301,7 @@ impl Establish for Endpoint {
         self.open(Place {
             connection_id: connecting.connection_id(),
             generation: connecting.generation(),
+            each_command: self.limit_of_each_command(connecting.in_background()),
             identify: if connecting.load_balanced() { Some(&identify) } else { None },
         })
         .await

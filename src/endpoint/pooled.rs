@@ -84,7 +84,7 @@ impl Pool<Endpoint> {
     }
 
     async fn check_out_within(&self, at: Instant, limit: Duration) -> Result<Connection<Endpoint>, OperationError> {
-        self.check_out_by(at, false).await.map_err(|source| match Instant::now() < at {
+        self.check_out_within_operation(at).await.map_err(|source| match Instant::now() < at {
             true => source.into(),
             false => OperationError::CheckOutTimeout { limit, source },
         })
@@ -263,7 +263,7 @@ impl Connection<Endpoint> {
 }
 
 /// An operation on a connection of a pool did not succeed.
-#[derive(Debug, Clone, Error)]
+#[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum OperationError {
     /// The command has no successful reply.
@@ -285,6 +285,8 @@ pub enum OperationError {
         source: CheckOutError,
     },
 }
+
+crate::error::debug_as_sentence!(OperationError);
 
 impl OperationError {
     /// Whether the operation may be tried again, whatever it is: nothing of it was sent and a new attempt may succeed, or

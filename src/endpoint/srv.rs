@@ -13,7 +13,7 @@ use crate::printable::PrintableError;
 pub use hickory_resolver;
 
 /// The servers of a deployment could not be found.
-#[derive(Debug, Clone, Error)]
+#[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum ResolveError {
     /// The connection string is refused, or what it says does not go together with what the DNS says.
@@ -32,6 +32,12 @@ pub enum ResolveError {
         name: String,
         /// What is wrong with the configuration.
         source: Cause,
+    },
+    /// The future is not polled on a tokio runtime, which the look-up needs.
+    #[error("{name:?} can only be resolved on a tokio runtime")]
+    NoRuntime {
+        /// The name that was to be resolved.
+        name: String,
     },
     /// The records could not be looked up, or there are none. It may be different the next time.
     #[error("the {record} records of {name:?} could not be found: {}", PrintableError(source))]
@@ -90,6 +96,8 @@ pub enum ResolveError {
         source: InvalidOption,
     },
 }
+
+crate::error::debug_as_sentence!(ResolveError);
 
 impl Options {
     /// Reads a connection string, and finds its servers in the DNS if it begins with `mongodb+srv://`: [`Options::parse`]
@@ -175,6 +183,7 @@ mod look_up {
 
     pub(super) async fn by_system(options: Options) -> Result<Options, ResolveError> {
         let Some(name) = &options.srv else { return Ok(options) };
+        check_runtime(name)?;
         let unreadable =
             |error: NetError| ResolveError::Configuration { name: name.host.clone(), source: Arc::new(error) };
         let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build()).map_err(unreadable)?;
@@ -183,6 +192,7 @@ mod look_up {
 
     pub(super) async fn by(resolver: &TokioResolver, mut options: Options) -> Result<Options, ResolveError> {
         let Some(name) = options.srv.clone() else { return Ok(options) };
+        check_runtime(&name)?;
         // What cannot work, whatever the DNS says, asks nobody anything.
         options.validate()?;
         let limit = options.connect_timeout;
@@ -208,6 +218,11 @@ mod look_up {
         choose(&mut options.hosts, name.max_hosts);
         options.validate()?;
         Ok(options)
+    }
+
+    fn check_runtime(name: &SrvName) -> Result<(), ResolveError> {
+        let absent = |_| ResolveError::NoRuntime { name: name.host.clone() };
+        tokio::runtime::Handle::try_current().map(drop).map_err(absent)
     }
 
     /// Names in ASCII are asked for as they are, because the rules for other names would refuse underscores.

@@ -150,7 +150,7 @@ fn is_zone(zone: &str) -> bool {
 }
 
 /// A server's address is not of the form that it must have.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[error("the server's address is {address:?}, but must be {allowed}")]
 pub struct InvalidAddress {
     /// The address that was given.
@@ -158,6 +158,8 @@ pub struct InvalidAddress {
     /// What would have been accepted.
     pub allowed: &'static str,
 }
+
+crate::error::debug_as_sentence!(InvalidAddress);
 
 #[cfg(test)]
 mod tests {

@@ -70,10 +70,12 @@ pub struct Options {
     /// to the end of authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means
     /// no limit.
     ///
-    /// The specification (CSOT, "Server Selection" and "Background Connection Pooling") gives the commands of the
-    /// handshake and of authentication `timeoutMS` instead, each anew, or without it `socketTimeoutMS`. wharf gives
-    /// them what is left of this limit, because a connection is opened for the pool and not for one operation: an
-    /// operation whose own time is up leaves, and the connection is established all the same.
+    /// The commands of the handshake and of authentication have limits of their own besides (CSOT, "Background Connection
+    /// Pooling"): each may take [`timeout`](Self#structfield.timeout) where the connection is opened towards `minPoolSize`,
+    /// or, where that is not set, [`socket_timeout`](Self#structfield.socket_timeout). One that is opened for a check-out
+    /// has no limit by `timeout`: it is opened for the pool and not for one operation, so an operation whose time is up
+    /// leaves, and the connection is established all the same. The [guide](crate::guide#time-limits) has a table of all
+    /// limits.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.
@@ -84,7 +86,8 @@ pub struct Options {
     /// server that hangs for as long as the network holds.
     ///
     /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
-    /// the check-out; on a connection that is checked out it is the command alone.
+    /// the check-out; on a connection that is checked out it is the command alone, and
+    /// [`Pool::check_out`](crate::Pool::check_out) by itself has as much time as well.
     /// [`Command::timeout`](crate::Command::timeout) is the same for one command.
     pub timeout: Option<Duration>,
     /// How long a connection whose command was cancelled or timed out may take to end it in the background, before it

@@ -91,7 +91,7 @@ pub use warning::UriWarning;
 pub use write_concern::{Acknowledgement, WriteConcern};
 
 /// An option has a value that cannot work.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[error("{option} is {value}, but must be {allowed}")]
 pub struct InvalidOption {
     /// The option, by its name in connection strings.
@@ -101,6 +101,8 @@ pub struct InvalidOption {
     /// What would have been accepted.
     pub allowed: String,
 }
+
+crate::error::debug_as_sentence!(InvalidOption);
 
 #[cfg(not(loom))]
 impl InvalidOption {

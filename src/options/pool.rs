@@ -102,9 +102,9 @@ impl PoolOptions {
 
     /// `waitQueueTimeoutMS`: how long a check-out waits for an available connection or for the right to open one.
     ///
-    /// Default zero, which means no limit. The time that a connection's establishment takes does not count: an endpoint
-    /// limits that by `connectTimeoutMS`. An operation with a time limit of its own (`timeoutMS`) does not look at this
-    /// one.
+    /// Default zero, which means no limit. Deprecated in favour of `timeoutMS`, and ignored where that is set, for the pool
+    /// or for the operation. The time that a connection's establishment takes does not count: an endpoint limits that by
+    /// `connectTimeoutMS`. The [guide](crate::guide#time-limits) has a table of all limits.
     pub fn wait_queue_timeout(mut self, time: Duration) -> Self {
         self.wait_queue_timeout = time;
         self

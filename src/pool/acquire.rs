@@ -14,7 +14,7 @@ use super::slab::Slot;
 use super::state::Phase;
 use super::tokens::{Idle, Lease, Place};
 use super::waitlist::{Lane, Node, WaitQueue};
-use crate::error::Cause;
+use crate::error::{Cause, ConnectionError};
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
 use crate::sync::mutant;
@@ -47,9 +47,13 @@ pub enum Refusal {
     Paused {
         /// The error that cleared it, where whoever cleared it said so.
         cause: Option<Cause>,
+        /// Whether it is paused because it was never marked ready, rather than cleared.
+        never_ready: bool,
     },
     /// It is closed.
     Closed,
+    /// The establishment of a connection, behind which the check-out waited, has run out of time.
+    Unreachable(ConnectionError),
 }
 
 /// What came of the attempt to queue up.

@@ -17,7 +17,7 @@ use super::shard::Shards;
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
 use super::waitlist::{Claimed, Lane, WaitList, WaitQueue};
-use crate::error::{Cause, ClearError};
+use crate::error::{Cause, ClearError, ConnectionError};
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::options::{InvalidOption, PoolOptions};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -237,12 +237,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             if mutant("cleared_announced_early") {
                 announce();
             }
-            let early = mutant("clear_detaches_first").then(|| self.detach_all());
-            self.state.store(PoolState { phase: Phase::Paused, generation: state.generation + 1 });
-            let stale = early.unwrap_or_else(|| self.detach_all());
-            // Relaxed: whoever reads a count above zero takes the ledger's lock next.
-            self.stale.fetch_add(stale.iter().map(|(_, len)| len).sum(), Ordering::Relaxed);
-            ledger.stale.extend(stale.into_iter().map(|(top, _)| top));
+            self.begin_generation(&mut ledger, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
             if clear.interrupt_in_use_connections {
                 ledger.interrupt = Some(state.generation + u64::from(mutant("interrupt_reaches_one_more")));
             }
@@ -252,7 +247,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             }
             self.claim_all()
         };
-        refuse(claimed, || Refusal::Paused { cause: clear.cause.clone() });
+        refuse(claimed, || Refusal::Paused { cause: clear.cause.clone(), never_ready: false });
         self.host.deliver();
         self.host.connections_went_stale();
         self.host.schedule_run();
@@ -370,10 +365,44 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Why a check-out of a pool fails that is not ready, or was cleared meanwhile.
     pub fn refusal(&self) -> Refusal {
         let ledger = self.ledger.lock();
-        match self.state.load().phase {
+        let PoolState { phase, generation } = self.state.load();
+        match phase {
             Phase::Closed => Refusal::Closed,
-            Phase::Paused | Phase::Ready => Refusal::Paused { cause: ledger.cause.clone() },
+            Phase::Paused | Phase::Ready => Refusal::Paused {
+                cause: ledger.cause.clone(),
+                // Each clear counts a generation, so nothing but its beginning has paused this one.
+                never_ready: phase == Phase::Paused && generation == 0,
+            },
         }
+    }
+
+    /// Makes all connections stale and leaves the phase and the queue as they are: what they depended on is gone, which
+    /// says nothing about the server. Emits no event and closes nothing: [`Core::run`] closes what was available. The
+    /// connections to services become stale as well. Does nothing to a closed pool.
+    pub fn renew(&self) {
+        let mut ledger = self.ledger.lock();
+        let state = self.state.load();
+        if state.phase != Phase::Closed {
+            ledger.clear_services();
+            self.begin_generation(&mut ledger, PoolState { generation: state.generation + 1, ..state });
+        }
+    }
+
+    /// Changes the pool word to a new generation, then empties the shards: a check-in that comes after the emptying sees
+    /// the new generation. The caller holds the ledger's lock.
+    fn begin_generation(&self, ledger: &mut Ledger, state: PoolState) {
+        let early = mutant("clear_detaches_first").then(|| self.detach_all());
+        self.state.store(state);
+        let stale = early.unwrap_or_else(|| self.detach_all());
+        // Relaxed: whoever reads a count above zero takes the ledger's lock next.
+        self.stale.fetch_add(stale.iter().map(|(_, len)| len).sum(), Ordering::Relaxed);
+        ledger.stale.extend(stale.into_iter().map(|(top, _)| top));
+    }
+
+    /// Refuses all check-outs in the queue, because a connection could not be established for a check-out before them.
+    /// Openers stay.
+    pub fn refuse_waiters(&self, error: &ConnectionError) {
+        refuse(self.claim_all(), || Refusal::Unreachable(error.clone()));
     }
 
     /// Empties all shards: the tops of their stacks, with their lengths.

@@ -110,6 +110,14 @@ impl Ledger {
         Some(service.generation.fetch_add(1, Ordering::Release))
     }
 
+    /// Makes all connections to all services stale.
+    pub(super) fn clear_services(&mut self) {
+        for service in self.services.values() {
+            // ORD: Release; pairs with the Acquire in `Membership::is_stale`.
+            service.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
     /// The slots of a service's connections up to a generation.
     pub(super) fn members(&self, service_id: ObjectId, generation: u64) -> impl Iterator<Item = u32> {
         let service = self.services.get(&service_id);

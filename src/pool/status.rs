@@ -1,13 +1,14 @@
 //! What goes on in a pool, at a glance.
 
 use std::sync::atomic::Ordering as StatisticOrdering;
+use std::time::Duration;
 
 use super::core::Core;
 use super::host::Host;
 use super::state::{Phase, PoolState};
 use super::tokens::Started;
 use super::waitlist::Lane;
-use crate::error::{CheckOutError, Holders, PoolCleared, PoolClosed, WaitQueueTimeout};
+use crate::error::{CheckOutError, Holders, PoolCleared, PoolClosed, TimeLimit, WaitQueueTimeout};
 use crate::event::PoolEvent;
 use crate::pool::Refusal;
 use crate::sync::atomic::Ordering;
@@ -117,21 +118,24 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     pub fn refused(&self, refusal: Refusal) -> CheckOutError {
         let address = self.address.clone();
         match refusal {
-            Refusal::Paused { cause } => PoolCleared { address, cause, interrupted: false, sent: false }.into(),
+            Refusal::Paused { cause, never_ready } => {
+                PoolCleared { address, cause, interrupted: false, sent: false, never_ready }.into()
+            }
             Refusal::Closed => PoolClosed { address }.into(),
+            Refusal::Unreachable(error) => error.into(),
         }
     }
 
-    /// The error for a check-out that has waited for too long.
-    pub fn timed_out(&self) -> CheckOutError {
+    /// The error for a check-out that ended by `limit` after `waited`.
+    pub fn timed_out(&self, waited: Duration, limit: TimeLimit) -> CheckOutError {
+        let PoolStatus { total, in_use, pending, waiting, .. } = self.collect().status;
         let holders = self.options.load_balanced.then(|| {
             // Relaxed: statistics.
             let [cursors, transactions] = [0, 1].map(|of| self.pinned[of].load(StatisticOrdering::Relaxed));
-            let other_operations = self.collect().status.in_use.saturating_sub(cursors + transactions);
-            Holders { cursors, transactions, other_operations }
+            Holders { cursors, transactions, other_operations: in_use.saturating_sub(cursors + transactions) }
         });
         let (address, max_pool_size) = (self.address.clone(), self.options.max_pool_size);
-        WaitQueueTimeout { address, max_pool_size, holders }.into()
+        WaitQueueTimeout { address, max_pool_size, total, in_use, pending, waiting, waited, limit, holders }.into()
     }
 }
 

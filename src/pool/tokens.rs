@@ -351,7 +351,8 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
 
     /// The error for a use that was cancelled. `sent`: a part of it may have left this process.
     pub fn interrupted(&self, sent: bool) -> PoolCleared {
-        PoolCleared { address: self.0.core().address.clone(), cause: None, interrupted: true, sent }
+        let address = self.0.core().address.clone();
+        PoolCleared { address, cause: None, interrupted: true, sent, never_ready: false }
     }
 
     /// Says what the connection is held for: counted in the time-out errors of load-balanced mode.

@@ -15,9 +15,9 @@ use super::establish::Establish;
 use super::host::TokioHost;
 use super::opening::{self, Errand};
 use super::pool::Pool;
-use crate::error::CheckOutError;
-use crate::options::PoolOptions;
-use crate::pool::{Core, Grant, Host, Idle, Place, Started};
+use super::timer::{Lapse, within};
+use crate::error::{CheckOutError, NoRuntime, TimeLimit};
+use crate::pool::{Core, Grant, Host, Idle, Phase, Place, Started};
 
 /// A check-out that has started and must end with an event.
 pub(super) struct Attempt<'p, E: Establish> {
@@ -62,29 +62,71 @@ impl<'p, E: Establish> Attempt<'p, E> {
         connection
     }
 
-    /// Waits within limits. `queues`: whether `waitQueueTimeoutMS` is one.
-    pub(super) async fn in_time(self, deadline: Option<Instant>, queues: bool) -> Result<Connection<E>, CheckOutError> {
-        let grant = self.pool.acquire_in_time(deadline, queues).await;
-        self.end(grant, deadline).await
+    /// Whether the pool's options limit a check-out that has no deadline.
+    pub(super) fn is_limited(&self) -> bool {
+        match self.core().host().timeout {
+            Some(timeout) => !timeout.is_zero(),
+            None => !self.core().options().wait_queue_timeout.is_zero(),
+        }
     }
 
-    /// What a grant comes to. `None`: there was none in time.
-    pub(super) async fn end(
+    /// Waits within the limits of the pool's options.
+    pub(super) async fn in_options_time(self) -> Result<Connection<E>, CheckOutError> {
+        let limits = Limits::of_options(self.pool);
+        self.end(None, limits).await
+    }
+
+    /// Waits until a deadline, and within `waitQueueTimeoutMS` where that holds.
+    pub(super) async fn until(self, deadline: Instant) -> Result<Connection<E>, CheckOutError> {
+        let limits = Limits { whole: Some((deadline, TimeLimit::Deadline)), ..Limits::of_options(self.pool) };
+        self.end(None, limits).await
+    }
+
+    /// Waits until the `timeoutMS` of an operation is up.
+    pub(super) async fn within_operation(self, end: Instant) -> Result<Connection<E>, CheckOutError> {
+        let limits = Limits { whole: Some((end, TimeLimit::Timeout)), ..Limits::none() };
+        self.end(None, limits).await
+    }
+
+    /// Waits without a limit. `grant`: what it has already.
+    pub(super) async fn unlimited(
         self,
-        grant: Option<Grant<E::Connection, TokioHost<E>>>,
-        deadline: Option<Instant>,
+        grant: Grant<E::Connection, TokioHost<E>>,
+    ) -> Result<Connection<E>, CheckOutError> {
+        self.end(Some(grant), Limits::none()).await
+    }
+
+    /// Waits for a grant, unless there is one already, and makes a connection of it.
+    async fn end(
+        self,
+        mut grant: Option<Grant<E::Connection, TokioHost<E>>>,
+        limits: Limits,
     ) -> Result<Connection<E>, CheckOutError> {
         let core = self.core();
-        let outcome = match grant {
-            // Cleared or closed between the grant and our coming to look: as if we still had waited.
-            Some(Grant::Connection(idle)) if idle.is_stale() => {
-                drop(idle);
-                Err(core.refused(core.refusal()))
+        let outcome = loop {
+            let granted = match grant.take() {
+                Some(granted) => granted,
+                None => match self.pool.acquire_in_time(&limits).await {
+                    Ok(granted) => granted,
+                    Err(error) => break Err(error),
+                },
+            };
+            match granted {
+                Grant::Connection(idle) if idle.is_stale() => {
+                    drop(idle);
+                    // Cleared or closed between the grant and our coming to look: as if we still had waited. In a pool
+                    // that is ready, the connection's runtime has ended, or it was marked ready again: the next, then.
+                    if core.state().phase != Phase::Ready {
+                        break Err(core.refused(core.refusal()));
+                    }
+                }
+                Grant::Connection(idle) => break Ok(idle),
+                Grant::Place(place) => match self.pool.open(place, &limits).await {
+                    Opened::Ended(delivery) => break delivery,
+                    Opened::RuntimeEnded => {}
+                },
+                Grant::Refused(refusal) => break Err(core.refused(*refusal)),
             }
-            Some(Grant::Connection(idle)) => Ok(idle),
-            Some(Grant::Place(place)) => self.pool.open(place, deadline).await,
-            Some(Grant::Refused(refusal)) => Err(core.refused(*refusal)),
-            None => Err(core.timed_out()),
         };
         match outcome {
             Ok(idle) => Ok(self.succeed(idle)),
@@ -100,60 +142,131 @@ impl<'p, E: Establish> Attempt<'p, E> {
 impl<E: Establish> Drop for Attempt<'_, E> {
     fn drop(&mut self) {
         // Cancelled. Usually by a timeout of the caller's, and the specification knows no closer reason.
-        self.core().check_out_failed(self.started, self.core().timed_out());
+        let core = self.core();
+        if core.host().listens() {
+            core.check_out_failed(self.started, core.timed_out(Duration::ZERO, TimeLimit::Deadline));
+        }
+    }
+}
+
+/// What came of opening a connection.
+enum Opened<E: Establish> {
+    Ended(opening::Delivery<E>),
+    /// The runtime of the task that was opening it has ended, and the right to open one with it.
+    RuntimeEnded,
+}
+
+/// Until when a check-out waits.
+struct Limits {
+    begun: Instant,
+    /// When it ends, whatever it waits for then, and by which limit.
+    whole: Option<(Instant, TimeLimit)>,
+    /// When it ends if it waits in the queue then.
+    queue: Option<Instant>,
+}
+
+impl Limits {
+    fn none() -> Self {
+        Self { begun: Instant::now(), whole: None, queue: None }
+    }
+
+    /// The limits that the pool's options set: `timeoutMS`, or without it `waitQueueTimeoutMS` (CSOT, "Server Selection").
+    /// A limit beyond the clock's reach is none.
+    fn of_options<E: Establish>(pool: &Pool<E>) -> Self {
+        let none = Self::none();
+        let after = |time: Duration| if time.is_zero() { None } else { none.begun.checked_add(time) };
+        match pool.core.host().timeout {
+            Some(timeout) => Self { whole: after(timeout).map(|at| (at, TimeLimit::Timeout)), ..none },
+            None => Self { queue: after(pool.core.options().wait_queue_timeout), ..none },
+        }
+    }
+
+    /// The limit that comes first for a check-out that waits in the queue.
+    fn in_queue(&self) -> Option<(Instant, TimeLimit)> {
+        let queue = self.queue.map(|at| (at, TimeLimit::WaitQueueTimeout));
+        [queue, self.whole].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
 
 impl<E: Establish> Pool<E> {
-    /// Waits for a grant. `None`: until `waitQueueTimeoutMS` or the deadline.
-    async fn acquire_in_time(
+    /// Waits for a grant.
+    async fn acquire_in_time(&self, limits: &Limits) -> Result<Grant<E::Connection, TokioHost<E>>, CheckOutError> {
+        let lapsed = {
+            let mut acquire = pin!(self.core.acquire());
+            // No timer is made for what comes at once.
+            if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
+                return Ok(grant);
+            }
+            match self.in_time(limits.in_queue(), acquire).await {
+                Ok(grant) => return Ok(grant),
+                Err(lapsed) => lapsed,
+            }
+        };
+        // By now it has left the queue, and is not counted among those that wait.
+        Err(self.error_of(lapsed, limits))
+    }
+
+    /// Waits for `future` until the limit.
+    async fn in_time<T>(
         &self,
-        deadline: Option<Instant>,
-        queues: bool,
-    ) -> Option<Grant<E::Connection, TokioHost<E>>> {
-        let core = &self.core;
-        let mut acquire = pin!(core.acquire());
-        // No timer is made for what comes at once.
-        if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
-            return Some(grant);
-        }
-        let queue = if queues { core.options().wait_queue_deadline() } else { None };
-        match earlier(queue, deadline) {
-            None => Some(acquire.await),
-            Some(until) => tokio::time::timeout_at(until, acquire).await.ok(),
+        limit: Option<(Instant, TimeLimit)>,
+        future: impl Future<Output = T>,
+    ) -> Result<T, (Lapse, TimeLimit)> {
+        let Some((at, limit)) = limit else { return Ok(future.await) };
+        within(at, || self.core.host().living_runtime(), future).await.map_err(|lapse| (lapse, limit))
+    }
+
+    fn error_of(&self, (lapse, limit): (Lapse, TimeLimit), limits: &Limits) -> CheckOutError {
+        match lapse {
+            Lapse::TimeUp => self.core.timed_out(limits.begun.elapsed(), limit),
+            Lapse::NoRuntime => NoRuntime::of(self.core.address()).into(),
         }
     }
 
     /// Has a connection opened by a task of its own, and waits for it or for one that comes back sooner, at most until the
-    /// deadline. If another one came sooner, or none in time, its own serves the next, or becomes available, once it is
+    /// limit. If another one came sooner, or none in time, its own serves the next, or becomes available, once it is
     /// open; if it was not created when another one came, it never is.
     ///
     /// Where both have come, the other one is taken: a failure of the caller's own is no reason to fail then.
-    async fn open(&self, place: Place<E::Connection, TokioHost<E>>, deadline: Option<Instant>) -> opening::Delivery<E> {
+    async fn open(&self, place: Place<E::Connection, TokioHost<E>>, limits: &Limits) -> Opened<E> {
         let core = &self.core;
         let mut returned = pin!(self.returned());
         // Something may have come back between the grant of the place and our coming to look.
         if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
-            return Ok(idle);
+            return Opened::Ended(Ok(idle));
         }
         let errand = Arc::new(Errand::new(core.clone(), place));
         let (asked_by, delivery) = oneshot::channel();
-        // A pool without a runtime is a forked child's; and this is a check-out's future, which runs on one.
-        let runtime = self.run_on(Handle::current);
-        runtime.spawn(opening::open_for(errand.clone(), asked_by));
+        // The runtime that polls the caller is the pool's from now on, if that has none that lives.
+        let Some(home) = self.home(|| Handle::try_current().ok()) else {
+            return Opened::Ended(Err(NoRuntime::of(core.address()).into()));
+        };
+        let task = home.handle().spawn(opening::open_for(errand.clone(), asked_by));
         let first = async {
             tokio::select! {
                 biased;
                 idle = returned => {
                     drop(errand.take_place());
-                    Ok(idle)
+                    Opened::Ended(Ok(idle))
                 }
-                delivered = delivery => delivered.unwrap_or_else(|_gone| Err(errand.task_ended())),
+                delivered = delivery => match delivered {
+                    // As good as lost: nothing will move its bytes any more.
+                    Ok(Ok(_idle)) if home.has_ended() => Opened::RuntimeEnded,
+                    Ok(delivered) => Opened::Ended(delivered),
+                    // Only a runtime that shuts down cancels it.
+                    Err(_gone) => match task.await {
+                        Err(error) if error.is_cancelled() => {
+                            home.end(core);
+                            Opened::RuntimeEnded
+                        }
+                        _ => Opened::Ended(Err(errand.task_ended())),
+                    },
+                },
             }
         };
-        match deadline {
-            None => first.await,
-            Some(until) => tokio::time::timeout_at(until, first).await.unwrap_or_else(|_elapsed| Err(core.timed_out())),
+        match self.in_time(limits.whole, first).await {
+            Ok(opened) => opened,
+            Err(lapsed) => Opened::Ended(Err(self.error_of(lapsed, limits))),
         }
     }
 
@@ -166,20 +279,5 @@ impl<E: Establish> Pool<E> {
             }
             // Cleared or closed between the grant and our coming to look: as if it had not come.
         }
-    }
-}
-
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
-}
-
-impl PoolOptions {
-    fn wait_queue_deadline(&self) -> Option<Instant> {
-        let timeout = self.wait_queue_timeout;
-        // A timeout beyond the clock's reach is none.
-        (timeout > Duration::ZERO).then(|| Instant::now().checked_add(timeout)).flatten()
     }
 }

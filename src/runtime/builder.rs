@@ -1,6 +1,7 @@
 //! How a pool is built.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::runtime::Handle;
@@ -21,6 +22,7 @@ pub struct PoolBuilder<E: Establish> {
     options: PoolOptions,
     subscribers: Vec<Arc<dyn Subscriber>>,
     on_failure: Option<Arc<FailureSink>>,
+    timeout: Option<Duration>,
     runtime: Option<Handle>,
 }
 
@@ -32,6 +34,7 @@ impl<E: Establish> PoolBuilder<E> {
             options: PoolOptions::default(),
             subscribers: Vec::new(),
             on_failure: None,
+            timeout: None,
             runtime: None,
         }
     }
@@ -59,7 +62,18 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// The runtime for the pool's tasks, instead of the one that [`PoolBuilder::build`] is called on.
+    /// `timeoutMS`: how long a check-out without a deadline of its own may take altogether, the establishment of a new
+    /// connection included. `waitQueueTimeoutMS` does not count then. Zero means no limit. By default it is not set
+    /// (`None`), and [`PoolOptions::wait_queue_timeout`] limits the waiting.
+    ///
+    /// [`Endpoint::pool`](crate::Endpoint::pool) sets it to [`Options::timeout`](crate::Options::timeout).
+    pub fn timeout(mut self, limit: Option<Duration>) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// The runtime for the pool's tasks, instead of the one that [`PoolBuilder::build`] is called on. When it ends, the
+    /// pool [moves](Pool#runtimes).
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
@@ -77,21 +91,26 @@ impl<E: Establish> PoolBuilder<E> {
         };
         fork::watch();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let host = TokioHost::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
+        let mut host = TokioHost::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
+        host.timeout = self.timeout;
         let pool = Pool::new(Core::new(&self.address, self.options, threads, host)?);
-        pool.run_on(|| runtime);
-        Ok(pool)
+        match pool.home(|| Some(runtime)) {
+            Some(_) => Ok(pool),
+            None => Err(BuildError::NoRuntime),
+        }
     }
 }
 
 /// A pool could not be built.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// An option cannot work.
     #[error(transparent)]
     InvalidOption(#[from] InvalidOption),
-    /// There is no tokio runtime for the pool's tasks.
-    #[error("a pool needs a tokio runtime: build it on one, or name one with PoolBuilder::runtime")]
+    /// There is no tokio runtime for the pool's tasks, or it has ended.
+    #[error("a pool needs a tokio runtime that has not ended: build it on one, or name one with PoolBuilder::runtime")]
     NoRuntime,
 }
+
+crate::error::debug_as_sentence!(BuildError);

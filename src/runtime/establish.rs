@@ -106,6 +106,7 @@ pub struct Establishing {
     connection_id: u64,
     generation: u64,
     load_balanced: bool,
+    in_background: bool,
     identify: Box<dyn Fn(ObjectId) + Send + Sync>,
 }
 
@@ -115,9 +116,10 @@ impl Establishing {
         connection_id: u64,
         generation: u64,
         load_balanced: bool,
+        in_background: bool,
         identify: Box<dyn Fn(ObjectId) + Send + Sync>,
     ) -> Self {
-        Self { address, connection_id, generation, load_balanced, identify }
+        Self { address, connection_id, generation, load_balanced, in_background, identify }
     }
 
     /// The pool's address.
@@ -144,6 +146,12 @@ impl Establishing {
         self.load_balanced
     }
 
+    /// Whether the connection is opened in the background towards `minPoolSize`, rather than for a check-out.
+    #[must_use]
+    pub fn in_background(&self) -> bool {
+        self.in_background
+    }
+
     /// Says which service the connection belongs to, in load-balanced mode, as soon as the handshake has told.
     ///
     /// From here on the connection has the generation of that service. Without effect in other modes, and the second
@@ -160,6 +168,7 @@ impl fmt::Debug for Establishing {
             .field("connection_id", &self.connection_id)
             .field("generation", &self.generation)
             .field("load_balanced", &self.load_balanced)
+            .field("in_background", &self.in_background)
             .finish_non_exhaustive()
     }
 }

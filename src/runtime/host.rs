@@ -1,9 +1,9 @@
 //! The world around a core on tokio.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bson::oid::ObjectId;
 use event_listener::Event;
@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 
 use super::establish::Establish;
 use super::fork;
+use super::home::Residence;
 use super::publisher::{Publisher, Subscribers};
 use super::recovery;
 use crate::error::{ClearError, ConnectionError};
@@ -22,9 +23,11 @@ pub struct TokioHost<E: Establish> {
     pub(super) establish: Arc<E>,
     pub(super) publisher: Publisher,
     pub(super) on_failure: Option<Arc<FailureSink>>,
-    /// Where the pool's tasks run. In a forked child unset until the pool is first used on a runtime; it is then that
-    /// one, and the background task begins.
-    pub(super) runtime: OnceLock<Handle>,
+    /// `timeoutMS`: how long a check-out may take that has no limit of its own. Zero is no limit, and neither is `None`,
+    /// with which `waitQueueTimeoutMS` counts.
+    pub(super) timeout: Option<Duration>,
+    /// The runtime that the pool's tasks run on.
+    pub(super) residence: Residence,
     /// Wakes the background task.
     pub(super) run: tokio::sync::Notify,
     /// Notified when the pool was cleared or closed, for those who recover connections of it.
@@ -49,13 +52,19 @@ impl<E: Establish> TokioHost<E> {
             establish,
             publisher: Publisher::new(subscribers),
             on_failure,
-            runtime: OnceLock::new(),
+            timeout: None,
+            residence: Residence::default(),
             run: tokio::sync::Notify::new(),
             changed: Event::new(),
             is_closed: AtomicBool::new(is_closed),
             emptier: Event::new(),
             forks: fork::forks(),
         }
+    }
+
+    /// The runtime of the pool's tasks, unless it is known to have ended.
+    pub(super) fn living_runtime(&self) -> Option<Handle> {
+        self.residence.home().map(|home| home.handle().clone())
     }
 
     /// Whether this is a forked child, and the pool its parent's.

@@ -7,11 +7,13 @@ mod check_out;
 mod connection;
 mod establish;
 mod fork;
+mod home;
 mod host;
 mod opening;
 mod pool;
 mod publisher;
 mod recovery;
+mod timer;
 
 pub use builder::{BuildError, PoolBuilder};
 pub use connection::Connection;
@@ -19,3 +21,4 @@ pub use establish::{Establish, Establishing};
 pub use host::{Failure, TokioHost};
 pub use pool::Pool;
 pub use publisher::Subscriber;
+pub(crate) use timer::{Lapse, on_runtime, within};

@@ -16,9 +16,9 @@ use crate::pool::{Core, Established, Idle, Pending, Phase, Place, Refusal};
 type SharedCore<E> = Arc<Core<<E as Establish>::Connection, TokioHost<E>>>;
 pub(super) type Delivery<E> = Result<Idle<<E as Establish>::Connection, TokioHost<E>>, CheckOutError>;
 
-/// The task that was to open the connection went away: its runtime shut down, or the establisher panicked.
+/// The establisher panicked.
 #[derive(Debug, Error)]
-#[error("the task that was opening the connection has ended early")]
+#[error("the establisher has panicked while it was opening the connection")]
 pub(super) struct TaskEnded;
 
 /// What a check-out and the task that opens its connection share, besides what is delivered.
@@ -95,7 +95,7 @@ pub(super) async fn open<E: Establish>(
     pending: Pending<E::Connection, TokioHost<E>>,
     asked_by: Option<oneshot::Sender<Delivery<E>>>,
 ) {
-    let delivery = establish(&core, pending).await;
+    let delivery = establish(&core, pending, asked_by.as_ref()).await;
     match (asked_by, delivery) {
         (Some(asked_by), Ok((idle, opening))) => {
             let unclaimed = asked_by.send(Ok(idle)).err().and_then(Result::ok);
@@ -108,9 +108,11 @@ pub(super) async fn open<E: Establish>(
     }
 }
 
+/// Establishes the connection. `asked_by`: the check-out that it is for; `None` for `minPoolSize`.
 async fn establish<E: Establish>(
     core: &SharedCore<E>,
     pending: Pending<E::Connection, TokioHost<E>>,
+    asked_by: Option<&oneshot::Sender<Delivery<E>>>,
 ) -> Result<Established<E::Connection, TokioHost<E>>, CheckOutError> {
     let (connection_id, generation) = (pending.id(), pending.generation());
     // The establisher may keep its `Establishing` for longer than we want to keep the token, so both share it.
@@ -121,6 +123,7 @@ async fn establish<E: Establish>(
         connection_id,
         generation,
         core.options().is_load_balanced(),
+        asked_by.is_none(),
         Box::new({
             let shared = shared.clone();
             move |service_id| {
@@ -150,6 +153,12 @@ async fn establish<E: Establish>(
                 // A panic of the sink's must not hide the error from whoever asked for the connection.
                 let _ = catch_unwind(AssertUnwindSafe(|| on_failure(&failure)));
             }
+            if error.is_timeout() && asked_by.is_some_and(|asked_by| !asked_by.is_closed()) {
+                // A connection that comes back goes to the openers first. The check-out has had none for as long as an
+                // establishment may take, and so there is none to be expected for those that wait behind it, and another
+                // establishment would take as long. With a monitor, the pool would be cleared by now.
+                core.refuse_waiters(&error);
+            }
             // Closed after whoever watches the server was told, as the specification's tests want it.
             drop(pending);
             Err(error.into())
@@ -166,7 +175,8 @@ fn given_up<E: Establish>(core: &SharedCore<E>) -> CheckOutError {
     match core.state().phase {
         Phase::Closed => core.refused(Refusal::Closed),
         Phase::Paused | Phase::Ready => {
-            PoolCleared { address: core.address().clone(), cause: None, interrupted: true, sent: false }.into()
+            let address = core.address().clone();
+            PoolCleared { address, cause: None, interrupted: true, sent: false, never_ready: false }.into()
         }
     }
 }

@@ -8,7 +8,6 @@ use bson::oid::ObjectId;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::background;
 use super::builder::PoolBuilder;
 use super::check_out::CheckOut;
 use super::connection::Connection;
@@ -18,7 +17,7 @@ use super::publisher::Subscriber;
 use super::recovery;
 use crate::boxed::boxed;
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
-use crate::options::{BackgroundInterval, PoolOptions};
+use crate::options::PoolOptions;
 use crate::pool::{Clear, Core, Grant, Host, Phase, PoolStatus};
 
 /// A pool of connections to one address.
@@ -36,6 +35,19 @@ use crate::pool::{Clear, Core, Grant, Host, Phase, PoolStatus};
 /// check-in; neither takes a lock, allocates, reads the clock (unless `maxIdleTimeMS` is set or somebody subscribes to
 /// events) or wakes a task. Check-outs that must wait, and check-ins while somebody waits, take a lock for some tens of
 /// nanoseconds. Opening and closing connections, `ready`, `clear`, `close` and `status` take short locks too.
+///
+/// # Runtimes
+///
+/// A pool's tasks run on one tokio runtime: that of [`PoolBuilder::runtime`], or the one that built the pool. Its connections
+/// are registered there, and they can be used from any other runtime while it lives (a current-thread one: while it runs).
+/// When it ends, they are of no use any more: they become stale, which counts one generation, and are closed. The pool then
+/// moves: the next check-out that opens a connection, or the next call of [`Pool::ready`], makes the runtime that it runs on
+/// the pool's, with a background task there. So a pool in a `static` serves one runtime after the other, as in tests that
+/// each have their own. Check-outs that wait on another runtime go on waiting. A command that was using a connection of the
+/// runtime that has ended fails as after a network failure.
+///
+/// Check-outs may also be polled outside of tokio, by another executor. The pool's runtime opens the connections and keeps
+/// the time limits then. After its end they fail with [`CheckOutError::NoRuntime`], until the pool has moved.
 ///
 /// # Forking
 ///
@@ -72,8 +84,12 @@ impl<E: Establish> Pool<E> {
     /// that comes free, in the order of arrival. While a new one is being opened, whichever comes first: that or one that
     /// comes back.
     ///
-    /// Waiting in the queue is bounded by `waitQueueTimeoutMS`, which by default is no bound. Opening a connection is
-    /// bounded by the establisher only; [`Pool::check_out_until`] bounds both.
+    /// With `timeoutMS` ([`PoolBuilder::timeout`]) all of it ends when that time is up. Without, waiting in the queue is
+    /// bounded by `waitQueueTimeoutMS`, which by default is no bound, and opening a connection by the establisher only;
+    /// [`Pool::check_out_until`] bounds both. The [guide](crate::guide#time-limits) has a table of all limits.
+    ///
+    /// If opening a connection runs out of time and none has come back meanwhile, the check-outs in the queue fail with the
+    /// same error, instead of trying one after the other.
     ///
     /// Fails at once while the pool is paused, as it is until [`Pool::ready`].
     ///
@@ -93,7 +109,8 @@ impl<E: Establish> Pool<E> {
         self.check_out_without_deadline::<true>()
     }
 
-    /// As [`Pool::check_out`], but also gives up at `deadline`, whatever it is waiting for then.
+    /// As [`Pool::check_out`], but gives up at `deadline`, whatever it is waiting for then. It replaces `timeoutMS`.
+    /// `waitQueueTimeoutMS` counts besides where `timeoutMS` is not set.
     ///
     /// # Errors
     ///
@@ -106,7 +123,7 @@ impl<E: Establish> Pool<E> {
         &self,
         deadline: Instant,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        self.check_out_by(deadline, true)
+        CheckOut::new(self, move |attempt| boxed(|| attempt.until(deadline)))
     }
 
     /// Checks a connection in, as dropping it does, but refuses one of another pool.
@@ -130,9 +147,7 @@ impl<E: Establish> Pool<E> {
     /// This says that the server is reachable; it does not find out. It connects to nothing itself.
     pub fn ready(&self) -> bool {
         let this = self.here();
-        if let Ok(runtime) = Handle::try_current() {
-            this.run_on(|| runtime);
-        }
+        this.home(|| Handle::try_current().ok());
         this.core.ready()
     }
 
@@ -230,32 +245,31 @@ impl<E: Establish> Pool<E> {
         self.here().core.last_id()
     }
 
-    /// A check-out that is bounded at most by `waitQueueTimeoutMS`, and by that only where it `QUEUES`.
+    /// A check-out without a deadline of its own. The options' limits count only where it is `LIMITED`.
     ///
     /// Two ways must cost little: finding a connection at once, and waiting for one without a time limit. Whatever else may
     /// happen is boxed, which keeps the future small. When a connection goes from hand to hand, what takes longest is
     /// moving the waiter's cache lines from core to core.
-    pub(crate) fn check_out_without_deadline<const QUEUES: bool>(
+    pub(crate) fn check_out_without_deadline<const LIMITED: bool>(
         &self,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
         CheckOut::new(self, |attempt| async move {
-            if QUEUES && !attempt.core().options().wait_queue_timeout.is_zero() {
-                return boxed(|| attempt.in_time(None, QUEUES)).await;
+            if LIMITED && attempt.is_limited() {
+                return boxed(|| attempt.in_options_time()).await;
             }
             match attempt.core().acquire().await {
                 Grant::Connection(idle) if !idle.is_stale() => Ok(attempt.succeed(idle)),
-                other => boxed(|| attempt.end(Some(other), None)).await,
+                other => boxed(|| attempt.unlimited(other)).await,
             }
         })
     }
 
-    /// A check-out with a deadline. `queues`: whether `waitQueueTimeoutMS` counts, too.
-    pub(crate) fn check_out_by(
+    /// A check-out for an operation whose `timeoutMS` ends at `end`.
+    pub(crate) fn check_out_within_operation(
         &self,
-        deadline: Instant,
-        queues: bool,
+        end: Instant,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        CheckOut::new(self, move |attempt| boxed(|| attempt.in_time(Some(deadline), queues)))
+        CheckOut::new(self, move |attempt| boxed(|| attempt.within_operation(end)))
     }
 
     /// This pool, or what it is after a fork.
@@ -273,16 +287,15 @@ impl<E: Establish> Pool<E> {
                 before.establish.abandon_after_fork(connection);
             }
             let is_closed = core.state().phase == Phase::Closed;
-            let host = TokioHost::new(
+            let mut host = TokioHost::new(
                 before.establish.clone(),
                 before.publisher.subscribers(),
                 before.on_failure.clone(),
                 is_closed,
             );
+            host.timeout = before.timeout;
             let successor = Self::new(core.after_fork(host));
-            if let Ok(runtime) = Handle::try_current() {
-                successor.run_on(|| runtime);
-            }
+            successor.home(|| Handle::try_current().ok());
             successor
         });
         // Not before: a subscriber that uses the pool comes here, too.
@@ -292,18 +305,6 @@ impl<E: Establish> Pool<E> {
 
     pub(super) fn new(core: Arc<Core<E::Connection, TokioHost<E>>>) -> Self {
         Self { core: core.clone(), shared: Arc::new(Shared { core, after_fork: OnceLock::new() }) }
-    }
-
-    /// The runtime of the pool's tasks. Where it has none yet, it is this one from now on, with the background task.
-    pub(super) fn run_on(&self, runtime: impl FnOnce() -> Handle) -> &Handle {
-        let core = &self.core;
-        core.host().runtime.get_or_init(|| {
-            let runtime = runtime();
-            if core.options().interval() != BackgroundInterval::Never {
-                runtime.spawn(background::keep::<E>(core.clone(), runtime.clone()));
-            }
-            runtime
-        })
     }
 }
 

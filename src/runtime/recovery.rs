@@ -20,7 +20,7 @@ use crate::pool::Unfinished;
 #[cold]
 pub(super) fn begin<E: Establish>(unfinished: Unfinished<E::Connection, TokioHost<E>>) {
     let patient = Patient::<E>(ManuallyDrop::new(unfinished));
-    let runtime = patient.0.host().runtime.get().cloned().or_else(|| Handle::try_current().ok());
+    let runtime = patient.0.host().living_runtime().or_else(|| Handle::try_current().ok());
     if let Some(runtime) = runtime {
         runtime.spawn(recover(patient));
     }

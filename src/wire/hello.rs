@@ -316,7 +316,7 @@ fn out_of_range(field: &'static str, value: i64, allowed: &'static str) -> WireE
 }
 
 /// A server and wharf have no wire version in common. Trying again does not help.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum IncompatibleServer {
     /// The server no longer speaks any version that wharf knows.
@@ -343,10 +343,14 @@ pub enum IncompatibleServer {
     },
 }
 
+crate::error::debug_as_sentence!(IncompatibleServer);
+
 /// The server is not behind a load balancer that says so: its hello reply has no `serviceId`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[error("Driver attempted to initialize in load balancing mode, but the server does not support this mode.")]
 pub struct LoadBalancingUnsupported;
+
+crate::error::debug_as_sentence!(LoadBalancingUnsupported);
 
 #[cfg(test)]
 mod tests {

@@ -49,7 +49,7 @@ pub const DEFAULT_MAX_MESSAGE_SIZE: u32 = 48_000_000;
 /// Bytes that are no message of the wire protocol, or a message that the limits forbid to send.
 ///
 /// After one of these about a received message nothing more can be read from the connection.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// A length is impossible where it stands, or larger than the limit.
@@ -181,3 +181,5 @@ pub enum WireError {
         allowed: &'static str,
     },
 }
+
+crate::error::debug_as_sentence!(WireError);

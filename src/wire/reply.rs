@@ -10,7 +10,7 @@ use super::{WireError, element};
 use crate::printable::Printable;
 
 /// A server executed a command, or refused to, and reports that it failed: a reply with `ok: 0`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct CommandError {
     /// The server's number for the error; 0 if it gave none.
@@ -24,6 +24,8 @@ pub struct CommandError {
     /// The whole reply: `topologyVersion`, `writeConcernError` and all else.
     pub reply: RawDocumentBuf,
 }
+
+crate::error::debug_as_sentence!(CommandError);
 
 impl CommandError {
     /// Whether the server gave the error this label.

@@ -31,7 +31,7 @@ impl<'a> Conversation<'a> {
     /// [`Cause::Refused`] is what the server says; all others mean that the connection must be closed.
     pub async fn run(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, Cause> {
         let exchange = self.channel.0.exchange(database, command);
-        let document = self.deadline.bound(exchange).await.map_err(Cause::Timeout)??;
+        let document = self.deadline.bound_command(exchange).await.map_err(Cause::Timeout)??;
         match reply::check(document) {
             Ok(()) => Ok(document),
             Err(Unsuccessful::Command(error)) => Err(Cause::Refused(error)),

@@ -10,7 +10,6 @@ use crate::endpoint::channel::ExchangeError;
 use crate::endpoint::deadline::ConnectTimeout;
 use crate::endpoint::handshake;
 use crate::error::{EstablishError, Stage};
-use crate::milliseconds::Milliseconds;
 use crate::options::Mechanism;
 use crate::wire::auth::scram::ScramError;
 use crate::wire::{CommandError, WireError};
@@ -19,7 +18,6 @@ use crate::wire::{CommandError, WireError};
 /// the error of a command for which the server wanted the connection to be authenticated again.
 ///
 /// It names the user, but nothing that is secret.
-#[derive(Debug)]
 #[non_exhaustive]
 pub struct AuthenticationFailed {
     /// The mechanism that was used: the one that the credential names, or the one that was negotiated.
@@ -31,6 +29,8 @@ pub struct AuthenticationFailed {
     /// What went wrong.
     pub cause: AuthenticationCause,
 }
+
+crate::error::debug_as_sentence!(AuthenticationFailed);
 
 impl AuthenticationFailed {
     /// The server's error, if it is the server that refused.
@@ -74,7 +74,7 @@ impl StdError for AuthenticationFailed {
 }
 
 /// Why a connection could not be authenticated.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum AuthenticationCause {
     /// The server refused: the user or the proof is wrong, or the mechanism is not enabled.
@@ -84,8 +84,8 @@ pub enum AuthenticationCause {
     #[error("the network failed: {0}")]
     Network(#[source] io::Error),
     /// Not all was done in time.
-    #[error("it did not end within the limit of {}", Milliseconds(.0.limit))]
-    Timeout(ConnectTimeout),
+    #[error("{0}")]
+    Timeout(#[source] ConnectTimeout),
     /// A reply breaks the protocol.
     #[error(transparent)]
     Wire(#[from] WireError),
@@ -108,6 +108,8 @@ pub enum AuthenticationCause {
     #[error("an earlier exchange on the connection failed or was cancelled")]
     Errored,
 }
+
+crate::error::debug_as_sentence!(AuthenticationCause);
 
 impl AuthenticationCause {
     /// Whether it was a time limit of the client: `connectTimeoutMS`, what was left of `timeoutMS`, or that of an OIDC

@@ -65,7 +65,7 @@ fn is_of_network(error: &tokio_socks::Error) -> bool {
 }
 
 /// The proxy could not be reached, or did not connect to the server.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[error("SOCKS5 proxy {proxy}: {source}")]
 pub struct ProxyFailed {
     /// The proxy's host and port.
@@ -74,3 +74,5 @@ pub struct ProxyFailed {
     /// what the protocol says when it refused, or a [`ConnectTimeout`](crate::endpoint::ConnectTimeout).
     pub source: Cause,
 }
+
+crate::error::debug_as_sentence!(ProxyFailed);

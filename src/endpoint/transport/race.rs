@@ -118,16 +118,19 @@ where
 }
 
 /// None of a server's addresses accepted a connection.
-#[derive(Debug, Error)]
+#[derive(Error)]
 pub struct ConnectFailed {
     /// Every address, with what went wrong there, in the order in which the attempts ended. Never empty.
     pub attempts: Vec<FailedAttempt>,
     /// What ended the attempts that were still running, if it was the time.
+    #[source]
     pub timeout: Option<ConnectTimeout>,
 }
 
+crate::error::debug_as_sentence!(ConnectFailed);
+
 /// An attempt to connect to one address.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[error("{peer}: {source}")]
 pub struct FailedAttempt {
     /// The IP address and port, or the path of a Unix domain socket.
@@ -135,6 +138,8 @@ pub struct FailedAttempt {
     /// The operating system's error, or [`TimedOut`](io::ErrorKind::TimedOut).
     pub source: io::Error,
 }
+
+crate::error::debug_as_sentence!(FailedAttempt);
 
 impl fmt::Display for ConnectFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -334,7 +334,7 @@ fn iterations(value: &str) -> Result<u32, ScramError> {
 }
 
 /// A SCRAM conversation that cannot go on.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ScramError {
     /// The password has a character that SASLprep prohibits, so no server can have it.
@@ -382,3 +382,5 @@ pub enum ScramError {
     #[error("the server ended the conversation before it proved that it knows the password")]
     EndedEarly,
 }
+
+crate::error::debug_as_sentence!(ScramError);

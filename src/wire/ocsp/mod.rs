@@ -139,7 +139,7 @@ impl OcspResponse<'_> {
 /// Why what a server has stapled about its certificate, or not stapled, is not accepted.
 ///
 /// A certificate that was revoked is not among these: that is a response that was accepted.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OcspError {
     /// The certificate demands that a response is stapled (Must-Staple, RFC 7633), and there is none.
@@ -195,6 +195,8 @@ pub enum OcspError {
         now: u64,
     },
 }
+
+crate::error::debug_as_sentence!(OcspError);
 
 impl From<der::Error> for OcspError {
     fn from(error: der::Error) -> Self {

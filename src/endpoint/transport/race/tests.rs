@@ -127,7 +127,7 @@ async fn the_deadline_ends_all_attempts_and_says_which_had_no_answer() {
     let attempts = [("[::1]:1", REFUSES), ("1.0.0.1:1", SILENT), ("[::2]:1", SILENT), ("[::3]:1", SILENT)];
     let ran = race(&attempts, Deadline::after(limit)).await;
     let failed = ran.outcome.unwrap_err();
-    assert_eq!((failed.timeout, ran.took), (Some(ConnectTimeout { limit }), 300));
+    assert_eq!((failed.timeout, ran.took), (Some(ConnectTimeout { limit, option: "connectTimeoutMS" }), 300));
     assert_eq!(
         failed.to_string(),
         "the server did not accept a connection ([::1]:1: connection refused; 1.0.0.1:1: no answer in time; \

@@ -117,12 +117,14 @@ fn read_system_authorities() -> Result<RootCertStore, NoTrustedAuthority> {
 
 /// The system has no certificate authority to trust, so that no server's certificate can be verified. Install the
 /// system's certificates, let `SSL_CERT_FILE` or `SSL_CERT_DIR` name others, or set `tlsCAFile`.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[error("the system has no certificate authorities ({}); set tlsCAFile", reasons.join("; "))]
 pub struct NoTrustedAuthority {
     /// What went wrong when they were looked for. May be empty.
     pub reasons: Vec<String>,
 }
+
+crate::error::debug_as_sentence!(NoTrustedAuthority);
 
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(

@@ -1,0 +1,135 @@
+//! Which time limit ends a check-out, and when.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use wharf::{CheckOutError, Pool, PoolOptions, Stage, TimeLimit};
+
+use super::mock::{Attempt, Mock, builder, counts, pool, settle};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A ready pool of one connection, which is in use until the test ends.
+async fn exhausted(options: PoolOptions, timeout: Option<Duration>) -> Pool<Mock> {
+    let pool = builder(&Mock::new([])).options(options.max_pool_size(1)).timeout(timeout).build().unwrap();
+    pool.ready();
+    std::mem::forget(pool.check_out().await.unwrap());
+    pool
+}
+
+fn ended_by(error: CheckOutError) -> (TimeLimit, Duration) {
+    match error {
+        CheckOutError::WaitQueueTimeout(error) => (error.limit(), error.waited()),
+        other => panic!("another error: {other}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadline_of_a_check_out_leaves_wait_queue_timeout_in_force() {
+    let pool = exhausted(PoolOptions::default().wait_queue_timeout(100 * MS), None).await;
+    let until = async |time: Duration| {
+        let begun = Instant::now();
+        let error = pool.check_out_until(begun + time).await.unwrap_err();
+        (ended_by(error), begun.elapsed())
+    };
+    assert_eq!(until(10_000 * MS).await, ((TimeLimit::WaitQueueTimeout, 100 * MS), 100 * MS));
+    assert_eq!(until(40 * MS).await, ((TimeLimit::Deadline, 40 * MS), 40 * MS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_bounds_a_check_out_and_replaces_wait_queue_timeout() {
+    let options = PoolOptions::default().wait_queue_timeout(10 * MS);
+    let pool = exhausted(options.clone(), Some(300 * MS)).await;
+    assert_eq!(ended_by(pool.check_out().await.unwrap_err()), (TimeLimit::Timeout, 300 * MS));
+    let until = pool.check_out_until(Instant::now() + 50 * MS).await;
+    assert_eq!(ended_by(until.unwrap_err()), (TimeLimit::Deadline, 50 * MS), "a deadline of the caller's own counts");
+    let until = pool.check_out_until(Instant::now() + 500 * MS).await;
+    assert_eq!(ended_by(until.unwrap_err()), (TimeLimit::Deadline, 500 * MS), "also a later one");
+
+    let pool = exhausted(options, Some(Duration::ZERO)).await;
+    let waiting = tokio::time::timeout(3600 * 1000 * MS, pool.check_out());
+    assert!(waiting.await.is_err(), "a timeoutMS of zero is no limit");
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_bounds_the_establishment_that_a_check_out_waits_for() {
+    let mock = Mock::new([Attempt::Held]);
+    let pool = builder(&mock).timeout(Some(300 * MS)).build().unwrap();
+    pool.ready();
+    assert_eq!(ended_by(pool.check_out().await.unwrap_err()), (TimeLimit::Timeout, 300 * MS));
+    assert_eq!(counts(&pool), (1, 1, 0, 0, 0), "which goes on");
+    mock.let_one_in();
+    settle().await;
+    assert_eq!(counts(&pool), (1, 0, 1, 0, 0));
+}
+
+fn check_outs(pool: &Pool<Mock>, count: usize) -> Vec<JoinHandle<Result<(), CheckOutError>>> {
+    let check_out = |pool: Pool<Mock>| tokio::spawn(async move { pool.check_out().await.map(drop) });
+    (0..count).map(|_| check_out(pool.clone())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_fail_with_the_establishment_that_times_out_before_them() {
+    let mock = Mock::new([Attempt::HeldToTimeOut; 20]);
+    let (pool, log) = pool(PoolOptions::default(), &mock);
+    let waiting = check_outs(&pool, 20);
+    settle().await;
+    assert_eq!(counts(&pool), (2, 2, 0, 0, 18));
+    mock.let_one_in();
+    settle().await;
+    assert_eq!(waiting.iter().filter(|check_out| check_out.is_finished()).count(), 19, "all but the other opener");
+    assert_eq!(counts(&pool), (1, 1, 0, 0, 0));
+    mock.let_one_in();
+    for check_out in waiting {
+        let CheckOutError::Connection(error) = check_out.await.unwrap().unwrap_err() else { panic!("another error") };
+        assert!(error.is_timeout() && error.stage() == Stage::Connect);
+        assert!(CheckOutError::from(error).is_retryable());
+    }
+    assert_eq!(log.count("ConnectionCreated"), 2);
+    assert_eq!(log.count("ConnectionCheckOutFailed connectionError"), 20);
+    mock.forget_instructions();
+    pool.check_out().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_wait_on_when_an_establishment_is_refused() {
+    let mock = Mock::new([Attempt::HeldToFail]);
+    let (pool, _log) = pool(PoolOptions::default().max_connecting(1), &mock);
+    let waiting = check_outs(&pool, 5);
+    settle().await;
+    mock.let_one_in();
+    let outcomes = collect(waiting).await;
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 1, "only the opener's");
+}
+
+/// A connection that comes back while another is being opened shows that the server answers.
+#[tokio::test(start_paused = true)]
+async fn waiters_wait_on_when_the_opener_had_a_connection_meanwhile() {
+    let mock = Mock::new([]);
+    let (pool, _log) = pool(PoolOptions::default().max_connecting(1), &mock);
+    let held = pool.check_out().await.unwrap();
+    mock.instruct([Attempt::HeldToTimeOut]);
+    let opener = {
+        let pool = pool.clone();
+        tokio::spawn(async move { pool.check_out().await.unwrap() })
+    };
+    settle().await;
+    let waiting = check_outs(&pool, 3);
+    settle().await;
+    drop(held);
+    let held = opener.await.unwrap();
+    assert_eq!(counts(&pool), (2, 1, 0, 1, 3));
+    mock.let_one_in();
+    settle().await;
+    drop(held);
+    assert!(collect(waiting).await.iter().all(Result::is_ok));
+}
+
+async fn collect(check_outs: Vec<JoinHandle<Result<(), CheckOutError>>>) -> Vec<Result<(), CheckOutError>> {
+    let mut outcomes = Vec::new();
+    for check_out in check_outs {
+        outcomes.push(check_out.await.unwrap());
+    }
+    outcomes
+}

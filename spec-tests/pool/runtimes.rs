@@ -1,0 +1,275 @@
+//! A pool whose runtime ends, several runtimes, and none.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::Instant;
+use wharf::{BackgroundInterval, BuildError, CheckOutError, Pool, PoolOptions};
+
+use super::mock::{Attempt, Log, Mock, builder, counts, poll_once};
+
+/// Long enough for everything that is not stuck.
+const AGES: Duration = Duration::from_secs(60);
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn multi_thread() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn kinds() -> [fn() -> Runtime; 2] {
+    [current_thread, multi_thread]
+}
+
+/// Waits in a runtime that may be a current-thread one, so by yielding to its other tasks.
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(AGES, waiting).await.unwrap_or_else(|_| panic!("never {what}"));
+}
+
+async fn check_out(pool: &Pool<Mock>) -> wharf::Connection<Mock> {
+    tokio::time::timeout(AGES, pool.check_out()).await.expect("hangs").unwrap()
+}
+
+#[test]
+fn static_pool_serves_one_runtime_after_the_other() {
+    static MOCK: LazyLock<Mock> = LazyLock::new(|| Mock::new([]));
+    static POOL: LazyLock<Pool<Mock>> = LazyLock::new(|| {
+        let pool = builder(&MOCK).options(PoolOptions::default().max_pool_size(2)).build().unwrap();
+        pool.ready();
+        pool
+    });
+    for (round, kind) in [current_thread, multi_thread, current_thread, multi_thread].into_iter().enumerate() {
+        let runtime = kind();
+        runtime.block_on(async {
+            let (first, second) = (check_out(&POOL).await, check_out(&POOL).await);
+            assert_eq!((first.id(), second.id()), (2 * round as u64 + 1, 2 * round as u64 + 2));
+            assert_eq!(MOCK.live(), 2, "those of the last runtime are closed");
+        });
+        drop(runtime);
+        assert_eq!(counts(&POOL), (0, 0, 0, 0, 0), "none is available that is of no use");
+    }
+}
+
+#[test]
+fn pool_moves_to_the_runtime_that_lives_on() {
+    for kind in kinds() {
+        let mock = Mock::new([]);
+        let log = Log::default();
+        let (first, second) = (kind(), kind());
+        let pool = first.block_on(async {
+            let pool = builder(&mock).subscriber(log.subscriber()).build().unwrap();
+            pool.ready();
+            pool
+        });
+        let held = second.block_on(check_out(&pool).map_running(&first));
+        drop(first);
+        assert!(held.is_stale());
+        second.block_on(async {
+            let other = check_out(&pool).await;
+            assert_eq!((held.id(), other.id(), other.is_stale()), (1, 2, false));
+            drop((held, other));
+            until("closed the first and kept the second", || counts(&pool) == (1, 0, 1, 0, 0)).await;
+            assert_eq!(check_out(&pool).await.id(), 2);
+        });
+        assert!(log.lines().contains(&"ConnectionClosed 1 stale".to_owned()));
+        assert_eq!(log.count("PoolCleared"), 0, "the server has not failed");
+    }
+}
+
+/// Drives a runtime of the current thread while another one waits for it.
+trait MapRunning: Future + Sized {
+    async fn map_running(self, runtime: &Runtime) -> Self::Output {
+        let driven = Arc::new(tokio::sync::Notify::new());
+        std::thread::scope(|scope| {
+            scope.spawn({
+                let driven = driven.clone();
+                move || runtime.block_on(async move { tokio::time::timeout(AGES, driven.notified()).await.unwrap() })
+            });
+            let outcome = drive(self);
+            driven.notify_one();
+            outcome
+        })
+    }
+}
+
+impl<F: Future> MapRunning for F {}
+
+#[test]
+fn waiter_is_served_when_the_runtime_ends_that_opened_for_another() {
+    for kind in kinds() {
+        let mock = Mock::new([Attempt::Held]);
+        let (first, second) = (kind(), kind());
+        let options = PoolOptions::default().max_connecting(1);
+        let pool = first.block_on(async { builder(&mock).options(options).build().unwrap() });
+        pool.ready();
+        second.block_on(async {
+            let mut opens = pin!(check_out(&pool));
+            assert!(poll_once(opens.as_mut()).await.is_none());
+            let mut waits = pin!(check_out(&pool));
+            assert!(poll_once(waits.as_mut()).await.is_none());
+            assert_eq!(counts(&pool).4, 1);
+            std::thread::spawn(move || drop(first)).join().unwrap();
+            mock.forget_instructions();
+            let (opened, waited) = tokio::join!(opens, waits);
+            drop((opened, waited));
+            until("settled", || counts(&pool).1 == 0).await;
+        });
+        assert_eq!(mock.live(), pool.status().total as usize);
+    }
+}
+
+#[test]
+fn background_task_resumes_on_the_next_runtime() {
+    for kind in kinds() {
+        let mock = Mock::new([]);
+        let pool = {
+            let runtime = kind();
+            runtime.block_on(async {
+                let pool = builder(&mock).options(PoolOptions::default().min_pool_size(3)).build().unwrap();
+                pool.ready();
+                until("populated", || counts(&pool).2 == 3).await;
+                pool
+            })
+        };
+        assert_eq!((counts(&pool), mock.live()), ((0, 0, 0, 0, 0), 0));
+        kind().block_on(async {
+            drop(check_out(&pool).await);
+            until("populated again", || counts(&pool).2 == 3).await;
+        });
+    }
+}
+
+#[test]
+fn ready_moves_a_pool_whose_runtime_has_ended() {
+    let mock = Mock::new([]);
+    let pool =
+        current_thread().block_on(async { builder(&mock).options(PoolOptions::default().min_pool_size(1)).build() });
+    let pool = pool.unwrap();
+    current_thread().block_on(async {
+        pool.ready();
+        until("populated", || counts(&pool).2 == 1).await;
+    });
+}
+
+#[test]
+fn pool_without_background_runs_moves_as_well() {
+    let mock = Mock::new([]);
+    let options = PoolOptions::default().background_interval(BackgroundInterval::Never);
+    let pool = current_thread().block_on(async {
+        let pool = builder(&mock).options(options).build().unwrap();
+        pool.ready();
+        drop(check_out(&pool).await);
+        pool
+    });
+    assert_eq!(pool.status().available, 0);
+    current_thread().block_on(async { assert_eq!(check_out(&pool).await.id(), 2) });
+}
+
+#[test]
+fn services_connections_become_stale_with_their_runtime() {
+    let mock = Mock::new([]);
+    let pool = current_thread().block_on(async {
+        let pool = builder(&mock).options(PoolOptions::default().load_balanced(true)).build().unwrap();
+        pool.ready();
+        pool
+    });
+    let held = current_thread().block_on(async {
+        let held = check_out(&pool).await;
+        assert_eq!(held.generation(), 0);
+        held
+    });
+    assert!(held.is_stale());
+    let clear = wharf::Clear::new().only_at_generation(held.generation());
+    assert_eq!(pool.clear_service(held.service_id().unwrap(), clear), Ok(false), "its errors say nothing any more");
+}
+
+#[test]
+fn runtime_that_has_ended_builds_no_pool() {
+    let ended = multi_thread();
+    let handle = ended.handle().clone();
+    drop(ended);
+    assert_eq!(builder(&Mock::new([])).runtime(handle).build().unwrap_err(), BuildError::NoRuntime);
+}
+
+/// An executor that is not tokio's: it polls on this thread, and sleeps until it is woken.
+fn drive<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn check_outs_and_their_limits_work_on_another_executor() {
+    let runtime = multi_thread();
+    let limited = PoolOptions::default().max_pool_size(1).wait_queue_timeout(Duration::from_millis(10));
+    let pool = builder(&Mock::new([])).options(limited).runtime(runtime.handle().clone()).build().unwrap();
+    pool.ready();
+    let held = drive(pool.check_out()).unwrap();
+    let CheckOutError::WaitQueueTimeout(_) = drive(pool.check_out()).unwrap_err() else { panic!("another error") };
+    let until = pool.check_out_until(Instant::now() + Duration::from_millis(1));
+    assert!(matches!(drive(until).unwrap_err(), CheckOutError::WaitQueueTimeout(_)));
+    drop(held);
+    drop(drive(pool.check_out()).unwrap());
+}
+
+#[test]
+fn check_out_without_any_runtime_says_so() {
+    let runtime = multi_thread();
+    let limited = PoolOptions::default().max_pool_size(1).wait_queue_timeout(AGES);
+    let pool = builder(&Mock::new([])).options(limited).runtime(runtime.handle().clone()).build().unwrap();
+    pool.ready();
+    let held = drive(pool.check_out()).unwrap();
+    drop(runtime);
+    let refused = |outcome: Result<wharf::Connection<Mock>, CheckOutError>| {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, CheckOutError::NoRuntime(_)) && !error.is_retryable(), "{error}");
+        assert_eq!(
+            error.to_string(),
+            "no tokio runtime for the connection pool for mock:27017: the pool's has ended, and the check-out is not \
+             polled on one that lives"
+        );
+    };
+    refused(drive(pool.check_out()));
+    drop(held);
+    refused(drive(pool.check_out()));
+    // It is not lost: with a runtime, it works again.
+    current_thread().block_on(check_out(&pool));
+}
+
+#[test]
+fn limit_that_a_runtime_keeps_for_another_executor_ends_with_it() {
+    let runtime = multi_thread();
+    let options = PoolOptions::default().max_pool_size(1).wait_queue_timeout(AGES);
+    let pool = builder(&Mock::new([])).options(options).runtime(runtime.handle().clone()).build().unwrap();
+    pool.ready();
+    let _held = drive(pool.check_out()).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut waits = pin!(pool.check_out());
+    assert!(waits.as_mut().poll(&mut context).is_pending());
+    drop(runtime);
+    let Poll::Ready(Err(error)) = waits.as_mut().poll(&mut context) else { panic!("still waits") };
+    assert!(matches!(error, CheckOutError::NoRuntime(_)), "{error}");
+}
