@@ -2,11 +2,9 @@
 //! `--cfg shuttle`.
 //!
 //! Everything concurrent in [`pool`](crate::pool) goes through here, so that the models in `loom-tests/` check the
-//! code that ships. Three things deliberately do not:
+//! code that ships. Two things deliberately do not:
 //!
 //! - `Arc`: reference counts guard memory, and no ordering of the pool relies on them.
-//! - `OnceLock` in the slab: segments are made under the ledger's lock, and an index is only known to those whom a
-//!   word has told about it.
 //! - The numbers of pinned connections: statistics for an error message, on which nothing depends.
 //!
 //! # Mutants
@@ -18,6 +16,8 @@
 
 #[cfg(loom)]
 mod explored;
+#[cfg(loom)]
+mod once;
 #[cfg(loom)]
 pub(crate) mod atomic {
     pub(crate) use super::explored::*;
@@ -38,6 +38,11 @@ use std::cell;
 use std::sync;
 
 use std::sync::PoisonError;
+
+#[cfg(loom)]
+pub(crate) use once::OnceLock;
+#[cfg(not(loom))]
+pub(crate) use std::sync::OnceLock;
 
 #[cfg(loom)]
 pub(crate) use loom::thread::yield_now;

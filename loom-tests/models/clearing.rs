@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use loom::thread;
+use wharf::pool::Grant;
 use wharf::{Clear, ConnectionClosedReason, PoolEvent};
 
 use super::harness::model;
@@ -154,7 +155,7 @@ fn an_interruption_reaches_exactly_the_generations_before_its_clear() {
         let old = leased(&pool);
         let clears = thread::spawn(interrupting_clear(&pool));
         let place = match poll(&mut waiter(&pool)) {
-            Some(wharf::pool::Grant::Place(place)) => place.create().ok(),
+            Some(Grant::Place(place)) => place.create().ok(),
             _ => None,
         };
         let open = place.and_then(|pending| pending.established(pool.host().connect()).ok());
@@ -206,13 +207,77 @@ fn a_slot_is_watched_anew_only_after_its_last_waker_was_taken() {
         drop(interruption);
         check_in(lease);
         // The next connection has the same slot, and if the pool is ready again, nothing to do with that clear.
-        if let Some(wharf::pool::Grant::Place(place)) = poll(&mut waiter(&pool))
+        if let Some(Grant::Place(place)) = poll(&mut waiter(&pool))
             && let Ok(pending) = place.create()
         {
             let interrupted = pending.poll_interrupted(&mut context).is_ready();
             assert!(!interrupted || pending.generation() == 0, "generation {}", pending.generation());
         }
         clears.join().unwrap();
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn an_establishment_that_a_close_gives_up_is_closed_with_the_pool() {
+    model("an_establishment_that_a_close_gives_up_is_closed_with_the_pool", Some(4), || {
+        let pool = recorded(options(1, 1));
+        let pending = pending(&pool);
+        let closes = thread::spawn({
+            let pool = pool.clone();
+            move || pool.close()
+        });
+        let interrupted = pending.poll_interrupted(&mut Context::from_waker(Waker::noop())).is_ready();
+        drop(pending);
+        closes.join().unwrap();
+        let reason = if interrupted { ConnectionClosedReason::PoolClosed } else { ConnectionClosedReason::Error };
+        let reasons = closed_reasons(&pool);
+        assert!(reasons == [reason] || reasons == [ConnectionClosedReason::PoolClosed], "{interrupted}: {reasons:?}");
+        wind_up(pool);
+    });
+}
+
+/// The third connection is the first of a segment.
+#[test]
+fn an_interruption_against_the_growth_of_the_slab_finds_every_slot() {
+    model("an_interruption_against_the_growth_of_the_slab_finds_every_slot", Some(4), || {
+        let pool = unheard(options(3, 3));
+        let leases = [(); 2].map(|()| leased(&pool));
+        pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
+        pool.ready();
+        let place = place(poll(&mut waiter(&pool)).expect("there is a place"));
+        let creates = thread::spawn(move || drop(place.create()));
+        pool.run();
+        creates.join().unwrap();
+        for lease in leases {
+            assert!(lease.is_interrupted());
+            check_in(lease);
+        }
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn waiters_fail_after_the_pool_is_announced_as_cleared() {
+    model("waiters_fail_after_the_pool_is_announced_as_cleared", Some(3), || {
+        let pool = recorded(options(1, 1));
+        let lease = leased(&pool);
+        let waits = queued(&pool);
+        let fails = thread::spawn({
+            let pool = pool.clone();
+            move || match loom::future::block_on(waits) {
+                Grant::Refused(refusal) => {
+                    drop(pool.check_out_failed(pool.check_out_started(), pool.refused(*refusal)))
+                }
+                other => panic!("{other:?}"),
+            }
+        });
+        pool.clear(Clear::new()).unwrap();
+        fails.join().unwrap();
+        let names = pool.host().names();
+        let place_of = |name| names.iter().position(|present| *present == name).expect("both events");
+        assert!(place_of("PoolCleared") < place_of("ConnectionCheckOutFailed"), "{names:?}");
+        check_in(lease);
         wind_up(pool);
     });
 }

@@ -2,12 +2,14 @@
 
 mod clearing;
 pub mod harness;
+mod hits;
 mod limits;
 pub mod mutants;
 mod openers;
 mod opening;
 mod recovery;
 mod services;
+mod shards;
 mod stack;
 mod waiting;
 mod world;

@@ -67,3 +67,25 @@ fn a_check_out_while_a_run_looks_through_the_shards_is_handed_what_is_put_back()
         wind_up(pool);
     });
 }
+
+#[test]
+fn a_clear_of_a_service_reaches_every_shard_in_one_of_two_runs() {
+    model("a_clear_of_a_service_reaches_every_shard_in_one_of_two_runs", Some(4), || {
+        let pool = recorded(options(8, 1).load_balanced(true));
+        let [first, second] = [(); 2].map(|()| leased_of(&pool, CLEARED));
+        check_in(first);
+        prefer_shard(1);
+        check_in(second);
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || assert!(pool.clear_service(CLEARED, Clear::new()).unwrap())
+        });
+        pool.run();
+        clears.join().unwrap();
+        // A run that has taken note of the clear has done all there is to do.
+        pool.run();
+        assert_eq!(closed(&pool).len(), 2);
+        assert_empty(&pool);
+        wind_up(pool);
+    });
+}

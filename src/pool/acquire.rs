@@ -95,7 +95,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// [`Core::try_take`] and [`Idle::check_out`] in one, for the most frequent of all cases.
     #[inline]
     pub fn try_check_out(self: &Arc<Self>) -> Option<Lease<C, H>> {
-        if self.vetting || self.host.listens() {
+        if (self.vetting || self.host.listens()) && !mutant("hit_looks_at_nothing") {
             return None;
         }
         let slot = self.shard(self.host.shard_hint()).pop_at_once(&self.slab)?;
@@ -169,7 +169,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Pops from the thread's own shard or from the next one that has something.
     fn take_any(&self) -> Popped<'_, C> {
         let first = self.host.shard_hint();
-        for offset in 0..self.shards.len() {
+        for offset in 0..self.shards_or_all_but_one_in("search_leaves_out_a_shard").len() {
             match self.shard(first.wrapping_add(offset)).pop(&self.slab) {
                 Popped::Empty => {}
                 found => return found,
@@ -245,13 +245,15 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             return None;
         }
         let early = mutant("look_before_the_flags").then(|| self.look_for_waiter());
-        self.shards.iter().for_each(|shard| shard.set_waiting(true));
+        let shards = self.shards_or_all_but_one_in("flags_leave_out_a_shard");
+        shards.iter().for_each(|shard| shard.set_waiting(true));
         early.unwrap_or_else(|| self.look_for_waiter())
     }
 
     /// Takes an available connection for the first in the queue. The caller holds the wait list's lock.
     fn look_for_waiter(&self) -> Option<&Slot<C>> {
-        self.shards.iter().find_map(|shard| shard.pop_for_waiter(&self.slab))
+        let shards = self.shards_or_all_but_one_in("look_leaves_out_a_shard");
+        shards.iter().find_map(|shard| shard.pop_for_waiter(&self.slab))
     }
 
     /// Closes an available connection that has perished.

@@ -76,7 +76,7 @@ impl Capacity {
     pub(super) fn load(&self) -> Counts {
         // ORD: Acquire; pairs with the Release in `update`. Whoever sees that a connection is no longer pending also
         // finds it in the stacks, if it was put there (ordering 2 in the module documentation of `pool`).
-        Counts::unpack(self.0.load(Ordering::Acquire))
+        Counts::unpack(self.0.load(unless_mutant("capacity_acquires_nothing", Ordering::Acquire)))
     }
 
     /// Counts one more pending connection, if nothing has changed since `seen` was read.
@@ -86,9 +86,10 @@ impl Capacity {
         }
         let one_more = seen.with_one_more();
         self.0
-            // ORD: AcqRel on success; continues the release sequence that `load` acquires. Relaxed on failure: the
-            // caller starts again with `load`.
-            .compare_exchange(seen.pack(), one_more.pack(), Ordering::AcqRel, Ordering::Relaxed)
+            // Relaxed: the version says that this replaces the very word that `load` has acquired; an admission publishes
+            // nothing, and as an exchange it continues the release sequence of the changes before. On failure the caller
+            // starts again with `load`.
+            .compare_exchange(seen.pack(), one_more.pack(), Ordering::Relaxed, Ordering::Relaxed)
             .map(|_| ())
             .map_err(|_| ())
     }
@@ -152,10 +153,11 @@ impl Capacity {
 
     /// Applies `change` until it sticks or declines. Returns the counts that were changed.
     fn update(&self, change: impl Fn(Counts) -> Option<Counts>) -> Option<Counts> {
-        // ORD: Acquire on every reading, because `change` decides by it; Release on the change, which pairs with the
-        // Acquire in `load` and publishes what the caller has pushed.
+        // ORD: AcqRel on the change; the Release pairs with the Acquire in `load` and publishes what the caller has
+        // pushed, the Acquire is for `order_releases`. Relaxed where `change` declines: it decides by the word alone, and
+        // then there is nothing to be done.
         self.0
-            .fetch_update(unless_mutant("capacity_publishes_nothing", Ordering::AcqRel), Ordering::Acquire, |word| {
+            .fetch_update(unless_mutant("capacity_publishes_nothing", Ordering::AcqRel), Ordering::Relaxed, |word| {
                 change(Counts::unpack(word)).map(Counts::pack)
             })
             .ok()

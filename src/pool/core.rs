@@ -13,7 +13,7 @@ use super::capacity::{Capacity, Limits};
 use super::held::Held;
 use super::host::Host;
 use super::ledger::Ledger;
-use super::shard::Shards;
+use super::shard::{Shard, Shards};
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
 use super::waitlist::{Claimed, Lane, WaitList, WaitQueue};
@@ -21,7 +21,7 @@ use crate::error::{Cause, ClearError, ConnectionError};
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::options::{InvalidOption, PoolOptions};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Mutex, mutant};
+use crate::sync::{Mutex, mutant, unless_mutant};
 
 /// A pool of connections `C` in the world `H`. Lives in an `Arc`, which its connections keep alive.
 ///
@@ -242,6 +242,9 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 ledger.interrupt = Some(state.generation + u64::from(mutant("interrupt_reaches_one_more")));
             }
             ledger.cause.clone_from(&clear.cause);
+            if mutant("refused_before_announced") {
+                refuse(self.claim_all(), || Refusal::Paused { cause: None });
+            }
             if (state.phase == Phase::Ready || mutant("paused_clear_announced")) && !mutant("cleared_announced_early") {
                 announce();
             }
@@ -273,8 +276,9 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             return Ok(false);
         }
         let before = ledger.clear_service(service_id).expect("BUG: a service gone under the ledger's lock");
-        // ORD: Release; pairs with the Acquire in `reap`, which then sees the new generation.
-        self.service_cleared.store(1, Ordering::Release);
+        // ORD: Release; pairs with the Acquire in `reap`, which then sees the new generation. An exchange, because loom
+        // lets a store come before an exchange that has not read it.
+        self.service_cleared.swap(1, unless_mutant("service_cleared_publishes_nothing", Ordering::Release));
         if clear.interrupt_in_use_connections {
             ledger.interrupt_services.push((service_id, before));
         }
@@ -407,7 +411,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     /// Empties all shards: the tops of their stacks, with their lengths.
     fn detach_all(&self) -> Vec<(u32, u32)> {
-        let tops = self.shards.iter().filter_map(|shard| shard.detach());
+        let shards = self.shards_or_all_but_one_in("detach_leaves_a_shard");
+        let tops = shards.iter().filter_map(|shard| shard.detach());
         tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()
     }
 
@@ -429,8 +434,14 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
         self.capacity.nobody_waits();
         if queue.len(Lane::Openers) == 0 || mutant("flags_lowered_over_openers") {
-            self.shards.iter().for_each(|shard| shard.set_waiting(false));
+            let shards = self.shards_or_all_but_one_in("settle_leaves_a_shard");
+            shards.iter().for_each(|shard| shard.set_waiting(false));
         }
+    }
+
+    /// All shards; in the mutant that is called `name`, without the last one.
+    pub(super) fn shards_or_all_but_one_in(&self, name: &str) -> &[CachePadded<Shard>] {
+        &self.shards[..self.shards.len() - usize::from(mutant(name))]
     }
 }
 

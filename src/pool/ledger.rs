@@ -52,9 +52,10 @@ pub(super) struct Membership {
 
 impl Membership {
     pub(super) fn is_stale(&self) -> bool {
-        // ORD: Acquire; pairs with the Release in `Ledger::clear_service`: whoever closes the connection as stale does
-        // so after `PoolCleared` may have been emitted.
-        self.current.load(Ordering::Acquire) != self.generation
+        // Relaxed: a connection is closed as stale under the ledger's lock, and so after the `PoolCleared` of the section
+        // that has changed this. `Core::reap` comes with an Acquire of its own (`Core::service_cleared`), and a push after
+        // its detach with that of the head.
+        self.current.load(Ordering::Relaxed) != self.generation
     }
 }
 
@@ -106,8 +107,8 @@ impl Ledger {
     /// connections to it.
     pub(super) fn clear_service(&mut self, service_id: ObjectId) -> Option<u64> {
         let service = self.services.get(&service_id)?;
-        // ORD: Release; pairs with the Acquire in `Membership::is_stale`.
-        Some(service.generation.fetch_add(1, Ordering::Release))
+        // Relaxed: see `Membership::is_stale`.
+        Some(service.generation.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Makes all connections to all services stale.

@@ -133,20 +133,21 @@ impl Shard {
 
     #[inline]
     fn load(&self) -> Head {
-        // ORD: Acquire; pairs with the Release of every change. What the caller reads after this (the top's link, the
-        // pool word) is at least as new as the head.
-        Head::unpack(self.0.load(Ordering::Acquire))
+        // ORD: Acquire; pairs with the Release of every change. What the caller reads after this (the top's link and
+        // connection, the pool word) is at least as new as the head.
+        Head::unpack(self.0.load(unless_mutant("head_acquires_nothing", Ordering::Acquire)))
     }
 
     #[inline]
     fn swap(&self, seen: Head, new: Head) -> Result<(), Head> {
         self.0
-            // ORD: AcqRel; the Release publishes the slot that a push links, the Acquire gives a pop the slot as the
-            // pusher left it. The Acquire on failure is that of `load`.
+            // ORD: Release on success; pairs with the Acquire in `load`; publishes the slot that a push links, and what
+            // came before a detach. An Acquire would add nothing: the caller has acquired `seen`, and its tag says that
+            // this swap replaces that very head. The Acquire on failure is that of `load`.
             .compare_exchange_weak(
                 seen.pack(),
                 new.pack(),
-                unless_mutant("head_publishes_nothing", Ordering::AcqRel),
+                unless_mutant("head_publishes_nothing", Ordering::Release),
                 Ordering::Acquire,
             )
             .map(|_| ())
@@ -157,12 +158,16 @@ impl Shard {
     /// may: what has neither a second attempt nor a call to make needs few registers and saves none.
     #[inline]
     pub(super) fn pop_at_once<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
+        // Without a look at the flag: a shard is flagged and not empty only while the first waiter, under the list's lock,
+        // has not queued up yet (INV-5). A check-out that takes the top then has come before that waiter.
         let head = self.load();
-        if head.waiting {
-            return None;
-        }
         let slot = slab.first_slot(head.top?)?;
-        self.swap(head, Head { top: slot.link().next, ..head.next() }).ok()?;
+        let below = Head { top: slot.link().next, ..head.next() };
+        if mutant("hit_without_comparing") {
+            self.0.store(below.pack(), Ordering::Release);
+            return Some(slot);
+        }
+        self.swap(head, below).ok()?;
         Some(slot)
     }
 
@@ -233,9 +238,7 @@ impl Shard {
     /// and `push` will tell why, or will do it.
     #[inline]
     pub(super) fn push_at_once<C>(&self, slab: &Slab<C>, slot: &Slot<C>, is_current: impl Fn() -> bool) -> bool {
-        if mutant("current_asked_before_the_head") {
-            return false;
-        }
+        let early = mutant("current_asked_before_the_head").then(&is_current);
         let head = self.load();
         let below = match head.top {
             None => None,
@@ -244,7 +247,7 @@ impl Shard {
                 below => below,
             },
         };
-        self.try_push(head, below, slot, is_current).is_ok()
+        self.try_push(head, below, slot, || early.unwrap_or_else(&is_current)).is_ok()
     }
 
     /// One attempt. `below` is the slot on top of `head`.
@@ -259,11 +262,16 @@ impl Shard {
         if head.waiting && !mutant("push_ignores_waiters") {
             return Err(Obstacle::Refused(PushError::Waiting));
         }
-        if !is_current() {
+        if !is_current() && !mutant("push_ignores_the_generation") {
             return Err(Obstacle::Refused(PushError::Stale));
         }
         slot.set_link(Link { next: head.top, depth: 1 + below.map_or(0, |below| below.link().depth) });
-        self.swap(head, Head { top: Some(slot.index()), ..head.next() }).map_err(Obstacle::Changed)
+        let above = Head { top: Some(slot.index()), ..head.next() };
+        if mutant("push_without_comparing") {
+            self.0.store(above.pack(), Ordering::Release);
+            return Ok(());
+        }
+        self.swap(head, above).map_err(Obstacle::Changed)
     }
 
     /// Takes all slots at once; they stay linked. Changes the head even when there are none, so that a push that has

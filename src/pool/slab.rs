@@ -4,13 +4,13 @@
 //! the head it came from.
 
 use std::any::Any;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::ledger::Membership;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Mutex, UnsafeCell, mutant, unless_mutant};
+use crate::sync::{Mutex, OnceLock, UnsafeCell, mutant, unless_mutant};
 
 /// What a connection in use is held for (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -116,6 +116,7 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
+    const PENDING: u64 = 1 << 1;
     const WATCHED: u64 = 1 << 3;
 
     #[inline]
@@ -131,7 +132,7 @@ impl Stamp {
     fn unpack(word: u64) -> Self {
         Self {
             live: word & 1 == 1,
-            pending: word >> 1 & 1 == 1,
+            pending: word & Self::PENDING != 0,
             interrupted: word >> 2 & 1 == 1,
             watched: word & Self::WATCHED != 0,
             generation: word >> 4,
@@ -188,23 +189,23 @@ impl<C> Slot<C> {
 
     /// As [`Slot::link`], for a reader that compares the head before and after.
     pub(super) fn link_between_heads(&self) -> Link {
-        // ORD: Acquire; pairs with the Release in `set_link`. Whoever reads the link of a later push finds that the head
-        // has changed.
-        Link::unpack(self.link.load(Ordering::Acquire))
+        // ORD: Acquire; pairs with the Release in `set_link`. A reader that finds the link of a later push then finds that
+        // the head has changed.
+        Link::unpack(self.link.load(unless_mutant("link_acquires_nothing", Ordering::Acquire)))
     }
 
     #[inline]
     pub(super) fn set_link(&self, link: Link) {
-        // ORD: Release; pairs with the Acquire in `link_between_heads`. For everybody else it is published by the swap of
-        // the head.
-        self.link.store(link.pack(), Ordering::Release);
+        // ORD: Release; pairs with the Acquire in `link_between_heads`, and publishes that the slot was taken before. For
+        // all other readers the swap of the head publishes the link.
+        self.link.store(link.pack(), unless_mutant("link_publishes_nothing", Ordering::Release));
     }
 
     #[inline]
     pub(super) fn stamp(&self) -> Stamp {
-        // ORD: Acquire; pairs with the AcqRel of `interrupt`: whoever sees the mark sees why it was set. The owner
-        // reads its own generation.
-        Stamp::unpack(self.stamp.load(Ordering::Acquire))
+        // ORD: Acquire; pairs with the AcqRel of `interrupt`: an owner that finds the mark then finds why it was set
+        // (the phase of the pool). The owner reads its own generation.
+        Stamp::unpack(self.stamp.load(unless_mutant("stamp_acquires_nothing", Ordering::Acquire)))
     }
 
     /// By the owner.
@@ -215,12 +216,8 @@ impl<C> Slot<C> {
 
     /// The connection is established. Returns the stamp as it was, with the mark of interruption if there is one.
     pub(super) fn set_established(&self) -> Stamp {
-        self.stamp
-            // ORD: as in `interrupt`.
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
-                Some(Stamp { pending: false, ..Stamp::unpack(word) }.pack())
-            })
-            .map_or_else(Stamp::unpack, Stamp::unpack)
+        // Relaxed: the mark alone decides here. The drop of the `Pending` reads the stamp again, for the reason.
+        Stamp::unpack(self.stamp.fetch_and(!Stamp::PENDING, Ordering::Relaxed))
     }
 
     /// Marks the connection as interrupted, if there is one and the interruption `applies` to it. Returns whom to wake.
@@ -277,8 +274,9 @@ impl<C> Slot<C> {
     /// Forgets whom an interruption would wake. By the owner, who drops it outside of all locks.
     #[inline]
     pub(super) fn take_waker(&self) -> Option<Waker> {
-        // ORD: Acquire, as in `stamp`. The waker is the owner's own, and comes back with the mark.
-        let before = Stamp::unpack(self.stamp.fetch_and(!Stamp::WATCHED, Ordering::Acquire));
+        // Relaxed: a waker that comes back with the mark is the owner's own. Where an interruption has taken it, the lock
+        // that the owner waits for orders the two.
+        let before = Stamp::unpack(self.stamp.fetch_and(!Stamp::WATCHED, Ordering::Relaxed));
         if before.interrupted {
             self.await_interrupter();
         }
@@ -382,7 +380,11 @@ impl<C> Slab<C> {
     /// Enough for 2^20 slots, from the fewest first slots on.
     const SEGMENTS: usize = 20;
     /// A pool of the default size needs no segments.
+    #[cfg(not(any(loom, shuttle)))]
     const FIRST_SLOTS: u32 = 128;
+    /// The models have segments from the third connection on.
+    #[cfg(any(loom, shuttle))]
+    const FIRST_SLOTS: u32 = 2;
 
     /// A slab for up to `capacity` slots, with none handed out.
     pub(super) fn new(capacity: u32) -> Self {
@@ -435,7 +437,7 @@ impl<C> Slab<C> {
             assert!(made.is_ok(), "BUG: segment {segment} made twice");
         }
         // ORD: Release; pairs with the Acquire in `iter`; publishes the segment.
-        self.len.store(index + 1, Ordering::Release);
+        self.len.store(index + 1, unless_mutant("growth_publishes_nothing", Ordering::Release));
         index
     }
 
@@ -453,7 +455,7 @@ impl<C> Slab<C> {
     /// All slots that were ever handed out.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<C>> {
         // ORD: Acquire; pairs with the Release in `grow`.
-        (0..self.len.load(Ordering::Acquire)).map(|index| self.slot(index))
+        (0..self.len.load(unless_mutant("growth_acquires_nothing", Ordering::Acquire))).map(|index| self.slot(index))
     }
 }
 

@@ -59,7 +59,7 @@ impl PoolWord {
     pub(super) fn load(&self) -> PoolState {
         // ORD: Acquire; pairs with the Release in `store`. Whoever sees the pool ready also sees that `PoolReady` was
         // emitted, and whoever sees a new generation sees that of the ledger.
-        PoolState::unpack(self.0.load(Ordering::Acquire))
+        PoolState::unpack(self.0.load(unless_mutant("pool_word_acquires_nothing", Ordering::Acquire)))
     }
 
     /// The caller holds the ledger's lock.

@@ -417,6 +417,9 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
         let shard = core.shard(core.host.shard_hint());
         let is_current = || held.core().state.load().generation == stamp.generation;
         if !(plain && shard.push_at_once(&core.slab, held.slot(), is_current)) {
+            if mutant("return_that_fails_is_lost") {
+                return;
+            }
             held.touch();
             held.make_available();
         }

@@ -12,7 +12,7 @@ use super::tokens::{Pending, Place};
 use super::waitlist::Lane;
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
-use crate::sync::mutant;
+use crate::sync::{mutant, unless_mutant};
 
 impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// One background run, without its last part (see [`Core::populate`]): interrupts what is to be interrupted,
@@ -106,9 +106,10 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// While a shard is detached, a check-out does not find its connections, and may open one or queue up; if it
     /// queues up it is handed the first one that is put back.
     fn reap(&self) {
-        // ORD: AcqRel; pairs with the Release in `clear_service`.
-        let service_cleared = self.service_cleared.swap(0, Ordering::AcqRel) == 1;
-        for shard in self.shards.iter() {
+        // ORD: Acquire; pairs with the Release in `clear_service`: the service's generation is the new one.
+        let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);
+        let service_cleared = self.service_cleared.swap(0, order) == 1;
+        for shard in self.shards_or_all_but_one_in("reap_leaves_a_shard") {
             let mut glance = shard.glance(&self.slab, self.limits.total);
             if !service_cleared && !glance.any(|slot| self.idle_for_too_long(slot.since())) {
                 continue;

@@ -1,0 +1,42 @@
+//! std's `OnceLock` on loom's primitives, for values that are set under a lock.
+
+use super::UnsafeCell;
+use super::atomic::{AtomicBool, Ordering};
+
+/// A cell that is set once, with the orderings of std's: a reader sees all of the value or nothing.
+#[derive(Debug)]
+pub(crate) struct OnceLock<T> {
+    is_set: AtomicBool,
+    value: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: `set` is called under a lock, and the value does not change once `get` passes it out.
+#[allow(unsafe_code)]
+unsafe impl<T: Send + Sync> Sync for OnceLock<T> {}
+
+#[allow(unsafe_code)]
+impl<T> OnceLock<T> {
+    pub(crate) fn new() -> Self {
+        Self { is_set: AtomicBool::new(false), value: UnsafeCell::new(None) }
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        // ORD: Acquire; pairs with the Release in `set`.
+        let is_set = self.is_set.load(Ordering::Acquire);
+        // SAFETY: set, and so never written again.
+        is_set.then(|| self.value.with(|value| unsafe { (*value).as_ref() })).flatten()
+    }
+
+    /// Sets the value, if there is none. The caller holds the lock.
+    pub(crate) fn set(&self, value: T) -> Result<(), T> {
+        // Relaxed: changes are under the caller's lock.
+        if self.is_set.load(Ordering::Relaxed) {
+            return Err(value);
+        }
+        // SAFETY: not set, and so not passed out; and the caller's lock keeps other writers out.
+        self.value.with_mut(|present| unsafe { *present = Some(value) });
+        // ORD: Release; pairs with the Acquire in `get`; publishes the value.
+        self.is_set.store(true, Ordering::Release);
+        Ok(())
+    }
+}
