@@ -71,8 +71,13 @@ fn list(value: Value) -> Vec<Value> {
     }
 }
 
+/// How long the background task rests where the file does not say: so long that no test waits for the end of it. A run
+/// then begins only because something has asked for it.
+const REST: Duration = Duration::from_secs(24 * 60 * 60);
+
 fn pool_options(given: &Value) -> (Option<String>, PoolOptions) {
-    let (mut app_name, mut options) = (None, PoolOptions::default());
+    let mut app_name = None;
+    let mut options = PoolOptions::default().background_interval(BackgroundInterval::Every(REST));
     for (name, value) in given.as_object().into_iter().flatten() {
         let count = || u32::try_from(number(value)).expect("a count");
         options = match name.as_str() {
