@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wharf::{
-    CheckOutFailedReason, Endpoint, EstablishError, Establish, Establishing, OptionValue, Options, Pool, PoolEvent,
+    CheckOutFailedReason, Endpoint, Establish, EstablishError, Establishing, OptionValue, Options, Pool, PoolEvent,
     PoolOptions, Stage,
 };
 
