@@ -221,6 +221,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         if self.options.load_balanced {
             return Err(ClearError::ServiceIdRequired);
         }
+        let refusal = || Refusal::Paused { cause: clear.cause.clone(), never_ready: false };
         let claimed = {
             let mut ledger = self.ledger.lock();
             let state = self.state.load();
@@ -243,14 +244,14 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             }
             ledger.cause.clone_from(&clear.cause);
             if mutant("refused_before_announced") {
-                refuse(self.claim_all(), || Refusal::Paused { cause: None });
+                refuse(self.claim_all(), refusal);
             }
             if (state.phase == Phase::Ready || mutant("paused_clear_announced")) && !mutant("cleared_announced_early") {
                 announce();
             }
             self.claim_all()
         };
-        refuse(claimed, || Refusal::Paused { cause: clear.cause.clone(), never_ready: false });
+        refuse(claimed, refusal);
         self.host.deliver();
         self.host.connections_went_stale();
         self.host.schedule_run();
