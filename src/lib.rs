@@ -40,6 +40,9 @@
 //! All on by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and
 //! `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`. Off by default is `event-listener-queue`, which puts
 //! another queue of waiters in the place of wharf's own, for comparison.
+// The documentation says which feature an item needs. Nightly rustdoc only, which is what builds it for publication.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle))))]
 #![cfg_attr(loom, allow(dead_code, reason = "what only the I/O modules use, which loom's build leaves out"))]
 
 #[cfg(not(loom))]
@@ -103,6 +106,17 @@ pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+// Of two definitions of a link the first one counts: these are for readers of the documentation, and the guide's own,
+// which name files, for readers of the repository.
+//
+/// [readme]: crate
+/// [monitor]: guide::monitor
+///
 #[cfg(not(loom))]
 #[doc = include_str!("guide.md")]
-pub mod guide {}
+pub mod guide {
+    /// The example's monitor, to take over.
+    ///
+    #[doc = concat!("```rust,no_run\n", include_str!("../examples/monitor/monitor.rs"), "\n# fn main() {}\n```")]
+    pub mod monitor {}
+}

@@ -1,0 +1,120 @@
+// A monitor of one server, to take over: it marks the pool ready when the server answers and clears it when it does not.
+//
+// It asks `hello` on a connection of its own every `heartbeatFrequencyMS`, at once when anything clears the pool, and every
+// 500 ms as long as the pool is paused. So the pool is back half a second after its server at the latest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::rawdoc;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+use wharf::endpoint::ConnectTimeout;
+use wharf::{
+    Cause, Clear, Command, Endpoint, EndpointConnection, EstablishError, InvalidOption, Options, Phase, Pool, PoolEvent,
+};
+
+/// The shortest pause between two checks (`minHeartbeatFrequencyMS` of Server Discovery and Monitoring).
+const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Keeps a pool as its server is.
+pub struct Monitor {
+    endpoint: Endpoint,
+    pool: Pool<Endpoint>,
+    /// Notified when the pool is cleared or closed.
+    asked: Arc<Notify>,
+}
+
+impl Monitor {
+    /// Makes a monitor for a pool. `options` are the pool's.
+    ///
+    /// It subscribes to the pool's events, so it learns of a clear by the failure sink, by a command's error and by any
+    /// other part of the service.
+    pub fn new(mut options: Options, pool: Pool<Endpoint>) -> Result<Self, InvalidOption> {
+        // Monitors do not authenticate: a server answers hello without it.
+        options.credential = None;
+        let endpoint = options.endpoint()?;
+        let asked = Arc::new(Notify::new());
+        let asks = asked.clone();
+        pool.subscribe(move |event: &PoolEvent| {
+            if let PoolEvent::PoolCleared { .. } | PoolEvent::PoolClosed { .. } = event {
+                asks.notify_one();
+            }
+        });
+        Ok(Self { endpoint, pool, asked })
+    }
+
+    /// Runs until the pool is closed. It holds a handle of the pool, so the pool must be closed by [`Pool::close`].
+    pub async fn run(self) {
+        if self.endpoint.options().load_balanced == Some(true) {
+            // Behind a load balancer there is no one server to ask (Load Balancers, "Server Monitoring").
+            self.pool.ready();
+            return;
+        }
+        let heartbeat = self.endpoint.options().heartbeat_frequency;
+        let mut connection = None;
+        while self.pool.status().phase != Phase::Closed {
+            match self.check(&mut connection).await {
+                // No effect on a pool that is ready.
+                Ok(()) => {
+                    self.pool.ready();
+                }
+                Err(failed) => {
+                    connection = None;
+                    println!("No answer: {}", failed.cause);
+                    // Commands that wait for a server that hangs may wait for ever. A server that closes its connections
+                    // ends them itself.
+                    let clear = Clear::new().because(failed.cause).interrupt_in_use_connections(failed.is_timeout);
+                    self.pool.clear(clear).expect("only a load balancer's pool is not cleared as a whole");
+                    if failed.is_first {
+                        // The server answered before: a restart may have cost no more than the connection.
+                        continue;
+                    }
+                }
+            }
+            sleep(SHORTEST_PAUSE).await;
+            // A paused pool refuses check-outs, and each of them would ask for a check.
+            if self.pool.status().phase == Phase::Ready {
+                let _ = timeout(heartbeat.saturating_sub(SHORTEST_PAUSE), self.asked.notified()).await;
+            }
+        }
+    }
+
+    /// Asks the server once. The handshake of a new connection is an answer already.
+    async fn check(&self, connection: &mut Option<EndpointConnection>) -> Result<(), CheckFailed> {
+        let Some(connection) = connection else {
+            *connection = Some(self.endpoint.connect().await?);
+            return Ok(());
+        };
+        let hello = if connection.hello().hello_ok {
+            rawdoc! { "hello": 1 }
+        } else {
+            rawdoc! { "isMaster": 1 }
+        };
+        let limit = self.endpoint.options().connect_timeout;
+        match connection.run(Command::new("admin", &hello).timeout(limit).without_max_time()).await {
+            Ok(_reply) => Ok(()),
+            Err(failure) => Err(CheckFailed {
+                is_timeout: failure.is_timeout(),
+                is_first: failure.is_timeout() || failure.is_network_error(),
+                cause: Arc::new(failure),
+            }),
+        }
+    }
+}
+
+struct CheckFailed {
+    is_timeout: bool,
+    /// Whether the network failed between a server that had answered and the monitor.
+    is_first: bool,
+    cause: Cause,
+}
+
+impl From<EstablishError> for CheckFailed {
+    fn from(error: EstablishError) -> Self {
+        let source = error.source.downcast_ref::<std::io::Error>();
+        let of_network = source.is_some_and(|source| source.kind() == std::io::ErrorKind::TimedOut);
+        let is_timeout = of_network || error.source.is::<ConnectTimeout>();
+        Self { is_timeout, is_first: false, cause: Arc::new(error) }
+    }
+}
