@@ -7,7 +7,9 @@ use std::time::Duration;
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use wharf::endpoint::{AuthenticationCause, AuthenticationFailed};
 use wharf::wire::auth::scram::ScramError;
-use wharf::{Credential, EndpointConnection, EstablishError, Labels, Mechanism, Options, Stage};
+use wharf::{
+    CheckOutError, Credential, EndpointConnection, EstablishError, Labels, Mechanism, OperationError, Options, Stage,
+};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 
 #[path = "auth/handshake.rs"]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use wharf::endpoint::{ConnectFailed, ConnectTimeout};
+use wharf::endpoint::{ConnectFailed, ConnectTimeout, ForeignAnswer};
 use wharf::wire::hello::IncompatibleServer;
 use wharf::wire::{Flags, Header, HelloReply, Outgoing, WireError, op_msg};
 use wharf::{

@@ -26,6 +26,8 @@ mod client_certificates;
 mod files;
 #[path = "transport/interrupted.rs"]
 mod interrupted;
+#[path = "transport/local.rs"]
+mod local;
 #[path = "transport/proxy.rs"]
 mod proxy;
 #[path = "transport/revocation.rs"]

@@ -232,8 +232,40 @@ async fn x509_is_done_with_hello_if_the_server_heeds_it_and_else_after_it() {
 #[tokio::test]
 async fn an_arbiter_is_not_asked_to_authenticate() {
     let server = answering(doc! { "setName": "rs", "arbiterOnly": true }, doc! { "ok": 0.0 }).await;
-    connect(&server.address(), credential()).await.unwrap();
+    let connection = connect(&server.address(), credential()).await.unwrap();
+    assert!(!connection.is_authenticated());
     assert_eq!(server.command_names(), ["isMaster"]);
+}
+
+#[tokio::test]
+async fn a_pool_with_a_credential_uses_no_arbiter() {
+    let x509 = Credential::of(Mechanism::MongoDbX509);
+    let plain = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
+    for (credential, mechanism) in [
+        (Some(credential()), Mechanism::ScramSha256),
+        (Some(Credential::new("user", PASSWORD)), Mechanism::ScramSha1),
+        (Some(plain), Mechanism::Plain),
+        (None, x509.mechanism.unwrap()),
+    ] {
+        let server = answering(doc! { "setName": "rs", "arbiterOnly": true }, doc! { "ok": 1.0 }).await;
+        let mut options = Options::new([&*server.address()]).unwrap();
+        options.credential = credential.clone();
+        let pool = options.endpoint().unwrap().pool().build().unwrap();
+        pool.ready();
+        let outcome = pool.run_command("admin", &rawdoc! { "ping": 1 }).await;
+        if credential.is_none() {
+            outcome.unwrap();
+            continue;
+        }
+        let Err(OperationError::CheckOut(CheckOutError::Connection(error))) = outcome else { panic!("{outcome:?}") };
+        assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE));
+        let failed: &AuthenticationFailed = error.cause().downcast_ref().unwrap();
+        assert!(matches!(failed.cause, AuthenticationCause::Arbiter), "{failed}");
+        assert_eq!(failed.mechanism, mechanism);
+        assert!(error.to_string().contains("the server says that it is an arbiter"), "{error}");
+        // Nothing of the application's has reached the server.
+        assert!(server.command_names().iter().all(|name| name == "isMaster"), "{:?}", server.command_names());
+    }
 }
 
 #[test]

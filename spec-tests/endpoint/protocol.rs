@@ -266,7 +266,66 @@ async fn a_command_is_not_sent_over_a_connection_on_which_unasked_bytes_have_com
 }
 
 #[tokio::test]
-async fn a_peer_that_does_not_speak_the_protocol_is_refused() {
-    let error = refusal(|_| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()).await;
-    assert!(matches!(error, WireError::Length { field: "messageLength", .. }), "{error}");
+async fn a_peer_that_speaks_another_protocol_is_named() {
+    let answers: [(&[u8], &str); 4] = [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer answered in HTTP (\"HTTP/1.1 400 Bad Request\"): is this a"),
+        (
+            b"SSH-2.0-OpenSSH_9.2\r\n",
+            "the peer answered with text (\"SSH-2.0-OpenSSH_9.2\"): is this a MongoDB server?",
+        ),
+        // Shorter than a header: the client waits for the rest of it, until the peer closes.
+        (b"nope\n", "the peer answered with text (\"nope\")"),
+        // An alert: unexpected_message.
+        (&[0x15, 3, 1, 0, 2, 2, 10], "the server answered in TLS: set tls=true"),
+    ];
+    for (answer, expected) in answers {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let endpoint = Endpoint::new(&listener.local_addr().unwrap().to_string()).unwrap();
+        let serving = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            received(&mut stream).await;
+            stream.write_all(answer).await.unwrap();
+        };
+        let (error, ()) = tokio::join!(endpoint.connect(), serving);
+        let error = error.unwrap_err();
+        assert_refused(&error, Stage::Hello, Labels::NONE);
+        cause::<ForeignAnswer>(&error);
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_says_nothing_before_the_time_is_up_is_not_guessed_about() {
+    for (answer, stage_labels) in [(&b""[..], OVERLOADED), (b"HTTP/1.0", Labels::NONE)] {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let options = Options::new([&*listener.local_addr().unwrap().to_string()]).unwrap();
+        let endpoint = options.connect_timeout(Duration::from_millis(500)).endpoint().unwrap();
+        let serving = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            received(&mut stream).await;
+            stream.write_all(answer).await.unwrap();
+            stream
+        };
+        let (error, _stream) = tokio::join!(endpoint.connect(), serving);
+        assert_refused(&error.unwrap_err(), Stage::Hello, stage_labels);
+    }
+}
+
+/// As mongod does that requires TLS.
+#[tokio::test]
+async fn a_server_that_closes_instead_of_answering_hello_may_want_tls() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let endpoint = Endpoint::new(&listener.local_addr().unwrap().to_string()).unwrap();
+    let serving = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        received(&mut stream).await;
+    };
+    let (error, ()) = tokio::join!(endpoint.connect(), serving);
+    let error = error.unwrap_err();
+    // It may also be overloaded, and the specification wants the labels of that.
+    assert_refused(&error, Stage::Hello, OVERLOADED);
+    assert_eq!(cause::<io::Error>(&error).kind(), io::ErrorKind::UnexpectedEof);
+    let expected = "the server closed the connection; if every connection ends like this, the server may require TLS: \
+                    set tls=true";
+    assert!(error.to_string().ends_with(expected), "{error}");
 }

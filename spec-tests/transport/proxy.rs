@@ -84,6 +84,38 @@ async fn whatever_a_proxy_does_wrong_says_nothing_about_the_server() {
 }
 
 #[tokio::test]
+async fn a_proxys_refusal_is_shown_with_its_code_and_what_it_means() {
+    let server = embedded().await;
+    for (code, meaning) in [
+        (1, "general SOCKS server failure"),
+        (2, "connection not allowed by ruleset"),
+        (3, "network unreachable"),
+        (4, "host unreachable"),
+        (5, "connection refused"),
+        (6, "TTL expired"),
+        (7, "command not supported"),
+        (8, "address type not supported"),
+        (9, "not a code of RFC 1928"),
+        (255, "not a code of RFC 1928"),
+    ] {
+        for login in [None, login()] {
+            let proxy = proxy(socket_address(&server), login.clone(), Some(SocksFault::Refuse(code))).await;
+            let mut settings = through(&proxy);
+            if let Some((username, password)) = login {
+                settings = settings.login(username, password);
+            }
+            let error = refused(options(NAME).proxy(settings)).await;
+            assert_eq!(cause::<ProxyFailed>(&error).reply, Some(code));
+            assert!(error.to_string().ends_with(&format!("it replied with code {code} ({meaning})")), "{error}");
+        }
+    }
+    // A wrong login is no reply to the request.
+    let proxy = proxy(socket_address(&server), login(), None).await;
+    let error = refused(options(NAME).proxy(through(&proxy).login("user", "wrong"))).await;
+    assert_eq!(cause::<ProxyFailed>(&error).reply, None);
+}
+
+#[tokio::test]
 async fn a_proxy_that_falls_silent_is_given_up_in_time() {
     let server = embedded().await;
     for message in [SocksMessage::Method, SocksMessage::Login, SocksMessage::Reply] {

@@ -3,6 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::rustls::{CertificateError, Error};
+use wharf::endpoint::NoTls;
 
 use super::*;
 
@@ -176,7 +177,9 @@ async fn what_is_no_tls_is_refused_without_labels() {
     });
     let error = refused(options(address).tls(TlsOptions::default().allow_invalid_certificates(true))).await;
     assert_refused(&error, Stage::Tls, Labels::NONE);
-    assert!(matches!(tls_error(&error), Error::InvalidMessage(_)), "{error}");
+    let NoTls { source } = cause(&error);
+    let source = source.get_ref().and_then(|source| source.downcast_ref());
+    assert!(matches!(source, Some(Error::InvalidMessage(_))), "{error}");
     answering.await.unwrap();
 }
 
@@ -185,6 +188,7 @@ async fn a_server_that_wants_tls_hangs_up_on_a_client_without() {
     let secured = Secured::shared();
     let error = refused(localhost(secured.mongod.port())).await;
     assert_refused(&error, Stage::Hello, OVERLOADED);
+    assert!(error.to_string().ends_with("the server may require TLS: set tls=true"), "{error}");
 }
 
 /// Tells the child process of the test below which port to connect to.

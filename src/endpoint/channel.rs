@@ -213,6 +213,11 @@ impl Channel {
         self.plain.zeroize();
     }
 
+    /// What has been received of the awaited reply.
+    pub fn received(&self) -> &[u8] {
+        &self.incoming
+    }
+
     /// The stream below.
     pub fn transport(&self) -> &Transport {
         &self.transport

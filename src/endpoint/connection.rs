@@ -479,6 +479,13 @@ impl EndpointConnection {
         &self.identity.hello
     }
 
+    /// Whether the connection was authenticated. Without a credential it never is, and with one it always is, unless it
+    /// belongs to no pool and its server says that it is an arbiter.
+    #[must_use]
+    pub fn is_authenticated(&self) -> bool {
+        self.authentication.is_some()
+    }
+
     /// This end's IP address and port; `None` if the connection is a Unix domain socket's.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {

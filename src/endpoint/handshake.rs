@@ -4,13 +4,15 @@
 //! are needed nowhere. The command is `hello` where a server API is declared or the connection is in load-balanced
 //! mode, and else the legacy hello with `helloOk`.
 
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bson::RawDocumentBuf;
+use bson::{RawDocument, RawDocumentBuf};
 
 use super::authentication::{Speculation, Wiped};
 use super::channel::{Channel, ExchangeError};
 use super::deadline::Deadline;
+use super::foreign::ForeignAnswer;
 use super::{platform, transport};
 use crate::error::{EstablishError, Labels, Stage};
 use crate::options::{Compressor, DriverInfo, InvalidOption, Options};
@@ -98,21 +100,41 @@ impl Handshake {
         }
         // What is speculated may be a token.
         let command = Wiped::new(request.command());
-        let document = match deadline.bound_command(channel.exchange("admin", command.document())).await {
+        let exchange = async { channel.exchange("admin", command.document()).await.map(RawDocument::to_owned) };
+        let document = match deadline.bound_command(exchange).await {
             Ok(Ok(document)) => document,
-            Ok(Err(ExchangeError::Network(error))) => return Err(transport::stream_failed(Stage::Hello, error)),
-            Ok(Err(ExchangeError::Wire(error))) => return Err(EstablishError::unlabelled(Stage::Hello, error)),
-            Ok(Err(ExchangeError::Errored)) => unreachable!("BUG: hello is the first command on its channel"),
-            Err(timeout) => return Err(EstablishError::overloaded(Stage::Hello, timeout)),
+            failed => {
+                if let Some(foreign) = ForeignAnswer::of(channel.received()) {
+                    return Err(EstablishError::unlabelled(Stage::Hello, foreign));
+                }
+                return Err(match failed {
+                    Ok(Err(ExchangeError::Network(error))) => {
+                        transport::stream_failed(Stage::Hello, without_answer(channel, error))
+                    }
+                    Ok(Err(ExchangeError::Wire(error))) => EstablishError::unlabelled(Stage::Hello, error),
+                    Ok(Ok(_) | Err(ExchangeError::Errored)) => {
+                        unreachable!("BUG: hello is the first command on its channel")
+                    }
+                    Err(timeout) => EstablishError::overloaded(Stage::Hello, timeout),
+                });
+            }
         };
-        reply::check(document).map_err(refusal)?;
-        let hello =
-            HelloReply::read(document.to_owned()).map_err(|error| EstablishError::unlabelled(Stage::Hello, error))?;
+        reply::check(&document).map_err(refusal)?;
+        let hello = HelloReply::read(document).map_err(|error| EstablishError::unlabelled(Stage::Hello, error))?;
         if let Err(incompatible) = hello.check_compatible(address) {
             return Err(EstablishError::unlabelled(Stage::Hello, incompatible));
         }
         Ok(hello)
     }
+}
+
+/// The error of a stream on which hello was not answered. A server that wants TLS just closes a stream that begins
+/// without it.
+fn without_answer(channel: &Channel, error: io::Error) -> io::Error {
+    if channel.transport().is_secured() || !channel.received().is_empty() {
+        return error;
+    }
+    transport::with_guess(error, "the server may require TLS: set tls=true")
 }
 
 /// A hello that the server refused.

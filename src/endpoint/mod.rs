@@ -33,6 +33,7 @@ mod connection;
 mod deadline;
 mod exhaust;
 mod failure;
+mod foreign;
 mod handshake;
 mod inbox;
 mod platform;
@@ -49,11 +50,12 @@ pub use connection::EndpointConnection;
 pub use deadline::ConnectTimeout;
 pub use exhaust::Replies;
 pub use failure::{CommandFailure, Expired, Origin};
+pub use foreign::ForeignAnswer;
 pub use pooled::OperationError;
 pub use srv::ResolveError;
 #[cfg(feature = "srv")]
 pub use srv::hickory_resolver;
-pub use transport::{ConnectFailed, FailedAttempt, NoTrustedAuthority, ProxyFailed};
+pub use transport::{ConnectFailed, FailedAttempt, NoTls, NoTrustedAuthority, ProxyFailed};
 
 #[doc(inline)]
 pub use crate::wire::CommandError;
@@ -200,12 +202,17 @@ impl Endpoint {
     /// [`EstablishError`] tells how far the attempt came. Its source is one of
     ///
     /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network or TLS failed),
-    ///   [`ConnectFailed`], [`ProxyFailed`], [`NoTrustedAuthority`] or [`ConnectTimeout`];
+    ///   [`ConnectFailed`], [`ProxyFailed`], [`NoTrustedAuthority`], [`NoTls`] or [`ConnectTimeout`];
     /// - an [`OcspError`]: what the server has stapled about its certificate's revocation, or should have, is not
     ///   accepted. (A certificate that was revoked is an error of TLS.)
     /// - an [`AuthenticationFailed`];
     /// - a [`CommandError`], an [`IncompatibleServer`](crate::wire::hello::IncompatibleServer) or a
-    ///   [`WireError`](crate::wire::WireError): the server's answer to hello.
+    ///   [`WireError`](crate::wire::WireError): the server's answer to hello;
+    /// - a [`ForeignAnswer`]: the peer's answer to hello, if it is of another protocol.
+    ///
+    /// A server that says that it is an arbiter has no users and is not authenticated with, also if the options have a
+    /// credential: [`EndpointConnection::is_authenticated`] tells. A pool refuses such a connection, because a server can
+    /// say so that knows no password.
     ///
     /// # Cancel safety
     ///
@@ -232,7 +239,9 @@ impl Endpoint {
         }
         let authentication = match &self.authenticator {
             Some(authenticator) => {
-                let outcome = authenticator.authenticate(&mut channel, &self.address, &hello, speculation, deadline);
+                let is_pooled = place.connection_id > 0;
+                let outcome =
+                    authenticator.authenticate(&mut channel, &self.address, &hello, speculation, deadline, is_pooled);
                 outcome.await.map_err(AuthenticationFailed::into_establish_error)?.map(Box::new)
             }
             None => None,

@@ -4,10 +4,10 @@ use super::{InvalidOption, Secret};
 
 /// A user's name, its proof, and the mechanism that carries it (Authentication specification, "MongoCredential").
 ///
-/// A server that says it is an arbiter is not authenticated with, because it has no users (Authentication
-/// specification, "Authentication Handshake"). With SCRAM that also means that it has not proven that it knows the
-/// password: where TLS does not tell who the server is, look at
-/// [`EndpointConnection::hello`](crate::EndpointConnection::hello).
+/// A server that says that it is an arbiter is not authenticated with, because it has no users (Authentication
+/// specification, "Authentication Handshake"), so it does not prove either that it knows the password. A pool refuses
+/// its connections. One that is opened by [`Endpoint::connect`](crate::Endpoint::connect) works, and says so
+/// ([`EndpointConnection::is_authenticated`](crate::EndpointConnection::is_authenticated)).
 ///
 /// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses what the mechanism lacks and
 /// what it has no use for.

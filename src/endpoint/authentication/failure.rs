@@ -98,6 +98,13 @@ pub enum AuthenticationCause {
     /// The proof could not be obtained: from a file, a cloud's metadata service, or the application's callback.
     #[error("{0}")]
     Provider(#[source] Box<dyn StdError + Send + Sync>),
+    /// The server says that it is an arbiter. Arbiters have no users, and a pool with a credential does not use a server
+    /// that it cannot authenticate with.
+    #[error(
+        "the server says that it is an arbiter, which nobody can authenticate with; \
+         leave the credential out to use an arbiter"
+    )]
+    Arbiter,
     /// The operating system has no random bytes.
     #[error("no random bytes: {0}")]
     Randomness(#[source] io::Error),

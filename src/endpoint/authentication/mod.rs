@@ -166,7 +166,9 @@ impl Authenticator {
 
     /// Authenticates a new connection, after its hello. `speculation` is what was sent along with that hello.
     ///
-    /// `None` if the server is an arbiter: it has no users, and the connection is ready as it is.
+    /// `None` if the server is an arbiter: it has no users, and the handshake is complete without them. Where the
+    /// connection `is_pooled`, that is an error: operations that count on the credential would go to a server that has
+    /// proven nothing.
     ///
     /// # Errors
     ///
@@ -182,9 +184,11 @@ impl Authenticator {
         hello: &HelloReply,
         speculation: Speculation,
         deadline: Deadline,
+        is_pooled: bool,
     ) -> Result<Option<Authentication>, AuthenticationFailed> {
         if hello.is_arbiter() {
-            return Ok(None);
+            let mechanism = self.mechanism(hello);
+            return if is_pooled { Err(self.failed(mechanism, Cause::Arbiter)) } else { Ok(None) };
         }
         let mut conversation = Conversation::new(channel, address, deadline);
         let speculated = (speculation.state, hello.speculative_authenticate());
@@ -226,6 +230,19 @@ impl Authenticator {
             }
         }?;
         Ok(Some(Authentication { authenticator: Arc::clone(self), address: address.clone(), state }))
+    }
+
+    /// The mechanism that the credential names, or that is negotiated with a server of that hello.
+    fn mechanism(&self, hello: &HelloReply) -> Mechanism {
+        match &self.method {
+            Method::Scram(scram) => scram.choose(hello.sasl_supported_mechanisms.as_deref()).mechanism(),
+            Method::X509 => Mechanism::MongoDbX509,
+            Method::Plain(_) => Mechanism::Plain,
+            #[cfg(feature = "aws")]
+            Method::Aws(_) => Mechanism::MongoDbAws,
+            #[cfg(feature = "oidc")]
+            Method::Oidc(_) => Mechanism::MongoDbOidc,
+        }
     }
 
     async fn x509(&self, conversation: &mut Conversation<'_>) -> Result<(), Cause> {

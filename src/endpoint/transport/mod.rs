@@ -18,6 +18,7 @@ use super::deadline::Deadline;
 use crate::error::{EstablishError, Stage};
 use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress, split_zone};
 
+mod local;
 mod proxy;
 mod race;
 mod socket;
@@ -27,7 +28,7 @@ mod tls;
 
 pub use proxy::ProxyFailed;
 pub use race::{ConnectFailed, FailedAttempt};
-pub use tls::NoTrustedAuthority;
+pub use tls::{NoTls, NoTrustedAuthority};
 
 use socket::Socket;
 use tls::{Identity, Tls, TlsStream};
@@ -85,7 +86,8 @@ impl Connector {
     /// # Errors
     ///
     /// Network errors and timeouts have the labels of an overloaded server. What overload cannot cause has none: a name
-    /// that does not resolve, whatever happens on the way through a proxy, and everything that TLS itself objects to.
+    /// that does not resolve, a limit of this machine, any failure on the way through a proxy, and everything that TLS
+    /// itself objects to.
     ///
     /// # Cancel safety
     ///
@@ -107,7 +109,16 @@ impl Connector {
 
 async fn connect_tcp(addresses: Vec<SocketAddr>, deadline: Deadline) -> Result<Socket, EstablishError> {
     let connected = race::connect_first(addresses, Socket::connect, deadline).await;
-    connected.map_err(|failed| EstablishError::overloaded(Stage::Connect, failed))
+    connected.map_err(unconnected)
+}
+
+/// The failure of an establishment by that of its attempts to connect, which are the server's or this machine's.
+fn unconnected(failed: ConnectFailed) -> EstablishError {
+    if failed.is_local() {
+        EstablishError::network(Stage::Connect, failed)
+    } else {
+        EstablishError::overloaded(Stage::Connect, failed)
+    }
 }
 
 /// Connects to a Unix domain socket. Where there are none, there is no connector to one.
@@ -118,7 +129,7 @@ async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Sock
         Err(timeout) => (io::Error::new(io::ErrorKind::TimedOut, "no answer in time"), Some(timeout)),
     };
     let attempts = vec![FailedAttempt { peer: path.display().to_string(), source }];
-    Err(EstablishError::overloaded(Stage::Connect, ConnectFailed { attempts, timeout }))
+    Err(unconnected(ConnectFailed { attempts, timeout }))
 }
 
 /// Every address of a host, at least one. Failing here says nothing about the server's load, so the errors have no label.
@@ -151,6 +162,19 @@ pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
     }
 }
 
+/// The error with a guess beside it, if the server has ended the stream.
+///
+/// A server that is overloaded ends streams, too, so the guess changes neither the error's kind nor its labels.
+pub(super) fn with_guess(error: io::Error, guess: &str) -> io::Error {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    match error.kind() {
+        kind @ (UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe) => {
+            io::Error::new(kind, format!("{error}; if every connection ends like this, {guess}"))
+        }
+        _ => error,
+    }
+}
+
 fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")
 }
@@ -172,6 +196,11 @@ enum Stream {
 }
 
 impl Transport {
+    /// Whether the stream is in TLS.
+    pub fn is_secured(&self) -> bool {
+        matches!(self.stream, Stream::Tls(_))
+    }
+
     /// This end's address; `None` if the stream is a Unix domain socket.
     pub fn local(&self) -> Option<SocketAddr> {
         self.local

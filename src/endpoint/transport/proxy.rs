@@ -1,8 +1,13 @@
 //! Connections through a SOCKS5 proxy (SOCKS5 Support specification).
 
+use std::fmt;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_socks::tcp::Socks5Stream;
 
 use super::socket::Socket;
@@ -21,15 +26,17 @@ pub(super) async fn connect(
     port: u16,
     deadline: Deadline,
 ) -> Result<Socket, EstablishError> {
-    let failed = |source: Cause, retryable| {
-        let proxy = format!("{}:{}", proxy.host, proxy.port);
-        EstablishError { retryable, ..EstablishError::unlabelled(Stage::Proxy, ProxyFailed { proxy, source }) }
+    let failed = |source: Cause, reply, retryable| {
+        let failed = ProxyFailed { proxy: format!("{}:{}", proxy.host, proxy.port), reply, source };
+        EstablishError { retryable, ..EstablishError::unlabelled(Stage::Proxy, failed) }
     };
     let reached = async {
         let addresses = resolve(&proxy.host, proxy.port, deadline).await?;
         connect_tcp(addresses, deadline).await
     };
-    let socket = reached.await.map_err(|error| failed(error.source, error.retryable))?;
+    let socket = reached.await.map_err(|error| failed(error.source, None, error.retryable))?;
+    let mut heard = Heard::default();
+    let socket = Overheard { socket, heard: &mut heard };
     let handshake = async {
         match &proxy.login {
             None => Socks5Stream::connect_with_socket(socket, (name, port)).await,
@@ -40,12 +47,12 @@ pub(super) async fn connect(
         }
     };
     match deadline.bound(handshake).await {
-        Ok(Ok(stream)) => Ok(stream.into_inner()),
+        Ok(Ok(stream)) => Ok(stream.into_inner().socket),
         Ok(Err(error)) => {
             let retryable = is_of_network(&error);
-            Err(failed(Arc::new(error), retryable))
+            Err(failed(Arc::new(error), heard.refusal(), retryable))
         }
-        Err(timeout) => Err(failed(Arc::new(timeout), true)),
+        Err(timeout) => Err(failed(Arc::new(timeout), None, true)),
     }
 }
 
@@ -64,15 +71,101 @@ fn is_of_network(error: &tokio_socks::Error) -> bool {
     )
 }
 
+/// What a proxy says first: the method, perhaps how the login went, and its reply. The library tells its codes in words,
+/// and not all of them.
+#[derive(Default)]
+struct Heard {
+    bytes: [u8; 6],
+    count: usize,
+}
+
+impl Heard {
+    fn hear(&mut self, bytes: &[u8]) {
+        for (place, byte) in self.bytes[self.count..].iter_mut().zip(bytes) {
+            *place = *byte;
+        }
+        self.count = self.bytes.len().min(self.count + bytes.len());
+    }
+
+    /// The code of the reply, if there was one and it is not that of success (RFC 1928, section 6).
+    fn refusal(&self) -> Option<u8> {
+        let rest = match &self.bytes[..self.count] {
+            // After a login by name and password (RFC 1929).
+            [5, 2, 1, 0, rest @ ..] | [5, 0, rest @ ..] => rest,
+            _ => return None,
+        };
+        match rest {
+            [5, code, ..] if *code != 0 => Some(*code),
+            _ => None,
+        }
+    }
+}
+
+/// A socket that keeps the first bytes that it receives.
+struct Overheard<'h> {
+    socket: Socket,
+    heard: &'h mut Heard,
+}
+
+impl AsyncRead for Overheard<'_> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.socket).poll_read(cx, buffer))?;
+        this.heard.hear(&buffer.filled()[before..]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Overheard<'_> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().socket).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
+    }
+}
+
 /// The proxy could not be reached, or did not connect to the server.
 #[derive(Error)]
-#[error("SOCKS5 proxy {proxy}: {source}")]
 pub struct ProxyFailed {
     /// The proxy's host and port.
     pub proxy: String,
-    /// A [`ConnectFailed`](super::ConnectFailed) or an [`io::Error`](std::io::Error) when the proxy was not reached,
-    /// what the protocol says when it refused, or a [`ConnectTimeout`](crate::endpoint::ConnectTimeout).
+    /// The code of its reply, if it has refused to connect to the server (RFC 1928, section 6).
+    pub reply: Option<u8>,
+    /// A [`ConnectFailed`](super::ConnectFailed) or an [`io::Error`] when the proxy was not reached, what the protocol
+    /// says when it refused, or a [`ConnectTimeout`](crate::endpoint::ConnectTimeout).
     pub source: Cause,
 }
 
 crate::error::debug_as_sentence!(ProxyFailed);
+
+impl fmt::Display for ProxyFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { proxy, reply, source } = self;
+        match reply {
+            None => write!(f, "SOCKS5 proxy {proxy}: {source}"),
+            Some(code) => write!(f, "SOCKS5 proxy {proxy}: it replied with code {code} ({})", meaning(*code)),
+        }
+    }
+}
+
+/// What a reply's code means (RFC 1928, section 6).
+fn meaning(code: u8) -> &'static str {
+    match code {
+        1 => "general SOCKS server failure",
+        2 => "connection not allowed by ruleset",
+        3 => "network unreachable",
+        4 => "host unreachable",
+        5 => "connection refused",
+        6 => "TTL expired",
+        7 => "command not supported",
+        8 => "address type not supported",
+        _ => "not a code of RFC 1928",
+    }
+}

@@ -12,6 +12,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::timeout;
 
+use super::local::obstacle;
 use crate::endpoint::deadline::{ConnectTimeout, Deadline};
 
 /// How long an attempt is waited for before the next one begins beside it (RFC 8305, "Connection Attempt Delay").
@@ -131,7 +132,7 @@ crate::error::debug_as_sentence!(ConnectFailed);
 
 /// An attempt to connect to one address.
 #[derive(Error)]
-#[error("{peer}: {source}")]
+#[error("{peer}: {source}{}", obstacle(source).map(|why| format!("; {why}")).unwrap_or_default())]
 pub struct FailedAttempt {
     /// The IP address and port, or the path of a Unix domain socket.
     pub peer: String,
@@ -141,9 +142,21 @@ pub struct FailedAttempt {
 
 crate::error::debug_as_sentence!(FailedAttempt);
 
+impl ConnectFailed {
+    /// Whether every attempt failed because of this process or machine: too many open files, no free port, no permission.
+    /// Nothing is known of the server then.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.attempts.iter().all(|attempt| obstacle(&attempt.source).is_some())
+    }
+}
+
 impl fmt::Display for ConnectFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the server did not accept a connection (")?;
+        f.write_str(match self.is_local() {
+            true => "this machine could not open a connection (",
+            false => "the server did not accept a connection (",
+        })?;
         for (index, attempt) in self.attempts.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
             write!(f, "{separator}{attempt}")?;

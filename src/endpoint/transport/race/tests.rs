@@ -6,6 +6,8 @@ use std::rc::Rc;
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::endpoint::transport::unconnected;
+use crate::error::Labels;
 
 const AGES: Duration = Duration::from_secs(3_600);
 
@@ -134,4 +136,31 @@ async fn the_deadline_ends_all_attempts_and_says_which_had_no_answer() {
          [::2]:1: no answer in time; [::3]:1: not tried in time): \
          no connection was established within connectTimeoutMS (300 ms)"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_this_machines_only_if_every_attempt_failed_here() {
+    let failed = async |codes: &[Option<i32>]| {
+        let mut codes = codes.iter();
+        let addresses = (0..codes.len()).map(|port| SocketAddr::from(([127, 0, 0, 1], port as u16))).collect();
+        let connect = |_| {
+            let code = codes.next().unwrap();
+            async move { Err::<(), _>(code.map_or(io::ErrorKind::ConnectionRefused.into(), io::Error::from_raw_os_error)) }
+        };
+        connect_first(addresses, connect, Deadline::after(AGES)).await.unwrap_err()
+    };
+    #[cfg(unix)]
+    for code in
+        [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL, libc::EINVAL, libc::ENOBUFS, libc::EACCES, libc::EPERM]
+    {
+        let error = failed(&[Some(code), Some(libc::EMFILE)]).await;
+        assert!(error.is_local() && error.to_string().starts_with("this machine could not open a connection ("));
+        assert_eq!(unconnected(error).labels, Labels::NONE);
+        let error = failed(&[Some(code), None]).await;
+        assert!(!error.is_local() && error.to_string().starts_with("the server did not accept a connection ("));
+        assert_eq!(unconnected(error).labels, Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE));
+    }
+    for code in [libc::ECONNREFUSED, libc::ECONNRESET, libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH] {
+        assert!(!failed(&[Some(code)]).await.is_local(), "{code}");
+    }
 }

@@ -26,7 +26,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{CertificateError, ClientConfig, Error};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, InvalidMessage};
 
 use super::socket::Socket;
 use crate::endpoint::deadline::Deadline;
@@ -111,7 +111,11 @@ impl Tls {
             Ok(Ok(stream)) => Ok(TlsStream(Box::new(stream))),
             Ok(Err(error)) => Err(match revocation::refused_in(&error) {
                 Some(refused) => EstablishError::unlabelled(Stage::Tls, refused.clone()),
-                None => super::stream_failed(Stage::Tls, with_printable_names(error)),
+                None if is_no_tls(&error) => EstablishError::unlabelled(Stage::Tls, NoTls { source: Arc::new(error) }),
+                None => {
+                    let error = super::with_guess(error, "the server may not speak TLS: remove tls=true");
+                    super::stream_failed(Stage::Tls, with_printable_names(error))
+                }
             }),
             Err(timeout) => Err(EstablishError::overloaded(Stage::Tls, timeout)),
         }
@@ -142,6 +146,21 @@ fn with_printable_names(error: io::Error) -> io::Error {
     }
     let source = CertificateError::NotValidForNameContext { expected: expected.clone(), presented: names };
     io::Error::new(error.kind(), Error::InvalidCertificate(source))
+}
+
+/// The server's answer to a TLS handshake is no TLS.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the server does not speak TLS: remove tls=true, or connect to a port that does ({source})")]
+pub struct NoTls {
+    /// The error of TLS.
+    pub source: Arc<io::Error>,
+}
+
+/// Whether the peer has sent something else than TLS records.
+fn is_no_tls(error: &io::Error) -> bool {
+    let source = error.get_ref().and_then(|source| source.downcast_ref());
+    let Some(Error::InvalidMessage(invalid)) = source else { return false };
+    matches!(invalid, InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion)
 }
 
 /// Whether TLS itself failed, and not the network below it: a certificate that one end does not accept, an alert, bytes

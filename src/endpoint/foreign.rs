@@ -1,0 +1,73 @@
+//! Peers that are no MongoDB servers, or speak TLS where it is not expected, known by the first bytes that they send.
+
+use thiserror::Error;
+
+use crate::wire::PeerText;
+
+/// The peer's answer to the first hello is in another protocol than MongoDB's. Trying again does not help.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ForeignAnswer {
+    /// It is a record of TLS, by which a server refuses a client that does not begin with a handshake.
+    #[error("the server answered in TLS: set tls=true")]
+    Tls,
+    /// It is an answer of HTTP.
+    #[error("the peer answered in HTTP ({start:?}): is this a MongoDB server?")]
+    Http {
+        /// How it begins: its first line.
+        start: PeerText,
+    },
+    /// It is text of an unknown kind.
+    #[error("the peer answered with text ({start:?}): is this a MongoDB server?")]
+    Text {
+        /// How it begins: its first line.
+        start: PeerText,
+    },
+}
+
+/// How many bytes of a text are looked at and shown.
+const START: usize = 64;
+
+impl ForeignAnswer {
+    /// What the first bytes of an answer look like, if they cannot begin a message of MongoDB's protocol.
+    ///
+    /// Four characters of text make a length of at least 151 million bytes, so no text is mistaken.
+    pub(super) fn of(received: &[u8]) -> Option<Self> {
+        if let [0x14..=0x17, 0x03, 0x00..=0x04, ..] = received {
+            return Some(Self::Tls);
+        }
+        let start = &received[..received.len().min(START)];
+        let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
+        if start.len() < 4 || !start.iter().all(is_text) {
+            return None;
+        }
+        let line = start.split(|byte| matches!(byte, b'\r' | b'\n')).find(|line| !line.is_empty()).unwrap_or_default();
+        let line = PeerText::of(String::from_utf8_lossy(line));
+        Some(if start.starts_with(b"HTTP/") { Self::Http { start: line } } else { Self::Text { start: line } })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_in_another_protocol_is_known_by_its_start() {
+        let shown = |bytes: &[u8]| ForeignAnswer::of(bytes).map(|answer| answer.to_string());
+        let http = "the peer answered in HTTP (\"HTTP/1.1 400 Bad Request\"): is this a MongoDB server?";
+        assert_eq!(shown(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n").as_deref(), Some(http));
+        let ssh = "the peer answered with text (\"SSH-2.0-OpenSSH_9.2\"): is this a MongoDB server?";
+        assert_eq!(shown(b"SSH-2.0-OpenSSH_9.2\r\n").as_deref(), Some(ssh));
+        assert_eq!(shown(&[0x15, 3, 1, 0, 2, 2, 70]).as_deref(), Some("the server answered in TLS: set tls=true"));
+        let long = shown(&b"x".repeat(1_000_000)).unwrap();
+        assert!(long.len() < 200, "{long}");
+    }
+
+    #[test]
+    fn what_may_begin_a_message_is_not_guessed_about() {
+        let header = [0x26, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0xdd, 7, 0, 0];
+        for received in [&header[..], &header[..3], b"", b"HTT", b"HTTP\x00", &[0xff; 20], &[0x15, 3], &[0x15, 4, 1]] {
+            assert_eq!(ForeignAnswer::of(received), None, "{received:?}");
+        }
+    }
+}
