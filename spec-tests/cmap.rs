@@ -180,7 +180,7 @@ mod own {
         operations_on_a_closed_pool
         overload_does_not_clear
         populated_connection_serves_who_waits
-        populating_opens_as_many_as_may_be_opened
+        populating_leaves_a_place_for_check_outs
         populating_stops_when_cleared
         ready_before_background_connections
         returned_connection_goes_to_who_opens

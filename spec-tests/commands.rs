@@ -16,6 +16,8 @@ mod errors;
 mod real;
 #[path = "commands/requests.rs"]
 mod requests;
+#[path = "commands/runtimes.rs"]
+mod runtimes;
 #[path = "commands/timeouts.rs"]
 mod timeouts;
 

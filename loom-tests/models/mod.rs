@@ -8,6 +8,7 @@ pub mod mutants;
 mod openers;
 mod opening;
 mod recovery;
+mod renewal;
 mod services;
 mod shards;
 mod stack;

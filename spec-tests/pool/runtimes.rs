@@ -3,13 +3,13 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 use wharf::{BackgroundInterval, BuildError, CheckOutError, Pool, PoolOptions};
+use wharf_testbed::executor::drive;
 
 use super::mock::{Attempt, Log, Mock, builder, counts, poll_once};
 
@@ -201,24 +201,6 @@ fn runtime_that_has_ended_builds_no_pool() {
     let handle = ended.handle().clone();
     drop(ended);
     assert_eq!(builder(&Mock::new([])).runtime(handle).build().unwrap_err(), BuildError::NoRuntime);
-}
-
-/// An executor that is not tokio's: it polls on this thread, and sleeps until it is woken.
-fn drive<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }
 
 #[test]

@@ -79,3 +79,36 @@ impl Deadline {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn limit_of_each_command_is_refreshed() {
+        let each = ConnectTimeout { limit: 20 * MS, option: "timeoutMS" };
+        let deadline = Deadline::after(1000 * MS).with_each(Some(each));
+        for _ in 0..3 {
+            assert_eq!(deadline.bound_command(sleep(15 * MS)).await, Ok(()));
+        }
+        let begun = Instant::now();
+        assert_eq!(deadline.bound_command(sleep(25 * MS)).await, Err(each));
+        assert_eq!(begun.elapsed(), 20 * MS);
+        assert_eq!(deadline.bound(sleep(25 * MS)).await, Ok(()), "what is no command has the whole time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whole_deadline_bounds_each_command() {
+        let each = ConnectTimeout { limit: 200 * MS, option: "timeoutMS" };
+        let deadline = Deadline::after(50 * MS).with_each(Some(each));
+        let whole = ConnectTimeout { limit: 50 * MS, option: "connectTimeoutMS" };
+        assert_eq!(deadline.bound_command(sleep(100 * MS)).await, Err(whole));
+        let unlimited = Deadline::after(Duration::ZERO).with_each(Some(each));
+        assert_eq!(unlimited.bound_command(sleep(300 * MS)).await, Err(each));
+        assert_eq!(unlimited.with_each(None).bound_command(sleep(300 * MS)).await, Ok(()));
+    }
+}

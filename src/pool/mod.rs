@@ -10,7 +10,7 @@
 //!
 //! | word | holds | written by |
 //! | --- | --- | --- |
-//! | pool word (`state.rs`) | phase, generation | ready, clear and close, under the ledger's lock |
+//! | pool word (`state.rs`) | phase, generation | ready, clear, renew and close, under the ledger's lock |
 //! | capacity word (`capacity.rs`) | total, pending, "somebody waits", version | creating, establishing and closing a connection; the first and the last who wait |
 //! | a shard's head (`shard.rs`), one per core | top of the stack, "somebody waits", tag | check-out and check-in; the first and the last who wait |
 //! | wait list (`waitlist/`) | who waits, in order | who waits, and who serves them |
@@ -70,7 +70,8 @@
 //! 5. Both limits hold at every instant: they are in one word.
 //! 6. A check-in that races a clear or a close is either detached with the others or notices: `Shard::push`.
 //! 7. Ids are in the order of the `ConnectionCreated` events: both under the ledger's lock.
-//! 8. `PoolCleared` follows the change of the generation, under the same lock.
+//! 8. `PoolCleared` follows the change of the generation, under the same lock. [`Core::renew`] changes the generation
+//!    without an event: the connections became useless by no fault of the server, and the pool serves on.
 //! 9. Whoever closes the pool sees that nothing is left, or whoever gives back the last place sees that the pool is
 //!    closed and says so: `Capacity::order_releases`.
 //!

@@ -20,7 +20,7 @@ pub enum Phase {
 pub struct PoolState {
     /// The phase.
     pub phase: Phase,
-    /// How often the pool was cleared. Closing counts as a clear.
+    /// How often the pool was cleared or renewed. Closing counts as a clear.
     pub generation: u64,
 }
 
@@ -46,7 +46,7 @@ impl PoolState {
     }
 }
 
-/// Written by ready, clear and close only, each under the ledger's lock; read by everybody.
+/// Written by ready, clear, renew and close only, each under the ledger's lock; read by everybody.
 #[derive(Debug)]
 pub(super) struct PoolWord(AtomicU64);
 

@@ -21,7 +21,8 @@ use crate::sync::atomic::Ordering;
 pub struct PoolStatus {
     /// The pool's phase.
     pub phase: Phase,
-    /// How often the pool was cleared. Closing counts as a clear.
+    /// How often the pool was cleared. Closing counts as a clear, and so does the end of the runtime that the connections
+    /// were registered with, which is no event.
     pub generation: u64,
     /// Connections that exist (totalConnectionCount).
     pub total: u32,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::capacity::Limits;
 use super::core::Core;
 use super::held::Held;
 use super::host::Host;
@@ -25,20 +26,23 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
     }
 
-    /// Creates a connection towards `minPoolSize`. `None`: there are enough connections, the pool is not ready,
-    /// `maxConnecting` connections are pending, or a check-out waits, which opens one itself.
+    /// Creates a connection towards `minPoolSize`. `None`: there are enough connections, the pool is not ready, a check-out
+    /// waits, which opens one itself, or it would take the last place under `maxConnecting`.
     ///
     /// A run calls it until it returns `None`, because a run "MUST do as much work as readily available" ("Background
-    /// Thread"). A check-out that finds all of `maxConnecting` taken waits in the queue for what is being opened, and
-    /// gets the first connection that becomes available.
+    /// Thread"). One place is left to check-outs: the official case `pool-checkout-minPoolSize-connection-maxConnecting`
+    /// wants a check-out to open its connection beside the background's, and no third one to be created. With all places
+    /// taken there would be one: the first connection that is ready serves the first check-out, and gives back a place, in
+    /// which the second check-out must create one ("Checking Out a Connection") before the other is ready.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<C, H>> {
+        let limits = Limits { pending: (self.limits.pending - 1).max(1), ..self.limits };
         loop {
             if self.state.load().phase != Phase::Ready {
                 return None;
             }
             let counts = self.capacity.load();
             let waiting = counts.waiting && !mutant("warm_up_ignores_waiters");
-            if waiting || counts.total >= self.options.min_pool_size || !counts.admits(self.limits) {
+            if waiting || counts.total >= self.options.min_pool_size || !counts.admits(limits) {
                 return None;
             }
             if self.capacity.try_admit(counts).is_ok() {

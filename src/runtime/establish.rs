@@ -46,7 +46,8 @@ pub trait Establish: Send + Sync + 'static {
     /// # Errors
     ///
     /// An [`EstablishError`] tells the stage and the labels. The pool passes it to the check-out that asked for the
-    /// connection, and to the failure sink.
+    /// connection, and to the failure sink. If it [is a timeout](EstablishError::is_timeout) and no connection has come back
+    /// meanwhile, the check-outs in the queue fail with it as well.
     ///
     /// # Cancel safety
     ///

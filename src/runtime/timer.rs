@@ -28,7 +28,7 @@ pub(crate) async fn within<F: Future>(
     lender: impl FnOnce() -> Option<Handle>,
     future: F,
 ) -> Result<F::Output, Lapse> {
-    if Handle::try_current().is_ok() {
+    if is_on_runtime() {
         return timeout_at(at, future).await.map_err(|_| Lapse::TimeUp);
     }
     let runtime = lender().ok_or(Lapse::NoRuntime)?;
@@ -47,11 +47,18 @@ pub(crate) async fn within<F: Future>(
     .await
 }
 
+/// Whether the caller is polled on a runtime.
+fn is_on_runtime() -> bool {
+    // A task has a number, which is quick to ask for. To get the handle counts one reference more, on a line that all cores
+    // of the runtime share.
+    tokio::task::try_id().is_some() || Handle::try_current().is_ok()
+}
+
 /// Polls `future` on a runtime: the caller's, or else this one. For futures that make timers and open sockets.
 ///
 /// [`Lapse::NoRuntime`] if the caller is not on one and this one has ended. The future is not polled then.
 pub(crate) async fn on_runtime<F: Future>(runtime: &Handle, future: F) -> Result<F::Output, Lapse> {
-    if Handle::try_current().is_ok() {
+    if is_on_runtime() {
         return Ok(future.await);
     }
     // A runtime that has ended cancels every task.

@@ -3,6 +3,7 @@
 pub mod certificates;
 pub mod dns;
 pub mod embedded;
+pub mod executor;
 pub mod folder;
 pub mod mongod;
 pub mod ocsp;

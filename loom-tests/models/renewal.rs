@@ -1,0 +1,74 @@
+//! A renewal makes all connections stale as a clear does, and leaves the pool ready and the queue in place.
+
+use loom::thread;
+use wharf::{ConnectionClosedReason, Phase};
+
+use super::clearing::closed_reasons;
+use super::harness::model;
+use super::world::*;
+
+#[test]
+fn check_in_against_a_renewal_is_closed_once_as_stale() {
+    model("check_in_against_a_renewal_is_closed_once_as_stale", None, || {
+        let pool = recorded(options(1, 1));
+        let lease = leased(&pool);
+        let returns = thread::spawn(move || check_in(lease));
+        pool.renew();
+        returns.join().unwrap();
+        pool.run();
+        assert_empty(&pool);
+        assert_eq!(closed_reasons(&pool), [ConnectionClosedReason::Stale]);
+        assert_eq!(pool.state().phase, Phase::Ready);
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn registration_against_a_renewal_is_served() {
+    model("registration_against_a_renewal_is_served", Some(3), || {
+        let pool = unheard(options(1, 1));
+        check_in(leased(&pool));
+        let renews = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                pool.renew();
+                pool.run();
+            }
+        });
+        let grant = acquire(&pool);
+        make_use(&pool, grant);
+        renews.join().unwrap();
+        pool.run();
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn waiter_is_served_through_a_renewal() {
+    model("waiter_is_served_through_a_renewal", Some(2), || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        let waits = queued(&pool);
+        let returns = thread::spawn(move || check_in(lease));
+        let renews = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                pool.renew();
+                pool.run();
+            }
+        });
+        // What comes back before the renewal is granted, and stale when it is looked at. Its place comes next.
+        let grant = match loom::future::block_on(waits) {
+            wharf::pool::Grant::Connection(idle) if idle.is_stale() => {
+                drop(idle);
+                acquire(&pool)
+            }
+            grant => grant,
+        };
+        make_use(&pool, grant);
+        returns.join().unwrap();
+        renews.join().unwrap();
+        pool.run();
+        wind_up(pool);
+    });
+}

@@ -1,0 +1,194 @@
+//! Commands, and the runtimes that they need.
+
+use tokio::runtime::Runtime;
+use wharf::endpoint::Expired;
+use wharf::{CheckOutError, Command, CommandFailure, OperationError, PoolOptions, ResolveError};
+use wharf_testbed::executor::drive;
+
+use super::*;
+
+const SHORT: Duration = Duration::from_millis(30);
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// A server on a runtime of its own, which the test keeps.
+fn serving() -> (Runtime, EmbeddedServer) {
+    let runtime = runtime();
+    let server = runtime.block_on(start());
+    (runtime, server)
+}
+
+/// A ready pool on that runtime.
+fn pool_on(runtime: &Runtime, options: Options) -> Pool<Endpoint> {
+    let pool = options.endpoint().unwrap().pool().runtime(runtime.handle().clone()).build().unwrap();
+    pool.ready();
+    pool
+}
+
+#[test]
+fn pool_serves_one_runtime_after_the_other() {
+    let (_serving, server) = serving();
+    let ping = rawdoc! { "ping": 1 };
+    let first = runtime();
+    let pool = pool_on(&first, options(&server.address()));
+    drop(first.block_on(pool.run_command("admin", &ping)).unwrap());
+    let mut held = first.block_on(pool.check_out()).unwrap();
+    drop(first);
+    let second = runtime();
+    second.block_on(async {
+        let failure = held.run_command("admin", &ping).await.unwrap_err();
+        assert!(matches!(failure, OperationError::Failed(CommandFailure::Network { .. })), "{failure}");
+        assert!(!pool.clear_after(&failure), "it says nothing about the server");
+        drop(held);
+        for _ in 0..3 {
+            pool.run_command("admin", &ping).await.unwrap();
+        }
+    });
+    assert_eq!(server.counters().connections_opened, 2);
+}
+
+#[test]
+fn time_limits_of_commands_hold_on_another_executor() {
+    let (serving, server) = serving();
+    let ping = rawdoc! { "ping": 1 };
+    let pool = pool_on(&serving, options(&server.address()));
+    let limited = Command::new("admin", &ping).timeout(AGES);
+    drop(drive(pool.run(limited)).unwrap());
+    let by_socket = pool_on(&serving, options(&server.address()).socket_timeout(SHORT));
+    drop(drive(by_socket.run_command("admin", &ping)).unwrap());
+
+    let data = doc! { "failCommands": ["ping"], "blockConnection": true, "blockTimeMS": 60_000 };
+    serving.block_on(set_fail_point(&server, "alwaysOn", data));
+    let error = drive(pool.run(limited.timeout(SHORT))).unwrap_err();
+    let OperationError::Failed(CommandFailure::Timeout { source: Expired::Receiving, .. }) = &error else {
+        panic!("another error: {error}")
+    };
+    let error = drive(by_socket.run_command("admin", &ping)).unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+}
+
+#[test]
+fn nothing_is_sent_where_no_runtime_keeps_the_time_limit() {
+    let (serving, server) = serving();
+    let ping = rawdoc! { "ping": 1 };
+    let of_pool = runtime();
+    let pool = pool_on(&of_pool, options(&server.address()));
+    let mut held = of_pool.block_on(pool.check_out()).unwrap();
+    let sent = server.counters().commands("ping");
+    drop(of_pool);
+    let limited = Command::new("admin", &ping).timeout(AGES);
+    let error = drive(held.run(limited)).unwrap_err();
+    assert!(matches!(error, OperationError::Failed(CommandFailure::Lost { .. })), "{error}");
+    assert!(error.is_retryable() && error.to_string().contains("the tokio runtime"), "{error}");
+    drop(held);
+    let error = drive(pool.run(limited)).unwrap_err();
+    assert!(matches!(error, OperationError::CheckOut(CheckOutError::NoRuntime(_))), "{error}");
+    drop(serving);
+    assert_eq!(server.counters().commands("ping"), sent);
+}
+
+#[test]
+fn connecting_and_resolving_outside_of_tokio_is_an_error() {
+    let error = drive(Endpoint::new("localhost").unwrap().connect()).unwrap_err();
+    assert!(error.to_string().contains("only be opened on a tokio runtime"), "{error}");
+    #[cfg(feature = "srv")]
+    {
+        let error = drive(Options::from_uri("mongodb+srv://db.example.com")).unwrap_err();
+        assert!(matches!(error, ResolveError::NoRuntime { .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn timeout_bounds_a_check_out_of_an_endpoint() {
+    let server = start().await;
+    let pool = PoolOptions::default().max_pool_size(1).wait_queue_timeout(Duration::from_millis(1));
+    let pool = pool_of(options(&server.address()).timeout(SHORT).pool(pool));
+    let _held = pool.check_out().await.unwrap();
+    let CheckOutError::WaitQueueTimeout(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
+    assert_eq!(error.limit(), wharf::TimeLimit::Timeout);
+    assert!(error.waited() >= SHORT);
+}
+
+async fn block_hello(server: &EmbeddedServer, milliseconds: i64) {
+    let data = doc! { "failCommands": ["hello", "isMaster"], "blockConnection": true, "blockTimeMS": milliseconds };
+    set_fail_point(server, "alwaysOn", data).await;
+}
+
+/// CSOT, "Background Connection Pooling".
+#[tokio::test]
+async fn commands_of_a_handshake_in_the_background_have_timeout_each() {
+    let server = start().await;
+    block_hello(&server, 60_000).await;
+    for (set, option) in [
+        (options(&server.address()).timeout(SHORT), "timeoutMS"),
+        (options(&server.address()).socket_timeout(SHORT), "socketTimeoutMS"),
+    ] {
+        let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+        let endpoint = set.connect_timeout(AGES).pool(PoolOptions::default().min_pool_size(1)).endpoint().unwrap();
+        let pool =
+            endpoint.pool().on_failure(move |failure| drop(report.send(failure.error().clone()))).build().unwrap();
+        pool.ready();
+        let error = tokio::time::timeout(AGES, reports.recv()).await.expect("it never ends").unwrap();
+        assert!(error.is_timeout() && error.to_string().contains(&format!("{option} (30 ms)")), "{error}");
+    }
+}
+
+/// A departure from CSOT, "Server Selection": see `Options::connect_timeout`.
+#[tokio::test]
+async fn establishment_for_a_check_out_outlives_its_timeout() {
+    let server = start().await;
+    block_hello(&server, 100).await;
+    let pool = pool_of(options(&server.address()).timeout(Duration::from_millis(10)));
+    let error = pool.check_out().await.unwrap_err();
+    assert!(matches!(error, CheckOutError::WaitQueueTimeout(_)), "{error}");
+    let available = async {
+        while pool.status().available == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(AGES, available).await.expect("it was given up");
+}
+
+#[tokio::test]
+async fn waiters_behind_a_black_hole_fail_together() {
+    let (listener, address) = listen().await;
+    let accepted = tokio::spawn(async move {
+        let mut silent = Vec::new();
+        loop {
+            silent.push(listener.accept().await.unwrap());
+            assert!(silent.len() <= 4, "they are tried two at a time");
+        }
+    });
+    let pool = pool_of(options(&address).connect_timeout(Duration::from_millis(500)));
+    let check_outs: Vec<_> = (0..20)
+        .map(|_| {
+            let pool = pool.clone();
+            tokio::spawn(async move { pool.check_out().await.map(drop) })
+        })
+        .collect();
+    for check_out in check_outs {
+        let CheckOutError::Connection(error) = check_out.await.unwrap().unwrap_err() else { panic!("another error") };
+        assert!(error.is_timeout(), "{error}");
+    }
+    assert!(!accepted.is_finished());
+}
+
+#[tokio::test]
+async fn main_prints_the_servers_error_without_its_reply() {
+    async fn main(pool: &Pool<Endpoint>) -> Result<(), Box<dyn std::error::Error>> {
+        pool.run_command("admin", &rawdoc! { "noSuchCommand": 1 }).await?;
+        Ok(())
+    }
+    let server = start().await;
+    let pool = pool_of(options(&server.address()));
+    let error = main(&pool).await.unwrap_err();
+    let (printed, said) = (format!("{error:?}"), error.to_string());
+    assert!(printed.starts_with(&said), "{printed}");
+    assert!(printed.contains("CommandNotFound") && !printed.contains("reply") && printed.len() < 300, "{printed}");
+    let OperationError::Failed(CommandFailure::Command { source, .. }) = error.downcast_ref().unwrap() else {
+        panic!("another error: {error}")
+    };
+    assert_eq!(format!("{source:?}"), source.to_string());
+}
