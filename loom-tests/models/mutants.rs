@@ -19,6 +19,8 @@ const MUTANTS: &[(&str, &str)] = &[
     ("capacity_publishes_nothing", "opening::pending_count_drops_after_the_connection_is_available"),
     ("counts_read_after_the_search", "opening::pending_count_drops_after_the_connection_is_available_on_another_shard"),
     ("created_outside_the_lock", "opening::ids_are_in_the_order_of_the_created_events"),
+    ("shared_place_stays", "opening::a_right_to_open_is_used_once_or_given_up"),
+    ("shared_place_is_lost", "opening::a_right_to_open_is_used_once_or_given_up"),
     ("admission_without_comparing", "limits::total_stays_within_max_pool_size_at_every_instant"),
     ("admission_without_comparing", "limits::pending_stays_within_max_connecting_at_every_instant"),
     ("unused_place_is_kept", "limits::both_counts_return_to_zero_after_close"),

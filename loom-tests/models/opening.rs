@@ -1,6 +1,9 @@
 //! Orderings 1, 2 and 7: what is announced and counted when connections are opened.
 
+use std::sync::Arc;
+
 use loom::thread;
+use wharf::pool::{Grant, SharedPlace};
 use wharf::{Clear, Phase, PoolEvent};
 
 use super::harness::model;
@@ -128,6 +131,32 @@ fn ids_are_in_the_order_of_the_created_events() {
         let created = events.iter().filter(|event| event.name() == "ConnectionCreated");
         let ids: Vec<u64> = created.filter_map(PoolEvent::connection_id).collect();
         assert_eq!(ids, [1, 2]);
+        wind_up(pool);
+    });
+}
+
+/// A check-out has the right to open a connection, and a task that is to do it. Another connection may come first, and
+/// then the check-out gives the right up, for which another check-out waits.
+#[test]
+fn a_right_to_open_is_used_once_or_given_up() {
+    model("a_right_to_open_is_used_once_or_given_up", Some(4), || {
+        let pool = unheard(options(1, 1));
+        let right = Arc::new(SharedPlace::new(place(poll(&mut waiter(&pool)).expect("there is a place"))));
+        let waits = queued(&pool);
+        let opens = thread::spawn({
+            let (pool, right) = (pool.clone(), right.clone());
+            move || {
+                let Some(place) = right.take() else { return false };
+                make_use(&pool, Grant::Place(place));
+                true
+            }
+        });
+        let given_up = right.take().map(drop).is_some();
+        drop(right);
+        let granted = loom::future::block_on(waits);
+        assert_eq!(given_up, matches!(granted, Grant::Place(_)), "{granted:?}");
+        assert_ne!(opens.join().unwrap(), given_up, "one of the two has the right");
+        drop(granted);
         wind_up(pool);
     });
 }

@@ -11,7 +11,7 @@ use tokio::task::yield_now;
 use super::establish::{Establish, Establishing};
 use super::host::{Failure, TokioHost};
 use crate::error::{CheckOutError, ConnectionError, EstablishError, PoolCleared, Stage};
-use crate::pool::{Core, Established, Idle, Pending, Phase, Place, Refusal};
+use crate::pool::{Core, Established, Idle, Pending, Phase, Place, Refusal, SharedPlace};
 
 type SharedCore<E> = Arc<Core<<E as Establish>::Connection, TokioHost<E>>>;
 pub(super) type Delivery<E> = Result<Idle<<E as Establish>::Connection, TokioHost<E>>, CheckOutError>;
@@ -25,7 +25,7 @@ pub(super) struct TaskEnded;
 pub(super) struct Errand<E: Establish> {
     core: SharedCore<E>,
     /// The right to open one, until it is made use of, or is not needed any more.
-    place: Mutex<Option<HeldPlace<E>>>,
+    place: SharedPlace<E::Connection, TokioHost<E>>,
     created: OnceLock<Created>,
 }
 
@@ -40,13 +40,13 @@ struct Created {
 
 impl<E: Establish> Errand<E> {
     pub fn new(core: SharedCore<E>, place: HeldPlace<E>) -> Self {
-        Self { core, place: Mutex::new(Some(place)), created: OnceLock::new() }
+        Self { core, place: SharedPlace::new(place), created: OnceLock::new() }
     }
 
     /// Takes the right to open one, if the connection was not created yet. By whoever asked and has another one, who drops
     /// it; or by the task that opens.
     pub fn take_place(&self) -> Option<HeldPlace<E>> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.place.take()
     }
 
     /// The error for a check-out whose task went away without a word.
