@@ -25,7 +25,7 @@ use bson::oid::ObjectId;
 
 use super::acquire::{Grant, Refusal};
 use super::core::Core;
-use super::held::Held;
+use super::held::{Delivers, Held};
 use super::host::{Fit, Host};
 use super::slab::{Purpose, Record, Slot, Stamp};
 use super::state::Phase;
@@ -138,7 +138,8 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
     }
 
     /// The connection is established: emits `ConnectionReady`. It still counts as pending until the second token is
-    /// dropped, which must happen after the first has been handed on (ordering 2).
+    /// dropped, which must happen after the first has been handed on (ordering 2). The event is delivered then, too: a
+    /// slow subscriber does not keep the new connection from others.
     ///
     /// # Errors
     ///
@@ -154,7 +155,7 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
             return Err(Interrupted);
         }
         let created = held.record(|record| record.created);
-        core.emit(|| PoolEvent::ConnectionReady {
+        core.emit_locked(|| PoolEvent::ConnectionReady {
             address: core.address.clone(),
             connection_id: held.id(),
             duration: core.host.now().duration_since(created.unwrap_or(core.epoch)),
@@ -211,6 +212,9 @@ impl<C: Send + 'static, H: Host<C>> Drop for Opening<C, H> {
             self.core.serve_places();
         }
         self.core.schedule_population();
+        if self.core.host.listens() {
+            self.core.host.deliver();
+        }
     }
 }
 
@@ -397,13 +401,22 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
     /// Checks the connection in.
     #[inline]
     fn drop(&mut self) {
+        let core = self.0.core();
+        // Where nobody listens and nothing is noted down, there is nothing to be done but to push.
+        if !core.vetting && !core.host.listens() {
+            self.give_back::<true>();
+        } else {
+            self.give_back_and_tell();
+        }
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
+    /// Makes the connection available, or closes it, or has it recovered. `PLAIN`: nothing is noted down about it.
+    #[inline(always)]
+    fn give_back<const PLAIN: bool>(&mut self) {
         let held = self.0;
         let core = held.core();
-        // Where nobody listens and nothing is noted down, there is nothing to be done but to push.
-        let plain = !core.vetting && !core.host.listens();
-        if !plain {
-            self.prepare_check_in();
-        }
         let closed_on_panic = ClosedOnPanic(held);
         let fit = core.host.fit(self);
         std::mem::forget(closed_on_panic);
@@ -416,7 +429,7 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
         }
         let shard = core.shard(core.host.shard_hint());
         let is_current = || held.core().state.load().generation == stamp.generation;
-        if !(plain && shard.push_at_once(&core.slab, held.slot(), is_current)) {
+        if !(PLAIN && shard.push_at_once(&core.slab, held.slot(), is_current)) {
             if mutant("return_that_fails_is_lost") {
                 return;
             }
@@ -424,17 +437,28 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
             held.make_available();
         }
     }
-}
 
-impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
-    /// Tells that the connection is checked in, and forgets what it was held for.
+    /// Tells that the connection is checked in, forgets what it was held for, and gives it back.
+    ///
+    /// `ConnectionCheckedIn` is emitted before the connection can be seen checked out again, or closed. It is delivered
+    /// afterwards, so that a slow subscriber does not keep the connection from others.
     #[cold]
-    fn prepare_check_in(&mut self) {
-        let (held, core) = (self.0, self.0.core());
-        core.emit(|| PoolEvent::ConnectionCheckedIn { address: core.address.clone(), connection_id: held.id() });
+    fn give_back_and_tell(&mut self) {
+        let held = self.0;
+        let core = held.core();
+        let mut delivers = None;
+        if core.host.listens() {
+            delivers = Some(Delivers(Arc::clone(&held.shared_core())));
+            core.emit_locked(|| PoolEvent::ConnectionCheckedIn {
+                address: core.address.clone(),
+                connection_id: held.id(),
+            });
+        }
         if core.options.load_balanced {
             self.pin_to(Purpose::Operation);
         }
+        self.give_back::<false>();
+        drop(delivers);
     }
 }
 

@@ -14,7 +14,6 @@ use super::connection::Connection;
 use super::establish::Establish;
 use super::host::TokioHost;
 use super::publisher::Subscriber;
-use super::recovery;
 use crate::boxed::boxed;
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::PoolOptions;
@@ -194,13 +193,7 @@ impl<E: Establish> Pool<E> {
     /// Nothing is lost.
     pub async fn closed(&self) {
         let core = &self.here().core;
-        loop {
-            let emptier = recovery::listen(&core.host().emptier);
-            if core.status().total == 0 && core.host().has_closed() {
-                return;
-            }
-            emptier.await;
-        }
+        core.host().publisher.delivery().ended(|| core.status().total == 0).await;
     }
 
     /// What goes on in the pool. Takes short locks: for monitoring, not for every operation.
@@ -321,7 +314,7 @@ impl<E: Establish> Drop for Shared<E> {
 impl<E: Establish> Shared<E> {
     fn close(&self) {
         if self.core.close() {
-            self.core.host().closing_is_over();
+            self.core.host().publisher.delivery().end();
         }
     }
 }
