@@ -61,6 +61,9 @@
 //! | `a_newcomer_never_overtakes_who_waits_for_a_place` | 2 | 45,869 | `newcomers_ignore_waiters` |
 //! | `a_warm_up_never_overtakes_who_waits_for_a_place` | 6 | 639 | `warm_up_ignores_waiters` |
 //! | `the_second_in_the_queue_is_never_served_before_the_first` | none | 356 | `last_come_first_served` |
+//! | `a_waiter_polled_with_another_waker_is_woken_by_that_one` | none | 2,383 | `waker_is_not_renewed` |
+//! | `a_waiter_polled_again_with_its_waker_is_woken_once_it_is_served` | none | 11,937 | `granter_writes_the_waker` |
+//! | `a_waiter_that_leaves_during_a_clear_is_counted_out_once` | 2 | | `turned_away_still_count` |
 //! | **clearing: orderings 6, 8** | | | |
 //! | `a_check_in_against_a_clear_is_closed_once_as_stale` | none | 3,260 | `current_asked_before_the_head`, `empty_detach_keeps_the_head`, `clear_detaches_first` |
 //! | `a_check_in_against_a_close_is_closed_once_with_the_pool` | 6 | 84,404 | `empty_detach_keeps_the_head`, `close_detaches_first` |
@@ -87,18 +90,6 @@
 //! | `an_old_head_is_never_mistaken_for_a_new_one` | 6 | 12,533 | `tag_not_counted` |
 //! | `a_check_in_publishes_what_was_done_with_the_connection` | none | 17 | `head_publishes_nothing` |
 //! | `a_hand_over_publishes_what_was_done_with_the_connection` | none | 220 | `grant_publishes_nothing` |
-//! | **delivery: events and the end of a pool** | | | |
-//! | `events_arrive_one_at_a_time_in_the_order_of_emission` | 3 | 2,618 | `role_is_freed_for_the_successor` |
-//! | `events_of_three_callers_are_all_delivered_when_the_last_has_left` | 2 | 1,327 | `queue_asked_before_the_role_is_freed` |
-//! | `one_call_delivers_its_turn_and_what_was_left_behind` | 4 | 271 | `tired_deliverers_are_not_relieved` |
-//! | `callers_leave_no_more_events_behind_than_there_is_room` | 4 | 140 | `callers_leave_any_number_behind` |
-//! | `waiting_callers_are_told_to_leave_or_to_deliver` | 3 | 26 | `waiting_callers_are_forgotten`, `verdict_wakes_no_thread` |
-//! | `subscribers_that_publish_do_not_wait_for_themselves` | 3 | 169 | `subscribers_wait_too` |
-//! | `subscribers_that_publish_to_each_other_do_not_wait_for_each_other` | 3 | 60 | `subscribers_wait_too` |
-//! | `panicking_subscriber_keeps_no_role_and_loses_no_event` | 3 | 30 | `panic_ends_the_delivery` |
-//! | `closed_completes_after_the_last_event` | 2 | 4,966 | `ended_while_the_last_is_delivered` |
-//! | `closed_completes_after_the_event_of_the_last_connection` | 3 | 1,569 | `ended_before_the_queue_is_empty`, `end_of_delivery_is_not_told` |
-//! | `closed_completes_when_the_last_connection_is_gone` | none | 202 | `look_again_wakes_no_task` |
 #![cfg(loom)]
 
 mod models;

@@ -1,10 +1,12 @@
 //! The one door to shared memory: std's primitives, loom's when the crate is built with `--cfg loom`, or shuttle's with
 //! `--cfg shuttle`.
 //!
-//! Everything concurrent in [`pool`](crate::pool) and in `delivery` goes through here, so that the models in `loom-tests/`
-//! check the code that ships. Two things deliberately do not:
+//! Everything concurrent in [`pool`](crate::pool) goes through here, so that the models in `loom-tests/` check the
+//! code that ships. Three things deliberately do not:
 //!
 //! - `Arc`: reference counts guard memory, and no ordering of the pool relies on them.
+//! - A connection's number and what its events have said of it: they are passed on with the ownership of its slot, or
+//!   change under the ledger's lock. They are atomics for a forked child, which reads them alone.
 //! - The numbers of pinned connections: statistics for an error message, on which nothing depends.
 //!
 //! # Mutants
@@ -21,7 +23,7 @@ mod once;
 #[cfg(loom)]
 pub(crate) mod atomic {
     pub(crate) use super::explored::*;
-    pub(crate) use loom::sync::atomic::{Ordering, fence};
+    pub(crate) use loom::sync::atomic::Ordering;
 }
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::atomic;
@@ -45,17 +47,9 @@ pub(crate) use once::OnceLock;
 pub(crate) use std::sync::OnceLock;
 
 #[cfg(loom)]
-pub(crate) use loom::thread::yield_now;
-#[cfg(loom)]
-pub(crate) use loom::thread_local;
+use loom::thread::yield_now;
 #[cfg(shuttle)]
-pub(crate) use shuttle::thread::yield_now;
-#[cfg(shuttle)]
-pub(crate) use shuttle::thread_local;
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) use std::thread::yield_now;
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) use std::thread_local;
+use shuttle::thread::yield_now;
 pub(crate) use sync::MutexGuard;
 
 use atomic::Ordering;
@@ -79,18 +73,33 @@ pub(crate) fn unless_mutant(name: &str, ordering: Ordering) -> Ordering {
     if mutant(name) { Ordering::Relaxed } else { ordering }
 }
 
-#[cfg(not(any(loom, shuttle)))]
-mod brief;
+mod foreign;
+mod patience;
+#[cfg(not(loom))]
+pub(crate) use foreign::contained;
+pub(crate) use foreign::{discard, wake};
+pub(crate) use patience::Patience;
+
 // The other wait list holds its lock while it takes event-listener's, for which this one is not made.
 #[cfg(not(any(loom, shuttle, feature = "event-listener-queue")))]
-pub(crate) use brief::BriefGuard;
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) use brief::BriefLock;
+mod brief;
+#[cfg(not(any(loom, shuttle, feature = "event-listener-queue")))]
+pub(crate) use brief::{BriefGuard, BriefLock};
 /// A lock is a primitive like an atomic: in a model it is the checker's.
-#[cfg(any(loom, shuttle))]
+#[cfg(all(any(loom, shuttle), not(feature = "event-listener-queue")))]
 pub(crate) type BriefLock<T> = Mutex<T>;
 #[cfg(all(any(loom, shuttle), not(feature = "event-listener-queue")))]
 pub(crate) type BriefGuard<'l, T> = MutexGuard<'l, T>;
+
+#[cfg(all(test, not(any(loom, shuttle, feature = "event-listener-queue"))))]
+pub(crate) mod census;
+
+/// Counts a step of a section under a short lock, in the library's own tests.
+#[inline(always)]
+pub(crate) fn step() {
+    #[cfg(all(test, not(any(loom, shuttle, feature = "event-listener-queue"))))]
+    census::step();
+}
 
 /// A mutex that shrugs at poison: no code of a user runs under any lock of the pool, and the pool's own code panics
 /// only where a count has already gone wrong.
@@ -104,33 +113,6 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Lets threads that hold a [`Mutex`] sleep until they are woken.
-#[derive(Debug)]
-pub(crate) struct Condvar(sync::Condvar);
-
-impl Condvar {
-    pub(crate) fn new() -> Self {
-        Self(sync::Condvar::new())
-    }
-
-    /// Unlocks, sleeps and locks again. May wake without a reason.
-    pub(crate) fn wait<'m, T>(&self, guard: MutexGuard<'m, T>) -> MutexGuard<'m, T> {
-        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn notify_one(&self) {
-        self.0.notify_one();
-    }
-}
-
-/// Passes a little time before a thread looks again, the more of it the more `looks` it has had.
-pub(crate) fn pause(looks: u32) {
-    match looks {
-        0..32 => std::hint::spin_loop(),
-        _ => yield_now(),
     }
 }
 

@@ -1,7 +1,6 @@
 //! What the models have in common, and the models by subject.
 
 mod clearing;
-mod delivery;
 pub mod harness;
 mod hits;
 mod limits;

@@ -1,6 +1,8 @@
 //! Orderings 3 and 4: no wake-up is lost, nothing that was handed over is lost, and nobody overtakes.
 
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use loom::thread;
 use wharf::Clear;
@@ -259,6 +261,61 @@ fn the_second_in_the_queue_is_never_served_before_the_first() {
         }
         returns.join().unwrap();
         drop((first, second));
+        wind_up(pool);
+    });
+}
+
+/// It has queued up with a waker that wakes nobody.
+#[test]
+fn a_waiter_polled_with_another_waker_is_woken_by_that_one() {
+    model("a_waiter_polled_with_another_waker_is_woken_by_that_one", None, || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        let waits = queued(&pool);
+        let returns = thread::spawn(move || check_in(lease));
+        drop(connection(loom::future::block_on(waits)));
+        returns.join().unwrap();
+        wind_up(pool);
+    });
+}
+
+/// A second poll compares the wakers without the lock, while the granter may be moving the waker out.
+#[test]
+fn a_waiter_polled_again_with_its_waker_is_woken_once_it_is_served() {
+    model("a_waiter_polled_again_with_its_waker_is_woken_once_it_is_served", None, || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        let mut waits = queued(&pool);
+        let returns = thread::spawn(move || check_in(lease));
+        let twice = poll_fn(|context| match waits.as_mut().poll(context) {
+            Poll::Pending => waits.as_mut().poll(context),
+            granted => granted,
+        });
+        drop(connection(loom::future::block_on(twice)));
+        returns.join().unwrap();
+        drop(waits);
+        wind_up(pool);
+    });
+}
+
+/// A clear takes all who wait out of the queue at once, and refuses them one after the other.
+#[test]
+fn a_waiter_that_leaves_during_a_clear_is_counted_out_once() {
+    model("a_waiter_that_leaves_during_a_clear_is_counted_out_once", Some(2), || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        let (first, second) = (queued(&pool), queued(&pool));
+        let clears = thread::spawn({
+            let pool = pool.clone();
+            move || pool.clear(Clear::new()).unwrap()
+        });
+        let leaves = thread::spawn(move || drop(first));
+        assert!(matches!(loom::future::block_on(second), Grant::Refused(_)));
+        clears.join().unwrap();
+        leaves.join().unwrap();
+        assert_eq!(pool.status().waiting, 0);
+        check_in(lease);
+        pool.run();
         wind_up(pool);
     });
 }

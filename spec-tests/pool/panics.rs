@@ -1,12 +1,20 @@
-//! Panics in the code of whoever embeds the pool cost that code's own call, and no place in the pool.
+//! Panics in code that is not the pool's own cost that code's own call, and no place in the pool.
 
+use std::future::{Future, pending};
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::time::Duration;
 
 use wharf::{
-    Clear, ConnectionClosedReason, Establish, EstablishError, Establishing, Pool, PoolEvent, PoolOptions, Stage,
+    CheckOutError, Clear, Connection, ConnectionClosedReason, Establish, EstablishError, Establishing, Pool, PoolEvent,
+    PoolOptions, Stage,
 };
+
+use super::mock::settle;
 
 /// Panics where it is told to, once each time.
 #[derive(Clone, Default)]
@@ -100,4 +108,188 @@ async fn a_failure_sink_that_panics_hides_no_error() {
     let error = pool.check_out().await.unwrap_err();
     assert_eq!(error.to_string(), "Connection 1 to here:1 could not be established: MongoDB handshake: refused");
     ends(pool).await;
+}
+
+/// A task whose waker panics where it is told to.
+#[derive(Default)]
+struct Task {
+    wakes: AtomicUsize,
+    panics_in_wake: bool,
+    panics_in_clone: AtomicBool,
+    panics_in_drop: AtomicBool,
+}
+
+#[allow(unsafe_code)]
+impl Task {
+    const VTABLE: RawWakerVTable = RawWakerVTable::new(Self::clone, Self::wake, Self::wake_by_ref, Self::drop);
+
+    fn waker(self: &Arc<Self>) -> Waker {
+        // SAFETY: the pointer is that of an `Arc`, for each waker one of its own, as the functions of the table expect.
+        unsafe { Waker::from_raw(RawWaker::new(Arc::into_raw(self.clone()).cast(), &Self::VTABLE)) }
+    }
+
+    fn wakes(&self) -> usize {
+        self.wakes.load(Ordering::SeqCst)
+    }
+
+    unsafe fn clone(data: *const ()) -> RawWaker {
+        // SAFETY: see `waker`; borrowed only.
+        let task = ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<Self>()) });
+        assert!(!task.panics_in_clone.load(Ordering::SeqCst), "the clone was told to panic");
+        RawWaker::new(Arc::into_raw(Arc::clone(&task)).cast(), &Self::VTABLE)
+    }
+
+    unsafe fn wake(data: *const ()) {
+        // SAFETY: see `waker`; this is the end of this one.
+        let task = unsafe { Arc::from_raw(data.cast::<Self>()) };
+        task.wakes.fetch_add(1, Ordering::SeqCst);
+        assert!(!task.panics_in_wake, "waking was told to panic");
+    }
+
+    unsafe fn wake_by_ref(data: *const ()) {
+        // SAFETY: see `waker`; borrowed only.
+        let task = ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<Self>()) });
+        task.wakes.fetch_add(1, Ordering::SeqCst);
+        assert!(!task.panics_in_wake, "waking was told to panic");
+    }
+
+    unsafe fn drop(data: *const ()) {
+        // SAFETY: see `waker`; this is the end of this one.
+        let task = unsafe { Arc::from_raw(data.cast::<Self>()) };
+        assert!(!task.panics_in_drop.load(Ordering::SeqCst), "the drop was told to panic");
+    }
+}
+
+type CheckOut<'p> = Pin<Box<dyn Future<Output = Result<Connection<Fragile>, CheckOutError>> + 'p>>;
+
+/// More waiters than are refused at a time; every third one's waker panics.
+fn waiters(pool: &Pool<Fragile>) -> Vec<(CheckOut<'_>, Arc<Task>)> {
+    let waiter = |number: usize| {
+        let task = Arc::new(Task { panics_in_wake: number.is_multiple_of(3), ..Task::default() });
+        let mut check_out: CheckOut<'_> = Box::pin(pool.check_out());
+        assert!(check_out.as_mut().poll(&mut Context::from_waker(&task.waker())).is_pending());
+        (check_out, task)
+    };
+    (0..40).map(waiter).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn wakers_that_panic_cost_no_other_waiter_its_wake_up() {
+    for closes in [false, true] {
+        let pool = pool(&Fragile::default(), PoolOptions::default().max_pool_size(1));
+        let held = pool.check_out().await.unwrap();
+        let waiters = waiters(&pool);
+        match closes {
+            false => assert!(pool.clear(Clear::new()).unwrap()),
+            true => pool.close(),
+        }
+        for (number, (mut check_out, task)) in waiters.into_iter().enumerate() {
+            assert_eq!(task.wakes(), 1, "waiter {number}");
+            let polled = check_out.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(polled, Poll::Ready(Err(_))), "waiter {number}: {polled:?}");
+        }
+        drop(held);
+        ends(pool).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waker_that_panics_costs_a_check_in_and_its_connection_nothing() {
+    let pool = pool(&Fragile::default(), PoolOptions::default().max_pool_size(1));
+    let mut held = Some(pool.check_out().await.unwrap());
+    for (mut check_out, task) in waiters(&pool) {
+        drop(held.take());
+        assert_eq!(task.wakes(), 1);
+        let Poll::Ready(connection) = check_out.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("it is this one's turn");
+        };
+        held = Some(connection.unwrap());
+    }
+    drop(held);
+    assert_eq!((pool.status().available, pool.status().waiting), (1, 0));
+    ends(pool).await;
+}
+
+async fn use_until_interrupted(connection: &mut Connection<Fragile>) {
+    connection.interruptible(async |_| pending::<()>().await).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waker_that_panics_leaves_no_other_uninterrupted_and_the_background_task_alive() {
+    let pool = pool(&Fragile::default(), PoolOptions::default().max_pool_size(2));
+    let (mut first, mut second) = (pool.check_out().await.unwrap(), pool.check_out().await.unwrap());
+    for _ in 0..2 {
+        let tasks = [true, false].map(|panics_in_wake| Arc::new(Task { panics_in_wake, ..Task::default() }));
+        {
+            let mut uses = [&mut first, &mut second].map(|connection| Box::pin(use_until_interrupted(connection)));
+            for (usage, task) in uses.iter_mut().zip(&tasks) {
+                assert!(usage.as_mut().poll(&mut Context::from_waker(&task.waker())).is_pending());
+            }
+            pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
+            settle().await;
+            assert_eq!(tasks.each_ref().map(|task| task.wakes()), [1, 1]);
+        }
+        drop((first, second));
+        pool.ready();
+        (first, second) = (pool.check_out().await.unwrap(), pool.check_out().await.unwrap());
+    }
+    drop((first, second));
+    ends(pool).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waker_whose_clone_panics_leaves_the_queue_as_it_was() {
+    let pool = pool(&Fragile::default(), PoolOptions::default().max_pool_size(1));
+    let held = pool.check_out().await.unwrap();
+    let (good, bad) = (Arc::new(Task::default()), Arc::new(Task::default()));
+    let (good_waker, bad_waker) = (good.waker(), bad.waker());
+    bad.panics_in_clone.store(true, Ordering::SeqCst);
+    let panics = |check_out: &mut CheckOut<'_>| {
+        let poll = || check_out.as_mut().poll(&mut Context::from_waker(&bad_waker)).is_pending();
+        catch_unwind(AssertUnwindSafe(poll)).expect_err("the clone panics");
+    };
+    let mut newcomer: CheckOut<'_> = Box::pin(pool.check_out());
+    panics(&mut newcomer);
+    drop(newcomer);
+    assert_eq!(pool.status().waiting, 0, "it has not queued up");
+    let mut waits: CheckOut<'_> = Box::pin(pool.check_out());
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&good_waker)).is_pending());
+    panics(&mut waits);
+    assert_eq!(pool.status().waiting, 1, "it waits with its first waker");
+    drop(held);
+    assert_eq!((good.wakes(), bad.wakes()), (1, 0));
+    drop(waits);
+    assert_eq!((pool.status().available, pool.status().total), (1, 1));
+    ends(pool).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waker_whose_drop_panics_costs_nothing_where_its_waiter_leaves() {
+    let pool = pool(&Fragile::default(), PoolOptions::default().max_pool_size(1));
+    let held = pool.check_out().await.unwrap();
+    let task = Arc::new(Task::default());
+    let waker = ManuallyDrop::new(task.waker());
+    let mut waits: CheckOut<'_> = Box::pin(pool.check_out());
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    task.panics_in_drop.store(true, Ordering::SeqCst);
+    drop(waits);
+    assert_eq!(pool.status().waiting, 0);
+    drop(held);
+    assert_eq!(pool.status().available, 1);
+    ends(pool).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waker_that_panics_keeps_nobody_else_from_hearing_that_the_pool_has_closed() {
+    let pool = pool(&Fragile::default(), PoolOptions::default());
+    let tasks = [true, false].map(|panics_in_wake| Arc::new(Task { panics_in_wake, ..Task::default() }));
+    let mut wait = [Box::pin(pool.closed()), Box::pin(pool.closed())];
+    for (wait, task) in wait.iter_mut().zip(&tasks) {
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&task.waker())).is_pending());
+    }
+    pool.close();
+    assert_eq!(tasks.map(|task| task.wakes()), [1, 1]);
+    for wait in wait {
+        tokio::time::timeout(Duration::from_secs(60), wait).await.expect("closed() hangs");
+    }
 }

@@ -17,7 +17,7 @@ use super::waitlist::{Lane, Node, WaitQueue};
 use crate::error::{Cause, ConnectionError};
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
-use crate::sync::mutant;
+use crate::sync::{discard, mutant};
 
 /// What a check-out comes to.
 pub enum Grant<C: Send + 'static, H: Host<C>> {
@@ -185,7 +185,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// first in the queue is the work of this function: it raises the flags, so that every push and every release from
     /// here on comes to the list's lock, and then looks once more.
     fn queue_up(self: &Arc<Self>, node: Pin<&Node<Grant<C, H>>>, waker: Waker) -> Queued<C, H> {
-        let mut queue = self.waiters.lock();
+        let mut queue = self.waiters.lock_with_room(Lane::Others);
         // A clear changes the word before it takes the list's lock to fail all who wait: either we see the change, or
         // it finds us in the queue.
         if self.state.load().phase != Phase::Ready && !mutant("phase_not_asked_again") {
@@ -200,6 +200,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             if found.is_some() || stale || admitted {
                 self.settle(&queue);
                 drop(queue);
+                discard(waker);
                 let queued = match found {
                     Some(slot) => match self.vet(Held::new(self, slot)) {
                         Ok(idle) => Queued::Granted(Grant::Connection(idle)),
@@ -225,13 +226,14 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     fn queue_up_as_opener(self: &Arc<Self>, node: Pin<&Node<Grant<C, H>>>, waker: &Waker) -> Option<Idle<C, H>> {
         loop {
             let waker = waker.clone();
-            let mut queue = self.waiters.lock();
+            let mut queue = self.waiters.lock_with_room(Lane::Openers);
             let Some(slot) = self.look_for_the_first(&queue) else {
                 queue.enqueue(Lane::Openers, node, waker);
                 return None;
             };
             self.settle(&queue);
             drop(queue);
+            discard(waker);
             if let Ok(idle) = self.vet(Held::new(self, slot)) {
                 return Some(idle);
             }

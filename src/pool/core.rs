@@ -1,8 +1,7 @@
 //! The core itself: its parts, and the three operations that change its phase.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32 as StatisticU32;
-use std::task::Waker;
+use std::sync::atomic::{AtomicU32 as StatisticU32, AtomicU64 as UnmodelledU64, Ordering as UnmodelledOrdering};
 use std::time::{Duration, Instant};
 
 use bson::oid::ObjectId;
@@ -16,12 +15,12 @@ use super::ledger::Ledger;
 use super::shard::{Shard, Shards};
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
-use super::waitlist::{Claimed, Lane, WaitList, WaitQueue};
+use super::waitlist::{Lane, TurnedAway, WaitList, WaitQueue};
 use crate::error::{Cause, ClearError, ConnectionError};
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::options::{InvalidOption, PoolOptions};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Mutex, mutant, unless_mutant};
+use crate::sync::{Mutex, mutant, unless_mutant, wake};
 
 /// A pool of connections `C` in the world `H`. Lives in an `Arc`, which its connections keep alive.
 ///
@@ -41,6 +40,8 @@ pub struct Core<C: Send + 'static, H: Host<C>> {
     pub(super) slab: Slab<C>,
     pub(super) waiters: CachePadded<WaitList<Grant<C, H>>>,
     pub(super) ledger: Mutex<Ledger>,
+    /// The last connection id given out. Changes under the ledger's lock; a forked child reads it without.
+    last_id: UnmodelledU64,
     /// How many detached connections are still to be closed.
     pub(super) stale: AtomicU32,
     /// Whether a service was cleared since the shards were last searched for connections to it.
@@ -95,19 +96,27 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     ///
     /// [`InvalidOption`] when the options cannot work.
     pub fn new(address: &str, options: PoolOptions, shards: usize, host: H) -> Result<Arc<Self>, InvalidOption> {
-        let core = Self::paused(address, options, shards, host, 0)?;
+        let epoch = host.now();
+        let core = Self::paused(address, options, shards, host, 0, epoch)?;
         core.emit(|| PoolEvent::PoolCreated { address: core.address.clone(), options: core.options.clone() });
         Ok(core)
     }
 
-    /// Builds the successor of a pool that was carried into a forked child: as after a clear, so one generation later and
-    /// paused, unless it was closed. If the pool was ready, `PoolCleared` is emitted, and delivered when the caller asks
-    /// for it, once the successor is in place. The child must not touch the old pool in any other way than
+    /// Builds the successor of a pool that was carried into a forked child: the same pool after a clear, so one generation
+    /// later and paused, unless it was closed ("MUST immediately clear itself"). Takes no lock of the old pool, because
+    /// its holder may not exist in the child. The child must not touch the old pool in any other way than
     /// [`Core::abandon`].
+    ///
+    /// To observers it is the same pool too. If the pool was ready, `PoolCleared` is emitted. The connections that the
+    /// child inherits are closed in its eyes: each is checked in if it was in use, and closed as stale. Numbers go on. The
+    /// caller asks for delivery once the successor is in place.
     pub fn after_fork(&self, host: H) -> Arc<Self> {
         let before = self.state.load();
-        let core = Self::paused(&self.address, self.options.clone(), self.shards.len(), host, before.generation + 1)
+        let (shards, generation) = (self.shards.len(), before.generation + 1);
+        let core = Self::paused(&self.address, self.options.clone(), shards, host, generation, self.epoch)
             .expect("BUG: options that were valid before the fork");
+        core.last_id.store(self.last_id(), UnmodelledOrdering::Relaxed);
+        let mut reason = ConnectionClosedReason::Stale;
         match before.phase {
             Phase::Ready => core.emit_locked(|| PoolEvent::PoolCleared {
                 address: core.address.clone(),
@@ -115,7 +124,20 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 interrupt_in_use_connections: false,
             }),
             Phase::Paused => {}
-            Phase::Closed => core.state.store(before),
+            Phase::Closed => {
+                core.state.store(before);
+                reason = ConnectionClosedReason::PoolClosed;
+            }
+        }
+        let mut inherited: Vec<_> =
+            self.slab.iter().filter(|slot| slot.stamp().live).map(|slot| slot.known_as()).collect();
+        inherited.sort_unstable();
+        let address = || core.address.clone();
+        for (connection_id, in_use) in inherited {
+            if in_use {
+                core.emit_locked(|| PoolEvent::ConnectionCheckedIn { address: address(), connection_id });
+            }
+            core.emit_locked(|| PoolEvent::ConnectionClosed { address: address(), connection_id, reason });
         }
         core
     }
@@ -140,6 +162,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         shards: usize,
         host: H,
         generation: u64,
+        epoch: Instant,
     ) -> Result<Arc<Self>, InvalidOption> {
         options.validate()?;
         let capacity = options.capacity();
@@ -147,13 +170,14 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             address: address.into(),
             limits: Limits { total: capacity, pending: options.max_connecting },
             vetting: options.load_balanced || options.max_idle_time > Duration::ZERO,
-            epoch: host.now(),
+            epoch,
             state: CachePadded::new(PoolWord::new(PoolState { phase: Phase::Paused, generation })),
             capacity: CachePadded::new(Capacity::new()),
             shards: Shards::new(shards, capacity),
             slab: Slab::new(capacity),
             waiters: CachePadded::new(WaitList::new()),
             ledger: Mutex::new(Ledger::default()),
+            last_id: UnmodelledU64::new(0),
             stale: AtomicU32::new(0),
             service_cleared: AtomicU32::new(0),
             pinned: Default::default(),
@@ -222,7 +246,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             return Err(ClearError::ServiceIdRequired);
         }
         let refusal = || Refusal::Paused { cause: clear.cause.clone(), never_ready: false };
-        let claimed = {
+        let away = {
             let mut ledger = self.ledger.lock();
             let state = self.state.load();
             if state.phase == Phase::Closed || clear.generation.is_some_and(|asked| asked != state.generation) {
@@ -244,14 +268,14 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             }
             ledger.cause.clone_from(&clear.cause);
             if mutant("refused_before_announced") {
-                refuse(self.claim_all(), refusal);
+                self.refuse(self.turn_away(), refusal);
             }
             if (state.phase == Phase::Ready || mutant("paused_clear_announced")) && !mutant("cleared_announced_early") {
                 announce();
             }
-            self.claim_all()
+            self.turn_away()
         };
-        refuse(claimed, refusal);
+        self.refuse(away, refusal);
         self.host.deliver();
         self.host.connections_went_stale();
         self.host.schedule_run();
@@ -316,7 +340,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             self.capacity.order_releases();
         }
         let available = early.unwrap_or_else(|| self.detach_all());
-        refuse(self.claim_all(), || Refusal::Closed);
+        self.refuse(self.turn_away(), || Refusal::Closed);
         self.close_stale(usize::MAX);
         for (top, _) in available {
             for slot in self.slab.chain(Some(top)) {
@@ -337,7 +361,22 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     /// The number of the connection that was created last; 0 if there was none.
     pub fn last_id(&self) -> u64 {
-        self.ledger.lock().last_id
+        // Relaxed: a caller that knows of a connection has acquired more than this.
+        self.last_id.load(UnmodelledOrdering::Relaxed)
+    }
+
+    /// The number of the next connection. The caller holds the ledger's lock.
+    pub(super) fn next_id(&self) -> u64 {
+        // Relaxed: under the lock.
+        let id = self.last_id.load(UnmodelledOrdering::Relaxed) + 1;
+        self.last_id.store(id, UnmodelledOrdering::Relaxed);
+        id
+    }
+
+    /// The locks of the pool, held.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn hold_locks(&self) -> impl Sized + '_ {
+        (self.ledger.lock(), self.waiters.lock())
     }
 
     /// Emits an event, which is only built if somebody listens. For callers that hold no lock.
@@ -351,11 +390,11 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     #[cold]
     fn emit_to_listeners(&self, event: impl FnOnce() -> PoolEvent) {
-        self.host.publish(event());
+        self.host.emit(event());
+        self.host.deliver();
     }
 
-    /// Emits an event where none may be delivered yet: under the ledger's lock, or while the caller has what others wait
-    /// for. The caller asks for delivery later.
+    /// Emits an event where none may be delivered, as under the ledger's lock. The caller asks for delivery later.
     pub(super) fn emit_locked(&self, event: impl FnOnce() -> PoolEvent) {
         if self.host.listens() {
             self.host.emit(event());
@@ -407,7 +446,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Refuses all check-outs in the queue, because a connection could not be established for a check-out before them.
     /// Openers stay.
     pub fn refuse_waiters(&self, error: &ConnectionError) {
-        refuse(self.claim_all(), || Refusal::Unreachable(error.clone()));
+        self.refuse(self.turn_away(), || Refusal::Unreachable(error.clone()));
     }
 
     /// Empties all shards: the tops of their stacks, with their lengths.
@@ -417,15 +456,31 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()
     }
 
-    /// Takes all who wait out of the queue, to be refused by [`refuse`] outside of the locks. Openers stay: what becomes
+    /// Takes all who wait out of the queue, to be [refused](Self::refuse) outside of the locks. Openers stay: the outcome
     /// of their own connections tells them.
-    fn claim_all(&self) -> Vec<Claimed<Grant<C, H>>> {
+    fn turn_away(&self) -> Option<TurnedAway<Grant<C, H>>> {
         let mut queue = self.waiters.lock();
-        let claimed = queue.claim_all(Lane::Others);
-        if !claimed.is_empty() {
+        let away = queue.turn_away();
+        if away.is_some() {
             self.settle(&queue);
         }
-        claimed
+        away
+    }
+
+    /// Fails waiters that were turned away, a few at a time: first these few are told, then they are woken, so that no
+    /// waker's code runs before its own waiter is told.
+    fn refuse(&self, away: Option<TurnedAway<Grant<C, H>>>, refusal: impl Fn() -> Refusal) {
+        let Some(mut away) = away else { return };
+        let mut claimed = Vec::with_capacity(WaitList::<Grant<C, H>>::BATCH);
+        let mut wakers = Vec::with_capacity(WaitList::<Grant<C, H>>::BATCH);
+        loop {
+            self.waiters.claim_turned_away(&mut away, &mut claimed);
+            if claimed.is_empty() {
+                return;
+            }
+            wakers.extend(claimed.drain(..).map(|claimed| claimed.grant(Grant::Refused(Box::new(refusal())))));
+            wakers.drain(..).for_each(wake);
+        }
     }
 
     /// Lowers the flags that nobody needs any more. To be called after the queue became shorter, under its lock.
@@ -444,11 +499,4 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     pub(super) fn shards_or_all_but_one_in(&self, name: &str) -> &[CachePadded<Shard>] {
         &self.shards[..self.shards.len() - usize::from(mutant(name))]
     }
-}
-
-/// Fails claimed waiters: first all are told, then all are woken, so that a waker's code finds nobody half told.
-fn refuse<C: Send + 'static, H: Host<C>>(claimed: Vec<Claimed<Grant<C, H>>>, refusal: impl Fn() -> Refusal) {
-    let wakers: Vec<Waker> =
-        claimed.into_iter().map(|claimed| claimed.grant(Grant::Refused(Box::new(refusal())))).collect();
-    wakers.into_iter().for_each(Waker::wake);
 }

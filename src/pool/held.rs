@@ -16,7 +16,7 @@ use super::state::Phase;
 use super::tokens::Idle;
 use super::waitlist::Lane;
 use crate::event::{ConnectionClosedReason, PoolEvent};
-use crate::sync::mutant;
+use crate::sync::{discard, mutant, wake};
 
 /// A slot that is owned (INV-1), whose connection keeps its pool alive (INV-2). The raw form of all tokens.
 ///
@@ -93,7 +93,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     }
 
     pub(super) fn id(&self) -> u64 {
-        self.record(|record| record.id)
+        self.slot().known_as().0
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -162,7 +162,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         let Some(claimed) = lanes.into_iter().find_map(|lane| queue.claim_first(lane)) else { return false };
         core.settle(&queue);
         drop(queue);
-        claimed.grant(Grant::Connection(self.into_idle())).wake();
+        wake(claimed.grant(Grant::Connection(self.into_idle())));
         true
     }
 
@@ -201,8 +201,9 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
             ledger.free.push(self.slot().index());
             (record.home, waker)
         };
-        // Outside of the lock, as it is somebody else's code.
-        drop(waker);
+        // Outside of the lock, as it is foreign code.
+        discard(waker);
+        core.host.deliver();
         // Freed before the place is given back, so that there are never more slots than places.
         if core.capacity.release(1, u32::from(pending)) {
             core.serve_places();
@@ -216,10 +217,6 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         } else {
             core.schedule_population();
         }
-        // After all else, so that a slow subscriber does not keep the place from others.
-        if core.host.listens() {
-            core.host.deliver();
-        }
         // Last: this may free the core.
         drop(home);
     }
@@ -231,14 +228,5 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         if core.vetting && !core.options.max_idle_time.is_zero() {
             self.slot().set_since(core.host.now().duration_since(core.epoch));
         }
-    }
-}
-
-/// Delivers when it is dropped, and keeps the core for that: for a caller that gives away what kept it.
-pub(super) struct Delivers<C: Send + 'static, H: Host<C>>(pub(super) Arc<Core<C, H>>);
-
-impl<C: Send + 'static, H: Host<C>> Drop for Delivers<C, H> {
-    fn drop(&mut self) {
-        self.0.host.deliver();
     }
 }

@@ -43,12 +43,6 @@ pub trait Host<C>: Send + Sync + 'static {
     /// Passes the events taken so far on to their subscribers. Never called under a lock.
     fn deliver(&self) {}
 
-    /// Takes an event and passes on: [`emit`](Self::emit) and [`deliver`](Self::deliver) in one.
-    fn publish(&self, event: PoolEvent) {
-        self.emit(event);
-        self.deliver();
-    }
-
     /// What a connection that comes back is good for. Asked at every check-in.
     fn fit(&self, connection: &C) -> Fit {
         let _ = connection;

@@ -16,8 +16,6 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Default)]
 pub(super) struct Ledger {
-    /// The last connection id given out.
-    pub(super) last_id: u64,
     /// Slots that are nobody's.
     pub(super) free: Vec<u32>,
     /// The tops of detached stacks, all of whose connections are stale and still to be closed.

@@ -26,7 +26,7 @@
 //! - INV-1 (one owner): a slot has one owner at a time, and only the owner touches its connection (`slab.rs`).
 //! - INV-2 (a connection keeps its pool): each connection's slot holds an `Arc` of the core until the slot is freed, so
 //!   tokens can do with a pointer, and check-out and check-in touch no reference count (`slab.rs`).
-//! - INV-3 (nodes stay) and INV-4 (who touches a node): `waitlist/ring.rs`.
+//! - INV-3 (nodes stay), INV-4 (who touches a node) and INV-7 (blocks stay): `waitlist/blocks.rs`.
 //! - INV-5 (while somebody waits): all shards are flagged and empty; and if not only openers wait, the capacity word is
 //!   flagged and admits nobody (`acquire.rs`). So whatever comes free comes to the wait list's lock, and goes to the
 //!   first of those whom it is for (`waitlist/mod.rs`).
@@ -80,9 +80,12 @@
 //! # What is deliberately absent
 //!
 //! No fairness between shards: a thread takes from its own first. No counter of available connections. No epoch-based
-//! reclamation: slots are never freed. No lock in the hot path, and no claim that the waiting path has none: it takes
-//! one for some ten nanoseconds. No event-listener in the wait list that ships: see `waitlist/mod.rs` for the measured
-//! reason.
+//! reclamation: slots are never freed. No lock in the hot path, and no claim that the waiting path has none. What happens
+//! under the wait list's lock is bounded: a few cache lines, and all shards' heads when the first comes to wait or the last
+//! goes, however many wait or leave. How long a thread may wait for that lock: `sync/brief.rs`. No event-listener in the
+//! wait list that ships: see `waitlist/mod.rs` for the measured reason.
+//!
+//! No panic of others: wakers run and are dropped outside of all locks, and a panic of theirs is caught (`sync/foreign.rs`).
 
 mod acquire;
 mod capacity;

@@ -6,7 +6,7 @@ use crossbeam::utils::CachePadded;
 
 use super::slab::{Link, Slab, Slot};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{mutant, unless_mutant};
+use crate::sync::{mutant, step, unless_mutant};
 
 /// A reading of a shard's head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,6 +192,7 @@ impl Shard {
 
     /// Takes the top although somebody waits. The caller holds the wait list's lock.
     pub(super) fn pop_for_waiter<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
+        step();
         let mut head = self.load();
         loop {
             let slot = slab.slot(head.top?);
@@ -301,6 +302,7 @@ impl Shard {
 
     /// Says whether somebody waits. The caller holds the wait list's lock.
     pub(super) fn set_waiting(&self, waiting: bool) {
+        step();
         let mut head = self.load();
         while let Err(now) = self.swap(head, Head { waiting, ..head.next() }) {
             head = now;
@@ -321,7 +323,7 @@ impl Shard {
     /// The slots from the top down, as they were at some time: others may take them meanwhile, and the walk may go
     /// astray with them. Good for a guess.
     pub(super) fn glance<'s, C>(&self, slab: &'s Slab<C>, most: u32) -> impl Iterator<Item = &'s Slot<C>> {
-        slab.chain(self.load().top).take(most as usize)
+        slab.guessed_chain(self.load().top).take(most as usize)
     }
 }
 
@@ -402,6 +404,18 @@ mod tests {
         let (shard, slab) = (Shard::new(), slab_of(1));
         assert_eq!(shard.push(&slab, slab.slot(0), || false), Err(PushError::Stale));
         assert!(matches!(shard.pop(&slab), Popped::Empty));
+    }
+
+    /// The walk reads links without having acquired them, so one may lead to a slot whose segment this thread does not see
+    /// yet. Here the segment does not exist at all.
+    #[test]
+    fn a_glance_ends_where_a_link_leads_to_a_slot_that_it_does_not_see() {
+        let (shard, slab) = (Shard::new(), Slab::<()>::new(1_000));
+        let top = slab.grow();
+        shard.push(&slab, slab.slot(top), || true).unwrap();
+        slab.slot(top).set_link(Link { next: Some(500), depth: 2 });
+        let seen: Vec<_> = shard.glance(&slab, 1_000).map(Slot::index).collect();
+        assert_eq!(seen, [top]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool as UnmodelledBool, AtomicU64 as UnmodelledU64, Ordering as UnmodelledOrdering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,10 @@ pub(super) struct Slot<C> {
     /// When the connection last became available, in nanoseconds since the pool's epoch. Written by the owner.
     since: AtomicU64,
     index: u32,
+    /// Whether the connection's last event told that it is in use. Written by the owner, where somebody listens.
+    in_use: UnmodelledBool,
+    /// The connection's number. Written by the owner, before the connection is alive.
+    id: UnmodelledU64,
     /// The core that the slot is one of, for the owner to find. Set when a connection is created.
     core: UnsafeCell<CorePointer>,
     record: UnsafeCell<Record>,
@@ -63,7 +68,6 @@ unsafe impl Send for CorePointer {}
 /// What the pool knows about a connection.
 #[derive(Default)]
 pub(super) struct Record {
-    pub(super) id: u64,
     pub(super) created: Option<Instant>,
     /// The service that the connection belongs to, in load-balanced mode.
     pub(super) membership: Option<Membership>,
@@ -148,6 +152,8 @@ impl<C> Slot<C> {
             stamp: AtomicU64::new(Stamp::default().pack()),
             since: AtomicU64::new(0),
             index,
+            in_use: UnmodelledBool::new(false),
+            id: UnmodelledU64::new(0),
             core: UnsafeCell::new(CorePointer(std::ptr::null())),
             record: UnsafeCell::new(Record::default()),
             value: UnsafeCell::new(None),
@@ -159,6 +165,21 @@ impl<C> Slot<C> {
     #[inline]
     pub(super) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// The connection's number, and whether the events so far say that it is in use. For the owner, and for a forked
+    /// child, which has no other threads.
+    #[inline]
+    pub(super) fn known_as(&self) -> (u64, bool) {
+        // Relaxed: the owner reads what it or the last owner wrote, by the ordering that passed the slot on.
+        (self.id.load(UnmodelledOrdering::Relaxed), self.in_use.load(UnmodelledOrdering::Relaxed))
+    }
+
+    /// By the owner.
+    pub(super) fn set_known_as(&self, id: u64, in_use: bool) {
+        // Relaxed: see `known_as`.
+        self.id.store(id, UnmodelledOrdering::Relaxed);
+        self.in_use.store(in_use, UnmodelledOrdering::Relaxed);
     }
 
     /// The core that the slot is one of.
@@ -412,10 +433,17 @@ impl<C> Slab<C> {
 
     #[cold]
     fn later_slot(&self, index: u32) -> &Slot<C> {
-        let (segment, offset) = self.locate(index);
-        // An index is only ever read from a word that was written after `grow` returned it.
-        let slots = self.segments[segment].get().expect("BUG: an index without a slot");
-        &slots[offset]
+        // An index is only ever read from a word that was written after `grow` returned it, and acquired.
+        self.visible_slot(index).expect("BUG: an index without a slot")
+    }
+
+    /// The slot, if the calling thread sees it. An index that was read without acquiring it may be of a segment that this
+    /// thread does not see yet.
+    fn visible_slot(&self, index: u32) -> Option<&Slot<C>> {
+        self.first_slot(index).or_else(|| {
+            let (segment, offset) = self.locate(index);
+            self.segments.get(segment)?.get()?.get(offset)
+        })
     }
 
     /// Which segment an index beyond the first slots lies in, and where.
@@ -441,8 +469,19 @@ impl<C> Slab<C> {
         index
     }
 
+    /// As [`Slab::chain`], for a caller that does not own the stack. It may be led astray, and can only guess. The chain
+    /// ends where a link leads to a slot that this thread does not see.
+    pub(super) fn guessed_chain(&self, top: Option<u32>) -> impl Iterator<Item = &Slot<C>> {
+        let mut next = top;
+        std::iter::from_fn(move || {
+            let slot = self.visible_slot(next?)?;
+            next = slot.link().next;
+            Some(slot)
+        })
+    }
+
     /// The slots of a stack from its top down. Each one's link is read before the slot is passed out, so the caller may
-    /// give it away. Whoever does not own the stack may be led astray, and can only guess.
+    /// give it away. By the owner of the stack.
     pub(super) fn chain(&self, top: Option<u32>) -> impl Iterator<Item = &Slot<C>> {
         let mut next = top;
         std::iter::from_fn(move || {

@@ -25,7 +25,7 @@ use bson::oid::ObjectId;
 
 use super::acquire::{Grant, Refusal};
 use super::core::Core;
-use super::held::{Delivers, Held};
+use super::held::Held;
 use super::host::{Fit, Host};
 use super::slab::{Purpose, Record, Slot, Stamp};
 use super::state::Phase;
@@ -33,7 +33,7 @@ use super::unfinished::ClosedOnPanic;
 use super::waitlist::Lane;
 use crate::error::PoolCleared;
 use crate::event::{ConnectionClosedReason, PoolEvent};
-use crate::sync::mutant;
+use crate::sync::{discard, mutant, wake};
 
 /// The right to open one connection: it counts as pending already.
 #[must_use = "dropping it gives the right to the next in the queue"]
@@ -66,10 +66,10 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
         }
         let created = core.host.now();
         let slot = core.slab.slot(ledger.allocate(&core.slab));
-        ledger.last_id += 1;
-        let connection_id = ledger.last_id;
+        let connection_id = core.next_id();
         let home: Arc<Core<C, H>> = core.clone();
-        let record = Record { id: connection_id, created: Some(created), home: Some(home), ..Record::default() };
+        slot.set_known_as(connection_id, false);
+        let record = Record { created: Some(created), home: Some(home), ..Record::default() };
         // SAFETY: INV-1: the slot was nobody's, and so is ours.
         unsafe {
             slot.with_record_mut(|present| *present = record);
@@ -138,8 +138,7 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
     }
 
     /// The connection is established: emits `ConnectionReady`. It still counts as pending until the second token is
-    /// dropped, which must happen after the first has been handed on (ordering 2). The event is delivered then, too: a
-    /// slow subscriber does not keep the new connection from others.
+    /// dropped, which must happen after the first has been handed on (ordering 2).
     ///
     /// # Errors
     ///
@@ -155,14 +154,14 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
             return Err(Interrupted);
         }
         let created = held.record(|record| record.created);
-        core.emit_locked(|| PoolEvent::ConnectionReady {
+        core.emit(|| PoolEvent::ConnectionReady {
             address: core.address.clone(),
             connection_id: held.id(),
             duration: core.host.now().duration_since(created.unwrap_or(core.epoch)),
         });
         held.touch();
         // Else the task that has opened the connection stays in memory for as long as the connection exists.
-        drop(held.slot().take_waker());
+        discard(held.slot().take_waker());
         let core = Arc::clone(&held.shared_core());
         std::mem::forget(self);
         Ok((Idle(held), Opening { core }))
@@ -212,9 +211,6 @@ impl<C: Send + 'static, H: Host<C>> Drop for Opening<C, H> {
             self.core.serve_places();
         }
         self.core.schedule_population();
-        if self.core.host.listens() {
-            self.core.host.deliver();
-        }
     }
 }
 
@@ -250,10 +246,10 @@ impl<C: Send + 'static, H: Host<C>> Idle<C, H> {
     pub fn check_out(self, started: Started) -> Lease<C, H> {
         let held = ManuallyDrop::new(self).0;
         let core = held.core();
-        core.emit(|| PoolEvent::ConnectionCheckedOut {
-            address: core.address.clone(),
-            connection_id: held.id(),
-            duration: started.elapsed(core),
+        core.emit(|| {
+            held.slot().set_known_as(held.id(), true);
+            let (address, duration) = (core.address.clone(), started.elapsed(core));
+            PoolEvent::ConnectionCheckedOut { address, connection_id: held.id(), duration }
         });
         Lease(held)
     }
@@ -401,22 +397,13 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
     /// Checks the connection in.
     #[inline]
     fn drop(&mut self) {
-        let core = self.0.core();
-        // Where nobody listens and nothing is noted down, there is nothing to be done but to push.
-        if !core.vetting && !core.host.listens() {
-            self.give_back::<true>();
-        } else {
-            self.give_back_and_tell();
-        }
-    }
-}
-
-impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
-    /// Makes the connection available, or closes it, or has it recovered. `PLAIN`: nothing is noted down about it.
-    #[inline(always)]
-    fn give_back<const PLAIN: bool>(&mut self) {
         let held = self.0;
         let core = held.core();
+        // Where nobody listens and nothing is noted down, there is nothing to be done but to push.
+        let plain = !core.vetting && !core.host.listens();
+        if !plain {
+            self.prepare_check_in();
+        }
         let closed_on_panic = ClosedOnPanic(held);
         let fit = core.host.fit(self);
         std::mem::forget(closed_on_panic);
@@ -429,7 +416,7 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
         }
         let shard = core.shard(core.host.shard_hint());
         let is_current = || held.core().state.load().generation == stamp.generation;
-        if !(PLAIN && shard.push_at_once(&core.slab, held.slot(), is_current)) {
+        if !(plain && shard.push_at_once(&core.slab, held.slot(), is_current)) {
             if mutant("return_that_fails_is_lost") {
                 return;
             }
@@ -437,28 +424,20 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
             held.make_available();
         }
     }
+}
 
-    /// Tells that the connection is checked in, forgets what it was held for, and gives it back.
-    ///
-    /// `ConnectionCheckedIn` is emitted before the connection can be seen checked out again, or closed. It is delivered
-    /// afterwards, so that a slow subscriber does not keep the connection from others.
+impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
+    /// Tells that the connection is checked in, and forgets what it was held for.
     #[cold]
-    fn give_back_and_tell(&mut self) {
-        let held = self.0;
-        let core = held.core();
-        let mut delivers = None;
-        if core.host.listens() {
-            delivers = Some(Delivers(Arc::clone(&held.shared_core())));
-            core.emit_locked(|| PoolEvent::ConnectionCheckedIn {
-                address: core.address.clone(),
-                connection_id: held.id(),
-            });
-        }
+    fn prepare_check_in(&mut self) {
+        let (held, core) = (self.0, self.0.core());
+        core.emit(|| {
+            held.slot().set_known_as(held.id(), false);
+            PoolEvent::ConnectionCheckedIn { address: core.address.clone(), connection_id: held.id() }
+        });
         if core.options.load_balanced {
             self.pin_to(Purpose::Operation);
         }
-        self.give_back::<false>();
-        drop(delivers);
     }
 }
 
@@ -489,7 +468,7 @@ impl<C> Drop for Interruption<'_, C> {
     #[inline]
     fn drop(&mut self) {
         if self.waits {
-            drop(self.slot.take_waker());
+            discard(self.slot.take_waker());
         }
     }
 }
@@ -516,7 +495,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 self.settle(&queue);
                 claimed
             };
-            claimed.grant(Grant::Place(Place::new(self.clone()))).wake();
+            wake(claimed.grant(Grant::Place(Place::new(self.clone()))));
         }
     }
 

@@ -13,7 +13,7 @@ use super::tokens::{Pending, Place};
 use super::waitlist::Lane;
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
-use crate::sync::{mutant, unless_mutant};
+use crate::sync::{mutant, unless_mutant, wake};
 
 impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// One background run, without its last part (see [`Core::populate`]): interrupts what is to be interrupted,
@@ -85,7 +85,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             let wakers: Vec<Waker> = members.filter_map(|index| self.slab.slot(index).interrupt(|_| true)).collect();
             (ledger.interrupt.take(), wakers)
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(wake);
         if let Some(cleared) = generation {
             self.interrupt_where(|stamp| stamp.generation <= cleared);
         }
@@ -97,7 +97,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     fn interrupt_where(&self, applies: impl Fn(Stamp) -> bool) {
-        self.slab.iter().filter_map(|slot| slot.interrupt(&applies)).for_each(Waker::wake);
+        self.slab.iter().filter_map(|slot| slot.interrupt(&applies)).for_each(wake);
     }
 
     /// Removes perished connections from the shards.

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use event_listener::{Event, EventListener, IntoNotification};
 
 use super::Lane;
-use crate::sync::{Mutex, MutexGuard, UnsafeCell, yield_now};
+use crate::sync::{Mutex, MutexGuard, Patience, UnsafeCell};
 
 /// A place in the queue. Its cell is touched by its owner only.
 pub(in crate::pool) struct Node<G> {
@@ -83,6 +83,13 @@ pub(in crate::pool) struct WaitQueue<G> {
     others: Queue<G>,
 }
 
+/// Promises that [`WaitQueue::turn_away`] made and that are not kept yet.
+#[must_use = "they wait for a refusal"]
+pub(in crate::pool) struct TurnedAway<G> {
+    event: Arc<Event<G>>,
+    left: u32,
+}
+
 /// One lane.
 struct Queue<G> {
     event: Arc<Event<G>>,
@@ -96,12 +103,28 @@ impl<G> Queue<G> {
 }
 
 impl<G> WaitList<G> {
+    /// How many [`claim_turned_away`](Self::claim_turned_away) claims at a time.
+    pub(in crate::pool) const BATCH: usize = 16;
+
     pub(in crate::pool) fn new() -> Self {
         Self { queue: Mutex::new(WaitQueue { openers: Queue::new(), others: Queue::new() }) }
     }
 
     pub(in crate::pool) fn lock(&self) -> MutexGuard<'_, WaitQueue<G>> {
         self.queue.lock()
+    }
+
+    /// The lock. There always is room.
+    pub(in crate::pool) fn lock_with_room(&self, _: Lane) -> MutexGuard<'_, WaitQueue<G>> {
+        self.lock()
+    }
+
+    /// Claims up to [`BATCH`](Self::BATCH) of those who were turned away. None: there are no more.
+    pub(in crate::pool) fn claim_turned_away(&self, away: &mut TurnedAway<G>, claimed: &mut Vec<Claimed<G>>) {
+        while claimed.len() < Self::BATCH && away.left > 0 {
+            away.left -= 1;
+            claimed.push(Claimed(away.event.clone()));
+        }
     }
 
     /// Looks for the grant, and else renews whom to wake. By the node's owner, who has enqueued it and not taken a
@@ -124,11 +147,12 @@ impl<G> WaitList<G> {
         if lane.len == 0 {
             // All who are left are promised something, we among them.
             drop(queue);
+            let mut patience = Patience::new();
             loop {
                 if let Some(grant) = node.try_take() {
                     return Some(grant);
                 }
-                yield_now();
+                patience.pause();
             }
         }
         // Whoever is promised something is still in the list when one who is not promised anything leaves it. A grant
@@ -171,9 +195,10 @@ impl<G> WaitQueue<G> {
         Some(Claimed(queue.event.clone()))
     }
 
-    /// Promises something to all in a lane.
-    pub(in crate::pool) fn claim_all(&mut self, lane: Lane) -> Vec<Claimed<G>> {
-        std::iter::from_fn(|| self.claim_first(lane)).collect()
+    /// Promises something to all of [`Lane::Others`] at once.
+    pub(in crate::pool) fn turn_away(&mut self) -> Option<TurnedAway<G>> {
+        let left = std::mem::take(&mut self.others.len);
+        (left > 0).then(|| TurnedAway { event: self.others.event.clone(), left })
     }
 
     fn lane(&mut self, lane: Lane) -> &mut Queue<G> {

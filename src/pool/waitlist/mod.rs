@@ -3,15 +3,18 @@
 //! It has two [lanes](Lane). A check-out that opens a connection was first in the queue when it got the right to; until
 //! its own is there it stays in front of all who came later, and takes one that comes back sooner.
 //!
-//! There are two wait lists with one interface. [`ring`](self) is the one that ships: wharf's own nodes. The feature
+//! There are two wait lists with one interface. `blocks` is the one that ships: wharf's own nodes. The feature
 //! `event-listener-queue` puts the queue of event-listener in its place, as the measured alternative. It passes the same
 //! tests, and a saturated pool takes 2.5 times as long with it: each hand-over takes the lock of the list four times
-//! (listen, poll, notify, poll) where the ring needs two, and wakers run under that lock. The README has the figures.
+//! (listen, poll, notify, poll) where wharf's own needs two, and wakers run under that lock: one that panics spoils the
+//! event's counts there. The README has the figures.
 //!
 //! The interface, in the order of a waiter's life:
 //!
 //! - [`WaitQueue::enqueue`], under the lock: the node's owner waits from here on.
 //! - [`WaitQueue::claim_first`], under the lock: the first in the queue is promised a grant.
+//! - [`WaitQueue::turn_away`], under the lock: all of a lane are out of the queue, and [`WaitList::claim_turned_away`]
+//!   promises a refusal to a few of them at a time.
 //! - [`Claimed::grant`], outside of the lock: keeps the promise.
 //! - [`WaitList::poll`]: the owner looks for the grant.
 //! - [`WaitList::leave`]: the owner goes away, with the grant if it was promised one.
@@ -32,15 +35,15 @@ impl Lane {
     pub(super) const OF_NEW: [Self; 2] = [Self::Others, Self::Openers];
 }
 
+#[cfg(not(feature = "event-listener-queue"))]
+mod blocks;
 #[cfg(feature = "event-listener-queue")]
 mod listener;
-#[cfg(not(feature = "event-listener-queue"))]
-mod ring;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
 
-#[cfg(feature = "event-listener-queue")]
-pub(super) use listener::{Claimed, Node, WaitList, WaitQueue};
 #[cfg(not(feature = "event-listener-queue"))]
-pub(super) use ring::{Claimed, Node, WaitList, WaitQueue};
+pub(super) use blocks::{Node, TurnedAway, WaitList, WaitQueue};
+#[cfg(feature = "event-listener-queue")]
+pub(super) use listener::{Node, TurnedAway, WaitList, WaitQueue};

@@ -7,7 +7,7 @@ use super::{Lane, Node, WaitList};
 
 fn queue_up<'n>(list: &WaitList<u32>, nodes: impl IntoIterator<Item = &'n Pin<Box<Node<u32>>>>) {
     for node in nodes {
-        list.lock().enqueue(Lane::Others, node.as_ref(), Waker::noop().clone());
+        list.lock_with_room(Lane::Others).enqueue(Lane::Others, node.as_ref(), Waker::noop().clone());
     }
 }
 
@@ -63,16 +63,30 @@ fn whoever_leaves_tells_how_many_are_left() {
 }
 
 #[test]
-fn all_can_be_claimed_at_once() {
-    let (list, nodes) = (WaitList::new(), nodes(3));
-    queue_up(&list, &nodes);
-    let claimed = list.lock().claim_all(Lane::Others);
+fn all_can_be_turned_away_at_once_and_those_who_come_later_are_not() {
+    let (list, nodes) = (WaitList::new(), nodes(40));
+    queue_up(&list, &nodes[..39]);
+    let mut away = list.lock().turn_away().expect("all wait");
     assert_eq!(list.lock().len(Lane::Others), 0);
-    for (value, claimed) in claimed.into_iter().enumerate() {
-        drop(claimed.grant(value as u32));
+    assert!(list.lock().turn_away().is_none(), "nobody waits");
+    queue_up(&list, &nodes[39..]);
+    let (mut claimed, mut refused) = (Vec::with_capacity(WaitList::<u32>::BATCH), 0);
+    loop {
+        list.claim_turned_away(&mut away, &mut claimed);
+        if claimed.is_empty() {
+            break;
+        }
+        for claimed in claimed.drain(..) {
+            drop(claimed.grant(refused));
+            refused += 1;
+        }
     }
-    let granted: Vec<_> = nodes.iter().map(|node| look(&list, node)).collect();
-    assert_eq!(granted, [Some(0), Some(1), Some(2)]);
+    assert_eq!(refused, 39);
+    assert!((0..39).all(|index| look(&list, &nodes[index]) == Some(index as u32)));
+    assert_eq!(list.lock().len(Lane::Others), 1);
+    assert_eq!(look(&list, &nodes[39]), None);
+    assert!(grant(&list, 7));
+    assert_eq!(look(&list, &nodes[39]), Some(7));
 }
 
 #[test]
@@ -84,8 +98,6 @@ fn a_storm_of_cancellations_keeps_the_order() {
         assert_eq!(list.leave(&nodes[index], |_| {}), None);
     }
     assert_eq!(list.lock().len(Lane::Others), 10);
-    #[cfg(not(feature = "event-listener-queue"))]
-    assert!(list.lock().entries(Lane::Others) < 64, "what is left of those who left");
     for index in (0..1_000).filter(stays) {
         assert!(grant(&list, index as u32));
         assert_eq!(look(&list, &nodes[index]), Some(index as u32));
@@ -107,7 +119,7 @@ fn a_node_can_queue_up_again() {
 fn the_lanes_keep_apart() {
     let (list, nodes) = (WaitList::new(), nodes(4));
     for (lane, node) in [Lane::Others, Lane::Openers, Lane::Others, Lane::Openers].into_iter().zip(&nodes) {
-        list.lock().enqueue(lane, node.as_ref(), Waker::noop().clone());
+        list.lock_with_room(lane).enqueue(lane, node.as_ref(), Waker::noop().clone());
     }
     assert_eq!([Lane::Openers, Lane::Others].map(|lane| list.lock().len(lane)), [2, 2]);
     drop(list.lock().claim_first(Lane::Openers).map(|claimed| claimed.grant(7)));
