@@ -7,9 +7,11 @@
 #![cfg(all(unix, not(loom)))]
 
 use std::future::Future;
+use std::pin::Pin;
 use std::process;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -35,6 +37,8 @@ struct Counters {
     pool_closed: AtomicU32,
     /// Ends a recovery. Not touched where the parent has other threads.
     recovered: Notify,
+    /// While it is set, connections are not opened.
+    opens_nothing: AtomicBool,
 }
 
 fn read(counter: &AtomicU32) -> u32 {
@@ -69,6 +73,9 @@ impl Establish for Mock {
     type Connection = MockConnection;
 
     async fn establish(&self, _: Establishing) -> Result<MockConnection, EstablishError> {
+        while self.0.opens_nothing.load(Ordering::SeqCst) {
+            tokio::task::yield_now().await;
+        }
         count(&self.0.established);
         Ok(MockConnection { process: process::id(), mock: self.clone(), unfinished: false })
     }
@@ -101,6 +108,9 @@ fn a_forked_child_starts_anew_and_the_parent_goes_on() {
     a_paused_pool_stays_paused_and_a_closed_one_closed();
     a_child_without_a_runtime_gets_its_background_task_with_one();
     a_recovery_is_the_parents_also_where_the_child_inherits_its_task();
+    a_background_task_that_the_child_inherits_leaves_the_parents_pool_alone();
+    an_establishment_that_the_child_inherits_does_not_go_on_there();
+    counts_made_from_the_events_add_up_in_the_child();
     // With few tasks there are always available connections; with many there is always a queue.
     for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {
         let mut parent = Parent::new(tasks);
@@ -210,6 +220,203 @@ fn a_recovery_is_the_parents_also_where_the_child_inherits_its_task() {
         assert!(connection.is_ours() && connection.id() == 1 && !connection.unfinished);
     });
     assert_eq!((read(&counters.abandoned), read(&counters.closed), read(&counters.violated)), (0, 0, 0));
+}
+
+/// In the parent it removes what has been idle for too long, and keeps `minPoolSize` connections open.
+fn a_background_task_that_the_child_inherits_leaves_the_parents_pool_alone() {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let mock = Mock::default();
+    let counters = &mock.0;
+    let options = PoolOptions::default().min_pool_size(2).max_idle_time(Duration::from_secs(1));
+    let pool = runtime.block_on(async {
+        let pool = Pool::builder("mock:27017", mock.clone()).options(options).build().unwrap();
+        pool.ready();
+        while pool.status().available < 2 {
+            tokio::task::yield_now().await;
+        }
+        pool
+    });
+    let hour = || runtime.block_on(async { tokio::time::sleep(Duration::from_secs(3_600)).await });
+    let of_all = || (read(&counters.established), read(&counters.closed), read(&counters.violated));
+    in_child("that inherits the background task", || {
+        hour();
+        if of_all() != (2, 0, 0) {
+            return Err(Wrong::Violated);
+        }
+        // The child's own pool has a task of its own.
+        runtime.block_on(async {
+            pool.ready();
+            while pool.status().available < 2 {
+                tokio::task::yield_now().await;
+            }
+        });
+        hour();
+        let (established, closed, violated) = of_all();
+        let renewed = established > 4 && closed > 0 && established - 2 - closed <= 2;
+        if renewed && violated == 0 && read(&counters.abandoned) == 2 { Ok(()) } else { Err(Wrong::Violated) }
+    });
+    hour();
+    assert!(read(&counters.closed) > 0, "the parent's goes on");
+    assert_eq!((read(&counters.abandoned), read(&counters.violated)), (0, 0));
+}
+
+/// Neither that of a check-out, nor the one towards `minPoolSize`.
+fn an_establishment_that_the_child_inherits_does_not_go_on_there() {
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let mock = Mock::default();
+    let counters = &mock.0;
+    counters.opens_nothing.store(true, Ordering::SeqCst);
+    let options = PoolOptions::default().min_pool_size(1).max_pool_size(2);
+    let pool = runtime.block_on(async {
+        let pool = Pool::builder("mock:27017", mock.clone()).options(options).build().unwrap();
+        pool.ready();
+        settle().await;
+        pool
+    });
+    let mut check_out = Some(Box::pin(pool.check_out()));
+    let opens = |check_out: &mut Option<Pin<Box<_>>>| {
+        runtime.block_on(async {
+            assert!(check_out.as_mut().is_some_and(is_pending));
+            settle().await;
+        });
+    };
+    opens(&mut check_out);
+    assert_eq!(pool.status().pending, 2);
+    for child in ["that drops its check-out", "that polls its check-out", "that runs the tasks first"] {
+        in_child(child, || {
+            counters.opens_nothing.store(false, Ordering::SeqCst);
+            if child == "that runs the tasks first" {
+                runtime.block_on(settle());
+            }
+            let outcome = (child != "that drops its check-out").then(|| runtime.block_on(check_out.take().unwrap()));
+            if outcome.is_some_and(|outcome| !matches!(outcome, Err(CheckOutError::PoolCleared(_)))) {
+                return Err(Wrong::ServedWhilePaused);
+            }
+            drop(check_out.take());
+            runtime.block_on(settle());
+            if (read(&counters.established), read(&counters.closed), read(&counters.violated)) != (0, 0, 0) {
+                return Err(Wrong::Violated);
+            }
+            runtime.block_on(async {
+                pool.ready();
+                let connection = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
+                if connection.is_ours() && connection.id() > 2 { Ok(()) } else { Err(Wrong::AParentsConnection) }
+            })
+        });
+    }
+    counters.opens_nothing.store(false, Ordering::SeqCst);
+    runtime.block_on(async {
+        assert!(check_out.take().unwrap().await.unwrap().is_ours());
+        settle().await;
+        assert_eq!((pool.status().total, pool.status().available), (2, 2));
+    });
+    assert_eq!((read(&counters.established), read(&counters.violated)), (2, 0));
+}
+
+fn is_pending<F: Future>(future: &mut Pin<Box<F>>) -> bool {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
+
+/// What a subscriber knows that does nothing but count.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    total: i64,
+    in_use: i64,
+    waiting: i64,
+    ids: Vec<u64>,
+    closed: Vec<u64>,
+    cleared: u32,
+}
+
+impl Tally {
+    fn of(events: &[PoolEvent]) -> Self {
+        let mut tally = Self::default();
+        for event in events {
+            match event {
+                PoolEvent::ConnectionCreated { connection_id, .. } => {
+                    tally.total += 1;
+                    tally.ids.push(*connection_id);
+                }
+                PoolEvent::ConnectionClosed { connection_id, reason, .. } => {
+                    tally.total -= 1;
+                    tally.closed.push(*connection_id);
+                    assert_eq!(reason.as_str(), "stale");
+                }
+                PoolEvent::ConnectionCheckOutStarted { .. } => tally.waiting += 1,
+                PoolEvent::ConnectionCheckOutFailed { .. } => tally.waiting -= 1,
+                PoolEvent::ConnectionCheckedOut { .. } => {
+                    tally.waiting -= 1;
+                    tally.in_use += 1;
+                }
+                PoolEvent::ConnectionCheckedIn { .. } => tally.in_use -= 1,
+                PoolEvent::PoolCleared { .. } => tally.cleared += 1,
+                _ => {}
+            }
+        }
+        tally
+    }
+}
+
+/// The specification wants a forked pool to clear itself, so it is one pool whose connections are closed in the child.
+fn counts_made_from_the_events_add_up_in_the_child() {
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let mock = Mock::default();
+    // A lock will do: the parent has no other threads here that could hold it.
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let subscriber = {
+        let events = events.clone();
+        move |event: &PoolEvent| events.lock().unwrap().push(event.clone())
+    };
+    let options = PoolOptions::default().max_pool_size(3);
+    let (pool, mut held) = runtime.block_on(async {
+        let pool = Pool::builder("mock:27017", mock.clone()).options(options).subscriber(subscriber).build().unwrap();
+        pool.ready();
+        let held = pool.check_out().await.unwrap();
+        let other = pool.check_out().await.unwrap();
+        settle().await;
+        drop(other);
+        (pool, Some(held))
+    });
+    // One in use, one available, one in establishment, and two check-outs that wait, of which one has its own on the way.
+    let again = runtime.block_on(pool.check_out()).unwrap();
+    mock.0.opens_nothing.store(true, Ordering::SeqCst);
+    let mut waits = [(); 2].map(|()| Some(Box::pin(pool.check_out())));
+    runtime.block_on(async {
+        for wait in waits.iter_mut().flatten() {
+            assert!(is_pending(wait));
+            settle().await;
+        }
+    });
+    let mut again = Some(again);
+    let tally = || Tally::of(&events.lock().unwrap());
+    assert_eq!((tally().total, tally().in_use, tally().waiting), (3, 2, 2));
+    for child in ["that looks at its pool first", "that drops first"] {
+        in_child(child, || {
+            let adds_up = || {
+                let (status, tally) = (pool.status(), tally());
+                (tally.total, tally.in_use) == (i64::from(status.total), i64::from(status.in_use))
+            };
+            let ensure = |holds: bool| if holds { Ok(()) } else { Err(Wrong::DoesNotAddUp) };
+            if child == "that looks at its pool first" {
+                ensure(adds_up())?;
+            }
+            drop((held.take(), again.take()));
+            drop(waits[0].take());
+            let failed = runtime.block_on(waits[1].take().unwrap());
+            ensure(matches!(failed, Err(CheckOutError::PoolCleared(_))))?;
+            ensure(adds_up())?;
+            let present = tally();
+            ensure((present.total, present.in_use, present.waiting, present.cleared) == (0, 0, 0, 1))?;
+            ensure(present.closed == [1, 2, 3])?;
+            mock.0.opens_nothing.store(false, Ordering::SeqCst);
+            pool.ready();
+            let connection = runtime.block_on(pool.check_out()).map_err(|_| Wrong::NotServed)?;
+            ensure(connection.id() == 4 && adds_up())?;
+            let present = tally();
+            ensure((present.ids, present.waiting) == (vec![1, 2, 3, 4], 0))
+        });
+    }
+    assert_eq!((tally().total, tally().in_use, tally().waiting), (3, 2, 2), "the parent's");
 }
 
 /// Lets every task of a runtime on one thread run that can.
@@ -350,11 +557,12 @@ enum Wrong {
     NotClosed,
     Announced,
     Reopened,
+    DoesNotAddUp,
     Panicked,
 }
 
 impl Wrong {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Nothing,
         Self::Runtime,
         Self::NotPausedOneGenerationLater,
@@ -370,6 +578,7 @@ impl Wrong {
         Self::NotClosed,
         Self::Announced,
         Self::Reopened,
+        Self::DoesNotAddUp,
         Self::Panicked,
     ];
 }
@@ -393,7 +602,8 @@ fn child(pool: &Pool<Mock>, held: Option<Connection<Mock>>, least_available: u32
         let first = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         let second = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         ensure(first.is_ours() && second.is_ours(), Wrong::AParentsConnection)?;
-        ensure((first.id(), first.generation()) == (1, 1), Wrong::AParentsConnection)?;
+        // The parent's numbers go on: to a subscriber it is the same pool after a clear.
+        ensure((first.id(), first.generation()) == (u64::from(SIZE) + 1, 1), Wrong::AParentsConnection)?;
         drop((first, second));
         drop(pool.check_out().await.map_err(|_| Wrong::NotServed)?);
         ensure(read(&counters.established) == established + 2, Wrong::NotReused)?;

@@ -47,11 +47,6 @@
 
 #[cfg(not(loom))]
 mod boxed;
-// Public where the models need it.
-#[cfg(any(loom, shuttle))]
-pub mod delivery;
-#[cfg(not(any(loom, shuttle)))]
-mod delivery;
 #[cfg(not(loom))]
 pub mod endpoint;
 pub mod error;
@@ -87,7 +82,7 @@ pub use event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};
 pub use options::{
     Acknowledgement, Compressor, Credential, DriverInfo, Host, InvalidAddress, Mechanism, Options, ProxyOptions,
     ReadPreference, ReadPreferenceMode, Secret, ServerAddress, ServerApi, ServerApiVersion, ServerMonitoringMode,
-    SrvName, TlsOptions, TlsVersion, UriWarning, WriteConcern,
+    SrvName, TlsOptions, UriWarning, WriteConcern,
 };
 #[cfg(all(not(loom), feature = "aws"))]
 #[doc(inline)]
@@ -105,10 +100,6 @@ pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool, PoolBuilder, Subscriber};
-/// The version of rustls that wharf uses, for [`TlsOptions::client_config`] and [`TlsOptions::crypto_provider`].
-#[cfg(not(loom))]
-#[doc(no_inline)]
-pub use tokio_rustls::rustls;
 
 /// The README's examples, compiled.
 #[cfg(all(doctest, not(loom)))]

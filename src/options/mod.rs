@@ -84,9 +84,7 @@ pub use server_api::{ServerApi, ServerApiVersion};
 #[cfg(not(loom))]
 pub use srv::SrvName;
 #[cfg(not(loom))]
-pub(crate) use tls::{CaCertificates, ClientCertificate};
-#[cfg(not(loom))]
-pub use tls::{TlsOptions, TlsVersion};
+pub use tls::TlsOptions;
 #[cfg(not(loom))]
 pub use warning::UriWarning;
 #[cfg(not(loom))]

@@ -1,6 +1,7 @@
 //! A check-out from its start to its end, with what happens when there is no connection at once.
 
 use std::future::{Future, poll_fn};
+use std::mem::ManuallyDrop;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,12 +13,13 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::establish::Establish;
+use super::fork::{self, Forked};
 use super::host::TokioHost;
 use super::opening::{self, Errand};
 use super::pool::Pool;
 use super::timer::{Lapse, within};
 use crate::error::{CheckOutError, NoRuntime, TimeLimit};
-use crate::pool::{Core, Grant, Host, Idle, Phase, Place, Started};
+use crate::pool::{Grant, Host, Idle, Phase, Place, Refusal, Started};
 
 /// A check-out that has started and must end with an event.
 pub(super) struct Attempt<'p, E: Establish> {
@@ -51,8 +53,14 @@ impl<'p, E: Establish> Attempt<'p, E> {
     }
 
     #[inline]
-    pub(super) fn core(&self) -> &'p Arc<Core<E::Connection, TokioHost<E>>> {
-        &self.pool.core
+    pub(super) fn pool(&self) -> &'p Pool<E> {
+        self.pool
+    }
+
+    /// Whether this is a forked child, and the check-out waits in its parent's queue.
+    #[inline]
+    pub(super) fn is_the_parents(&self) -> bool {
+        self.pool.core.host().is_the_parents()
     }
 
     #[inline]
@@ -62,88 +70,30 @@ impl<'p, E: Establish> Attempt<'p, E> {
         connection
     }
 
-    /// Whether the pool's options limit a check-out that has no deadline.
-    pub(super) fn is_limited(&self) -> bool {
-        match self.core().host().timeout {
-            Some(timeout) => !timeout.is_zero(),
-            None => !self.core().options().wait_queue_timeout.is_zero(),
-        }
+    pub(super) fn fail(self, error: CheckOutError) -> CheckOutError {
+        let Self { pool, started } = *ManuallyDrop::new(self);
+        pool.core.check_out_failed(started, error)
     }
 
-    /// Waits within the limits of the pool's options.
-    pub(super) async fn in_options_time(self) -> Result<Connection<E>, CheckOutError> {
-        let limits = Limits::of_options(self.pool);
-        self.end(None, limits).await
-    }
-
-    /// Waits until a deadline, and within `waitQueueTimeoutMS` where that holds.
-    pub(super) async fn until(self, deadline: Instant) -> Result<Connection<E>, CheckOutError> {
-        let limits = Limits { whole: Some((deadline, TimeLimit::Deadline)), ..Limits::of_options(self.pool) };
-        self.end(None, limits).await
-    }
-
-    /// Waits until the `timeoutMS` of an operation is up.
-    pub(super) async fn within_operation(self, end: Instant) -> Result<Connection<E>, CheckOutError> {
-        let limits = Limits { whole: Some((end, TimeLimit::Timeout)), ..Limits::none() };
-        self.end(None, limits).await
-    }
-
-    /// Waits without a limit. `grant`: what it has already.
-    pub(super) async fn unlimited(
-        self,
-        grant: Grant<E::Connection, TokioHost<E>>,
-    ) -> Result<Connection<E>, CheckOutError> {
-        self.end(Some(grant), Limits::none()).await
-    }
-
-    /// Waits for a grant, unless there is one already, and makes a connection of it.
-    async fn end(
-        self,
-        mut grant: Option<Grant<E::Connection, TokioHost<E>>>,
-        limits: Limits,
-    ) -> Result<Connection<E>, CheckOutError> {
-        let core = self.core();
-        let outcome = loop {
-            let granted = match grant.take() {
-                Some(granted) => granted,
-                None => match self.pool.acquire_in_time(&limits).await {
-                    Ok(granted) => granted,
-                    Err(error) => break Err(error),
-                },
-            };
-            match granted {
-                Grant::Connection(idle) if idle.is_stale() => {
-                    drop(idle);
-                    // Cleared or closed between the grant and our coming to look: as if we still had waited. In a pool
-                    // that is ready, the connection's runtime has ended, or it was marked ready again: the next, then.
-                    if core.state().phase != Phase::Ready {
-                        break Err(core.refused(core.refusal()));
-                    }
-                }
-                Grant::Connection(idle) => break Ok(idle),
-                Grant::Place(place) => match self.pool.open(place, &limits).await {
-                    Opened::Ended(delivery) => break delivery,
-                    Opened::RuntimeEnded => {}
-                },
-                Grant::Refused(refusal) => break Err(core.refused(*refusal)),
-            }
+    /// The child's pool is the parent's after a clear, so its waiters fail as those of a cleared pool do.
+    #[cold]
+    pub(super) fn fail_after_fork(self) -> CheckOutError {
+        let Self { pool, started } = *ManuallyDrop::new(self);
+        let core = &pool.here().core;
+        let refusal = match core.state().phase {
+            Phase::Closed => Refusal::Closed,
+            Phase::Paused | Phase::Ready => Refusal::Paused { cause: Some(Arc::new(Forked)), never_ready: false },
         };
-        match outcome {
-            Ok(idle) => Ok(self.succeed(idle)),
-            Err(error) => {
-                let started = self.started;
-                std::mem::forget(self);
-                Err(core.check_out_failed(started, error))
-            }
-        }
+        core.check_out_failed(started, core.refused(refusal))
     }
 }
 
 impl<E: Establish> Drop for Attempt<'_, E> {
     fn drop(&mut self) {
         // Cancelled. Usually by a timeout of the caller's, and the specification knows no closer reason.
-        let core = self.core();
-        if core.host().listens() {
+        if self.pool.core.host().listens() {
+            // In a forked child it is the child's pool that tells of the end.
+            let core = &self.pool.here().core;
             core.check_out_failed(self.started, core.timed_out(Duration::ZERO, TimeLimit::Deadline));
         }
     }
@@ -189,6 +139,67 @@ impl Limits {
 }
 
 impl<E: Establish> Pool<E> {
+    /// Whether the pool's options limit a check-out that has no deadline.
+    pub(super) fn limits_check_outs(&self) -> bool {
+        match self.core.host().timeout {
+            Some(timeout) => !timeout.is_zero(),
+            None => !self.options().wait_queue_timeout.is_zero(),
+        }
+    }
+
+    /// Waits for a connection within the limits of the pool's options.
+    pub(super) async fn obtain_in_options_time(&self) -> opening::Delivery<E> {
+        self.obtain(None, Limits::of_options(self)).await
+    }
+
+    /// Waits for a connection until a deadline, and within `waitQueueTimeoutMS` where that holds.
+    pub(super) async fn obtain_until(&self, deadline: Instant) -> opening::Delivery<E> {
+        let limits = Limits { whole: Some((deadline, TimeLimit::Deadline)), ..Limits::of_options(self) };
+        self.obtain(None, limits).await
+    }
+
+    /// Waits for a connection until the `timeoutMS` of an operation is up.
+    pub(super) async fn obtain_within_operation(&self, end: Instant) -> opening::Delivery<E> {
+        let limits = Limits { whole: Some((end, TimeLimit::Timeout)), ..Limits::none() };
+        self.obtain(None, limits).await
+    }
+
+    /// Waits for a connection without a limit. `grant`: what the check-out has already.
+    pub(super) async fn obtain_unlimited(&self, grant: Grant<E::Connection, TokioHost<E>>) -> opening::Delivery<E> {
+        self.obtain(Some(grant), Limits::none()).await
+    }
+
+    /// Waits for a grant, unless there is one already, and makes a connection of it.
+    async fn obtain(
+        &self,
+        mut grant: Option<Grant<E::Connection, TokioHost<E>>>,
+        limits: Limits,
+    ) -> opening::Delivery<E> {
+        let core = &self.core;
+        loop {
+            let granted = match grant.take() {
+                Some(granted) => granted,
+                None => self.acquire_in_time(&limits).await?,
+            };
+            match granted {
+                Grant::Connection(idle) if idle.is_stale() => {
+                    drop(idle);
+                    // Cleared or closed between the grant and our coming to look: as if we still had waited. In a pool
+                    // that is ready, the connection's runtime has ended, or it was marked ready again: the next, then.
+                    if core.state().phase != Phase::Ready {
+                        return Err(core.refused(core.refusal()));
+                    }
+                }
+                Grant::Connection(idle) => return Ok(idle),
+                Grant::Place(place) => match self.open(place, &limits).await {
+                    Opened::Ended(delivery) => return delivery,
+                    Opened::RuntimeEnded => {}
+                },
+                Grant::Refused(refusal) => return Err(core.refused(*refusal)),
+            }
+        }
+    }
+
     /// Waits for a grant.
     async fn acquire_in_time(&self, limits: &Limits) -> Result<Grant<E::Connection, TokioHost<E>>, CheckOutError> {
         let lapsed = {
@@ -241,7 +252,7 @@ impl<E: Establish> Pool<E> {
         let Some(home) = self.home(|| Handle::try_current().ok()) else {
             return Opened::Ended(Err(NoRuntime::of(core.address()).into()));
         };
-        let task = home.handle().spawn(opening::open_for(errand.clone(), asked_by));
+        let task = home.handle().spawn(fork::own(opening::open_for(errand.clone(), asked_by)));
         let first = async {
             tokio::select! {
                 biased;

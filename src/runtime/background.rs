@@ -1,6 +1,7 @@
 //! The background task: one for each pool.
 
 use super::establish::Establish;
+use super::fork;
 use super::home::Resident;
 use super::opening::open;
 use crate::options::BackgroundInterval;
@@ -19,7 +20,7 @@ pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
             BackgroundInterval::Every(interval) => {
                 core.run();
                 while let Some(pending) = core.populate() {
-                    resident.handle().spawn(open(core.clone(), pending, None));
+                    resident.handle().spawn(fork::own(open(core.clone(), pending, None)));
                 }
                 core.options().needs_intervals().then_some(interval)
             }

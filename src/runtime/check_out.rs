@@ -1,64 +1,125 @@
 //! The future of a check-out, which is made for the case that it ends where it begins.
 
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
 use super::attempt::Attempt;
 use super::connection::Connection;
 use super::establish::Establish;
+use super::host::TokioHost;
+use super::opening::Delivery;
 use super::pool::Pool;
+use crate::boxed::boxed;
 use crate::error::CheckOutError;
+use crate::pool::{Acquire, Grant};
+
+type Outcome<E> = Result<Connection<E>, CheckOutError>;
 
 pin_project! {
     /// Looks for a connection in the calling thread's stack, and only where there is none becomes what `wait` makes of
-    /// the attempt.
+    /// the pool.
     ///
     /// By hand, and not an `async fn`: that would set up, look up and take down its state with each check-out, as many
     /// instructions as taking the connection.
     #[project = Stage]
-    pub(super) enum CheckOut<'p, E: Establish, W, F> {
+    pub(super) enum CheckOut<'p, E: Establish, W> {
         Begins { pool: &'p Pool<E>, wait: W },
-        Waits { #[pin] waiting: F },
+        Waits {
+            // Taken at the end, when `waiting` is dropped.
+            attempt: Option<Attempt<'p, E>>,
+            #[pin]
+            waiting: ManuallyDrop<Waiting<'p, E>>,
+        },
+    }
+
+    /// In a forked child, what waits is leaked: its place is in the parent's queue, whose lock a thread may hold that the
+    /// child does not have. Its memory may become free nevertheless, as nothing in the child uses that queue.
+    #[allow(unsafe_code)]
+    impl<'p, E: Establish, W> PinnedDrop for CheckOut<'p, E, W> {
+        fn drop(this: Pin<&mut Self>) {
+            if let Stage::Waits { attempt: Some(attempt), waiting } = this.project()
+                && !attempt.is_the_parents()
+            {
+                // SAFETY: it is not dropped anywhere else while there is an attempt, nothing uses it afterwards, and it
+                // is not moved.
+                unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
+            }
+        }
     }
 }
 
-impl<'p, E: Establish, W, F> CheckOut<'p, E, W, F>
-where
-    W: Fn(Attempt<'p, E>) -> F,
-    F: Future<Output = Result<Connection<E>, CheckOutError>>,
-{
+pin_project! {
+    /// How a check-out waits.
+    #[project = Way]
+    pub(super) enum Waiting<'p, E: Establish> {
+        /// In the queue, without a time limit. The other frequent case besides the one that does not wait.
+        Queue { #[pin] acquire: Acquire<'p, E::Connection, TokioHost<E>> },
+        /// In any other way.
+        Otherwise { future: Pin<Box<dyn Future<Output = Delivery<E>> + Send + 'p>> },
+    }
+}
+
+impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> {
     pub(super) fn new(pool: &'p Pool<E>, wait: W) -> Self {
         Self::Begins { pool, wait }
     }
 
     #[cold]
     #[inline(never)]
-    fn wait(mut self: Pin<&mut Self>, attempt: Attempt<'p, E>, context: &mut Context<'_>) -> Poll<F::Output> {
+    fn wait(mut self: Pin<&mut Self>, attempt: Attempt<'p, E>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
         if let Stage::Begins { wait, .. } = self.as_mut().project() {
-            let waiting = wait(attempt);
-            self.as_mut().set(Self::Waits { waiting });
+            let waiting = ManuallyDrop::new(wait(attempt.pool()));
+            self.as_mut().set(Self::Waits { attempt: Some(attempt), waiting });
         }
         self.poll_waiting(context)
     }
 
     #[inline(never)]
-    fn poll_waiting(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+    #[allow(unsafe_code)]
+    fn poll_waiting(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
+        let Stage::Waits { attempt, mut waiting } = self.project() else {
+            unreachable!("BUG: a check-out that waits before it began")
+        };
+        let Some(present) = attempt else { panic!("a check-out was polled after its end") };
+        if present.is_the_parents() {
+            let attempt = attempt.take();
+            return Poll::Ready(Err(attempt.map(Attempt::fail_after_fork).expect("BUG: it was there just now")));
+        }
+        // SAFETY: `ManuallyDrop` is pinned with what it holds, which is never moved.
+        let pinned = unsafe { waiting.as_mut().map_unchecked_mut(|waiting| &mut **waiting) };
+        let delivery = ready!(pinned.poll_for(present.pool(), context));
+        let attempt = attempt.take().expect("BUG: it was there just now");
+        // SAFETY: without an attempt, nothing else drops or uses it, and it is not moved.
+        unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
+        Poll::Ready(match delivery {
+            Ok(idle) => Ok(attempt.succeed(idle)),
+            Err(error) => Err(attempt.fail(error)),
+        })
+    }
+}
+
+impl<'p, E: Establish> Waiting<'p, E> {
+    #[inline]
+    fn poll_for(mut self: Pin<&mut Self>, pool: &'p Pool<E>, context: &mut Context<'_>) -> Poll<Delivery<E>> {
+        if let Way::Queue { acquire } = self.as_mut().project() {
+            match ready!(acquire.poll(context)) {
+                Grant::Connection(idle) if !idle.is_stale() => return Poll::Ready(Ok(idle)),
+                other => self.set(Self::Otherwise { future: boxed(|| pool.obtain_unlimited(other)) }),
+            }
+        }
         match self.project() {
-            Stage::Begins { .. } => unreachable!("BUG: a check-out that waits before it began"),
-            Stage::Waits { waiting } => waiting.poll(context),
+            Way::Otherwise { future } => future.as_mut().poll(context),
+            Way::Queue { .. } => unreachable!("BUG: in the queue without waiting there"),
         }
     }
 }
 
-impl<'p, E: Establish, W, F> Future for CheckOut<'p, E, W, F>
-where
-    W: Fn(Attempt<'p, E>) -> F,
-    F: Future<Output = Result<Connection<E>, CheckOutError>>,
-{
-    type Output = Result<Connection<E>, CheckOutError>;
+impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut<'p, E, W> {
+    type Output = Outcome<E>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

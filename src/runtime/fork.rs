@@ -1,10 +1,21 @@
 //! Noticing a fork.
 //!
 //! A connection is not fork-safe: parent and child would both write to one socket. The child counts its forks in a
-//! word that nobody else writes, so that looking at it costs a check-out one load of a shared, unchanging cache line.
+//! word that nothing else writes, so that looking at it costs a check-out one load of a shared, unchanging cache line.
+//!
+//! A child also inherits futures: those that it has polled before the fork, and on a runtime of one thread the pool's
+//! tasks. Their state leads to the parent's pool, whose locks may be held by threads that the child does not have, and to
+//! the parent's sockets. So such a future is neither polled nor dropped in the child: it is leaked ([`OfThisProcess`]).
 
+use std::future::Future;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+
+use thiserror::Error;
 
 /// How many forks lie between this process and the one that first used the crate.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -35,3 +46,71 @@ pub(super) fn watch() {
 /// There are no forks here.
 #[cfg(not(unix))]
 pub(super) fn watch() {}
+
+/// A fork lies between the process that uses something and the one that made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("this process was forked from the one that the pool's connections belong to")]
+pub(super) struct Forked;
+
+/// A value that is dropped only in the process that made it. A forked child leaks it.
+#[derive(Debug)]
+pub(super) struct OfThisProcess<T> {
+    forks: u32,
+    value: ManuallyDrop<T>,
+}
+
+impl<T> OfThisProcess<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self { forks: forks(), value: ManuallyDrop::new(value) }
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.forks != forks()
+    }
+}
+
+impl<T> Deref for OfThisProcess<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for OfThisProcess<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+#[allow(unsafe_code)]
+impl<T> Drop for OfThisProcess<T> {
+    fn drop(&mut self) {
+        if !self.is_inherited() {
+            // SAFETY: the only place that drops it, and nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
+    }
+}
+
+/// A future that in a forked child ends at its next poll, without being polled or dropped.
+///
+/// It is boxed, so that what is leaked keeps its memory: a runtime that the child inherits too still has timers of it in
+/// its lists.
+pub(super) fn own<F: Future>(future: F) -> OfThisProcess<Pin<Box<F>>> {
+    OfThisProcess::new(Box::pin(future))
+}
+
+impl<F: Future> Future for OfThisProcess<Pin<Box<F>>> {
+    type Output = Result<F::Output, Forked>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.is_inherited() {
+            return Poll::Ready(Err(Forked));
+        }
+        self.value.as_mut().poll(context).map(Ok)
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests;

@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 
 use super::background;
 use super::establish::Establish;
+use super::fork;
 use super::host::TokioHost;
 use super::pool::Pool;
 use crate::pool::{Core, Host, Phase};
@@ -124,7 +125,7 @@ impl<E: Establish> Pool<E> {
                 }
                 let resident = Resident { home: home.clone(), core: core.clone() };
                 // One that has ended as well drops the task at once.
-                home.handle.spawn(background::keep(resident));
+                home.handle.spawn(fork::own(background::keep(resident)));
                 (!home.has_ended()).then_some(home)
             }
         }

@@ -71,10 +71,6 @@ pub(super) async fn open_for<E: Establish>(errand: Arc<Errand<E>>, asked_by: one
     yield_now().await;
     let Some(place) = errand.take_place() else { return };
     let core = &errand.core;
-    if core.host().is_the_parents() {
-        // In a forked child the pool is still the parent's, with locks that threads hold which the child does not have.
-        return std::mem::forget(place);
-    }
     match place.create() {
         Ok(pending) => {
             let created = Created { id: pending.id(), generation: pending.generation() };

@@ -1,23 +1,28 @@
 //! The pool that services embed.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::task::Context;
 
 use bson::oid::ObjectId;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::builder::PoolBuilder;
-use super::check_out::CheckOut;
+use super::check_out::{CheckOut, Waiting};
 use super::connection::Connection;
 use super::establish::Establish;
+use super::fork;
 use super::host::TokioHost;
 use super::publisher::Subscriber;
+use super::recovery;
 use crate::boxed::boxed;
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::PoolOptions;
-use crate::pool::{Clear, Core, Grant, Host, Phase, PoolStatus};
+use crate::pool::{Clear, Core, Host, Phase, PoolStatus};
+use crate::sync::contained;
 
 /// A pool of connections to one address.
 ///
@@ -32,8 +37,15 @@ use crate::pool::{Clear, Core, Grant, Host, Phase, PoolStatus};
 ///
 /// A check-out that finds an available connection in the calling thread's stack is one compare-and-swap, and so is its
 /// check-in; neither takes a lock, allocates, reads the clock (unless `maxIdleTimeMS` is set or somebody subscribes to
-/// events) or wakes a task. Check-outs that must wait, and check-ins while somebody waits, take a lock for some tens of
-/// nanoseconds. Opening and closing connections, `ready`, `clear`, `close` and `status` take short locks too.
+/// events) or wakes a task. Check-outs that must wait, and check-ins while there are such, take a lock for a few steps,
+/// which do not depend on how many wait. The thread that holds it may be preempted; others then look again after pauses,
+/// and at last sleep for 50 µs at a time. Opening and closing connections, `ready`, `clear`, `close` and `status` take
+/// short locks too.
+///
+/// # Panics
+///
+/// A waker that panics when the pool wakes or drops it does not panic here: the pool catches it. No other waiter loses its
+/// wake-up, and the caller that was about to wake it is not disturbed. The panic hook is called as usual.
 ///
 /// # Runtimes
 ///
@@ -50,10 +62,20 @@ use crate::pool::{Clear, Core, Grant, Host, Phase, PoolStatus};
 ///
 /// # Forking
 ///
-/// A pool that is used in a forked child notices: it gives up the connections that it has from the parent without
-/// sending anything on them, counts one generation more, and starts again, paused, on the runtime that the child uses
-/// it on. Connections that were checked out at the time of the fork stay the parent's, and must not be used in the
-/// child.
+/// A pool that is used in a forked child notices, and clears itself ("Forking" in the specification): it counts one
+/// generation more, and starts again, paused, on the runtime that the child uses it on. It gives up the connections that
+/// it has from the parent without sending anything on them. Connections that were checked out at the time of the fork stay
+/// the parent's, and must not be used in the child; dropping them there is allowed.
+///
+/// To a subscriber it is one pool that goes on, so counts made from the events add up in the child, too. If the pool was
+/// ready, there is a `PoolCleared`. For every connection from the parent there is a `ConnectionClosed` with the reason
+/// "stale", and before it a `ConnectionCheckedIn` if the connection was in use. Numbers of connections go on from the
+/// parent's. What other threads were doing with the pool at the very time of the fork ends without an event in the child.
+///
+/// Nothing that the parent has begun goes on in the child, even if the child inherits a runtime: not the background task,
+/// and not the opening of a connection. A check-out that waited at the time of the fork fails with
+/// [`PoolCleared`](crate::PoolCleared) when the child polls it. Nothing in the child wakes it, so do not rely on that.
+/// What such futures hold is leaked: the socket of a connection in establishment stays open in the child.
 pub struct Pool<E: Establish> {
     /// What `shared` has, too: a check-out comes to it without a second pointer to load.
     pub(super) core: Arc<Core<E::Connection, TokioHost<E>>>,
@@ -122,7 +144,7 @@ impl<E: Establish> Pool<E> {
         &self,
         deadline: Instant,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        CheckOut::new(self, move |attempt| boxed(|| attempt.until(deadline)))
+        CheckOut::new(self, move |pool| Waiting::Otherwise { future: boxed(|| pool.obtain_until(deadline)) })
     }
 
     /// Checks a connection in, as dropping it does, but refuses one of another pool.
@@ -192,8 +214,20 @@ impl<E: Establish> Pool<E> {
     ///
     /// Nothing is lost.
     pub async fn closed(&self) {
-        let core = &self.here().core;
-        core.host().publisher.delivery().ended(|| core.status().total == 0).await;
+        // After a fork, it is the child's pool that is waited for.
+        while fork::own(self.here().closed_here()).await.is_err() {}
+    }
+
+    async fn closed_here(&self) {
+        let core = &self.core;
+        loop {
+            let mut emptier = recovery::listen(&core.host().emptier);
+            if core.status().total == 0 && core.host().has_closed() {
+                return;
+            }
+            // The event's own list does not bear a waker that panics.
+            poll_fn(|context| Pin::new(&mut emptier).poll(&mut Context::from_waker(&contained(context.waker())))).await;
+        }
     }
 
     /// What goes on in the pool. Takes short locks: for monitoring, not for every operation.
@@ -246,14 +280,9 @@ impl<E: Establish> Pool<E> {
     pub(crate) fn check_out_without_deadline<const LIMITED: bool>(
         &self,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        CheckOut::new(self, |attempt| async move {
-            if LIMITED && attempt.is_limited() {
-                return boxed(|| attempt.in_options_time()).await;
-            }
-            match attempt.core().acquire().await {
-                Grant::Connection(idle) if !idle.is_stale() => Ok(attempt.succeed(idle)),
-                other => boxed(|| attempt.unlimited(other)).await,
-            }
+        CheckOut::new(self, |pool| match LIMITED && pool.limits_check_outs() {
+            true => Waiting::Otherwise { future: boxed(|| pool.obtain_in_options_time()) },
+            false => Waiting::Queue { acquire: pool.core.acquire() },
         })
     }
 
@@ -262,7 +291,7 @@ impl<E: Establish> Pool<E> {
         &self,
         end: Instant,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        CheckOut::new(self, move |attempt| boxed(|| attempt.within_operation(end)))
+        CheckOut::new(self, move |pool| Waiting::Otherwise { future: boxed(|| pool.obtain_within_operation(end)) })
     }
 
     /// This pool, or what it is after a fork.
@@ -275,6 +304,8 @@ impl<E: Establish> Pool<E> {
     fn after_fork(&self) -> &Self {
         let successor = self.shared.after_fork.get_or_init(|| {
             let core = &self.core;
+            // Never dropped here, as its connections are the parent's.
+            std::mem::forget(core.clone());
             let before = core.host();
             for connection in core.abandon() {
                 before.establish.abandon_after_fork(connection);
@@ -303,9 +334,11 @@ impl<E: Establish> Pool<E> {
 
 impl<E: Establish> Drop for Shared<E> {
     fn drop(&mut self) {
-        // What a forked child has of its parent's pool is not touched: its locks may be held by threads that the child
-        // does not have.
-        if !self.core.host().is_the_parents() {
+        // What a forked child has of its parent's pool is neither touched, as its locks may be held by threads that the
+        // child does not have, nor dropped, as its connections are the parent's.
+        if self.core.host().is_the_parents() {
+            std::mem::forget(self.core.clone());
+        } else {
             self.close();
         }
     }
@@ -314,7 +347,7 @@ impl<E: Establish> Drop for Shared<E> {
 impl<E: Establish> Shared<E> {
     fn close(&self) {
         if self.core.close() {
-            self.core.host().publisher.delivery().end();
+            self.core.host().closing_is_over();
         }
     }
 }

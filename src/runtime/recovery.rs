@@ -12,6 +12,7 @@ use event_listener::{Event, EventListener};
 use tokio::runtime::Handle;
 
 use super::establish::Establish;
+use super::fork::OfThisProcess;
 use super::host::TokioHost;
 use crate::pool::Unfinished;
 
@@ -41,7 +42,8 @@ enum End {
 async fn recover<E: Establish>(mut patient: Patient<E>) {
     let core = patient.0.core();
     let host = core.host();
-    let mut change = Some(listen(&host.changed));
+    // Its list's lock may be held by a thread that a forked child does not have.
+    let mut change = OfThisProcess::new(listen(&host.changed));
     let end = {
         let (connection, staleness) = patient.0.recoverable();
         // A block, so that a panic of the call itself is one of the first poll.
@@ -55,10 +57,10 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
                 if staleness.is_stale() {
                     return Poll::Ready(End::Stale);
                 }
-                if change.as_mut().is_some_and(|change| Pin::new(change).poll(context).is_pending()) {
+                if Pin::new(&mut **change).poll(context).is_pending() {
                     break;
                 }
-                *change = Some(listen(&host.changed));
+                **change = listen(&host.changed);
             }
             match catch_unwind(AssertUnwindSafe(|| recovery.as_mut().poll(context))) {
                 Ok(polled) => polled.map(|()| End::Done),
@@ -68,13 +70,8 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
         .await
     };
     match end {
-        End::Done | End::Stale => drop(patient),
+        End::Done | End::Stale | End::Forked => drop(patient),
         End::Panicked => patient.close(),
-        End::Forked => {
-            // Its list's lock may be held by a thread that the child does not have.
-            std::mem::forget(change.take());
-            drop(patient);
-        }
     }
 }
 
