@@ -10,6 +10,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pool = options.endpoint()?.pool().build()?;
     pool.ready();
     let reply = pool.run_command("admin", &rawdoc! { "ping": 1 }).await?;
-    println!("{reply:?}");
+    println!("ok: {}", reply.get_f64("ok")?);
     Ok(()) // dropping the pool closes it
 }

@@ -106,6 +106,19 @@ fn the_links_of_the_readme_and_the_guide_lead_to_files_and_headings_of_the_packa
     }
 }
 
+/// Paths in code font are no links, but they go stale as links do.
+#[test]
+fn the_files_that_the_readme_and_the_guide_name_exist() {
+    for text in ["README.md", "src/guide.md"].map(read) {
+        let quoted = text.split('`').skip(1).step_by(2);
+        let is_path = |name: &&str| {
+            ["src/", "examples/", "spec-tests/", "loom-tests/"].iter().any(|start| name.starts_with(start))
+        };
+        let missing: Vec<_> = quoted.filter(is_path).filter(|name| !Path::new(ROOT).join(name).exists()).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+}
+
 /// In the documentation that rustdoc makes there are no files, so the library defines these links itself.
 #[test]
 fn the_guides_links_to_files_have_other_targets_in_rustdoc() {

@@ -1,9 +1,11 @@
-//! The examples quickstart and monitor as a user runs them: from the command line, against their embedded server, and
+//! The examples as a user runs them: from the command line, against their embedded server, and
 //! against those of connection strings.
 #![cfg(not(loom))]
 
 #[path = "quickstart/monitor.rs"]
 mod monitor;
+#[path = "quickstart/small.rs"]
+mod small;
 
 use std::collections::BTreeMap;
 use std::env::{self, consts::EXE_SUFFIX};

@@ -10,7 +10,7 @@
 //!     let pool = options.endpoint()?.pool().build()?;
 //!     pool.ready();
 //!     let reply = pool.run_command("admin", &rawdoc! { "ping": 1 }).await?;
-//!     println!("{reply:?}");
+//!     println!("ok: {}", reply.get_f64("ok")?);
 //!     Ok(())
 //! }
 //! ```

@@ -1,0 +1,24 @@
+//! The examples that are a page each.
+
+use super::*;
+
+#[tokio::test]
+async fn ping_prints_what_a_person_can_read() {
+    let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
+    let mut command = example("ping");
+    command.env("MONGODB_URI", format!("mongodb://{}", server.address()));
+    let output = run(command).await;
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("ok: 1\n", ""));
+    assert!(output.status.success());
+}
+
+#[tokio::test]
+async fn own_connections_are_pooled_and_closed() {
+    let output = run(example("own_connections")).await;
+    let stdout = text(&output.stdout);
+    assert!(output.status.success(), "{stdout}\n{}", text(&output.stderr));
+    let count = |event: &str| stdout.lines().filter(|line| line.split_whitespace().next() == Some(event)).count();
+    assert_eq!(count("ConnectionCheckedOut"), 4, "{stdout}");
+    assert_eq!((count("ConnectionCreated"), count("PoolClosed")), (count("ConnectionClosed"), 1), "{stdout}");
+    assert!((1..=2).contains(&count("ConnectionCreated")), "{stdout}");
+}
