@@ -43,7 +43,7 @@ struct Bank {
     admin: EndpointConnection,
     /// How often the fail point had struck, over all its uses.
     failed_before: i32,
-    _mongod: Mongod,
+    mongod: Mongod,
 }
 
 impl Bank {
@@ -71,7 +71,7 @@ impl Bank {
         admin.run_command("bank", &accounts).await.unwrap();
         let pool = endpoint.pool().build().unwrap();
         pool.ready();
-        Self { pool, admin, failed_before: 0, _mongod: mongod }
+        Self { pool, admin, failed_before: 0, mongod }
     }
 
     /// The balances of the first two.
@@ -127,6 +127,22 @@ async fn a_transfer_moves_money_once_or_not_at_all() {
     }
     transfer(&bank.pool, "b", "a", 10).await.unwrap();
     assert_eq!(bank.balances().await, [100, 100]);
+}
+
+#[tokio::test]
+async fn a_commit_is_for_a_majority_at_its_first_and_at_later_attempts() {
+    let mut bank = Bank::open().await;
+    // The server logs each command before it answers.
+    bank.admin.run_command("admin", &rawdoc! { "profile": 0, "slowms": -1 }).await.unwrap();
+    bank.fail("commitTransaction", doc! { "times": 1 }, doc! { "writeConcernError": { "code": 64, "errmsg": "" } })
+        .await;
+    transfer(&bank.pool, "a", "b", 1).await.unwrap();
+    let log = std::fs::read_to_string(bank.mongod.log_path()).unwrap();
+    let commits: Vec<_> = log.lines().filter(|line| line.contains(r#""command":{"commitTransaction":1"#)).collect();
+    assert_eq!(commits.len(), 2, "{commits:?}");
+    for commit in commits {
+        assert!(commit.contains(r#""writeConcern":{"w":"majority","wtimeout":10000"#), "{commit}");
+    }
 }
 
 #[tokio::test]
