@@ -95,6 +95,12 @@ pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
 #[cfg(all(not(loom), feature = "oidc"))]
 #[doc(inline)]
 pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
+/// What the pool is built of, for models of it alone.
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod primitives {
+    pub use crate::sync::Watch;
+}
 #[doc(inline)]
 pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]

@@ -101,6 +101,9 @@ pub(crate) fn step() {
     census::step();
 }
 
+mod watch;
+pub use watch::Watch;
+
 /// A mutex that shrugs at poison: no code of a user runs under any lock of the pool, and the pool's own code panics
 /// only where a count has already gone wrong.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ mod limits;
 pub mod mutants;
 mod openers;
 mod opening;
+mod primitives;
 mod recovery;
 mod renewal;
 mod services;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use event_listener::Event;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use wharf::pool::{Core, Fit, Grant, Host, Idle, Lease, Opening, Pending, Place, Unfinished};
@@ -47,6 +48,8 @@ pub struct World {
     /// How many events were emitted. Makes loom consider a change of threads at each event, and is released, never
     /// acquired, by those who emit: it orders nothing between them.
     emitted: AtomicUsize,
+    /// Notified when connections have become stale, where a model watches for that.
+    changed: Option<Event>,
     opened: AtomicU32,
     disposed: AtomicU32,
     /// Who came back unfinished, and is not in recovery yet.
@@ -59,10 +62,16 @@ impl World {
             listens,
             events: Mutex::default(),
             emitted: AtomicUsize::new(0),
+            changed: None,
             opened: AtomicU32::new(0),
             disposed: AtomicU32::new(0),
             patients: Mutex::default(),
         }
+    }
+
+    /// What tells that connections have become stale, in a pool that is [`watched`].
+    pub fn changed(&self) -> &Event {
+        self.changed.as_ref().expect("a watched pool")
     }
 
     /// The events so far, as a subscriber in another thread would see them.
@@ -147,6 +156,12 @@ impl Host<Connection> for World {
         self.disposed.fetch_add(1, StatisticOrdering::Relaxed);
     }
 
+    fn connections_went_stale(&self) {
+        if let Some(changed) = &self.changed {
+            changed.notify(usize::MAX);
+        }
+    }
+
     fn schedule_run(&self) {
         RUNS.with(|runs| runs.set(runs.get() + 1));
     }
@@ -175,6 +190,14 @@ pub fn recorded(options: PoolOptions) -> Arc<Pool> {
 /// A ready pool that nobody listens to.
 pub fn unheard(options: PoolOptions) -> Arc<Pool> {
     let pool = Core::new("server:27017", options, 2, World::new(false)).unwrap();
+    assert!(pool.ready());
+    pool
+}
+
+/// A ready pool that announces when connections have become stale.
+pub fn watched(options: PoolOptions) -> Arc<Pool> {
+    let world = World { changed: Some(Event::new()), ..World::new(false) };
+    let pool = Core::new("server:27017", options, 2, world).unwrap();
     assert!(pool.ready());
     pool
 }

@@ -245,6 +245,9 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         if self.options.load_balanced {
             return Err(ClearError::ServiceIdRequired);
         }
+        if mutant("stale_before_they_are") {
+            self.host.connections_went_stale();
+        }
         let refusal = || Refusal::Paused { cause: clear.cause.clone(), never_ready: false };
         let away = {
             let mut ledger = self.ledger.lock();
@@ -277,7 +280,9 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         };
         self.refuse(away, refusal);
         self.host.deliver();
-        self.host.connections_went_stale();
+        if !mutant("stale_before_they_are") {
+            self.host.connections_went_stale();
+        }
         self.host.schedule_run();
         Ok(true)
     }

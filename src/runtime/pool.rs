@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Context;
 
@@ -17,12 +16,11 @@ use super::establish::Establish;
 use super::fork;
 use super::host::TokioHost;
 use super::publisher::Subscriber;
-use super::recovery;
 use crate::boxed::boxed;
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::PoolOptions;
 use crate::pool::{Clear, Core, Host, Phase, PoolStatus};
-use crate::sync::contained;
+use crate::sync::{Watch, contained};
 
 /// A pool of connections to one address.
 ///
@@ -220,14 +218,10 @@ impl<E: Establish> Pool<E> {
 
     async fn closed_here(&self) {
         let core = &self.core;
-        loop {
-            let mut emptier = recovery::listen(&core.host().emptier);
-            if core.status().total == 0 && core.host().has_closed() {
-                return;
-            }
-            // The event's own list does not bear a waker that panics.
-            poll_fn(|context| Pin::new(&mut emptier).poll(&mut Context::from_waker(&contained(context.waker())))).await;
-        }
+        let mut emptier = Watch::new(&core.host().emptier);
+        let is_over = || core.status().total == 0 && core.host().has_closed();
+        // The event's own list does not bear a waker that panics.
+        poll_fn(|context| emptier.poll(&mut Context::from_waker(&contained(context.waker())), is_over)).await;
     }
 
     /// What goes on in the pool. Takes short locks: for monitoring, not for every operation.

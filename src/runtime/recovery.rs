@@ -3,18 +3,17 @@
 use std::future::{Future, poll_fn};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use std::task::Poll;
 
-use event_listener::{Event, EventListener};
 use tokio::runtime::Handle;
 
 use super::establish::Establish;
 use super::fork::OfThisProcess;
 use super::host::TokioHost;
 use crate::pool::Unfinished;
+use crate::sync::Watch;
 
 /// Lets the establisher recover the connection, on the pool's runtime, or without one on the caller's. Without any, and
 /// on one that is shutting down, the connection is closed.
@@ -43,7 +42,7 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
     let core = patient.0.core();
     let host = core.host();
     // Its list's lock may be held by a thread that a forked child does not have.
-    let mut change = OfThisProcess::new(listen(&host.changed));
+    let mut change = OfThisProcess::new(Watch::new(&host.changed));
     let end = {
         let (connection, staleness) = patient.0.recoverable();
         // A block, so that a panic of the call itself is one of the first poll.
@@ -53,14 +52,8 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
             if host.is_the_parents() {
                 return Poll::Ready(End::Forked);
             }
-            loop {
-                if staleness.is_stale() {
-                    return Poll::Ready(End::Stale);
-                }
-                if Pin::new(&mut **change).poll(context).is_pending() {
-                    break;
-                }
-                **change = listen(&host.changed);
+            if change.poll(context, || staleness.is_stale()).is_ready() {
+                return Poll::Ready(End::Stale);
             }
             match catch_unwind(AssertUnwindSafe(|| recovery.as_mut().poll(context))) {
                 Ok(polled) => polled.map(|()| End::Done),
@@ -73,16 +66,6 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
         End::Done | End::Stale | End::Forked => drop(patient),
         End::Panicked => patient.close(),
     }
-}
-
-/// From here on a change is not missed: whoever clears or closes the pool, or takes the last of a closed one away, changes
-/// the pool's words first and notifies then.
-pub(super) fn listen(changed: &Event) -> EventListener {
-    let listener = changed.listen();
-    // ORD: SeqCst fence; pairs with the one in `Event::notify`. Either that finds the listener, or our look at the words
-    // after this finds the change.
-    fence(Ordering::SeqCst);
-    listener
 }
 
 /// A connection in recovery, which in a forked child is still the parent's.

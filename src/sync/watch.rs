@@ -1,0 +1,47 @@
+//! Waiting for a condition that other threads bring about and announce.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use event_listener::{Event, EventListener};
+
+use super::mutant;
+
+/// Waits until a condition holds. A thread that brings it about changes the words that the condition reads, and then
+/// notifies the event.
+///
+/// | the watch | the other thread |
+/// | --- | --- |
+/// | 1. enters the event's list | a. changes the words |
+/// | 2. looks at the words | b. notifies all in the list |
+///
+/// Both 1 and b take the list's lock. If 1 comes first, b finds the watch in the list and wakes it. If b comes first, the
+/// lock makes a visible to 2.
+#[derive(Debug)]
+pub struct Watch<'e> {
+    event: &'e Event,
+    listener: Option<EventListener>,
+}
+
+impl<'e> Watch<'e> {
+    /// A watch that has not entered the list yet.
+    pub fn new(event: &'e Event) -> Self {
+        Self { event, listener: None }
+    }
+
+    /// Completes when `holds` says so.
+    pub fn poll(&mut self, context: &mut Context<'_>, holds: impl Fn() -> bool) -> Poll<()> {
+        loop {
+            let early = mutant("looks_before_it_listens").then(&holds);
+            let listener = self.listener.get_or_insert_with(|| self.event.listen());
+            if early.unwrap_or_else(&holds) {
+                return Poll::Ready(());
+            }
+            if Pin::new(listener).poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            self.listener = None;
+        }
+    }
+}
