@@ -84,6 +84,74 @@ async fn names_may_have_underscores_and_letters_beyond_ascii() {
 }
 
 #[tokio::test]
+async fn punycode_and_its_letters_are_the_same_name() {
+    let uris = ["x.xn--bcher-kva.example", "X.XN--BCHER-KVA.example.", "x.bücher.example", "X.BÜCHER.Example."];
+    let targets = ["a.xn--bcher-kva.example", "A.XN--Bcher-KVA.EXAMPLE"];
+    for (uri, target) in uris.into_iter().flat_map(|uri| targets.map(|target| (uri, target))) {
+        let zone = Zone::default().srv("_mongodb._tcp.x.xn--bcher-kva.example", 1, target);
+        let resolved = resolve(&start(zone).await, &format!("mongodb+srv://{uri}")).await.unwrap();
+        assert_eq!(hosts(&resolved), ["a.xn--bcher-kva.example:1"], "{uri} {target}");
+        assert_eq!(resolved.srv.unwrap().host, "x.xn--bcher-kva.example", "{uri}");
+    }
+    for suffix in ["xn--bcher-kva.example", ".BÜCHER.example.", "..xn--bcher-KVA.example"] {
+        let zone = Zone::default().srv(SERVICE, 1, "a.xn--bcher-kva.example");
+        let uri = format!("{URI}/?srvAllowedHostsSuffix={suffix}");
+        assert_eq!(hosts(&resolve(&start(zone).await, &uri).await.unwrap()), ["a.xn--bcher-kva.example:1"]);
+    }
+    // Another name that looks like it is another name.
+    let zone = Zone::default().srv("_mongodb._tcp.x.xn--bcher-kva.example", 1, "a.bucher.example");
+    assert!(matches!(error(zone, "mongodb+srv://x.bücher.example").await, ResolveError::ForeignServer { .. }));
+}
+
+#[tokio::test]
+async fn a_suffix_takes_the_place_of_the_names_domain() {
+    let service = "_mongodb._tcp.cluster.internal";
+    let zone = |target: &str| Zone::default().srv(service, 27017, target);
+    let uri = |suffix: &str| format!("mongodb+srv://cluster.internal/?srvAllowedHostsSuffix={suffix}");
+    // Prose test 12 (for `localhost` the resolver answers by itself: see `src/options/srv.rs`), and prose test 10.
+    for (suffix, target) in [
+        ("internal", "db.cluster.internal"),
+        (".internal.", "db.internal"),
+        // Without the suffix a server must have a label more than a name of two labels.
+        ("internal", "cluster.internal"),
+        (".EXAMPLE.net", "DB.example.NET"),
+    ] {
+        let resolved = resolve(&start(zone(target)).await, &uri(suffix)).await.unwrap();
+        assert_eq!(hosts(&resolved), [format!("{}:27017", target.to_lowercase())]);
+    }
+    for (suffix, target) in [
+        ("internal", "internal"),
+        ("internal", "db.cluster.example"),
+        ("example.net", "example.net"),
+        ("example.net", "dbexample.net"),
+        ("example.net", "db.cluster.internal"),
+    ] {
+        let refused = error(zone(target), &uri(suffix)).await;
+        let ResolveError::ForeignServer { server, domain, .. } = refused else { panic!("{refused}") };
+        assert_eq!((server.as_str(), domain.as_str()), (target, suffix));
+    }
+}
+
+#[tokio::test]
+async fn a_suffix_that_is_set_in_code_is_held_to_the_same_rules() {
+    let with = |suffix: &str| {
+        let mut options = Options::srv(NAME).unwrap();
+        options.srv.as_mut().unwrap().allowed_hosts_suffix = Some(suffix.to_owned());
+        options
+    };
+    let server = start(Zone::default().srv(SERVICE, 1, "a.example.net")).await;
+    let resolved = with(".Example.NET.").resolve_with(&resolver(&server)).await.unwrap();
+    assert_eq!(hosts(&resolved), ["a.example.net:1"]);
+    let asked = server.questions().len();
+    for suffix in ["", ".", "net", "co.uk", "a..b"] {
+        let refused = with(suffix).resolve_with(&resolver(&server)).await.unwrap_err();
+        let ResolveError::InvalidOption(error) = refused else { panic!("{refused}") };
+        assert_eq!(error.option, "srvAllowedHostsSuffix", "{suffix}");
+    }
+    assert_eq!(server.questions().len(), asked);
+}
+
+#[tokio::test]
 async fn an_answer_too_long_for_a_datagram_comes_over_tcp() {
     let zone =
         (1..=200).fold(Zone::default(), |zone, port| zone.srv(SERVICE, port, "a-long-name-of-a-server.example.com"));

@@ -242,16 +242,16 @@ mod look_up {
             _ => None,
         });
         let servers = records.map(|record| {
-            let target = record.target.to_utf8().to_lowercase();
+            // In Punycode where it is beyond ASCII, as the domain is that it is compared with.
+            let target = record.target.to_ascii().to_ascii_lowercase();
             let server = target.strip_suffix('.').unwrap_or(&target);
             // The labels of a record may have any bytes; those of a name may not.
             if !SrvName::is_name(server) || record.port == 0 {
                 let server = server.to_owned();
                 return Err(ResolveError::InvalidServer { name: name.host.clone(), server, port: record.port });
             }
-            let address = record.target.to_ascii().to_lowercase();
             match name.accepts(server) {
-                true => Ok(ServerAddress::tcp(address.trim_end_matches('.').to_owned(), record.port)),
+                true => Ok(ServerAddress::tcp(server.to_owned(), record.port)),
                 false => Err(ResolveError::ForeignServer {
                     name: name.host.clone(),
                     server: server.to_owned(),

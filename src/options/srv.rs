@@ -5,6 +5,12 @@ use super::InvalidOption;
 /// The `srvServiceName` of a connection string that gives none.
 const SERVICE_NAME: &str = "mongodb";
 
+/// The names of one label that may be a `srvAllowedHostsSuffix`, because nobody can register a name in the public DNS
+/// under them: those of RFC 6761 and RFC 6762, the one that ICANN keeps for private use, and those that it does not
+/// delegate because they are used privately.
+const PRIVATE_NAMES: [&str; 9] =
+    ["corp", "example", "home", "internal", "invalid", "local", "localhost", "mail", "test"];
+
 /// The longest `srvServiceName`: with the underscore before it, it is one label of a name in the DNS.
 const LONGEST_SERVICE_NAME: usize = 62;
 
@@ -14,27 +20,31 @@ const LONGEST_SERVICE_NAME: usize = 62;
 #[non_exhaustive]
 #[must_use]
 pub struct SrvName {
-    /// The name, in lower case and without a dot at its end.
+    /// The name, in lower case and without a dot at its end. Labels beyond ASCII are in Punycode (with the feature `srv`;
+    /// without it no name is resolved).
     pub host: String,
     /// `srvServiceName`: the service, by which the records of one name are told apart. Default `mongodb`.
     pub service_name: String,
     /// `srvMaxHosts`: how many of the servers to choose, at random; 0 means all of them. Default 0.
     pub max_hosts: u32,
-    /// `srvAllowedHostsSuffix`: a domain of at least two labels, in lower case and without dots around it, that the
-    /// servers must be in, instead of the name's own domain. Not part of the specification's text, but of its tests.
+    /// `srvAllowedHostsSuffix`: a domain that the servers must be in, instead of the name's own domain. Case, a dot
+    /// before or after it, and Punycode or not make no difference.
     ///
-    /// This loosens the protection against forged answers: name the narrowest domain that holds the servers. A domain
-    /// under which anybody may register names (such as `co.uk`) is not recognised as one.
+    /// It has at least two labels, or is one of the names that are reserved for private or special use: `corp`,
+    /// `example`, `home`, `internal`, `invalid`, `local`, `localhost`, `mail`, `test`. It is refused if it is a public
+    /// suffix, under which anybody may register names, such as `co.uk`.
+    ///
+    /// This loosens the protection against forged answers: name the narrowest domain that holds the servers.
     pub allowed_hosts_suffix: Option<String>,
 }
 
 impl SrvName {
     pub(super) fn parse(name: &str) -> Result<Self, InvalidOption> {
         let allowed = "one name in the DNS, without a port, after mongodb+srv://";
-        let host = name.strip_suffix('.').unwrap_or(name).to_lowercase();
-        if host.parse::<std::net::IpAddr>().is_ok() || !Self::is_name(&host) {
-            return Err(InvalidOption::new("hosts", format!("{name:?}"), allowed));
-        }
+        let bare = name.strip_suffix('.').unwrap_or(name);
+        let is_name = |host: &String| host.parse::<std::net::IpAddr>().is_err() && Self::is_name(host);
+        let host = ascii(bare).filter(is_name);
+        let host = host.ok_or_else(|| InvalidOption::new("hosts", format!("{name:?}"), allowed))?;
         Ok(Self { host, service_name: SERVICE_NAME.to_owned(), max_hosts: 0, allowed_hosts_suffix: None })
     }
 
@@ -62,27 +72,23 @@ impl SrvName {
         }
     }
 
-    /// Whether a server of this name (in lower case, without a dot at its end) is in the [`domain`](Self::domain).
+    /// Whether a server of this name (in ASCII, in lower case, without a dot at its end) is in the
+    /// [`domain`](Self::domain).
     #[cfg(any(test, feature = "srv"))]
     pub(crate) fn accepts(&self, server: &str) -> bool {
-        let label = server.strip_suffix(self.domain()).and_then(|rest| rest.strip_suffix('.'));
+        let Some(domain) = ascii(self.domain().trim_matches('.')) else { return false };
+        let label = server.strip_suffix(&domain).and_then(|rest| rest.strip_suffix('.'));
         label.is_some_and(|label| !label.is_empty())
     }
 
     pub(super) fn set_allowed_hosts_suffix(&mut self, suffix: &str) -> Result<(), InvalidOption> {
-        let domain = suffix.strip_prefix('.').unwrap_or(suffix);
-        let domain = domain.strip_suffix('.').unwrap_or(domain).to_lowercase();
-        let labels: Vec<_> = domain.split('.').collect();
-        if labels.len() < 2 || labels.iter().any(|label| label.is_empty()) {
-            let allowed = "a domain of at least two labels, such as .db.example.com";
-            return Err(InvalidOption::new("srvAllowedHostsSuffix", format!("{suffix:?}"), allowed));
-        }
-        self.allowed_hosts_suffix = Some(domain);
+        self.allowed_hosts_suffix = Some(read_suffix(suffix)?);
         Ok(())
     }
 
-    /// Whether the service's name is one (RFC 6335, section 5.1, but longer).
+    /// Refuses what may have been set in code, and a service that has no name of RFC 6335 (section 5.1, but longer).
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
+        self.allowed_hosts_suffix.as_deref().map_or(Ok(()), |suffix| read_suffix(suffix).map(drop))?;
         let name = &self.service_name;
         let fits = (1..=LONGEST_SERVICE_NAME).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
@@ -97,6 +103,41 @@ impl SrvName {
             "1 to {LONGEST_SERVICE_NAME} letters, digits and single hyphens, at least one letter, no hyphen at an end"
         );
         Err(InvalidOption::new("srvServiceName", format!("{name:?}"), allowed))
+    }
+}
+
+/// A name as the DNS has it: in lower case, with labels beyond ASCII in Punycode (IDNA). `None` if it cannot be.
+fn ascii(name: &str) -> Option<String> {
+    // The rules for other names would refuse some of those that are in use.
+    if name.is_ascii() {
+        return Some(name.to_ascii_lowercase());
+    }
+    #[cfg(feature = "srv")]
+    return idna::domain_to_ascii(name).ok();
+    #[cfg(not(feature = "srv"))]
+    Some(name.to_lowercase())
+}
+
+/// Reads a `srvAllowedHostsSuffix`, in the order of the specification ("srvAllowedHostsSuffix").
+fn read_suffix(suffix: &str) -> Result<String, InvalidOption> {
+    let refuse = |allowed| InvalidOption::new("srvAllowedHostsSuffix", format!("{suffix:?}"), allowed);
+    let domain = ascii(suffix.trim_matches('.')).filter(|domain| SrvName::is_name(domain));
+    let domain = domain.filter(|domain| domain.contains('.') || PRIVATE_NAMES.contains(&&**domain));
+    let domain = domain.ok_or_else(|| refuse("a domain of at least two labels, such as .db.example.com"))?;
+    if is_public_suffix(&domain) {
+        return Err(refuse("a domain that belongs to one owner: anybody may register names under this one"));
+    }
+    Ok(domain)
+}
+
+/// Whether anybody may register names under the domain (Public Suffix List).
+fn is_public_suffix(domain: &str) -> bool {
+    #[cfg(feature = "srv")]
+    return !PRIVATE_NAMES.contains(&domain) && psl::suffix_str(domain) == Some(domain);
+    #[cfg(not(feature = "srv"))]
+    {
+        let _ = domain;
+        false
     }
 }
 
@@ -138,6 +179,61 @@ mod tests {
         assert!(SrvName::parse(&"a".repeat(64)).is_err());
         assert!(SrvName::parse(&"a.".repeat(127)).is_ok());
         assert!(SrvName::parse(&"a.".repeat(128)).is_err());
+    }
+
+    #[test]
+    fn a_suffix_is_a_domain_that_is_not_open_to_everybody() {
+        let suffix = |text: &str| {
+            let mut name = SrvName::parse("cluster.localhost").unwrap();
+            name.set_allowed_hosts_suffix(text).map(|()| name.allowed_hosts_suffix.unwrap())
+        };
+        for (text, domain) in [
+            ("example.com", "example.com"),
+            (".Example.COM.", "example.com"),
+            ("..db.example.co.uk", "db.example.co.uk"),
+            ("a_b.example.com", "a_b.example.com"),
+            // Reserved for private or special use.
+            ("localhost", "localhost"),
+            (".LOCAL", "local"),
+            ("internal.", "internal"),
+        ] {
+            assert_eq!(suffix(text).as_deref(), Ok(domain), "{text}");
+        }
+        let labels = "a domain of at least two labels, such as .db.example.com";
+        for text in ["", ".", "..", "net", "lan", "a..b", "a b.c", "user@a.b"] {
+            assert_eq!(suffix(text).unwrap_err().allowed, labels, "{text}");
+        }
+        // Prose test 12.
+        let mut name = SrvName::parse("cluster.localhost").unwrap();
+        name.set_allowed_hosts_suffix("localhost").unwrap();
+        assert!(name.accepts("db.cluster.localhost") && !name.accepts("localhost") && !name.accepts("a.local"));
+    }
+
+    #[cfg(feature = "srv")]
+    #[test]
+    fn a_public_suffix_is_refused() {
+        // The prose tests of the Public Suffix List, as far as a suffix of two labels can show them.
+        let open = ["com.ac", "b.ck", "abc.nom.br", "xn--55qx5d.cn", "公司.cn", "co.uk", "github.io"];
+        for domain in open {
+            let error = read_suffix(domain).unwrap_err();
+            assert!(error.to_string().contains("anybody may register names"), "{error}");
+        }
+        for domain in
+            ["foo.com.ac", "a.b.ck", "x.abc.nom.br", "www.ck", "foo.nosuchtld", "example.xn--p1ai", "10gen.cc"]
+        {
+            assert_eq!(read_suffix(domain).as_deref(), Ok(domain));
+        }
+        assert!(["ck", "nosuchtld", "xn--p1ai"].into_iter().all(is_public_suffix));
+        assert!(!PRIVATE_NAMES.into_iter().any(is_public_suffix));
+    }
+
+    #[cfg(feature = "srv")]
+    #[test]
+    fn a_name_is_kept_as_the_dns_has_it() {
+        assert_eq!(SrvName::parse("X.BÜCHER.example.").unwrap().host, "x.xn--bcher-kva.example");
+        assert!(SrvName::parse("\u{ad}.example").is_err());
+        let name = SrvName::parse("x.bücher.example").unwrap();
+        assert!(name.accepts("a.xn--bcher-kva.example") && !name.accepts("a.bucher.example"));
     }
 
     #[test]
