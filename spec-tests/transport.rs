@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bson::rawdoc;
-use wharf::endpoint::{ConnectFailed, ConnectTimeout, ProxyFailed};
+use wharf::endpoint::{AuthorityAsServer, ConnectFailed, ConnectTimeout, ProxyFailed};
 use wharf::{
     Credential, EndpointConnection, EstablishError, InvalidOption, Labels, Mechanism, Options, ProxyOptions, Stage,
     TlsOptions,
@@ -28,10 +28,16 @@ mod files;
 mod interrupted;
 #[path = "transport/local.rs"]
 mod local;
+#[path = "transport/memory.rs"]
+mod memory;
+#[path = "transport/own_rustls.rs"]
+mod own_rustls;
 #[path = "transport/proxy.rs"]
 mod proxy;
 #[path = "transport/revocation.rs"]
 mod revocation;
+#[path = "transport/self_signed.rs"]
+mod self_signed;
 #[path = "transport/server_certificates.rs"]
 mod server_certificates;
 #[path = "transport/sessions.rs"]

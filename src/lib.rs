@@ -82,7 +82,7 @@ pub use event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};
 pub use options::{
     Acknowledgement, Compressor, Credential, DriverInfo, Host, InvalidAddress, Mechanism, Options, ProxyOptions,
     ReadPreference, ReadPreferenceMode, Secret, ServerAddress, ServerApi, ServerApiVersion, ServerMonitoringMode,
-    SrvName, TlsOptions, UriWarning, WriteConcern,
+    SrvName, TlsOptions, TlsVersion, UriWarning, WriteConcern,
 };
 #[cfg(all(not(loom), feature = "aws"))]
 #[doc(inline)]
@@ -106,6 +106,10 @@ pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool, PoolBuilder, Subscriber};
+/// The version of rustls that wharf uses, for [`TlsOptions::client_config`] and [`TlsOptions::crypto_provider`].
+#[cfg(not(loom))]
+#[doc(no_inline)]
+pub use tokio_rustls::rustls;
 
 /// The README's examples, compiled.
 #[cfg(all(doctest, not(loom)))]

@@ -55,7 +55,7 @@ pub use pooled::OperationError;
 pub use srv::ResolveError;
 #[cfg(feature = "srv")]
 pub use srv::hickory_resolver;
-pub use transport::{ConnectFailed, FailedAttempt, NoTls, NoTrustedAuthority, ProxyFailed};
+pub use transport::{AuthorityAsServer, ConnectFailed, FailedAttempt, NoTls, NoTrustedAuthority, ProxyFailed};
 
 #[doc(inline)]
 pub use crate::wire::CommandError;
@@ -205,6 +205,7 @@ impl Endpoint {
     ///   [`ConnectFailed`], [`ProxyFailed`], [`NoTrustedAuthority`], [`NoTls`] or [`ConnectTimeout`];
     /// - an [`OcspError`]: what the server has stapled about its certificate's revocation, or should have, is not
     ///   accepted. (A certificate that was revoked is an error of TLS.)
+    /// - an [`AuthorityAsServer`]: the server's certificate is that of an authority.
     /// - an [`AuthenticationFailed`];
     /// - a [`CommandError`], an [`IncompatibleServer`](crate::wire::hello::IncompatibleServer) or a
     ///   [`WireError`](crate::wire::WireError): the server's answer to hello;

@@ -57,7 +57,7 @@ pub enum Mechanism {
     /// `SCRAM-SHA-256`.
     ScramSha256,
     /// `MONGODB-X509`: the client's TLS certificate, which is that of
-    /// [`TlsOptions::certificate_key_file`](super::TlsOptions#structfield.certificate_key_file).
+    /// [`TlsOptions::certificate_key_file`](super::TlsOptions#structfield.certificate_key_file) or of its kin.
     /// [`Options::endpoint`](super::Options::endpoint) refuses it without TLS and without such a certificate.
     MongoDbX509,
     /// `PLAIN`: LDAP. The password goes over the wire in clear text, readable by whoever is on the way to the server,

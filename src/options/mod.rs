@@ -84,7 +84,9 @@ pub use server_api::{ServerApi, ServerApiVersion};
 #[cfg(not(loom))]
 pub use srv::SrvName;
 #[cfg(not(loom))]
-pub use tls::TlsOptions;
+pub(crate) use tls::{CaCertificates, ClientCertificate};
+#[cfg(not(loom))]
+pub use tls::{TlsOptions, TlsVersion};
 #[cfg(not(loom))]
 pub use warning::UriWarning;
 #[cfg(not(loom))]

@@ -64,6 +64,7 @@ impl Options {
         }
         self.srv.as_ref().map_or(Ok(()), |srv| srv.check())?;
         self.proxy.as_ref().map_or(Ok(()), |proxy| proxy.check())?;
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.check())?;
         self.compressors.iter().try_for_each(|compressor| compressor.check())?;
         self.read_preference.check()?;
         self.write_concern.check()?;

@@ -46,6 +46,20 @@ pub enum Pem {
     OtherAuthoritysServer,
     /// As [`Server`](Pem::Server), signed by an authority between, whose certificate follows.
     ServerWithChain,
+    /// As [`Server`](Pem::Server), self-signed, and saying that it is an authority's, as `openssl req -x509` has it.
+    SelfSigned,
+    /// As [`SelfSigned`](Pem::SelfSigned), with the same subject and another key.
+    OtherSelfSigned,
+    /// As [`SelfSigned`](Pem::SelfSigned), and expired in 2001.
+    ExpiredSelfSigned,
+    /// As [`SelfSigned`](Pem::SelfSigned), for `other.example`.
+    OtherNameSelfSigned,
+    /// As [`SelfSigned`](Pem::SelfSigned), for clients only.
+    SelfSignedForClients,
+    /// As [`SelfSigned`](Pem::SelfSigned), with a key that is to sign certificates only.
+    SelfSignedForSigning,
+    /// As [`SelfSigned`](Pem::SelfSigned), but signed by the authority.
+    SignedAuthorityAsServer,
     /// A client's, with its key in PKCS#8. Its subject is `CN=client,O=wharf`.
     Client,
     /// As [`Client`](Pem::Client), signed by an authority between, whose certificate follows, and the key first.
@@ -122,6 +136,26 @@ impl Certificates {
         let [certificate, key] = signed(server_parameters(&local)?, &between)?;
         self.write(Pem::ServerWithChain, [certificate, between.pem(), key].concat())?;
 
+        let own = |names: &[&str]| -> Result<CertificateParams, rcgen::Error> {
+            let mut parameters = named(
+                CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())?,
+                "server",
+            );
+            parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            Ok(parameters)
+        };
+        self.write(Pem::SelfSigned, self_signed(&own(&local)?)?)?;
+        self.write(Pem::OtherSelfSigned, self_signed(&own(&local)?)?)?;
+        self.write(Pem::ExpiredSelfSigned, self_signed(&expired(own(&local)?))?)?;
+        self.write(Pem::OtherNameSelfSigned, self_signed(&own(&["other.example"])?)?)?;
+        let mut for_clients = own(&local)?;
+        for_clients.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.write(Pem::SelfSignedForClients, self_signed(&for_clients)?)?;
+        let mut for_signing = own(&local)?;
+        for_signing.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        self.write(Pem::SelfSignedForSigning, self_signed(&for_signing)?)?;
+        self.write(Pem::SignedAuthorityAsServer, signed(own(&local)?, &authority)?.concat())?;
+
         let [certificate, key] = signed(client_parameters(), &authority)?;
         self.write(Pem::Client, [&*certificate, &key].concat())?;
         let sec1 = sections(&key, |der| Ok(("EC PRIVATE KEY", key_within(der)?)))?;
@@ -186,6 +220,12 @@ fn expired(mut parameters: CertificateParams) -> CertificateParams {
 fn signed(parameters: CertificateParams, issuer: &Issuer) -> Result<[String; 2], rcgen::Error> {
     let key = KeyPair::generate()?;
     Ok([parameters.signed_by(&key, issuer)?.pem(), key.serialize_pem()])
+}
+
+/// A certificate that is signed with its own new key, and the key, in PEM.
+fn self_signed(parameters: &CertificateParams) -> Result<String, rcgen::Error> {
+    let key = KeyPair::generate()?;
+    Ok([parameters.self_signed(&key)?.pem(), key.serialize_pem()].concat())
 }
 
 type Converted = Result<(&'static str, Vec<u8>), Box<dyn std::error::Error + Send + Sync>>;

@@ -28,7 +28,7 @@ mod tls;
 
 pub use proxy::ProxyFailed;
 pub use race::{ConnectFailed, FailedAttempt};
-pub use tls::{NoTls, NoTrustedAuthority};
+pub use tls::{AuthorityAsServer, NoTls, NoTrustedAuthority};
 
 use socket::Socket;
 use tls::{Identity, Tls, TlsStream};

@@ -1,14 +1,26 @@
-//! What must be known of a certificate to look for it in an OCSP response.
+//! What must be known of a certificate to look for it in an OCSP response, or to accept it without a chain.
 
 use der::{Error, Reader, Result, SliceReader, Tag};
 
-use super::element::{bits, context, each_extension, optional, sequence, value, whole};
+use super::element::{bits, context, each_extension, optional, sequence, utc_or_generalized_time, value, whole};
 
 /// id-pe-tlsfeature (RFC 7633).
 const TLS_FEATURE: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x18];
 
 /// The number of the TLS extension status_request, by which a client asks for a stapled response.
 const STATUS_REQUEST: &[u8] = &[5];
+
+/// id-ce-keyUsage (RFC 5280, section 4.2.1.3).
+const KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x0f];
+
+/// digitalSignature, keyEncipherment and keyAgreement: one of them is what a key in a TLS handshake does.
+const HANDSHAKE_USAGES: u8 = 0b1010_1000;
+
+/// id-ce-extKeyUsage (RFC 5280, section 4.2.1.12).
+const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
+
+/// id-kp-serverAuth.
+const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
 
 /// A public key, as it stands in a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +58,10 @@ pub struct Certificate<'a> {
     pub public_key: PublicKey<'a>,
     /// Whether its server has to staple an OCSP response: Must-Staple (RFC 7633).
     pub must_staple: bool,
+    /// The contents of its `Validity`: see [`valid_between`](Self::valid_between).
+    pub validity: &'a [u8],
+    /// Its `Extensions`, in DER.
+    pub extensions: Option<&'a [u8]>,
 }
 
 impl<'a> Certificate<'a> {
@@ -62,20 +78,75 @@ impl<'a> Certificate<'a> {
             let serial = value(reader, Tag::Integer)?;
             value(reader, Tag::Sequence)?; // the algorithm of the signature
             let issuer = sequence(reader)?;
-            value(reader, Tag::Sequence)?; // the validity
+            let validity = value(reader, Tag::Sequence)?;
             let subject = sequence(reader)?;
             let public_key = PublicKey::read(value(reader, Tag::Sequence)?)?;
+            let mut extensions = None;
             let mut must_staple = false;
             while !reader.is_finished() {
                 match optional(reader, context(3))? {
-                    Some(extensions) => must_staple |= demands_staple(extensions)?,
+                    Some(found) => {
+                        must_staple |= demands_staple(found)?;
+                        extensions = Some(found);
+                    }
                     // A unique identifier.
                     None => drop(reader.tlv_bytes()?),
                 }
             }
-            Ok(Self { serial, issuer, subject, public_key, must_staple })
+            Ok(Self { serial, issuer, subject, public_key, must_staple, validity, extensions })
         })
     }
+
+    /// Whether it names itself as its issuer.
+    #[must_use]
+    pub fn is_self_issued(&self) -> bool {
+        self.issuer == self.subject
+    }
+
+    /// The times from which and to which it is valid, both included, in seconds since 1970.
+    ///
+    /// # Errors
+    ///
+    /// If they are malformed, or before 1970.
+    pub fn valid_between(&self) -> Result<(u64, u64)> {
+        whole(self.validity, |reader| Ok((utc_or_generalized_time(reader)?, utc_or_generalized_time(reader)?)))
+    }
+
+    /// Whether its key may be that of a TLS server. What it says nothing about, it allows.
+    ///
+    /// # Errors
+    ///
+    /// If what it says is malformed.
+    pub fn is_for_servers(&self) -> Result<bool> {
+        let mut is_for_servers = true;
+        let Some(extensions) = self.extensions else { return Ok(true) };
+        each_extension(extensions, |extension| {
+            is_for_servers &= match extension.identifier {
+                KEY_USAGE => allows_handshakes(extension.value)?,
+                EXTENDED_KEY_USAGE => allows_server_authentication(extension.value)?,
+                _ => true,
+            };
+            Ok::<_, Error>(())
+        })?;
+        Ok(is_for_servers)
+    }
+}
+
+fn allows_handshakes(key_usage: &[u8]) -> Result<bool> {
+    match whole(key_usage, |reader| value(reader, Tag::BitString))? {
+        // The number of unused bits comes first; the usages for a handshake are all in the first byte.
+        [_, usages, ..] => Ok(usages & HANDSHAKE_USAGES != 0),
+        _ => Ok(false),
+    }
+}
+
+fn allows_server_authentication(extended_key_usage: &[u8]) -> Result<bool> {
+    let mut purposes = SliceReader::new(whole(extended_key_usage, |reader| value(reader, Tag::Sequence))?)?;
+    let mut allows = false;
+    while !purposes.is_finished() {
+        allows |= value(&mut purposes, Tag::ObjectIdentifier)? == SERVER_AUTH;
+    }
+    Ok(allows)
 }
 
 fn demands_staple(extensions: &[u8]) -> Result<bool> {

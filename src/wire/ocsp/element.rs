@@ -1,6 +1,6 @@
 //! The elements that certificates and OCSP responses are made of.
 
-use der::asn1::{AnyRef, GeneralizedTime};
+use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use der::{Decode, ErrorKind, Reader, Result, SliceReader, Tag, TagNumber, Tagged};
 
 /// A hash by which names and keys are told apart.
@@ -77,6 +77,14 @@ pub(super) fn bits(contents: &[u8]) -> Result<&[u8]> {
 /// A time in seconds since 1970.
 pub(super) fn time(reader: &mut SliceReader<'_>) -> Result<u64> {
     Ok(GeneralizedTime::decode(reader)?.to_unix_duration().as_secs())
+}
+
+/// A time of a certificate in seconds since 1970, in either of its forms (RFC 5280, section 4.1.2.5).
+pub(super) fn utc_or_generalized_time(reader: &mut SliceReader<'_>) -> Result<u64> {
+    match Tag::peek(reader)? {
+        Tag::UtcTime => Ok(UtcTime::decode(reader)?.to_unix_duration().as_secs()),
+        _ => time(reader),
+    }
 }
 
 /// An extension of a certificate or of a response.

@@ -1,80 +1,127 @@
-//! The client's own certificate and its private key: `tlsCertificateKeyFile`.
+//! The client's own certificate and its private key: `tlsCertificateKeyFile`, or its kin in memory.
 
 use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
 use pkcs8::{EncryptedPrivateKeyInfoRef, PrivateKeyInfoRef};
-use tokio_rustls::rustls::Error;
+use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::crypto::ring::sign::any_supported_type;
 use tokio_rustls::rustls::pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer,
 };
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
+use tokio_rustls::rustls::{Error, InconsistentKeys};
 use zeroize::Zeroizing;
 
 use super::pem::{self, Section};
-use crate::options::{InvalidOption, Secret, TlsOptions};
+use crate::options::{ClientCertificate, InvalidOption, Secret, TlsOptions};
 
-/// What the file holds.
+/// What a file, or the application, gives for the client.
 #[derive(Debug)]
 pub(super) struct CertificateKey<'a> {
-    path: &'a Path,
+    origin: Origin<'a>,
     /// The client's certificate first, then those of the authorities between it and the one that the server trusts.
     chain: Vec<CertificateDer<'static>>,
     key: Zeroizing<PrivateKeyDer<'static>>,
 }
 
-/// Reads the file that the options name, if they do.
+/// Where it comes from, for errors.
+#[derive(Debug, Clone, Copy)]
+enum Origin<'a> {
+    File(&'a Path),
+    MemoryPem,
+    MemoryDer,
+}
+
+/// Reads what the options name or hold, if they do.
 pub(super) fn read(options: &TlsOptions) -> Result<Option<CertificateKey<'_>>, InvalidOption> {
-    let Some(path) = &options.certificate_key_file else { return Ok(None) };
-    let text = Zeroizing::new(fs::read(path).map_err(|error| refuse(path, &error.to_string()))?);
-    let mut sections = pem::sections(&text).map_err(|error| refuse(path, &error.to_string()))?;
+    let password = options.certificate_key_file_password.as_ref();
+    match (&options.certificate_key_file, &options.certificate_key) {
+        (None, None) => Ok(None),
+        (Some(path), _) => {
+            let origin = Origin::File(path);
+            let text = Zeroizing::new(fs::read(path).map_err(|error| origin.refuse(&error.to_string()))?);
+            read_pem(origin, &text, password).map(Some)
+        }
+        (None, Some(ClientCertificate::Pem(text))) => read_pem(Origin::MemoryPem, text, password).map(Some),
+        (None, Some(ClientCertificate::Der { chain, key })) => {
+            let origin = Origin::MemoryDer;
+            if chain.is_empty() {
+                return Err(origin.refuse("there is no certificate"));
+            }
+            let chain = chain.iter().map(|der| CertificateDer::from(der.clone())).collect();
+            let key = PrivateKeyDer::try_from(key.to_vec()).map_err(|problem| origin.refuse(problem))?;
+            Ok(Some(CertificateKey { origin, chain, key: Zeroizing::new(key) }))
+        }
+    }
+}
+
+fn read_pem<'a>(
+    origin: Origin<'a>,
+    text: &[u8],
+    password: Option<&Secret>,
+) -> Result<CertificateKey<'a>, InvalidOption> {
+    let mut sections = pem::sections(text).map_err(|error| origin.refuse(&error.to_string()))?;
     let certificates = sections.extract_if(.., |section| section.label == pem::CERTIFICATE);
     let chain: Vec<_> = certificates.map(|section| CertificateDer::from(section.der.to_vec())).collect();
     if chain.is_empty() {
-        return Err(refuse(path, "it holds no certificate"));
+        return Err(origin.refuse("it holds no certificate"));
     }
     let mut keys = sections.into_iter().filter(|section| section.label.ends_with("PRIVATE KEY"));
     let key = match (keys.next(), keys.next()) {
-        (Some(key), None) => read_key(path, key, options.certificate_key_file_password.as_ref())?,
-        (None, _) => return Err(refuse(path, "it holds no private key")),
+        (Some(key), None) => read_key(origin, key, password)?,
+        (None, _) => return Err(origin.refuse("it holds no private key")),
         (Some(_), Some(second)) => {
-            return Err(refuse(path, &format!("line {}: a second private key", second.line)));
+            return Err(origin.refuse(&format!("line {}: a second private key", second.line)));
         }
     };
-    Ok(Some(CertificateKey { path, chain, key }))
+    Ok(CertificateKey { origin, chain, key })
 }
 
 impl CertificateKey<'_> {
-    /// The certificate and key in the form that handshakes use.
+    /// The certificate and key in the form that handshakes use, made by `provider` if the application has one.
     ///
-    /// What it was made from is wiped then; *ring* does not wipe its own form of the key when that is dropped.
-    pub fn into_resolver(self) -> Result<SingleCertAndKey, InvalidOption> {
-        let refuse = |error: Error| refuse(self.path, &error.to_string());
-        let key = any_supported_type(&self.key).map_err(refuse)?;
-        let certified = CertifiedKey::new(self.chain, key);
-        certified.keys_match().map_err(refuse)?;
-        Ok(SingleCertAndKey::from(certified))
+    /// What it was made from is wiped then; *ring* does not wipe its own form of the key when that is dropped. Another
+    /// provider is given a copy, and what it does with that is its own matter.
+    pub fn into_resolver(self, provider: Option<&CryptoProvider>) -> Result<SingleCertAndKey, InvalidOption> {
+        let refuse = |error: Error| self.origin.refuse(&error.to_string());
+        let key = match provider {
+            None => any_supported_type(&self.key),
+            Some(provider) => provider.key_provider.load_private_key(self.key.clone_key()),
+        };
+        let certified = CertifiedKey::new(self.chain, key.map_err(refuse)?);
+        match certified.keys_match() {
+            // A provider need not be able to tell.
+            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(SingleCertAndKey::from(certified)),
+            Err(error) => Err(refuse(error)),
+        }
     }
 }
 
-fn refuse(path: &Path, problem: &str) -> InvalidOption {
-    InvalidOption {
-        option: "tlsCertificateKeyFile",
-        value: format!("{path:?} ({problem})"),
-        allowed: "a readable PEM file with the client's certificate and its private key".to_owned(),
+impl Origin<'_> {
+    fn refuse(self, problem: &str) -> InvalidOption {
+        let (option, value, form) = match self {
+            Self::File(path) => ("tlsCertificateKeyFile", format!("{path:?} ({problem})"), "a readable PEM file"),
+            Self::MemoryPem => ("certificate_key_pem", format!("one that is refused ({problem})"), "PEM"),
+            Self::MemoryDer => ("certificate_key_der", format!("one that is refused ({problem})"), "DER"),
+        };
+        let allowed = format!("{form} with the client's certificate and its private key");
+        InvalidOption { option, value, allowed }
     }
 }
 
-fn refuse_password(value: String, path: &Path) -> InvalidOption {
-    let allowed = format!("the password of the private key in {path:?}");
+fn refuse_password(value: String, origin: Origin<'_>) -> InvalidOption {
+    let allowed = match origin {
+        Origin::File(path) => format!("the password of the private key in {path:?}"),
+        Origin::MemoryPem | Origin::MemoryDer => "the password of the private key in memory".to_owned(),
+    };
     InvalidOption { option: "tlsCertificateKeyFilePassword", value, allowed }
 }
 
 /// The key in a section, decrypted with the password if it is encrypted. Any other key does not need the password.
 fn read_key(
-    path: &Path,
+    origin: Origin<'_>,
     section: Section,
     password: Option<&Secret>,
 ) -> Result<Zeroizing<PrivateKeyDer<'static>>, InvalidOption> {
@@ -84,28 +131,32 @@ fn read_key(
              PKCS#8, for example with `openssl pkcs8 -topk8 -v2 aes-256-cbc`",
             section.line
         );
-        return Err(refuse(path, &problem));
+        return Err(origin.refuse(&problem));
     }
     let der = &section.der;
     Ok(Zeroizing::new(match &*section.label {
         "PRIVATE KEY" => PrivatePkcs8KeyDer::from(der.to_vec()).into(),
         "RSA PRIVATE KEY" => PrivatePkcs1KeyDer::from(der.to_vec()).into(),
         "EC PRIVATE KEY" => PrivateSec1KeyDer::from(der.to_vec()).into(),
-        "ENCRYPTED PRIVATE KEY" => PrivatePkcs8KeyDer::from(decrypt(path, &section, password)?.to_vec()).into(),
+        "ENCRYPTED PRIVATE KEY" => PrivatePkcs8KeyDer::from(decrypt(origin, &section, password)?.to_vec()).into(),
         label => {
-            return Err(refuse(path, &format!("line {}: a key of the kind {label} is not supported", section.line)));
+            return Err(origin.refuse(&format!("line {}: a key of the kind {label} is not supported", section.line)));
         }
     }))
 }
 
-fn decrypt(path: &Path, section: &Section, password: Option<&Secret>) -> Result<Zeroizing<Vec<u8>>, InvalidOption> {
+fn decrypt(
+    origin: Origin<'_>,
+    section: &Section,
+    password: Option<&Secret>,
+) -> Result<Zeroizing<Vec<u8>>, InvalidOption> {
     let unreadable = |problem: &dyn Display| {
         let supported = "only AES under PBKDF2 or scrypt (PBES2) is supported";
-        refuse(path, &format!("line {}: {supported}: {problem}", section.line))
+        origin.refuse(&format!("line {}: {supported}: {problem}", section.line))
     };
     let encrypted = EncryptedPrivateKeyInfoRef::try_from(&**section.der).map_err(|error| unreadable(&error))?;
-    let password = password.ok_or_else(|| refuse_password("not set".to_owned(), path))?;
-    let wrong = || refuse_password("not the right one".to_owned(), path);
+    let password = password.ok_or_else(|| refuse_password("not set".to_owned(), origin))?;
+    let wrong = || refuse_password("not the right one".to_owned(), origin);
     let key = encrypted.encryption_algorithm.decrypt(password.reveal(), encrypted.encrypted_data.as_bytes());
     let key = Zeroizing::new(key.map_err(|error| match error {
         pkcs8::pkcs5::Error::DecryptFailed => wrong(),

@@ -1,7 +1,7 @@
 //! TLS, by rustls with *ring*.
 //!
-//! The provider of the cryptography is named here and never taken from the process's default, so that an application
-//! that uses rustls too has no say in this, and need not say anything.
+//! The provider of the cryptography is named here, or in the options, and never taken from the process's default, so
+//! that an application that uses rustls too has no say in this by accident, and need not say anything.
 //!
 //! # Revocation
 //!
@@ -26,12 +26,13 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, InvalidMessage};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, InvalidMessage, SupportedProtocolVersion};
 
 use super::socket::Socket;
 use crate::endpoint::deadline::Deadline;
 use crate::error::{EstablishError, Stage};
-use crate::options::{Host, InvalidOption, TlsOptions, split_zone};
+use crate::options::{Host, InvalidOption, TlsOptions, TlsVersion, split_zone};
 use crate::printable::Printable;
 
 mod certificate_key;
@@ -39,14 +40,15 @@ mod pem;
 mod revocation;
 mod trust;
 
-pub use trust::NoTrustedAuthority;
+pub use trust::{AuthorityAsServer, NoTrustedAuthority};
 
 use trust::Verifier;
 
 /// What the options of TLS say, ready for use. The sessions that later connections resume are kept in here.
 pub(super) struct Tls {
     config: Arc<ClientConfig>,
-    verifier: Arc<Verifier>,
+    /// `None` if the application has made the configuration, with a verifier of its own.
+    verifier: Option<Arc<Verifier>>,
 }
 
 /// The name that a server's certificate must hold. Only a DNS name is told to the server (SNI); an IP address is not.
@@ -58,18 +60,24 @@ impl Tls {
     /// The system's certificate authorities are not read yet: that may take many milliseconds, so it is left to the first
     /// connection, which does it beside the asynchronous threads.
     pub fn new(options: &TlsOptions) -> Result<Self, InvalidOption> {
-        let provider = Arc::new(ring::default_provider());
+        if let Some(config) = options.own_config() {
+            return Ok(Self { config: Arc::clone(config), verifier: None });
+        }
+        let own_provider = options.own_provider();
+        let provider = own_provider.map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
         let verifier = Arc::new(Verifier::new(options, &provider)?);
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .expect("BUG: ring has cipher suites for TLS 1.2 and 1.3")
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions(options.min_version))
+            .map_err(|error| refuse_provider(&error, options.min_version))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::<Verifier>::clone(&verifier));
         let config = match certificate_key::read(options)? {
             None => builder.with_no_client_auth(),
-            Some(own) => builder.with_client_cert_resolver(Arc::new(own.into_resolver()?)),
+            Some(own) => {
+                builder.with_client_cert_resolver(Arc::new(own.into_resolver(own_provider.map(|own| &**own))?))
+            }
         };
-        Ok(Self { config: Arc::new(config), verifier })
+        Ok(Self { config: Arc::new(config), verifier: Some(verifier) })
     }
 
     /// The name that the certificate of the server at `host` must hold.
@@ -82,7 +90,7 @@ impl Tls {
                 allowed: "a DNS name or an IP address, because TLS looks for it in the server's certificate".to_owned(),
             }),
             // The name is not looked at, and being an IP address it is not sent either.
-            Host::Unix { .. } if !self.verifier.checks_name() => {
+            Host::Unix { .. } if self.verifier.as_ref().is_some_and(|verifier| !verifier.checks_name()) => {
                 Ok(ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST)))
             }
             Host::Unix { path } => Err(InvalidOption {
@@ -101,24 +109,49 @@ impl Tls {
         identity: &Identity,
         deadline: Deadline,
     ) -> Result<TlsStream, EstablishError> {
-        match deadline.bound(self.verifier.load()).await {
-            Ok(loaded) => loaded.map_err(|error| EstablishError::unlabelled(Stage::Tls, error))?,
-            // It is this machine that was slow, so nothing is known of the server.
-            Err(timeout) => return Err(EstablishError::network(Stage::Tls, timeout)),
+        if let Some(verifier) = &self.verifier {
+            match deadline.bound(verifier.load()).await {
+                Ok(loaded) => loaded.map_err(|error| EstablishError::unlabelled(Stage::Tls, error))?,
+                // It is this machine that was slow, so nothing is known of the server.
+                Err(timeout) => return Err(EstablishError::network(Stage::Tls, timeout)),
+            }
         }
         let handshake = TlsConnector::from(Arc::clone(&self.config)).connect(identity.clone(), socket);
         match deadline.bound(handshake).await {
             Ok(Ok(stream)) => Ok(TlsStream(Box::new(stream))),
-            Ok(Err(error)) => Err(match revocation::refused_in(&error) {
-                Some(refused) => EstablishError::unlabelled(Stage::Tls, refused.clone()),
-                None if is_no_tls(&error) => EstablishError::unlabelled(Stage::Tls, NoTls { source: Arc::new(error) }),
-                None => {
+            Ok(Err(error)) => Err(match (revocation::refused_in(&error), trust::refused_in(&error)) {
+                (Some(refused), _) => EstablishError::unlabelled(Stage::Tls, refused.clone()),
+                (None, Some(refused)) => EstablishError::unlabelled(Stage::Tls, refused),
+                (None, None) if is_no_tls(&error) => {
+                    EstablishError::unlabelled(Stage::Tls, NoTls { source: Arc::new(error) })
+                }
+                (None, None) => {
                     let error = super::with_guess(error, "the server may not speak TLS: remove tls=true");
                     super::stream_failed(Stage::Tls, with_printable_names(error))
                 }
             }),
             Err(timeout) => Err(EstablishError::overloaded(Stage::Tls, timeout)),
         }
+    }
+}
+
+/// The versions of TLS from `oldest` on, the newest first.
+fn versions(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
+    static NEWEST_FIRST: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+    match oldest {
+        TlsVersion::Tls12 => &NEWEST_FIRST,
+        TlsVersion::Tls13 => &NEWEST_FIRST[..1],
+    }
+}
+
+fn refuse_provider(error: &Error, oldest: TlsVersion) -> InvalidOption {
+    InvalidOption {
+        option: "crypto_provider",
+        value: format!("one that is refused ({error})"),
+        allowed: match oldest {
+            TlsVersion::Tls12 => "one with cipher suites and key exchanges for TLS 1.2 or 1.3".to_owned(),
+            TlsVersion::Tls13 => "one with cipher suites and key exchanges for TLS 1.3, the min_version".to_owned(),
+        },
     }
 }
 

@@ -21,14 +21,21 @@ const MAX_RESPONDERS: usize = 4;
 
 type Algorithms = [&'static dyn SignatureVerificationAlgorithm];
 
+/// Who has issued the certificate of a server.
+pub(super) enum Issuer<'a> {
+    /// The first of the chain that leads to one of the authorities. It has been verified before.
+    OfChain { intermediates: &'a [CertificateDer<'a>], authorities: &'a RootCertStore },
+    /// The server: the certificate is trusted by itself.
+    Itself,
+}
+
 /// Refuses a certificate that was revoked, and one about which the server has stapled what is no valid response, or
 /// nothing though the certificate demands it. That the responder does not know the certificate is no reason.
 ///
 /// The certificate and its chain have been verified before, with the same arguments.
 pub(super) fn check(
     certificate: &CertificateDer<'_>,
-    intermediates: &[CertificateDer<'_>],
-    authorities: &RootCertStore,
+    issuer: Issuer<'_>,
     response: &[u8],
     now: UnixTime,
     algorithms: &Algorithms,
@@ -42,17 +49,24 @@ pub(super) fn check(
     }
     let response = OcspResponse::read(response).map_err(refusal)?;
 
-    // The chain is verified once more, because only this way tells it. Its issuer must not be looked for by name and
-    // signature alone: a key can be made for which a given signature is right, and a certificate for it sent along.
-    let end_entity = EndEntityCert::try_from(certificate).map_err(|_| CertificateError::BadEncoding)?;
-    let usage = KeyUsage::server_auth();
-    let chain = end_entity
-        .verify_for_usage(algorithms, &authorities.roots, intermediates, now, usage, None, None)
-        .map_err(|_| CertificateError::UnknownIssuer)?;
-    let issuer = chain.intermediate_certificates().next().map(|issuer| issuer.der());
-    let issuer = match &issuer {
-        Some(certificate) => anchor_from_trusted_cert(certificate).map_err(|_| CertificateError::BadEncoding)?,
-        None => chain.anchor().clone(),
+    let bad_encoding = |_| CertificateError::BadEncoding;
+    let issuer = match issuer {
+        Issuer::Itself => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),
+        Issuer::OfChain { intermediates, authorities } => {
+            // The chain is verified once more, because only this way tells it. Its issuer must not be looked for by name
+            // and signature alone: a key can be made for which a given signature is right, and a certificate for it sent
+            // along.
+            let end_entity = EndEntityCert::try_from(certificate).map_err(bad_encoding)?;
+            let usage = KeyUsage::server_auth();
+            let chain = end_entity
+                .verify_for_usage(algorithms, &authorities.roots, intermediates, now, usage, None, None)
+                .map_err(|_| CertificateError::UnknownIssuer)?;
+            let issuer = chain.intermediate_certificates().next().map(|issuer| issuer.der());
+            match &issuer {
+                Some(certificate) => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),
+                None => chain.anchor().to_owned(),
+            }
+        }
     };
     let key = PublicKey::read(&issuer.subject_public_key_info).map_err(|_| CertificateError::BadEncoding)?;
 

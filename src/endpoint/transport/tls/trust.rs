@@ -1,7 +1,10 @@
 //! Which certificates of servers are accepted.
 
 use std::fs;
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::OnceCell;
@@ -13,10 +16,14 @@ use tokio_rustls::rustls::crypto::{
 };
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
-use tokio_rustls::rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use tokio_rustls::rustls::{
+    CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
+};
 
+use super::revocation::Issuer;
 use super::{pem, revocation};
-use crate::options::{InvalidOption, TlsOptions};
+use crate::options::{CaCertificates, InvalidOption, TlsOptions};
+use crate::wire::ocsp::Certificate;
 
 /// The system's certificate authorities. They are read once in the life of the process: a change to them is seen after a
 /// restart. A read that found none is not kept.
@@ -42,16 +49,23 @@ enum Check {
 
 #[derive(Debug)]
 enum Authorities {
-    File(RootCertStore),
+    /// Those that the options name or hold.
+    Given {
+        roots: RootCertStore,
+        /// The same certificates whole: one that is self-signed may be a server's own.
+        certificates: Vec<CertificateDer<'static>>,
+    },
     System,
 }
 
 impl Verifier {
-    /// Reads the file of certificate authorities, if the options name one, also if nothing is to be checked.
+    /// Reads the certificate authorities, if the options name or hold any, also if nothing is to be checked.
     pub fn new(options: &TlsOptions, provider: &CryptoProvider) -> Result<Self, InvalidOption> {
-        let authorities = match &options.ca_file {
-            Some(path) => Authorities::File(read_authorities(path)?),
-            None => Authorities::System,
+        let authorities = match (&options.ca_file, &options.ca) {
+            (Some(path), _) => read_file(path)?,
+            (None, Some(CaCertificates::Pem(text))) => read_pem(text, &|problem| refuse_memory("ca_pem", problem))?,
+            (None, Some(CaCertificates::Der(certificates))) => read_der(certificates)?,
+            (None, None) => Authorities::System,
         };
         let check = match options.allow_invalid_certificates {
             true => Check::Nothing,
@@ -84,24 +98,47 @@ impl Verifier {
     }
 }
 
-fn read_authorities(path: &Path) -> Result<RootCertStore, InvalidOption> {
+fn read_file(path: &Path) -> Result<Authorities, InvalidOption> {
     let refuse = |problem: String| InvalidOption {
         option: "tlsCAFile",
         value: format!("{path:?} ({problem})"),
         allowed: "a readable PEM file with the certificates of the authorities to trust".to_owned(),
     };
-    let text = fs::read(path).map_err(|error| refuse(error.to_string()))?;
-    let mut authorities = RootCertStore::empty();
-    for section in pem::sections(&text).map_err(|error| refuse(error.to_string()))? {
-        if section.label == pem::CERTIFICATE {
-            let certificate = CertificateDer::from(section.der.to_vec());
-            authorities.add(certificate).map_err(|error| refuse(format!("line {}: {error}", section.line)))?;
-        }
+    read_pem(&fs::read(path).map_err(|error| refuse(error.to_string()))?, &refuse)
+}
+
+fn refuse_memory(option: &'static str, problem: String) -> InvalidOption {
+    let allowed = "the certificates of the authorities to trust".to_owned();
+    InvalidOption { option, value: format!("one that is refused ({problem})"), allowed }
+}
+
+fn read_pem(text: &[u8], refuse: &dyn Fn(String) -> InvalidOption) -> Result<Authorities, InvalidOption> {
+    let sections = pem::sections(text).map_err(|error| refuse(error.to_string()))?;
+    let certificates = sections.iter().filter(|section| section.label == pem::CERTIFICATE);
+    let certificates = certificates.map(|section| (format!("line {}", section.line), section.der.to_vec()));
+    collect(certificates, refuse)
+}
+
+fn read_der(certificates: &[Vec<u8>]) -> Result<Authorities, InvalidOption> {
+    let numbered = certificates.iter().zip(1..).map(|(der, number)| (format!("certificate {number}"), der.clone()));
+    collect(numbered, &|problem| refuse_memory("ca_der", problem))
+}
+
+/// The certificates, each with the place where it was found.
+fn collect(
+    found: impl Iterator<Item = (String, Vec<u8>)>,
+    refuse: &dyn Fn(String) -> InvalidOption,
+) -> Result<Authorities, InvalidOption> {
+    let (mut roots, mut certificates) = (RootCertStore::empty(), Vec::new());
+    for (place, der) in found {
+        let certificate = CertificateDer::from(der);
+        roots.add(certificate.clone()).map_err(|error| refuse(format!("{place}: {error}")))?;
+        certificates.push(certificate);
     }
-    if authorities.is_empty() {
-        return Err(refuse("it holds no certificate".to_owned()));
+    match certificates.is_empty() {
+        true => Err(refuse("it holds no certificate".to_owned())),
+        false => Ok(Authorities::Given { roots, certificates }),
     }
-    Ok(authorities)
 }
 
 /// A certificate that cannot be read is left out: systems are known to have one or two.
@@ -124,7 +161,54 @@ pub struct NoTrustedAuthority {
     pub reasons: Vec<String>,
 }
 
-crate::error::debug_as_sentence!(NoTrustedAuthority);
+crate::error::debug_as_sentence!(NoTrustedAuthority, AuthorityAsServer);
+
+/// The server presents the certificate of an authority (`CA:TRUE`) as its own, and it is not a self-signed one that
+/// `tlsCAFile` holds.
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "the server presents an authority's certificate (CA:TRUE) as its own; if it is self-signed, name that very \
+     certificate in tlsCAFile, else give the server one with CA:FALSE"
+)]
+pub struct AuthorityAsServer;
+
+/// Whether the only objection so far is that the certificate is an authority's.
+fn is_of_authority(error: &Error) -> bool {
+    let Error::InvalidCertificate(CertificateError::Other(OtherError(source))) = error else { return false };
+    matches!(source.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
+}
+
+/// Accepts the certificate of an authority as a server's own, if it is self-signed and one of those that are trusted:
+/// then nothing else could prove more than that it is this very certificate. (That the server has its key, the
+/// handshake proves.) Its times and its purpose count all the same.
+fn verify_pinned(certificate: &CertificateDer<'_>, pins: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
+    let bad_encoding = |_| CertificateError::BadEncoding;
+    let parts = Certificate::read(certificate).map_err(bad_encoding)?;
+    if !pins.iter().any(|pin| **pin == **certificate) || !parts.is_self_issued() {
+        return Err(CertificateError::Other(OtherError(Arc::new(AuthorityAsServer))).into());
+    }
+    let (from, to) = parts.valid_between().map_err(bad_encoding)?;
+    let [not_before, not_after] = [from, to].map(|seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds)));
+    if now < not_before {
+        return Err(CertificateError::NotValidYetContext { time: now, not_before }.into());
+    }
+    if now > not_after {
+        return Err(CertificateError::ExpiredContext { time: now, not_after }.into());
+    }
+    match parts.is_for_servers().map_err(bad_encoding)? {
+        true => Ok(()),
+        false => Err(CertificateError::InvalidPurpose.into()),
+    }
+}
+
+/// Why [`verify_pinned`] has refused a certificate, if that is why a handshake has failed and rustls's own words would
+/// not help.
+pub(super) fn refused_in(error: &io::Error) -> Option<AuthorityAsServer> {
+    match error.get_ref()?.downcast_ref()? {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(source))) => source.downcast_ref().copied(),
+        _ => None,
+    }
+}
 
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
@@ -138,18 +222,26 @@ impl ServerCertVerifier for Verifier {
         let Check::Chain { authorities, name, revocation } = &self.check else {
             return Ok(ServerCertVerified::assertion());
         };
-        let authorities = match authorities {
-            Authorities::File(authorities) => authorities,
-            Authorities::System => SYSTEM_AUTHORITIES.get().expect("BUG: a handshake began before load succeeded"),
+        let system = || SYSTEM_AUTHORITIES.get().expect("BUG: a handshake began before load succeeded");
+        let (authorities, pins) = match authorities {
+            Authorities::Given { roots, certificates } => (roots, &**certificates),
+            Authorities::System => (system(), &[][..]),
         };
         let parsed = ParsedCertificate::try_from(certificate)?;
         let algorithms = self.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(&parsed, authorities, intermediates, now, algorithms)?;
+        let mut issuer = Issuer::OfChain { intermediates, authorities };
+        match verify_server_cert_signed_by_trust_anchor(&parsed, authorities, intermediates, now, algorithms) {
+            Err(error) if is_of_authority(&error) => {
+                verify_pinned(certificate, pins, now)?;
+                issuer = Issuer::Itself;
+            }
+            verified => verified?,
+        }
         if *name {
             verify_server_name(&parsed, identity)?;
         }
         if *revocation {
-            revocation::check(certificate, intermediates, authorities, stapled_ocsp_response, now, algorithms)?;
+            revocation::check(certificate, issuer, stapled_ocsp_response, now, algorithms)?;
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -174,5 +266,32 @@ impl ServerCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
+    use wharf_testbed::certificates::{Certificates, Pem};
+
+    use super::*;
+
+    /// webpki looks at the times first, but nothing says that it will go on doing so.
+    #[test]
+    fn a_pinned_certificate_holds_from_its_first_second_to_its_last() {
+        let certificates = Certificates::create().unwrap();
+        let certificate = CertificateDer::from_pem_file(certificates.file(Pem::ExpiredSelfSigned)).unwrap();
+        let pins = [certificate.clone()];
+        let verify =
+            |seconds| verify_pinned(&certificate, &pins, UnixTime::since_unix_epoch(Duration::from_secs(seconds)));
+        // 2000-01-01 and 2001-01-01.
+        let (from, to) = (946_684_800, 978_307_200);
+        assert_eq!((verify(from), verify(to)), (Ok(()), Ok(())));
+        let refusal = |seconds| match verify(seconds) {
+            Err(Error::InvalidCertificate(refusal)) => refusal,
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(refusal(from - 1), CertificateError::NotValidYetContext { .. }));
+        assert!(matches!(refusal(to + 1), CertificateError::ExpiredContext { .. }));
     }
 }
