@@ -29,6 +29,9 @@ fn a_path_that_no_socket_can_have_is_refused() {
     let error = options(&path).endpoint().unwrap_err();
     assert_eq!((error.option, &error.value), ("hosts", &format!("{path:?}")));
     assert!(error.allowed.starts_with("the path of a Unix domain socket ("), "{error}");
+    let error = wharf::Endpoint::new(&path).unwrap_err();
+    assert_eq!(error.address, path);
+    assert_eq!(error.allowed, "a path that a Unix domain socket can have on this platform, if it is a path");
 }
 
 #[tokio::test]

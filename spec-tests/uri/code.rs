@@ -155,6 +155,15 @@ fn code_is_refused_what_a_connection_string_is() {
 }
 
 #[test]
+fn a_duration_is_shown_as_it_was_set() {
+    let error = refused(here().heartbeat_frequency(Duration::from_micros(700)));
+    assert_eq!(error.to_string(), "heartbeatFrequencyMS is 0.7 ms, but must be at least 500 ms");
+    let almost = ReadPreference::new(ReadPreferenceMode::Nearest).max_staleness(Duration::from_millis(89_999));
+    let error = refused(here().read_preference(almost));
+    assert_eq!(error.to_string(), "maxStalenessSeconds is 89.999, but must be -1 (no limit), or at least 90");
+}
+
+#[test]
 fn what_is_set_in_code_counts_after_a_connection_string() {
     let options = parse("mongodb://a/?loadBalanced=true&maxPoolSize=5&authSource=users&tls=true");
     let options = options.pool(PoolOptions::default().max_pool_size(7));

@@ -122,8 +122,8 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if [`Options::validate`] or a file refuses, or if the servers are not
-    /// [resolved](Options::resolve) yet.
+    /// [`InvalidOption`] if [`Options::validate`] or a file refuses, if the servers are not
+    /// [resolved](Options::resolve) yet, or if the credential's mechanism is not supported or lacks its proof.
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
         self.check_resolved()?;
@@ -158,7 +158,11 @@ impl Endpoint {
     ///
     /// [`InvalidAddress`] says what an address must be.
     pub fn new(address: &str) -> Result<Self, InvalidAddress> {
-        Ok(Options::new([address])?.endpoint().expect("BUG: the default options are refused"))
+        // Of the default options only the address can be refused: a path is not read before it is used.
+        Options::new([address])?.endpoint().map_err(|_| InvalidAddress {
+            address: address.to_owned(),
+            allowed: "a path that a Unix domain socket can have on this platform, if it is a path",
+        })
     }
 
     /// A pool of connections to this endpoint, with the pool options that the endpoint was made with. Once built, it is

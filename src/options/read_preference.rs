@@ -79,7 +79,7 @@ impl ReadPreference {
         match self.max_staleness {
             Some(limit) if limit < SMALLEST_MAX_STALENESS => Err(InvalidOption::new(
                 "maxStalenessSeconds",
-                limit.as_secs().to_string(),
+                limit.as_secs_f64().to_string(),
                 "-1 (no limit), or at least 90",
             )),
             _ => Ok(()),

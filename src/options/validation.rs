@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::milliseconds::Milliseconds;
+
 use super::{Credential, InvalidOption, Mechanism, Options};
 
 /// The longest `appName` in bytes (handshake specification, "Limitations").
@@ -53,7 +55,7 @@ impl Options {
             return Err(InvalidOption::new("authSource", "empty", "the name of a database"));
         }
         if self.heartbeat_frequency < SHORTEST_HEARTBEAT {
-            let value = format!("{} ms", self.heartbeat_frequency.as_millis());
+            let value = Milliseconds(self.heartbeat_frequency).to_string();
             return Err(InvalidOption::new("heartbeatFrequencyMS", value, "at least 500 ms"));
         }
         if self.server_selection_timeout.is_zero() {

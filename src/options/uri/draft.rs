@@ -381,3 +381,27 @@ fn read_acknowledgement(text: String) -> Result<Acknowledgement, Refusal> {
         Err(_) => Ok(Acknowledgement::Mode(text)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_is_read() {
+        let mut reader = Reader { shows_values: true, shows_keys: true, warnings: Vec::new() };
+        let renamed = ["wtimeout", "j", "gssapiServiceName"].map(|old| replacement_of(old).unwrap().0);
+        for option in NAMES.into_iter().chain(renamed) {
+            // An option that is listed and not read panics; what comes of the value does not matter here.
+            let _ = Draft::of(Options::srv("a.b.c").unwrap()).set(option, "1", &mut reader);
+        }
+        assert!(NAMES.is_sorted_by_key(|name| name.to_lowercase()));
+    }
+
+    #[test]
+    fn what_protects_and_what_is_secret_are_options() {
+        for option in NAMES.into_iter().filter(|option| is_secret(option)) {
+            assert!(protects(option) || !option.starts_with("tls"), "{option}");
+        }
+        assert_eq!(NAMES.into_iter().filter(|option| protects(option)).count(), 8);
+    }
+}
