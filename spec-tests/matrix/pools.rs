@@ -50,9 +50,10 @@ async fn a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is() {
     assert_eq!(use_pool(both).await.as_deref(), Some("app"));
 
     // The server says nothing, but closes: as one that is overloaded does.
-    for tls in [secured.trust(), with(Pem::OtherAuthoritysClient), with(Pem::ExpiredClient)] {
+    for tls in [with(Pem::OtherAuthoritysClient), with(Pem::ExpiredClient)] {
         assert_refused(secured.options().tls(tls).credential(certified()), Stage::Hello, OVERLOADED).await;
     }
+    assert_refused(secured.as_user().tls(secured.trust()), Stage::Hello, OVERLOADED).await;
     // The certificate of a server is good for a client, but not that of a user.
     let unknown = secured.options().tls(with(Pem::Server)).credential(certified());
     let error = assert_refused(unknown, Stage::Authenticate, Labels::NONE).await;
@@ -79,14 +80,16 @@ async fn a_unix_socket_is_pooled_too() {
 #[tokio::test]
 async fn a_wrong_user_or_a_wrong_authority_is_no_overload() {
     let secured = Secured::shared().await;
+    // The certificate of a server is that of no user.
+    let unknown = secured.trust().certificate_key_file(secured.certificates.file(Pem::Server));
     for credential in [
         Credential::new("app", "wrong"),
         Credential::new("nobody", "secret"),
         Credential::new("app", "secret").source("test"),
-        // The server knows no certificate of this connection.
         certified(),
     ] {
-        let error = assert_refused(secured.options().credential(credential), Stage::Authenticate, Labels::NONE).await;
+        let options = secured.options().tls(unknown.clone()).credential(credential);
+        let error = assert_refused(options, Stage::Authenticate, Labels::NONE).await;
         assert!(cause::<AuthenticationFailed>(&error).command_error().is_some(), "{error}");
     }
     let other = TlsOptions::default().ca_file(secured.certificates.file(Pem::OtherAuthority));

@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::rustls::version::TLS13;
 use wharf::endpoint::{AuthenticationCause, ConnectFailed};
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name, reply_length};
+use wharf_testbed::tls_front::TlsFront;
 
 use super::chain::Chain;
 use super::*;
@@ -101,15 +103,28 @@ async fn one_message(last: impl Fn(Document) -> Answer + Clone + Send + 'static)
     ScriptedServer::start(script).await.unwrap()
 }
 
+/// Each mechanism of one message. One of them is the certificate of the connection, so all are in TLS.
 fn of_one_message() -> [Credential; 2] {
     [certified(), Credential::new("app", "secret").mechanism(Mechanism::Plain)]
+}
+
+/// The server in TLS, which ends with the front, and the options of a client with a certificate.
+async fn in_tls(server: &ScriptedServer) -> (TlsFront, Options) {
+    let certificates = Certificates::create().unwrap();
+    let (address, file) = (server.address().parse().unwrap(), certificates.file(Pem::Server));
+    let front = TlsFront::start(address, &file, &TLS13, None).await.unwrap();
+    let read = |pem| std::fs::read(certificates.file(pem)).unwrap();
+    let tls = TlsOptions::default().ca_pem(read(Pem::Authority)).certificate_key_pem(read(Pem::Client));
+    let options = localhost(front.address().port()).tls(tls);
+    (front, options)
 }
 
 #[tokio::test]
 async fn mechanisms_of_one_message_are_given_up_in_time() {
     for credential in of_one_message() {
         let server = one_message(|_| Answer::Hang).await;
-        let options = Options::new([&*server.address()]).unwrap().credential(credential).connect_timeout(LIMIT);
+        let (_front, options) = in_tls(&server).await;
+        let options = options.credential(credential).connect_timeout(LIMIT);
         let error = assert_refused(options, Stage::Authenticate, Labels::NONE).await;
         let AuthenticationCause::Timeout(timeout) = &cause::<AuthenticationFailed>(&error).cause else {
             panic!("another cause: {error}")
@@ -128,7 +143,8 @@ async fn mechanisms_of_one_message_fail_whatever_part_of_the_reply_there_is() {
             Answer::Cut(reply, cut.load(Ordering::SeqCst))
         })
         .await;
-        let options = Options::new([&*server.address()]).unwrap().credential(credential);
+        let (_front, options) = in_tls(&server).await;
+        let options = options.credential(credential);
         while bytes.load(Ordering::SeqCst) < length.load(Ordering::SeqCst) {
             let error = assert_refused(options.clone(), Stage::Authenticate, Labels::NONE).await;
             let failed: &AuthenticationFailed = cause(&error);
