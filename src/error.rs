@@ -316,15 +316,13 @@ impl fmt::Display for WaitQueueTimeout {
                  {waiting}, waited for {address}: {waited:.1?} ({limit})"
             );
         }
+        let unlimited = if *max_pool_size == 0 { " (no limit)" } else { "" };
         write!(
             f,
-            "Timed out while checking out a connection from connection pool for {address} after {waited:.1?} ({limit}), \
-             with {in_use} connections in use, {pending} being opened and {waiting} other check-outs waiting, "
-        )?;
-        match max_pool_size {
-            0 => f.write_str("maxPoolSize unlimited"),
-            _ => write!(f, "maxPoolSize {max_pool_size}"),
-        }
+            "Timed out while checking out a connection from connection pool for {address} after {waited:.1?} ({limit}): \
+             connections in use: {in_use}, being opened: {pending}, maxPoolSize: {max_pool_size}{unlimited}, other \
+             check-outs waiting: {waiting}"
+        )
     }
 }
 

@@ -33,6 +33,8 @@
 //!   [`Command::timeout`] sets one.
 //! - [`OperationError`] and [`CheckOutError`] tell whether to try again. Nothing that was sent is tried again by
 //!   itself, and no pool is cleared by itself.
+//! - A pool's tasks and sockets belong to one tokio runtime, and when that ends to the next one that uses the pool: see
+//!   ["Runtimes"](Pool#runtimes).
 //! - Dropping the last handle of a pool closes it; [`Pool::closed`] waits for its last connection.
 //!
 //! # Features

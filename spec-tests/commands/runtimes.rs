@@ -171,6 +171,7 @@ async fn waiters_behind_a_black_hole_fail_together() {
     for check_out in check_outs {
         let CheckOutError::Connection(error) = check_out.await.unwrap().unwrap_err() else { panic!("another error") };
         assert!(error.is_timeout(), "{error}");
+        assert!(OperationError::from(CheckOutError::from(error)).is_timeout());
     }
     assert!(!accepted.is_finished());
 }

@@ -140,8 +140,8 @@ async fn wait_queue_timeout_tells_address_sizes_and_time() {
     let CheckOutError::WaitQueueTimeout(error) = patient.await.unwrap().unwrap_err() else { panic!("another error") };
     assert_eq!(
         error.to_string(),
-        "Timed out while checking out a connection from connection pool for mock:27017 after 1.5s (waitQueueTimeoutMS), \
-         with 1 connections in use, 1 being opened and 1 other check-outs waiting, maxPoolSize 2"
+        "Timed out while checking out a connection from connection pool for mock:27017 after 1.5s (waitQueueTimeoutMS): \
+         connections in use: 1, being opened: 1, maxPoolSize: 2, other check-outs waiting: 1"
     );
     assert_eq!((error.address(), error.max_pool_size(), error.total()), ("mock:27017", 2, 2));
     assert_eq!((error.in_use(), error.pending(), error.waiting()), (1, 1, 1));

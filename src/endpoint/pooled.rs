@@ -307,12 +307,14 @@ impl OperationError {
         }
     }
 
-    /// Whether the time of `timeoutMS` was up, or another time limit: of the wait queue, or of the socket.
+    /// Whether the time of `timeoutMS` was up, or another time limit: of the wait queue, of the socket, or of
+    /// opening a connection.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {
             Self::Failed(failure) => failure.is_timeout(),
             Self::CheckOutTimeout { .. } | Self::CheckOut(CheckOutError::WaitQueueTimeout(_)) => true,
+            Self::CheckOut(CheckOutError::Connection(error)) => error.is_timeout(),
             Self::CheckOut(_) | Self::Interrupted(_) => false,
         }
     }

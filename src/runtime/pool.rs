@@ -53,7 +53,8 @@ use crate::sync::{Watch, contained};
 /// moves: the next check-out that opens a connection, or the next call of [`Pool::ready`], makes the runtime that it runs on
 /// the pool's, with a background task there. So a pool in a `static` serves one runtime after the other, as in tests that
 /// each have their own. Check-outs that wait on another runtime go on waiting. A command that was using a connection of the
-/// runtime that has ended fails as after a network failure.
+/// runtime that has ended fails as after a network failure. If that must not happen to a pool in a `static`, give it a
+/// runtime that lives as long as the process.
 ///
 /// Check-outs may also be polled outside of tokio, by another executor. The pool's runtime opens the connections and keeps
 /// the time limits then. After its end they fail with [`CheckOutError::NoRuntime`], until the pool has moved.
