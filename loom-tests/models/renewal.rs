@@ -25,7 +25,7 @@ fn check_in_against_a_renewal_is_closed_once_as_stale() {
 
 #[test]
 fn registration_against_a_renewal_is_served() {
-    model("registration_against_a_renewal_is_served", Some(3), || {
+    model("registration_against_a_renewal_is_served", Some(2), || {
         let pool = unheard(options(1, 1));
         check_in(leased(&pool));
         let renews = thread::spawn({

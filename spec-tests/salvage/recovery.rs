@@ -240,7 +240,7 @@ fn without_a_runtime_the_connection_is_closed() {
     });
     drop(runtime);
     drop(connection);
-    assert_eq!(taken(&events), ["ConnectionCheckedIn", "ConnectionClosed error"]);
+    assert_eq!(taken(&events), ["ConnectionCheckedIn", "ConnectionClosed stale"]);
     assert_eq!(pool.status().total, 0);
 }
 
