@@ -73,7 +73,7 @@ impl Host<Connection> for World {
         self.events.lock().unwrap().push(event);
     }
 
-    fn fit(&self, connection: &Connection) -> Fit {
+    fn fit(&self, connection: &mut Connection) -> Fit {
         match connection.broken.load(StatisticOrdering::Relaxed) {
             true => Fit::Broken,
             false if connection.unfinished.load(StatisticOrdering::Relaxed) => Fit::Unfinished,

@@ -80,7 +80,7 @@ impl Establish for Mock {
         Ok(MockConnection { process: process::id(), mock: self.clone(), unfinished: false })
     }
 
-    fn fit(&self, connection: &MockConnection) -> Fit {
+    fn fit(&self, connection: &mut MockConnection) -> Fit {
         if connection.unfinished { Fit::Unfinished } else { Fit::Good }
     }
 

@@ -9,7 +9,7 @@ use wharf::wire::{Flags, Limits, Message, Outgoing, compressed, reply};
 #[path = "allocations/counting.rs"]
 mod counting;
 
-use counting::allocations;
+use counting::{allocations, peak};
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
@@ -73,4 +73,50 @@ fn compressing_and_decompressing_allocate_nothing() {
         assert_eq!(count, 0, "{compressor:?}");
         assert_eq!(again, plain);
     }
+}
+
+/// A frame of zstd that announces `size` bytes, with so many blocks of 128 KiB of one repeated byte.
+#[cfg(feature = "zstd")]
+fn bomb(size: u32, blocks: usize) -> Vec<u8> {
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xc0, 7 << 3];
+    frame.extend_from_slice(&u64::from(size).to_le_bytes());
+    for left in (0..blocks).rev() {
+        let header = u32::from(left == 0) | 1 << 1 | 128 * 1024 << 3;
+        frame.extend_from_slice(&header.to_le_bytes()[..3]);
+        frame.push(0);
+    }
+    let mut message = Vec::new();
+    let message_length = (25 + frame.len()) as u32;
+    wharf::wire::Header { message_length, request_id: 1, response_to: 1, op_code: compressed::OP_CODE }
+        .write(&mut message);
+    message.extend_from_slice(&2013_i32.to_le_bytes());
+    message.extend_from_slice(&size.to_le_bytes());
+    message.push(3);
+    message.extend_from_slice(&frame);
+    message
+}
+
+/// A little that announces a lot takes no memory unless it keeps its word, and never more than a message may have.
+#[cfg(feature = "zstd")]
+#[test]
+fn a_bomb_takes_no_memory() {
+    const MOST: usize = 48_000_000;
+    let decompressing = |message: &[u8]| {
+        let mut outcome = Ok(());
+        let peak = peak(|| outcome = compressed::decompress(message, LIMITS.max_message_size, &mut Vec::new()));
+        (outcome.is_ok(), peak)
+    };
+    // The contexts are made with the first message.
+    decompressing(&bomb(128 * 1024, 1));
+    // 65 kB that announce 2 GB, and would yield them.
+    let (accepted, peak) = decompressing(&bomb(i32::MAX as u32, 16_384));
+    assert!(!accepted && peak < 64 * 1024, "{peak} bytes");
+    // 1.5 kB that announce 98 MB, or half of it and are a block short of that.
+    for size in [98_000_000, MOST as u32 - 16] {
+        let (accepted, peak) = decompressing(&bomb(size, 366));
+        assert!(!accepted && peak < 64 * 1024, "{peak} bytes for {size}");
+    }
+    // What keeps its word takes what it becomes, once.
+    let (accepted, peak) = decompressing(&bomb(366 * 128 * 1024, 366));
+    assert!(accepted && peak <= MOST + 64 * 1024, "{peak} bytes");
 }

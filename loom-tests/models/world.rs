@@ -142,7 +142,7 @@ impl Host<Connection> for World {
         self.events.lock().unwrap().push(event);
     }
 
-    fn fit(&self, connection: &Connection) -> Fit {
+    fn fit(&self, connection: &mut Connection) -> Fit {
         if connection.unfinished.load(StatisticOrdering::Relaxed) { Fit::Unfinished } else { Fit::Good }
     }
 

@@ -32,6 +32,38 @@ async fn an_impossible_length_is_refused_at_once() {
     }
 }
 
+/// No server sends more than 48,000,000 bytes, whatever it says of itself.
+#[tokio::test]
+async fn a_reply_is_bounded_whatever_the_server_says_its_limit_is() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let endpoint = Endpoint::new(&listener.local_addr().unwrap().to_string()).unwrap();
+    let serving = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let hello = rawdoc! { "ok": 1.0, "maxWireVersion": 21, "maxMessageSizeBytes": i32::MAX };
+        let response_to = received(&mut stream).await.request_id;
+        let message =
+            Outgoing { request_id: 1, response_to, flags: Flags::NONE, body: &hello, database: None, sequences: &[] };
+        let mut bytes = Vec::new();
+        op_msg::encode(&message, 1 << 20, &mut bytes).unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        let request = received(&mut stream).await;
+        let mut reply = successful(request, Flags::NONE, &[]);
+        reply[..4].copy_from_slice(&48_000_001_i32.to_le_bytes());
+        stream.write_all(&reply).await.unwrap();
+        stream
+    };
+    let using = async {
+        let mut connection = endpoint.connect().await.unwrap();
+        assert_eq!(connection.hello().max_message_size, i32::MAX as u32);
+        connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err()
+    };
+    let (failure, _stream) = tokio::join!(using, serving);
+    let CommandFailure::Wire { source: WireError::Length { value, most, .. }, .. } = failure else {
+        panic!("another failure: {failure}")
+    };
+    assert_eq!((value, most), (48_000_001, 48_000_000));
+}
+
 #[tokio::test]
 async fn a_shorter_length_than_the_replys_is_refused() {
     let server = start().await;

@@ -44,7 +44,7 @@ impl Establish for Patients {
         Ok(Patient { fit: Fit::Good })
     }
 
-    fn fit(&self, connection: &Patient) -> Fit {
+    fn fit(&self, connection: &mut Patient) -> Fit {
         connection.fit
     }
 
@@ -153,7 +153,7 @@ impl Establish for Hasty {
         Ok(Fit::Good)
     }
 
-    fn fit(&self, connection: &Fit) -> Fit {
+    fn fit(&self, connection: &mut Fit) -> Fit {
         *connection
     }
 

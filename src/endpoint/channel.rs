@@ -12,20 +12,26 @@ use zeroize::Zeroize;
 
 use super::inbox::Inbox;
 use super::transport::Transport;
+use super::unpacking::Unpacking;
 use crate::options::Compressor;
 use crate::pool::Fit;
 use crate::wire::header::{self, Header};
 use crate::wire::op_msg::{self, OutgoingSequence};
-use crate::wire::{Flags, HelloReply, Limits, Message, Outgoing, WireError, compressed};
+use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Message, Outgoing, WireError, compressed};
 
 /// The limits that hold until the connection is established: nobody knows yet who is at the other end, and all that is
 /// said until then is short.
 pub(super) const HANDSHAKE_LIMITS: Limits = Limits { max_message_size: 1024 * 1024, max_document_size: 1024 * 1024 };
 
-/// The greatest capacity in bytes that each buffer keeps between two commands. A pool has many connections, most of
-/// them idle, and one large message is no reason to hold its room for good. Only the room of a reply that was lent out
-/// of its buffer stays until the next command begins.
-pub(super) const KEPT_CAPACITY: usize = 256 * 1024;
+/// The greatest capacity in bytes that each of the three buffers keeps between two commands. A pool has many connections,
+/// most of them idle, and one large message is no reason to hold its room for good.
+///
+/// Greater ones are given back when the command has ended, or if its reply was lent out of its buffer, at check-in.
+pub(super) const KEPT_CAPACITY: usize = 64 * 1024;
+
+/// How many bytes a compressed reply becomes at least that is decompressed on a thread for blocking work. A shorter one
+/// takes some milliseconds at worst.
+pub(super) const LONG_TO_UNPACK: usize = 1024 * 1024;
 
 /// A stream of bytes that carries one request and its reply at a time.
 ///
@@ -34,7 +40,10 @@ pub(super) const KEPT_CAPACITY: usize = 256 * 1024;
 /// ends it. Whoever stops in between loses nothing, and somebody else may go on ([`drain`](Self::drain)).
 pub(super) struct Channel {
     pub(super) transport: Transport,
+    /// The limits of requests.
     pub(super) limits: Limits,
+    /// The longest message that is received, in bytes, whether compressed or not.
+    pub(super) most_received: u32,
     /// The elements that every command carries: the declared server API.
     appended: Arc<[u8]>,
     /// Agreed on in the handshake.
@@ -48,7 +57,11 @@ pub(super) struct Channel {
     /// How many bytes at the start of `incoming` are a reply that was taken already, before others of its stream.
     taken: usize,
     /// A message as it is before it is compressed, or after it was decompressed.
-    plain: Vec<u8>,
+    pub(super) plain: Vec<u8>,
+    /// Whether `plain` is the reply that was received.
+    pub(super) is_unpacked: bool,
+    /// A large reply that is being decompressed elsewhere.
+    pub(super) unpacking: Option<Unpacking>,
 }
 
 /// Where the exchange is.
@@ -75,6 +88,15 @@ pub(super) enum Phase {
         /// Its header.
         header: Header,
     },
+    /// The reply is there, and is being decompressed on another thread.
+    Unpacking {
+        /// What it was known by.
+        awaited: Awaited,
+        /// Its header.
+        header: Header,
+    },
+    /// There is no exchange, but the last reply lies in a large buffer, where its reader may still look at it.
+    Lent,
     /// The reply is being read for nobody, and is too large to be kept.
     Discarding {
         /// How many bytes of it are still to come.
@@ -171,6 +193,7 @@ impl Channel {
         Self {
             transport,
             limits: HANDSHAKE_LIMITS,
+            most_received: HANDSHAKE_LIMITS.max_message_size,
             appended,
             compressor: None,
             accepts_compressed: false,
@@ -180,13 +203,17 @@ impl Channel {
             incoming: Inbox::default(),
             taken: 0,
             plain: Vec::new(),
+            is_unpacked: false,
+            unpacking: None,
         }
     }
 
-    /// Holds later messages to the server's own limits.
+    /// Holds later messages to the server's own limits. No server sends more than 48,000,000 bytes, whatever it says, and
+    /// what it says is not known to be true.
     pub fn set_limits(&mut self, hello: &HelloReply) {
         let HelloReply { max_message_size, max_document_size, .. } = *hello;
         self.limits = Limits { max_message_size, max_document_size };
+        self.most_received = max_message_size.min(DEFAULT_MAX_MESSAGE_SIZE);
     }
 
     /// Accepts compressed replies from now on: a server that is offered compressors may compress each of its replies,
@@ -200,17 +227,22 @@ impl Channel {
         self.compressor = compressor;
     }
 
-    /// Overwrites what the buffers hold, after something that may be secret was sent or received.
+    /// Overwrites what the buffers hold, after something that may be secret was sent or received, and gives them back.
     ///
     /// An exchange that has not ended cannot go on without them, so the channel is errored then.
     pub fn wipe(&mut self) {
+        self.settle();
         if self.phase != Phase::Idle {
             self.phase = Phase::Errored;
         }
         self.taken = 0;
-        self.outgoing.zeroize();
+        self.is_unpacked = false;
+        self.unpacking = None;
         self.incoming.zeroize();
-        self.plain.zeroize();
+        for buffer in [&mut self.outgoing, &mut self.plain] {
+            buffer.zeroize();
+            *buffer = Vec::new();
+        }
     }
 
     /// What has been received of the awaited reply.
@@ -233,11 +265,12 @@ impl Channel {
     pub fn fit(&self) -> Fit {
         match self.phase {
             // A request that has not begun to leave was never sent.
-            Phase::Idle | Phase::Sending { written: 0, .. } => Fit::Good,
+            Phase::Idle | Phase::Lent | Phase::Sending { written: 0, .. } => Fit::Good,
             Phase::Sending { then: None, .. } => Fit::Unfinished,
             // Only the server knows how many replies there will be, and closing the connection also stops it.
             Phase::Sending { then: Some(awaited), .. }
             | Phase::Receiving(awaited)
+            | Phase::Unpacking { awaited, .. }
             | Phase::Received { awaited, .. } => {
                 if awaited.exhaust {
                     Fit::Broken
@@ -253,7 +286,7 @@ impl Channel {
     /// Whether the exchange is about to be read, rather than written.
     #[inline]
     pub fn is_sent(&self) -> bool {
-        !matches!(self.phase, Phase::Idle | Phase::Sending { .. } | Phase::Flushing)
+        !matches!(self.phase, Phase::Idle | Phase::Lent | Phase::Sending { .. } | Phase::Flushing)
     }
 
     /// Whether a part of the exchange has left this process.
@@ -298,9 +331,8 @@ impl Channel {
             if self.fit() != Fit::Good {
                 return Err(ExchangeError::Errored);
             }
-            self.phase = Phase::Idle;
+            self.settle();
         }
-        self.trim();
         let request_id = self.last_request_id.wrapping_add(1);
         self.last_request_id = request_id;
         let Request { database, body, sequences, flags, appended } = *request;
@@ -387,7 +419,8 @@ impl Channel {
                 Poll::Ready(Ok(true))
             }
             Phase::Receiving(awaited) => self.poll_receive(context, awaited),
-            Phase::Idle | Phase::Received { .. } => Poll::Ready(Ok(true)),
+            Phase::Idle | Phase::Lent | Phase::Received { .. } => Poll::Ready(Ok(true)),
+            Phase::Unpacking { awaited, header } => self.poll_unpack(context, awaited, header),
             Phase::Discarding { left } => self.poll_discard(context, left),
             Phase::Errored => Poll::Ready(Err(ExchangeError::Errored)),
         }
@@ -425,6 +458,9 @@ impl Channel {
             let missing = match self.progress(awaited) {
                 Ok(Progress::Missing(missing)) => missing,
                 Ok(Progress::Whole(header)) => {
+                    if header.op_code == compressed::OP_CODE {
+                        return self.begin_unpacking(context, awaited, header);
+                    }
                     self.phase = Phase::Received { awaited, header };
                     return Poll::Ready(Ok(true));
                 }
@@ -455,8 +491,10 @@ impl Channel {
         let bytes = if awaited.exhaust { &self.incoming[..length] } else { &self.incoming[..] };
         let is_plain = header.op_code == compressed::OP_CODE;
         let message = if is_plain {
-            self.plain.clear();
-            compressed::decompress(bytes, self.limits.max_message_size, &mut self.plain)?;
+            if !std::mem::take(&mut self.is_unpacked) {
+                self.plain.clear();
+                compressed::decompress(bytes, self.most_received, &mut self.plain)?;
+            }
             Message::decode(&self.plain, self.limits)?
         } else {
             header.check_whole(bytes)?;
@@ -481,7 +519,8 @@ impl Channel {
         Ok(Body { document: message.body, is_plain, more_to_come })
     }
 
-    /// As [`take_body`](Self::take_body), for who looks at the body later.
+    /// As [`take_body`](Self::take_body), for a body that is looked at later. If it lies in a large buffer, that is given
+    /// back by [`settle`](Self::settle).
     ///
     /// # Errors
     ///
@@ -490,6 +529,9 @@ impl Channel {
         let Body { document, is_plain, more_to_come } = self.take_body()?;
         let (at, length) = (document.as_bytes().as_ptr().addr(), document.as_bytes().len());
         let start = at - self.buffer(is_plain).as_ptr().addr();
+        if self.is_idle() && self.greatest_capacity() > KEPT_CAPACITY {
+            self.phase = Phase::Lent;
+        }
         Ok(Reply { body: start..start + length, is_plain, more_to_come })
     }
 
@@ -520,11 +562,25 @@ impl Channel {
         self.phase = Phase::Errored;
     }
 
+    /// Ends what is no exchange: the last reply is not looked at any more, and a request of which nothing was sent is not
+    /// going to be.
+    #[cold]
+    pub fn settle(&mut self) {
+        if let Phase::Lent | Phase::Sending { written: 0, .. } = self.phase {
+            self.phase = Phase::Idle;
+            self.trim();
+        }
+    }
+
+    #[inline]
+    fn greatest_capacity(&self) -> usize {
+        self.outgoing.capacity().max(self.incoming.capacity()).max(self.plain.capacity())
+    }
+
     /// Gives back the room of an unusually large message, between two exchanges.
     #[inline]
     pub fn trim(&mut self) {
-        let greatest = self.outgoing.capacity().max(self.incoming.capacity()).max(self.plain.capacity());
-        if greatest > KEPT_CAPACITY && self.is_idle() {
+        if self.greatest_capacity() > KEPT_CAPACITY && self.is_idle() {
             self.give_back_room();
         }
     }
@@ -544,7 +600,7 @@ impl Channel {
     /// How much of the awaited reply is there. A header that cannot be its own is refused at once.
     fn progress(&self, awaited: Awaited) -> Result<Progress, WireError> {
         let available = self.incoming.len();
-        let Some(header) = Header::read(&self.incoming, self.limits.max_message_size)? else {
+        let Some(header) = Header::read(&self.incoming, self.most_received)? else {
             return Ok(Progress::Missing(header::LENGTH - available));
         };
         self.check_header(header, awaited)?;

@@ -198,8 +198,8 @@ impl EndpointConnection {
     /// Runs `command` on `database`, and returns the server's reply whether it reports success or not.
     ///
     /// The reply is borrowed from the connection's buffer: in the steady state nothing is allocated. The buffer keeps
-    /// the room of a large reply until the next command, also while the connection is idle in a pool. The connection is
-    /// not authenticated again if the server wants that.
+    /// the room of a large reply until the next command, or until the connection is checked in. The connection is not
+    /// authenticated again if the server wants that.
     ///
     /// # Errors
     ///
@@ -211,8 +211,8 @@ impl EndpointConnection {
     pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, CommandFailure> {
         let command = Command::new(database, command);
         self.complete(&command, command.limit(&self.options)).await.map_err(|failure| *failure)?;
-        let reply = self.channel.take_body().map_err(|error| *self.identity.failed(error))?;
-        Ok(reply.document)
+        let reply = self.channel.take_reply().map_err(|error| *self.identity.failed(error))?;
+        Ok(self.channel.body(&reply))
     }
 
     /// Sends `command` for which the server sends no reply (OP_MSG, "moreToCome on requests"): a write whose write
@@ -263,6 +263,21 @@ impl EndpointConnection {
     #[inline]
     pub fn fit(&self) -> Fit {
         if self.channel.is_idle() && !self.reauthenticating { Fit::Good } else { self.fit_amid_exchange() }
+    }
+
+    /// As [`fit`](Self::fit), at check-in: gives back the room of a large reply that its last user has read where it lay.
+    #[inline]
+    pub(super) fn settle(&mut self) -> Fit {
+        if self.channel.is_idle() && !self.reauthenticating { Fit::Good } else { self.settle_amid_exchange() }
+    }
+
+    #[cold]
+    fn settle_amid_exchange(&mut self) -> Fit {
+        let fit = self.fit_amid_exchange();
+        if fit == Fit::Good {
+            self.channel.settle();
+        }
+        fit
     }
 
     #[cold]
@@ -400,7 +415,7 @@ impl EndpointConnection {
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
         if let Err(failure) = examine(self.channel.body(&reply), limit, &self.identity) {
             self.condemn_after(&failure);
-            self.channel.trim();
+            self.channel.settle();
             return Err(failure);
         }
         Ok(reply)

@@ -73,10 +73,10 @@ impl Inbox {
         self.filled = 0;
     }
 
-    /// How many bytes there is room for.
+    /// How many bytes of memory it has.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.room.len()
+        self.room.capacity()
     }
 }
 
@@ -93,7 +93,8 @@ impl Deref for Inbox {
 impl Zeroize for Inbox {
     fn zeroize(&mut self) {
         self.room.zeroize();
-        self.filled = 0;
+        // A vector keeps its memory when it is wiped.
+        *self = Self::default();
     }
 }
 
@@ -133,6 +134,6 @@ mod tests {
         inbox.clear();
         assert_eq!((inbox.len(), inbox.capacity()), (0, 6));
         inbox.zeroize();
-        assert_eq!((inbox.len(), inbox.capacity()), (0, 0));
+        assert_eq!((inbox.len(), inbox.room.capacity()), (0, 0));
     }
 }

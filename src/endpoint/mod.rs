@@ -43,6 +43,7 @@ mod srv;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod unpacking;
 
 pub use authentication::{AuthenticationCause, AuthenticationFailed};
 pub use command::Command;
@@ -252,6 +253,9 @@ impl Endpoint {
             None => None,
         };
         hello.forget_speculation();
+        if place.connection_id > 0 {
+            hello.shrink();
+        }
         Ok(EndpointConnection::new(Opened {
             address: Arc::clone(&self.address.text),
             options: Arc::clone(&self.options),
@@ -326,8 +330,8 @@ impl Establish for Endpoint {
     }
 
     #[inline]
-    fn fit(&self, connection: &EndpointConnection) -> Fit {
-        connection.fit()
+    fn fit(&self, connection: &mut EndpointConnection) -> Fit {
+        connection.settle()
     }
 
     async fn recover(&self, connection: &mut EndpointConnection) {

@@ -47,7 +47,7 @@ impl From<ExchangeError> for NotDrained {
 
 impl Channel {
     /// Brings the exchange to an end: writes what is left of its request, and reads its reply for nobody. A reply of up
-    /// to 256 KiB is examined as any other, of a larger one only the header and the flags.
+    /// to 64 KiB is examined as any other, of a larger one only the header and the flags.
     ///
     /// Neither what is left of the request nor the reply may have more than `most` bytes.
     ///
@@ -62,10 +62,11 @@ impl Channel {
         loop {
             match self.phase {
                 Phase::Idle => return Ok(()),
-                // Never sent.
-                Phase::Sending { written: 0, .. } => self.phase = Phase::Idle,
+                // Never sent, or not looked at any more.
+                Phase::Lent | Phase::Sending { written: 0, .. } => self.settle(),
                 Phase::Sending { then: Some(awaited), .. }
                 | Phase::Receiving(awaited)
+                | Phase::Unpacking { awaited, .. }
                 | Phase::Received { awaited, .. }
                     if awaited.exhaust =>
                 {
@@ -81,9 +82,9 @@ impl Channel {
                 }
                 Phase::Received { .. } => {
                     self.take_reply()?;
-                    self.trim();
+                    self.settle();
                 }
-                Phase::Flushing | Phase::Discarding { .. } => {
+                Phase::Flushing | Phase::Unpacking { .. } | Phase::Discarding { .. } => {
                     self.advance().await?;
                 }
                 Phase::Errored => return Err(ExchangeError::Errored.into()),
@@ -93,7 +94,7 @@ impl Channel {
 
     /// Looks at as much of the reply as is there, and decides to throw away the rest if it is a large one.
     fn begin_discarding(&mut self, most: u64) -> Result<(), NotDrained> {
-        let header = match Header::read(&self.incoming, self.limits.max_message_size) {
+        let header = match Header::read(&self.incoming, self.most_received) {
             Ok(Some(header)) => header,
             Ok(None) => return Ok(()),
             Err(error) => return Err(self.wire(error).into()),

@@ -43,8 +43,9 @@ pub trait Host<C>: Send + Sync + 'static {
     /// Passes the events taken so far on to their subscribers. Never called under a lock.
     fn deliver(&self) {}
 
-    /// What a connection that comes back is good for. Asked at every check-in.
-    fn fit(&self, connection: &C) -> Fit {
+    /// What a connection that comes back is good for. Asked at every check-in, which is also when the connection may give
+    /// back memory that its last user needed.
+    fn fit(&self, connection: &mut C) -> Fit {
         let _ = connection;
         Fit::Good
     }

@@ -69,7 +69,9 @@ pub trait Establish: Send + Sync + 'static {
 
     /// What a connection that comes back is good for. Asked at check-in, and again after [`recover`](Self::recover);
     /// must be quick, and not block. By default it is what [`is_errored`](Self::is_errored) says: good, or broken.
-    fn fit(&self, connection: &Self::Connection) -> Fit {
+    ///
+    /// A good connection may be idle for long, so here is where it gives back memory that only its last user needed.
+    fn fit(&self, connection: &mut Self::Connection) -> Fit {
         if self.is_errored(connection) { Fit::Broken } else { Fit::Good }
     }
 

@@ -127,7 +127,7 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
 
     /// A connection whose judgement panics is not one to use again.
     #[inline]
-    fn fit(&self, connection: &E::Connection) -> Fit {
+    fn fit(&self, connection: &mut E::Connection) -> Fit {
         catch_unwind(AssertUnwindSafe(|| self.establish.fit(connection))).unwrap_or(Fit::Broken)
     }
 

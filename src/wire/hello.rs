@@ -107,9 +107,10 @@ pub struct HelloReply {
     /// `maxMessageSizeBytes`: the longest message, in bytes. By default 48,000,000.
     ///
     /// Drivers go by what the server says ("MongoDB Handshake"), and so does wharf, from 1,024 to 2,147,483,647, once the
-    /// connection is established; until then no message may be longer than 1 MiB. It bounds what a connection can be made
-    /// to hold. A reply takes memory as its bytes arrive and not by the length that it declares; a compressed one takes
-    /// what it declares to become, if so few bytes can yield that.
+    /// connection is established; until then no message may be longer than 1 MiB. That is the limit of requests. Replies
+    /// are at most 48,000,000 bytes long, or fewer if the server says so, compressed or not: no server sends longer ones,
+    /// and this bounds what a connection can be made to hold. A reply takes memory as its bytes arrive and not by the
+    /// length that it declares; a compressed one takes what it declares to become, if its bytes can yield that.
     pub max_message_size: u32,
     /// `maxBsonObjectSize`: the largest document, in bytes. By default 16,777,216.
     pub max_document_size: u32,
@@ -129,7 +130,7 @@ pub struct HelloReply {
     /// such user, or nobody asked.
     pub sasl_supported_mechanisms: Option<Vec<String>>,
     /// The whole reply. An established connection's is without `speculativeAuthenticate`, which only concerned the
-    /// authentication.
+    /// authentication. That of a pool's connection has at most 16 KiB: of a longer one, some elements are left out.
     pub document: RawDocumentBuf,
 }
 
@@ -196,6 +197,28 @@ impl HelloReply {
             rest.append(key, value);
         }
         std::mem::replace(&mut self.document, rest).into_bytes().zeroize();
+    }
+
+    /// Leaves out the elements of a document that is unusually long, so that a connection that is idle for long keeps at
+    /// most 16 KiB of it. Short elements are kept before long ones, in the server's order.
+    pub(crate) fn shrink(&mut self) {
+        if self.document.as_bytes().len() <= KEPT_DOCUMENT {
+            return;
+        }
+        let mut kept = RawDocumentBuf::new();
+        for limit in [KEPT_ELEMENT, KEPT_DOCUMENT] {
+            for (key, value) in self.document.iter().map_while(Result::ok) {
+                let mut element = RawDocumentBuf::new();
+                element.append(key, value);
+                let length = element.as_bytes().len();
+                let fits = length <= limit && kept.as_bytes().len() + length <= KEPT_DOCUMENT;
+                if fits && (limit == KEPT_ELEMENT || length > KEPT_ELEMENT) {
+                    kept.append(key, value);
+                }
+            }
+        }
+        self.document = RawDocumentBuf::from_bytes(kept.into_bytes().into_boxed_slice().into_vec())
+            .expect("BUG: a document that was built is none");
     }
 
     /// Whether the server is an arbiter (SDAM's "RSArbiter"), which has no users.
@@ -287,6 +310,12 @@ pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Resul
     }
     Ok(())
 }
+
+/// How many bytes of a hello's document an idle connection keeps at most. A replica set's largest has some 5 KiB.
+const KEPT_DOCUMENT: usize = 16 * 1024;
+
+/// How long an element is, in bytes, that is kept before longer ones.
+const KEPT_ELEMENT: usize = 256;
 
 /// How many names of compressors or mechanisms are read, and how long they may be, in bytes. Servers have a handful of
 /// each; without a limit, a hello of short names would take ten times its own length.

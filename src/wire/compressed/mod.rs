@@ -130,6 +130,12 @@ pub fn decompress(bytes: &[u8], max_message_size: u32, buffer: &mut Vec<u8>) -> 
     with_codec(|codec| codec.decompress(bytes, max_message_size, buffer))
 }
 
+/// How many bytes `bytes`, one whole `OP_COMPRESSED`, announce to become without a header; `None` if they do not say.
+pub(crate) fn announced_size(bytes: &[u8]) -> Option<usize> {
+    let size = bytes.get(super::header::LENGTH + 4..)?.first_chunk()?;
+    usize::try_from(i32::from_le_bytes(*size)).ok()
+}
+
 /// Lends this thread's codec, taken out of its place for that time. A thread that is ending has no place any more, and
 /// makes a codec each time.
 fn with_codec<T>(run: impl FnOnce(&mut Codec) -> T) -> T {

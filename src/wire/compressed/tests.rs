@@ -279,6 +279,52 @@ fn a_claim_that_the_content_cannot_fulfil_makes_no_room() {
     }
 }
 
+/// A frame of zstd that says that its content is `size` bytes long, with `blocks`.
+#[cfg(feature = "zstd")]
+fn frame(size: u64, blocks: &[(u32, u32, &[u8])]) -> Vec<u8> {
+    // Without a checksum, with a size of eight bytes and a window of 128 KiB.
+    let mut bytes = vec![0x28, 0xb5, 0x2f, 0xfd, 0xc0, 7 << 3];
+    bytes.extend_from_slice(&size.to_le_bytes());
+    for (index, (kind, length, content)) in blocks.iter().enumerate() {
+        let is_last = u32::from(index + 1 == blocks.len());
+        bytes.extend_from_slice(&(is_last | kind << 1 | length << 3).to_le_bytes()[..3]);
+        bytes.extend_from_slice(content);
+    }
+    bytes
+}
+
+#[cfg(feature = "zstd")]
+#[test]
+fn a_frame_of_zstd_makes_room_for_no_more_than_its_blocks_can_yield() {
+    const BLOCK: u32 = 128 * 1024;
+    let size = LIMIT - 16;
+    let decompressing = |size: u32, content: &[u8]| {
+        let mut buffer = Vec::new();
+        let outcome = decompress(&envelope(2013, size as i32, 3, content), LIMIT, &mut buffer);
+        (outcome.map_err(|error| error.to_string()), buffer)
+    };
+    let lies: [&[(u32, u32, &[u8])]; 3] = [
+        &[(0, 3, b"raw")],
+        // Seven blocks of a repeated byte, where eight are needed.
+        &[(1, BLOCK, &b"x"[..]); 7],
+        &[(1, BLOCK, &b"x"[..]), (1, size - 2 * BLOCK, b"x")],
+    ];
+    for blocks in lies {
+        let (outcome, buffer) = decompressing(size, &frame(size.into(), blocks));
+        let error = outcome.unwrap_err();
+        assert!(error.ends_with(&format!("its blocks cannot yield {size} bytes")), "{error}");
+        assert!(buffer.capacity() < 1_000, "{}", buffer.capacity());
+    }
+    // What keeps its word is as dense as zstd can be.
+    let mut blocks = vec![(1, BLOCK, &b"x"[..]); 7];
+    blocks.push((1, size - 7 * BLOCK, b"x"));
+    let content = frame(size.into(), &blocks);
+    assert!(content.len() < 50);
+    let (outcome, buffer) = decompressing(size, &content);
+    assert_eq!((outcome, buffer.len()), (Ok(()), LIMIT as usize));
+    assert!(buffer.capacity() < LIMIT as usize + 1_000);
+}
+
 #[test]
 fn the_densest_content_there_is_is_still_accepted() {
     // Zeros, of which one compressed byte stands for the most: what refuses impossible claims must not refuse these.

@@ -47,13 +47,48 @@ impl Zstd {
             Ok(_) => {}
             Err(error) => return Err(error.to_string()),
         }
+        match most_yielded(content) {
+            Some(most) if most >= expected as u64 => {}
+            _ => return Err(format!("its blocks cannot yield {expected} bytes")),
+        }
         let decompressor = match &mut self.decompressor {
             Some(decompressor) => decompressor,
             slot => slot.insert(Decompressor::new().map_err(|error| error.to_string())?),
         };
-        buffer.reserve(expected);
+        buffer.reserve_exact(expected);
         decompressor.decompress_to_buffer(content, &mut after_end(buffer)).map_err(|error| error.to_string())?;
         Ok(())
+    }
+}
+
+/// The most that one block yields, in bytes (RFC 8878, section 3.1.1.2.4).
+const LARGEST_BLOCK: u64 = 128 * 1024;
+
+/// How many bytes a frame can yield, by the headers of its blocks: before any room is made for what it claims to yield.
+/// `None` if it is cut off (RFC 8878, section 3.1.1).
+fn most_yielded(frame: &[u8]) -> Option<u64> {
+    let descriptor = *frame.get(4)?;
+    let is_single_segment = descriptor & 0x20 != 0;
+    let window = usize::from(!is_single_segment);
+    let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let content_size = [usize::from(is_single_segment), 2, 4, 8][usize::from(descriptor >> 6)];
+    let mut rest = frame.get(5 + window + dictionary + content_size..)?;
+    let mut most = 0;
+    loop {
+        let [low, middle, high] = *rest.first_chunk()?;
+        let header = u32::from_le_bytes([low, middle, high, 0]);
+        let size = header >> 3;
+        let (length, yields) = match header >> 1 & 3 {
+            // Raw, and a byte that is repeated.
+            0 => (size, size.into()),
+            1 => (1, size.into()),
+            _ => (size, LARGEST_BLOCK),
+        };
+        most += yields;
+        if header & 1 != 0 {
+            return Some(most);
+        }
+        rest = rest.get(3 + length as usize..)?;
     }
 }
 

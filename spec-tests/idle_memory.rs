@@ -1,0 +1,184 @@
+//! What a connection keeps while it is idle in a pool: a stated bound, whatever went over it.
+#![cfg(not(loom))]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use bson::{Binary, RawDocumentBuf, rawdoc, spec::BinarySubtype};
+use wharf::wire::{Flags, Header, Outgoing, header, op_msg};
+use wharf::{Endpoint, Options, Pool, PoolOptions};
+
+/// An allocator that counts the bytes of the whole process.
+struct Counting;
+
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+#[allow(unsafe_code)]
+// SAFETY: all is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are the same, and `alloc` took it from there.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What the guide promises: three buffers of 64 KiB, 16 KiB of the hello's document, and some KiB for the rest. The
+/// test's server has its part of that.
+const BOUND: usize = 256 * 1024;
+
+/// How many connections at most.
+const CONNECTIONS: usize = 50;
+
+fn megabyte() -> Binary {
+    Binary { subtype: BinarySubtype::Generic, bytes: vec![7; 1_000_000] }
+}
+
+fn message(body: &RawDocumentBuf) -> Vec<u8> {
+    let outgoing = Outgoing { request_id: 1, response_to: 0, flags: Flags::NONE, body, database: None, sequences: &[] };
+    let mut bytes = Vec::new();
+    op_msg::encode(&outgoing, 48_000_000, &mut bytes).unwrap();
+    bytes
+}
+
+/// A server that keeps nothing of what it hears. Its hello has `padding`, and so have its answers to large requests.
+fn serve(hello: RawDocumentBuf) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let answers = Arc::new([
+        message(&hello),
+        message(&rawdoc! { "ok": 1.0 }),
+        message(&rawdoc! { "ok": 1.0, "padding": megabyte() }),
+    ]);
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            let answers = Arc::clone(&answers);
+            thread::Builder::new().stack_size(64 * 1024).spawn(move || answer(stream, &answers)).unwrap();
+        }
+    });
+    address
+}
+
+fn answer(mut stream: TcpStream, answers: &[Vec<u8>; 3]) {
+    stream.set_nodelay(true).unwrap();
+    let mut start = [0; header::LENGTH + 64];
+    // Every request here is longer than that.
+    while stream.read_exact(&mut start).is_ok() {
+        let request = Header::read(&start, 48_000_000).unwrap().unwrap();
+        let mut rest = request.message_length as usize - start.len();
+        let mut ignored = [0; 4096];
+        while rest > 0 {
+            rest -= stream.read(&mut ignored[..rest.min(4096)]).unwrap();
+        }
+        let says = |word: &[u8]| start.windows(word.len()).any(|window| window == word);
+        let answer = match () {
+            () if says(b"isMaster") => &answers[0],
+            () if says(b"large") => &answers[2],
+            () => &answers[1],
+        };
+        let mut head = [0; header::LENGTH];
+        head.copy_from_slice(&answer[..header::LENGTH]);
+        head[8..12].copy_from_slice(&request.request_id.to_le_bytes());
+        if stream.write_all(&head).and_then(|()| stream.write_all(&answer[header::LENGTH..])).is_err() {
+            return;
+        }
+    }
+}
+
+fn pool(address: SocketAddr) -> Pool<Endpoint> {
+    let mut options = Options::new([&*address.to_string()]).unwrap();
+    options.pool = PoolOptions::default().max_pool_size(CONNECTIONS as u32);
+    let pool = options.endpoint().unwrap().pool().build().unwrap();
+    pool.ready();
+    pool
+}
+
+/// Uses all connections at the same time, and returns how many bytes each has left behind once they are idle again.
+async fn left_behind(address: SocketAddr, way: Way) -> usize {
+    let pool = pool(address);
+    // From here on the runtime has what it needs.
+    pool.run_command("admin", &request(&rawdoc! {})).await.unwrap();
+    let before = BYTES.load(Ordering::Relaxed);
+    let count = if let Way::HelloAlone = way { CONNECTIONS } else { 10 };
+    let mut connections = Vec::with_capacity(count);
+    for _ in 0..count {
+        connections.push(pool.check_out().await.unwrap());
+    }
+    let large = request(&rawdoc! { "large": 1, "padding": megabyte() });
+    let cursor = request(&rawdoc! { "large": 1 });
+    for connection in &mut connections {
+        match way {
+            Way::HelloAlone => {}
+            Way::Run => {
+                let reply = connection.run_command("admin", &large).await.unwrap();
+                assert!(reply.as_bytes().len() > 1_000_000);
+            }
+            Way::Lend => {
+                let reply = connection.reply_to("admin", &large).await.unwrap();
+                assert!(reply.as_bytes().len() > 1_000_000);
+            }
+            Way::Exhaust => {
+                let mut replies = connection.exhaust(wharf::Command::new("admin", &cursor)).unwrap();
+                assert!(replies.next().await.unwrap().unwrap().as_bytes().len() > 1_000_000);
+            }
+            Way::NotSent => drop(connection.exhaust(wharf::Command::new("admin", &large)).unwrap()),
+        }
+    }
+    drop((connections, large, cursor));
+    assert_eq!(pool.status().available as usize, count);
+    BYTES.load(Ordering::Relaxed).saturating_sub(before) / count
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    HelloAlone,
+    Run,
+    Lend,
+    Exhaust,
+    NotSent,
+}
+
+/// A request that is longer than what the server looks at.
+fn request(body: &RawDocumentBuf) -> RawDocumentBuf {
+    let mut request = rawdoc! { "ping": 1 };
+    for element in body.iter() {
+        let (key, value) = element.unwrap();
+        request.append(key, value);
+    }
+    request.append(bson::raw::cstr!("comment"), "x".repeat(100));
+    request
+}
+
+#[tokio::test]
+async fn an_idle_connection_keeps_no_more_than_its_bound() {
+    let usual = rawdoc! { "ok": 1.0, "maxWireVersion": 21, "setName": "rs" };
+    let long = {
+        let mut long = usual.clone();
+        long.append(bson::raw::cstr!("padding"), megabyte());
+        let mut names = bson::RawArrayBuf::new();
+        (0..2_000).for_each(|number| names.push(number.to_string()));
+        long.append(bson::raw::cstr!("compression"), names);
+        long
+    };
+    let (usual, long) = (serve(usual), serve(long));
+    for way in [Way::HelloAlone, Way::Run, Way::Lend, Way::Exhaust, Way::NotSent] {
+        for (hello, address) in [("a usual", usual), ("a long", long)] {
+            let bytes = left_behind(address, way).await;
+            println!("{bytes} bytes of each connection after {way:?} with {hello} hello");
+            assert!(bytes <= BOUND, "{bytes} bytes of each connection after {way:?} with {hello} hello");
+        }
+    }
+}

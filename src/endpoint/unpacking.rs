@@ -1,0 +1,107 @@
+//! Decompressing a large reply on a thread for blocking work.
+//!
+//! To decompress 48 MB takes a tenth of a second and more, for which an asynchronous thread must not stand still. The
+//! buffers go to the other thread and come back. The channel is in a phase of its own meanwhile, so that its exchange may
+//! be left and taken up again as anywhere else.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use zeroize::Zeroize;
+
+use super::channel::{Awaited, Channel, ExchangeError, LONG_TO_UNPACK, Phase};
+use super::inbox::Inbox;
+use crate::wire::{Header, WireError, compressed};
+
+#[cfg(test)]
+mod tests;
+
+/// A reply that is being decompressed. Dropped before that has begun, it is not begun.
+pub(super) struct Unpacking(JoinHandle<Unpacked>);
+
+impl Drop for Unpacking {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The channel's buffers. Where the channel does not want them back any more, they are wiped, because it may be wiping
+/// its own.
+#[derive(Default)]
+struct Unpacked {
+    incoming: Inbox,
+    plain: Vec<u8>,
+    outcome: Option<WireError>,
+}
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        self.incoming.zeroize();
+        self.plain.zeroize();
+    }
+}
+
+impl Channel {
+    /// Has the reply decompressed elsewhere if it is a large one. A smaller one is decompressed when it is taken, and so
+    /// is any outside of a runtime, where there is no other thread.
+    #[cold]
+    pub(super) fn begin_unpacking(
+        &mut self,
+        context: &mut Context<'_>,
+        awaited: Awaited,
+        header: Header,
+    ) -> Poll<Result<bool, ExchangeError>> {
+        let (length, most) = (header.message_length as usize, self.most_received);
+        // More than the limit is refused when it is taken, before anything is done.
+        let is_large = |size| (LONG_TO_UNPACK..=most as usize).contains(&size);
+        let elsewhere = compressed::announced_size(&self.incoming[..length]).is_some_and(is_large);
+        let Some(runtime) = elsewhere.then(|| Handle::try_current().ok()).flatten() else {
+            self.phase = Phase::Received { awaited, header };
+            return Poll::Ready(Ok(true));
+        };
+        let mut buffers = Unpacked {
+            incoming: std::mem::take(&mut self.incoming),
+            plain: std::mem::take(&mut self.plain),
+            outcome: None,
+        };
+        let unpack = move || {
+            let Unpacked { incoming, plain, outcome } = &mut buffers;
+            plain.clear();
+            *outcome = compressed::decompress(&incoming[..length], most, plain).err();
+            buffers
+        };
+        self.unpacking = Some(Unpacking(runtime.spawn_blocking(unpack)));
+        self.phase = Phase::Unpacking { awaited, header };
+        self.poll_unpack(context, awaited, header)
+    }
+
+    /// Waits until the reply is decompressed.
+    #[cold]
+    pub(super) fn poll_unpack(
+        &mut self,
+        context: &mut Context<'_>,
+        awaited: Awaited,
+        header: Header,
+    ) -> Poll<Result<bool, ExchangeError>> {
+        let Some(Unpacking(unpacking)) = &mut self.unpacking else {
+            unreachable!("BUG: nothing is being decompressed")
+        };
+        let unpacked = ready!(Pin::new(unpacking).poll(context));
+        self.unpacking = None;
+        let Ok(mut unpacked) = unpacked else {
+            let ended = "the runtime has ended while a reply was being decompressed";
+            return Poll::Ready(Err(self.network(io::Error::other(ended))));
+        };
+        self.incoming = std::mem::take(&mut unpacked.incoming);
+        self.plain = std::mem::take(&mut unpacked.plain);
+        if let Some(error) = unpacked.outcome.take() {
+            return Poll::Ready(Err(self.wire(error)));
+        }
+        self.is_unpacked = true;
+        self.phase = Phase::Received { awaited, header };
+        Poll::Ready(Ok(true))
+    }
+}

@@ -1,0 +1,183 @@
+//! Where a large compressed reply is decompressed, and what becomes of one that is left meanwhile.
+
+use std::future::poll_fn;
+use std::sync::mpsc;
+use std::task::Waker;
+use std::thread;
+
+use bson::{RawDocumentBuf, rawdoc};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+
+use super::*;
+use crate::endpoint::channel::Request;
+use crate::endpoint::deadline::Deadline;
+use crate::endpoint::transport::Connectors;
+use crate::options::{Compressor, Options};
+use crate::pool::Fit;
+use crate::wire::{Flags, HelloReply, Outgoing, header, op_msg};
+
+/// A runtime with one thread for blocking work.
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap()
+}
+
+async fn pair() -> (Channel, TcpStream) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let options = Options::new([listener.local_addr().unwrap().to_string().as_str()]).unwrap();
+    let connector = Connectors::new(&options).unwrap().connector(&options.hosts[0]).unwrap();
+    let deadline = Deadline::after(options.connect_timeout);
+    let (transport, accepted) = tokio::join!(connector.connect(deadline), listener.accept());
+    let mut channel = Channel::new(transport.unwrap(), [].into());
+    channel.set_limits(&HelloReply::read(rawdoc! {}).unwrap());
+    channel.accept_compressed();
+    (channel, accepted.unwrap().0)
+}
+
+/// A compressor that this build has.
+fn compressor() -> Option<Compressor> {
+    [Compressor::Zstd, Compressor::Snappy, Compressor::Zlib { level: 1 }].into_iter().find(|one| one.is_supported())
+}
+
+/// A document of two megabytes.
+fn large() -> RawDocumentBuf {
+    rawdoc! { "ok": 1, "text": "wharf ".repeat(350_000) }
+}
+
+fn packed(response_to: i32, body: &RawDocumentBuf, compressor: Compressor) -> Vec<u8> {
+    let message = Outgoing { request_id: 1, response_to, flags: Flags::NONE, body, database: None, sequences: &[] };
+    let (mut plain, mut packed) = (Vec::new(), Vec::new());
+    op_msg::encode(&message, 48_000_000, &mut plain).unwrap();
+    assert!(compressed::compress(&plain, compressor, 48_000_000, &mut packed).unwrap());
+    packed
+}
+
+/// Sends a command, and answers it with what `answer` makes of its number.
+async fn exchange(channel: &mut Channel, server: &mut TcpStream, answer: impl Fn(i32) -> Vec<u8>) {
+    let ping = rawdoc! { "ping": 1 };
+    let request = Request { database: "admin", body: &ping, sequences: &[], flags: Flags::NONE, appended: &[] };
+    channel.begin(&request).unwrap();
+    while !channel.is_sent() {
+        channel.advance().await.unwrap();
+    }
+    let mut request = vec![0; channel.outgoing.len()];
+    server.read_exact(&mut request).await.unwrap();
+    let number = Header::read(&request, 1 << 20).unwrap().unwrap().request_id;
+    server.write_all(&answer(number)).await.unwrap();
+}
+
+/// Reads until there is nothing more to read: the reply is there, or is being decompressed.
+async fn read_all(channel: &mut Channel) {
+    while let Phase::Receiving(_) = channel.phase {
+        let polled = poll_fn(|context| Poll::Ready(channel.poll_finish(context))).await;
+        assert!(!matches!(polled, Poll::Ready(Err(_))), "{polled:?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_large_reply_is_decompressed_elsewhere_and_may_be_left_meanwhile() {
+    let Some(compressor) = compressor() else { return };
+    let runtime = runtime();
+    runtime.block_on(async {
+        let (mut channel, mut server) = pair().await;
+        let body = large();
+        // As long as the one thread has other work, the reply waits for it.
+        let (release, released) = mpsc::channel::<()>();
+        let other_work = tokio::task::spawn_blocking(move || released.recv());
+        exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;
+        read_all(&mut channel).await;
+        assert!(matches!(channel.phase, Phase::Unpacking { .. }), "{:?}", channel.phase);
+        assert_eq!(channel.fit(), Fit::Unfinished);
+        assert!(channel.is_sent());
+
+        // Its reader has gone away. Another brings it to an end, and the connection is as good as before.
+        release.send(()).unwrap();
+        other_work.await.unwrap().unwrap();
+        channel.drain(u64::MAX).await.unwrap();
+        assert_eq!((channel.phase, channel.fit()), (Phase::Idle, Fit::Good));
+        for _ in 0..2 {
+            exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;
+            channel.finish().await.unwrap();
+            assert_eq!(channel.take_body().unwrap().document, &*body);
+        }
+        // One that is small is not sent anywhere.
+        let small = rawdoc! { "ok": 1, "text": "wharf ".repeat(1_000) };
+        exchange(&mut channel, &mut server, |number| packed(number, &small, compressor)).await;
+        read_all(&mut channel).await;
+        assert!(matches!(channel.phase, Phase::Received { .. }) && !channel.is_unpacked);
+        assert_eq!(channel.take_body().unwrap().document, &*small);
+    });
+}
+
+#[test]
+fn what_cannot_be_decompressed_elsewhere_is_refused() {
+    let Some(compressor) = compressor() else { return };
+    runtime().block_on(async {
+        let (mut channel, mut server) = pair().await;
+        let body = large();
+        exchange(&mut channel, &mut server, |number| {
+            let mut bytes = packed(number, &body, compressor);
+            // It announces one byte less than it yields.
+            let size = i32::from_le_bytes(*bytes[header::LENGTH + 4..].first_chunk().unwrap()) - 1;
+            bytes[header::LENGTH + 4..][..4].copy_from_slice(&size.to_le_bytes());
+            bytes
+        })
+        .await;
+        let Err(ExchangeError::Wire(error)) = channel.finish().await else { panic!("{:?}", channel.phase) };
+        assert!(matches!(error, WireError::Compressed { .. }), "{error}");
+        assert_eq!(channel.fit(), Fit::Broken);
+    });
+}
+
+#[test]
+fn outside_of_a_runtime_a_large_reply_is_decompressed_where_it_is_taken() {
+    let Some(compressor) = compressor() else { return };
+    let runtime = runtime();
+    let body = large();
+    let (mut channel, _server) = runtime.block_on(async {
+        let (mut channel, mut server) = pair().await;
+        exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;
+        (channel, server)
+    });
+    // The runtime goes on elsewhere, so that the socket's events are noticed.
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || runtime.block_on(stopped));
+        while channel.poll_finish(&mut Context::from_waker(Waker::noop())).map(Result::unwrap).is_pending() {
+            assert!(channel.unpacking.is_none());
+            thread::yield_now();
+        }
+        assert!(matches!(channel.phase, Phase::Received { .. }) && !channel.is_unpacked);
+        assert_eq!(channel.take_body().unwrap().document, &*body);
+        drop(channel);
+        stop.send(()).unwrap();
+    });
+}
+
+#[test]
+fn a_runtime_that_has_ended_ends_the_exchange() {
+    let Some(compressor) = compressor() else { return };
+    let body = large();
+    let (runtime, other) = (runtime(), Builder::new_current_thread().build().unwrap());
+    let handle = other.handle().clone();
+    drop(other);
+    runtime.block_on(async {
+        let (mut channel, mut server) = pair().await;
+        exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;
+        let outcome = loop {
+            let polled = poll_fn(|context| {
+                let _ended = handle.enter();
+                Poll::Ready(channel.poll_finish(context))
+            })
+            .await;
+            match polled {
+                Poll::Ready(outcome) => break outcome,
+                Poll::Pending => tokio::task::yield_now().await,
+            }
+        };
+        assert!(matches!(outcome, Err(ExchangeError::Network(_))), "{outcome:?}");
+        assert_eq!(channel.fit(), Fit::Broken);
+    });
+}
