@@ -110,7 +110,8 @@ async fn a_uri_that_may_not_be_asked_is_an_error_and_the_nodes_role_is_not_used(
 async fn the_address_that_a_host_resolves_to_must_be_local() {
     let node = Node::start(3600).await;
     let text = node.refusal(&[(FULL_URI, "http://0x0a000001/x"), (AUTHORIZATION, "token-of-a-pod")]).await;
-    assert!(text.contains("its host has the address 10.0.0.1, which is not allowed"), "{text}");
+    let expected = "AWS_CONTAINER_CREDENTIALS_FULL_URI has the address 10.0.0.1, but the variable must be an https URL";
+    assert!(text.contains(expected), "{text}");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use hyper::{Method, StatusCode};
@@ -41,6 +42,10 @@ pub(in crate::endpoint::authentication) enum Unavailable {
     Variable { name: &'static str, value: &'static str, allowed: &'static str },
     #[error("the environment variable {name} is {value:?}, but must be {allowed}")]
     Text { name: &'static str, value: String, allowed: &'static str },
+    #[error(
+        "the host of the environment variable {name} has the address {address}, but the variable must be {allowed}"
+    )]
+    Address { name: &'static str, address: IpAddr, allowed: &'static str },
     #[error("{name}: {source}")]
     File { name: &'static str, source: TokenFileError },
     #[error("{service} gave no {what}: {source}")]

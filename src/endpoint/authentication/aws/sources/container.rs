@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hyper::{Method, Uri};
 use zeroize::Zeroizing;
 
+use super::super::super::http::HttpError;
 use super::{Question, Unavailable, read_token, text};
 use crate::options::{AwsCredentials, CloudEnvironment, Secret};
 
@@ -81,7 +82,13 @@ impl Agent {
         let question = Question { service, what: "credentials", base, peers };
         let mut headers = vec![("accept", "application/json")];
         headers.extend(token.as_ref().map(|token| ("authorization", token.reveal())));
-        let body = question.ask(Method::GET, path, &headers, Zeroizing::default()).await?;
+        let body =
+            question.ask(Method::GET, path, &headers, Zeroizing::default()).await.map_err(|error| match error {
+                Unavailable::Http { source: HttpError::Peer { address }, .. } => {
+                    Unavailable::Address { name: FULL_URI, address, allowed: ALLOWED_URI }
+                }
+                other => other,
+            })?;
         question.read_credentials(&mut question.read_json(&body)?, "Token")
     }
 }
