@@ -2,7 +2,7 @@
 
 use tokio::runtime::Runtime;
 use wharf::endpoint::Expired;
-use wharf::{CheckOutError, Command, CommandFailure, OperationError, PoolOptions, ResolveError};
+use wharf::{CheckOutError, Command, CommandFailure, OperationError, PoolOptions};
 use wharf_testbed::executor::drive;
 
 use super::*;
@@ -96,7 +96,7 @@ fn connecting_and_resolving_outside_of_tokio_is_an_error() {
     #[cfg(feature = "srv")]
     {
         let error = drive(Options::from_uri("mongodb+srv://db.example.com")).unwrap_err();
-        assert!(matches!(error, ResolveError::NoRuntime { .. }), "{error}");
+        assert!(matches!(error, wharf::ResolveError::NoRuntime { .. }), "{error}");
     }
 }
 
