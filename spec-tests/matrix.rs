@@ -69,7 +69,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
-use wharf::endpoint::{AuthenticationFailed, ConnectTimeout, ProxyFailed};
+use wharf::endpoint::{AuthenticationCause, AuthenticationFailed, ConnectTimeout, ProxyFailed};
 use wharf::telemetry::EventCounts;
 use wharf::{
     CheckOutError, CommandFailure, Compressor, ConnectionError, Credential, Endpoint, Labels, Mechanism,
@@ -279,8 +279,27 @@ async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> Conne
     let (error, clears) = refused(options).await;
     assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");
     assert_eq!(clears, !labels.contains(Labels::SYSTEM_OVERLOADED), "{error}");
-    assert_eq!(CheckOutError::from(error.clone()).is_retryable(), labels.contains(Labels::RETRYABLE));
+    let retryable = labels.contains(Labels::RETRYABLE) || is_of_network(&error);
+    assert_eq!(CheckOutError::from(error.clone()).is_retryable(), retryable, "{error}");
     error
+}
+
+/// Whether the network failed at a stage at which overload cannot be the reason. Nothing was sent, so that a retry is
+/// safe, and may find the network better.
+fn is_of_network(error: &ConnectionError) -> bool {
+    match error.stage() {
+        Stage::Resolve => true,
+        // A proxy that refuses the login, or is none, refuses again.
+        Stage::Proxy => {
+            use tokio_socks::Error as Socks;
+            let said = cause::<ProxyFailed>(error).source.downcast_ref();
+            !matches!(said, Some(Socks::PasswordAuthFailure(_) | Socks::InvalidResponseVersion))
+        }
+        Stage::Authenticate => error.cause().downcast_ref().is_some_and(|failed: &AuthenticationFailed| {
+            matches!(failed.cause, AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_))
+        }),
+        _ => false,
+    }
 }
 
 #[track_caller]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::rustls::version::TLS13;
-use wharf::endpoint::{AuthenticationCause, ConnectFailed};
+use wharf::endpoint::ConnectFailed;
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name, reply_length};
 use wharf_testbed::tls_front::TlsFront;
 
