@@ -8,6 +8,8 @@ use std::time::Duration;
 mod bounds;
 #[path = "salvage/recovery.rs"]
 mod recovery;
+#[path = "salvage/starvation.rs"]
+mod starvation;
 #[path = "salvage/storm.rs"]
 mod storm;
 

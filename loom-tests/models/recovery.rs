@@ -50,14 +50,17 @@ fn a_recovery_that_fails_against_a_clear_is_closed_once() {
     });
 }
 
+/// What waits for one that is pending, and so for no place.
 #[test]
 fn a_recovered_connection_goes_to_who_waits() {
-    model("a_recovered_connection_goes_to_who_waits", Some(6), || {
-        let pool = unheard(options(1, 1));
+    model("a_recovered_connection_goes_to_who_waits", Some(5), || {
+        let pool = unheard(options(2, 1));
         let patient = unfinished(&pool);
+        let blocks_opening = pending(&pool);
         let recovers = thread::spawn(move || recover(patient, true));
         check_in(check_out(&pool, connection(acquire(&pool))));
         recovers.join().unwrap();
+        drop(blocks_opening);
         wind_up(pool);
     });
 }
@@ -77,13 +80,15 @@ fn a_recovery_that_fails_gives_its_place_to_who_waits() {
 #[test]
 fn a_clear_against_a_recovery_answers_who_waits_once() {
     model("a_clear_against_a_recovery_answers_who_waits_once", Some(3), || {
-        let pool = recorded(options(1, 1));
+        let pool = recorded(options(2, 1));
         let patient = unfinished(&pool);
+        let blocks_opening = pending(&pool);
         let waiter = queued(&pool);
         let recovers = thread::spawn(move || recover(patient, true));
         pool.clear(Clear::new()).unwrap();
         make_use(&pool, loom::future::block_on(waiter));
         recovers.join().unwrap();
+        drop(blocks_opening);
         pool.run();
         assert_empty(&pool);
         wind_up(pool);

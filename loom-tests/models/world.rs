@@ -101,6 +101,11 @@ impl World {
         self.disposed.load(StatisticOrdering::Relaxed)
     }
 
+    /// The connection that came back unfinished last, if it was not closed at once.
+    pub fn patient(&self) -> Option<Patient> {
+        self.patients.lock().unwrap().pop()
+    }
+
     /// How many runs the calling thread has asked for.
     pub fn runs_asked_for_here(&self) -> usize {
         RUNS.with(Cell::get)
@@ -292,12 +297,15 @@ pub fn check_in(lease: Leased) {
     drop(lease);
 }
 
-/// A connection that was checked in unfinished.
-pub fn unfinished(pool: &Arc<Pool>) -> Patient {
-    let lease = leased(pool);
+pub fn check_in_unfinished(lease: Leased) {
     lease.unfinished.store(true, StatisticOrdering::Relaxed);
     check_in(lease);
-    pool.host().patients.lock().unwrap().pop().expect("it came back unfinished")
+}
+
+/// A connection that was checked in unfinished.
+pub fn unfinished(pool: &Arc<Pool>) -> Patient {
+    check_in_unfinished(leased(pool));
+    pool.host().patient().expect("it came back unfinished")
 }
 
 /// Does what a recovery does, with success or without.

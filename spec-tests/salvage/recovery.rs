@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, Semaphore};
@@ -21,6 +21,8 @@ struct Ward {
     /// What a recovery makes of a connection.
     result: Mutex<Fit>,
     panics: bool,
+    /// Whether connections that are opened from now on never get established.
+    hangs: AtomicBool,
     /// How often a recovery was polled.
     polls: AtomicU32,
 }
@@ -33,7 +35,8 @@ struct Patient {
 impl Patients {
     fn new(result: Fit, panics: bool) -> Self {
         let (gate, begun, result) = (Semaphore::new(0), Notify::new(), Mutex::new(result));
-        Self(Arc::new(Ward { gate, begun, result, panics, polls: AtomicU32::new(0) }))
+        let (hangs, polls) = (AtomicBool::new(false), AtomicU32::new(0));
+        Self(Arc::new(Ward { gate, begun, result, panics, hangs, polls }))
     }
 }
 
@@ -41,6 +44,9 @@ impl Establish for Patients {
     type Connection = Patient;
 
     async fn establish(&self, _: Establishing) -> Result<Patient, EstablishError> {
+        if self.0.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         Ok(Patient { fit: Fit::Good })
     }
 
@@ -92,7 +98,7 @@ fn taken(events: &Events) -> Vec<String> {
 /// Checks the only connection in unfinished, and waits until its recovery has begun.
 async fn give_up(pool: &Pool<Patients>, patients: &Patients, events: &Events) {
     give_up_one(pool, patients, events).await;
-    assert_eq!(taken(events), ["ConnectionCheckedIn"]);
+    assert!(taken(events).is_empty(), "it is not checked in yet");
     let status = pool.status();
     assert_eq!((status.total, status.in_use, status.available), (1, 1, 0), "it counts as in use");
 }
@@ -106,18 +112,49 @@ async fn give_up_one(pool: &Pool<Patients>, patients: &Patients, events: &Events
 }
 
 #[tokio::test]
-async fn a_recovered_connection_goes_to_the_first_who_waits() {
+async fn recovered_connection_goes_to_a_check_out_that_opens_one() {
     let patients = Patients::new(Fit::Good, false);
-    let (pool, events) = pool(&patients);
+    let (pool, events) = pool_with(&patients, PoolOptions::default().max_pool_size(2));
     give_up(&pool, &patients, &events).await;
-    let mut waiting = Box::pin(pool.check_out());
-    assert!(futures_poll(&mut waiting).await.is_none(), "the only connection is in recovery");
+    patients.0.hangs.store(true, Ordering::Relaxed);
+    let mut opening = Box::pin(pool.check_out());
+    while !taken(&events).contains(&"ConnectionCreated".to_owned()) {
+        assert!(futures_poll(&mut opening).await.is_none(), "it opens one that never gets established");
+        tokio::task::yield_now().await;
+    }
     patients.0.gate.add_permits(1);
-    let connection = tokio::time::timeout(AGES, waiting).await.unwrap().unwrap();
+    let connection = tokio::time::timeout(AGES, opening).await.unwrap().unwrap();
     assert_eq!(connection.id(), 1);
     drop(connection);
     assert_eq!(pool.status().available, 1);
-    assert_eq!(taken(&events), ["ConnectionCheckOutStarted", "ConnectionCheckedOut", "ConnectionCheckedIn"]);
+    let expected = ["ConnectionCheckedIn", "ConnectionCheckedOut", "ConnectionCheckedIn"];
+    assert_eq!(taken(&events), expected);
+}
+
+#[tokio::test]
+async fn check_out_that_would_wait_closes_the_connection_and_takes_its_place() {
+    let patients = Patients::new(Fit::Good, false);
+    let (pool, events) = pool(&patients);
+    give_up(&pool, &patients, &events).await;
+    // Whatever the task does that drains, the place is there at the first poll.
+    let mut waiting = Box::pin(pool.check_out());
+    assert!(futures_poll(&mut waiting).await.is_none(), "it opens one");
+    assert_eq!(taken(&events), ["ConnectionCheckOutStarted", "ConnectionCheckedIn", "ConnectionClosed error"]);
+    let status = pool.status();
+    assert_eq!((status.total, status.pending, status.waiting), (1, 1, 0));
+    let connection = tokio::time::timeout(AGES, waiting).await.unwrap().unwrap();
+    assert_eq!(connection.id(), 2);
+    drop(connection);
+    // The recovery has been told, and is over, without a second end of the connection.
+    let freed = async {
+        while Arc::strong_count(&patients.0) > 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(AGES, freed).await.unwrap();
+    let events = taken(&events);
+    assert_eq!(events.iter().filter(|event| event.starts_with("ConnectionClosed")).count(), 0, "{events:?}");
+    assert_eq!(pool.status().available, 1);
 }
 
 /// Polls once.
@@ -136,10 +173,8 @@ async fn a_connection_that_does_not_recover_is_closed() {
         let (pool, events) = pool(&patients);
         give_up(&pool, &patients, &events).await;
         patients.0.gate.add_permits(1);
-        // A new one can be opened only when the old one is gone.
-        let connection = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap();
-        assert_eq!(connection.id(), 2, "{result:?}");
-        assert!(taken(&events).contains(&"ConnectionClosed error".to_owned()));
+        until(&pool, 0).await;
+        assert_eq!(taken(&events), ["ConnectionCheckedIn", "ConnectionClosed error"], "{result:?}");
     }
 }
 
@@ -171,8 +206,7 @@ async fn a_recovery_that_panics_when_it_is_called_closes_the_connection_however_
     let mut connection = pool.check_out().await.unwrap();
     *connection = Fit::Unfinished;
     drop(connection);
-    let connection = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap();
-    assert_eq!(connection.id(), 2);
+    until(&pool, 0).await;
 }
 
 #[tokio::test]
@@ -200,7 +234,7 @@ async fn a_clear_ends_the_recovery_and_the_connection() {
         give_up(&pool, &patients, &events).await;
         pool.clear(Clear::new().interrupt_in_use_connections(interrupt)).unwrap();
         until(&pool, 0).await;
-        assert_eq!(taken(&events), ["PoolCleared", "ConnectionClosed stale"]);
+        assert_eq!(taken(&events), ["PoolCleared", "ConnectionCheckedIn", "ConnectionClosed stale"]);
     }
 }
 
@@ -228,7 +262,7 @@ async fn a_connection_that_is_stale_already_is_closed_at_once() {
 }
 
 #[test]
-fn without_a_runtime_the_connection_is_closed() {
+fn connection_that_outlives_its_runtime_is_closed_as_stale() {
     let patients = Patients::new(Fit::Good, false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (pool, events, connection) = runtime.block_on(async {
@@ -254,7 +288,7 @@ fn a_runtime_that_ends_during_the_recovery_closes_the_connection() {
         (pool, events)
     });
     drop(runtime);
-    assert_eq!(taken(&events), ["ConnectionClosed error"]);
+    assert_eq!(taken(&events), ["ConnectionCheckedIn", "ConnectionClosed error"]);
     assert_eq!(pool.status().total, 0);
 }
 

@@ -160,9 +160,9 @@ impl Connection<Endpoint> {
     /// Dropping the future after its first poll leaves the connection in the middle of the command. At check-in it is
     /// not closed: the pool brings the command to its end in the background, within
     /// [`Options::drain_timeout`](crate::Options::drain_timeout) and
-    /// [`Options::drain_limit`](crate::Options::drain_limit), and the connection counts as in use for so long. Whether
-    /// the server executes the command is unknown. The same holds when the time of the command is up. A connection that
-    /// was interrupted is closed.
+    /// [`Options::drain_limit`](crate::Options::drain_limit), and the connection counts as in use for so long. It is
+    /// closed as soon as a check-out would have to wait for its place. Whether the server executes the command is
+    /// unknown. The same holds when the time of the command is up. A connection that was interrupted is closed.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.options());
         let completed = self.complete_unless_interrupted(&command, limit).await?;

@@ -3,7 +3,8 @@
 //! A command that was cancelled, or whose time was up, has left a request half written, or a reply unread. To close the
 //! connection would be simple, and is what the CSOT specification asks for after a timeout. But whoever cancels does so
 //! when the server is slow, and to open one connection for each command that is given up then makes it slower still. So
-//! the rest is written, and the reply read and thrown away, within bounds.
+//! the rest is written, and the reply read and thrown away, within bounds, and only as long as no check-out waits for the
+//! connection's place.
 
 use std::task::{Context, Poll, ready};
 

@@ -91,8 +91,9 @@ pub struct Options {
     /// [`Command::timeout`](crate::Command::timeout) is the same for one command.
     pub timeout: Option<Duration>,
     /// How long a connection whose command was cancelled or timed out may take to end it in the background, before it
-    /// is closed instead. It counts as in use meanwhile. Default 3 seconds; zero means that such a connection is closed
-    /// at once. Not part of connection strings.
+    /// is closed instead. It counts as in use meanwhile, but keeps no check-out waiting: one that would need its place
+    /// closes it at once. Default 3 seconds; zero means that such a connection is closed at once. Not part of connection
+    /// strings.
     pub drain_timeout: Duration,
     /// How many bytes a reply may have that is read in the background because its command was cancelled or timed out,
     /// and how many may be left of a request that is written then. Connections with more are closed instead. Default 4

@@ -59,6 +59,8 @@ pub enum Refusal {
 /// What came of the attempt to queue up.
 enum Queued<C: Send + 'static, H: Host<C>> {
     Waits,
+    /// For the place of a connection that is drained.
+    WaitsForDrain,
     Granted(Grant<C, H>),
     NotReady,
     /// Something changed meanwhile: search again.
@@ -196,7 +198,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
             // What this notes where something is stale, `settle` takes back.
-            let admitted = found.is_none() && self.capacity.admit_or_wait(self.limits);
+            let refused = found.is_none().then(|| self.capacity.admit_or_wait(self.limits).err()).flatten();
+            let admitted = found.is_none() && refused.is_none();
             if found.is_some() || stale || admitted {
                 self.settle(&queue);
                 drop(queue);
@@ -213,7 +216,11 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
                 self.close_stale(Self::CLOSED_ON_THE_WAY);
                 return queued;
             }
+            queue.enqueue(Lane::Others, node, waker);
+            let wanted = refused.is_some_and(|counts| counts.wants_a_drain_closed(self.limits));
+            return if wanted && !mutant("waiters_ignore_drains") { Queued::WaitsForDrain } else { Queued::Waits };
         }
+        // Drains do not keep the first in the queue waiting any more, and so not this one.
         queue.enqueue(Lane::Others, node, waker);
         Queued::Waits
     }
@@ -321,6 +328,11 @@ impl<C: Send + 'static, H: Host<C>> Future for Acquire<'_, C, H> {
             let node = unsafe { Pin::new_unchecked(&this.node) };
             match this.core.queue_up(node, context.waker().clone()) {
                 Queued::Waits => return Poll::Pending,
+                Queued::WaitsForDrain => {
+                    this.core.serve_places();
+                    // Mostly it is this check-out that was served.
+                    return this.core.waiters.poll(&this.node, context);
+                }
                 Queued::Granted(grant) => return Poll::Ready(grant),
                 Queued::NotReady => return Poll::Ready(Grant::Refused(Box::new(this.core.refusal()))),
                 Queued::Again => {}

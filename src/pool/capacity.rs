@@ -18,7 +18,9 @@ pub(super) struct Counts {
     /// Somebody waits who has no connection on the way, so that a place that comes free belongs to the first of them.
     /// Changes only under the wait list's lock.
     pub(super) waiting: bool,
-    /// Counts the changes, modulo 2^23.
+    /// Some of the connections are drained, and can be closed for their places. Changes only under the ledger's lock.
+    pub(super) draining: bool,
+    /// Counts the changes, modulo 2^22.
     version: u32,
 }
 
@@ -33,13 +35,15 @@ impl Counts {
     const COUNT_BITS: u32 = 20;
     const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
     const WAITING_SHIFT: u32 = 2 * Self::COUNT_BITS;
-    const VERSION_SHIFT: u32 = Self::WAITING_SHIFT + 1;
+    const DRAINING_SHIFT: u32 = Self::WAITING_SHIFT + 1;
+    const VERSION_SHIFT: u32 = Self::DRAINING_SHIFT + 1;
     const VERSION_MASK: u32 = (1 << (u64::BITS - Self::VERSION_SHIFT)) - 1;
 
     fn pack(self) -> u64 {
         u64::from(self.total)
             | u64::from(self.pending) << Self::COUNT_BITS
             | u64::from(self.waiting) << Self::WAITING_SHIFT
+            | u64::from(self.draining) << Self::DRAINING_SHIFT
             | u64::from(self.version) << Self::VERSION_SHIFT
     }
 
@@ -48,12 +52,18 @@ impl Counts {
             total: (word & Self::COUNT_MASK) as u32,
             pending: (word >> Self::COUNT_BITS & Self::COUNT_MASK) as u32,
             waiting: word >> Self::WAITING_SHIFT & 1 == 1,
+            draining: word >> Self::DRAINING_SHIFT & 1 == 1,
             version: (word >> Self::VERSION_SHIFT) as u32,
         }
     }
 
     pub(super) fn admits(self, limits: Limits) -> bool {
         self.total < limits.total && self.pending < limits.pending
+    }
+
+    /// Whether a check-out waits for nothing but a place, and a drain that ends would give it one.
+    pub(super) fn wants_a_drain_closed(self, limits: Limits) -> bool {
+        self.waiting && self.draining && self.total >= limits.total && self.pending < limits.pending
     }
 
     fn next(self) -> Self {
@@ -82,7 +92,7 @@ impl Capacity {
     /// Counts one more pending connection, if nothing has changed since `seen` was read.
     pub(super) fn try_admit(&self, seen: Counts) -> Result<(), ()> {
         if mutant("admission_without_comparing") {
-            return self.update(|counts| Some(counts.with_one_more())).map(|_| ()).ok_or(());
+            return self.update(|counts| Some(counts.with_one_more())).map(drop).map_err(drop);
         }
         let one_more = seen.with_one_more();
         self.0
@@ -94,31 +104,51 @@ impl Capacity {
             .map_err(|_| ())
     }
 
-    /// Counts one more pending connection within the limits, also where somebody waits.
+    /// Counts one more pending connection within the limits, also where somebody waits. Else returns what admits none.
     ///
     /// The caller holds the wait list's lock, and acts for the first in the queue.
-    pub(super) fn admit_first(&self, limits: Limits) -> bool {
-        self.update(|counts| counts.admits(limits).then(|| counts.with_one_more())).is_some()
+    pub(super) fn admit_first(&self, limits: Limits) -> Result<(), Counts> {
+        self.update(|counts| counts.admits(limits).then(|| counts.with_one_more())).map(drop)
     }
 
-    /// Counts one more pending connection within the limits; or else notes, in the same step, that somebody waits.
+    /// Counts one more pending connection within the limits; or else notes, in the same step, that somebody waits, and
+    /// returns what it has made of the word.
     ///
     /// The caller holds the wait list's lock, and nobody waits but openers.
-    pub(super) fn admit_or_wait(&self, limits: Limits) -> bool {
+    pub(super) fn admit_or_wait(&self, limits: Limits) -> Result<(), Counts> {
+        let waits = |counts: Counts| Counts { waiting: true, ..counts.next() };
         if mutant("admit_then_wait") {
             let admitted = self.admit_first(limits);
-            self.update(|counts| (!admitted).then(|| Counts { waiting: true, ..counts.next() }));
-            return admitted;
+            let changed = self.update(|counts| admitted.is_err().then(|| waits(counts)));
+            return admitted.map_err(|counts| changed.map_or(counts, waits));
         }
-        let before = self.update(|counts| {
-            Some(if counts.admits(limits) { counts.with_one_more() } else { Counts { waiting: true, ..counts.next() } })
-        });
-        before.is_some_and(|counts| counts.admits(limits))
+        let before = self
+            .update(|counts| Some(if counts.admits(limits) { counts.with_one_more() } else { waits(counts) }))
+            .unwrap_or_else(|refused| refused);
+        if before.admits(limits) { Ok(()) } else { Err(waits(before)) }
+    }
+
+    /// Notes whether connections are drained. Returns whether a check-out waits that one of them keeps waiting from now
+    /// on. The caller holds the ledger's lock.
+    ///
+    /// "Somebody waits" and "some are drained" are bits of one word, so of a check-out that queues up and a drain that
+    /// begins, the second finds the first, and closes the drain:
+    ///
+    /// | a check-out queues up | a drain begins |
+    /// | --- | --- |
+    /// | 1. `admit_or_wait` sets `waiting`, finds `draining` | a. enters the ledger |
+    /// | 2. closes the oldest drain of the ledger | b. sets `draining`, finds `waiting` |
+    /// | | c. closes the oldest drain of the ledger |
+    #[must_use]
+    pub(super) fn set_draining(&self, draining: bool, limits: Limits) -> bool {
+        let after = |counts: Counts| Counts { draining, ..counts.next() };
+        self.update(|counts| Some(after(counts))).is_ok_and(|before| after(before).wants_a_drain_closed(limits))
     }
 
     /// Nobody waits any more, or openers only. The caller holds the wait list's lock.
     pub(super) fn nobody_waits(&self) {
-        self.update(|counts| counts.waiting.then(|| Counts { waiting: false, ..counts.next() }));
+        // Where nobody waits already, there is nothing to change.
+        let _ = self.update(|counts| counts.waiting.then(|| Counts { waiting: false, ..counts.next() }));
     }
 
     /// Gives back a place under one limit or both. Returns whether somebody waits for it.
@@ -131,7 +161,7 @@ impl Capacity {
             );
             Some(Counts { total: counts.total - total, pending: counts.pending - pending, ..counts.next() })
         });
-        before.is_some_and(|counts| counts.waiting)
+        before.is_ok_and(|counts| counts.waiting)
     }
 
     /// Writes the word without changing what it counts, for [`Core::close`](super::Core::close).
@@ -151,17 +181,17 @@ impl Capacity {
         self.0.fetch_add(0, Ordering::AcqRel);
     }
 
-    /// Applies `change` until it sticks or declines. Returns the counts that were changed.
-    fn update(&self, change: impl Fn(Counts) -> Option<Counts>) -> Option<Counts> {
+    /// Applies `change` until it sticks or declines. Returns the counts that were changed, or those that were left.
+    fn update(&self, change: impl Fn(Counts) -> Option<Counts>) -> Result<Counts, Counts> {
         // ORD: AcqRel on the change; the Release pairs with the Acquire in `load` and publishes what the caller has
         // pushed, the Acquire is for `order_releases`. Relaxed where `change` declines: it decides by the word alone, and
-        // then there is nothing to be done.
+        // what is done about it then is done under a lock.
         self.0
             .fetch_update(unless_mutant("capacity_publishes_nothing", Ordering::AcqRel), Ordering::Relaxed, |word| {
                 change(Counts::unpack(word)).map(Counts::pack)
             })
-            .ok()
             .map(Counts::unpack)
+            .map_err(Counts::unpack)
     }
 }
 
@@ -176,15 +206,16 @@ mod tests {
             total in 0..1_u32 << 20,
             pending in 0..1_u32 << 20,
             waiting: bool,
-            version in 0..1_u32 << 23,
+            draining: bool,
+            version in 0..1_u32 << 22,
         ) {
-            let counts = Counts { total, pending, waiting, version };
+            let counts = Counts { total, pending, waiting, draining, version };
             prop_assert_eq!(Counts::unpack(counts.pack()), counts);
         }
 
         #[test]
-        fn the_version_wraps_without_touching_its_neighbours(total in 0..1_u32 << 20, waiting: bool) {
-            let last = Counts { total, pending: 0, waiting, version: Counts::VERSION_MASK };
+        fn the_version_wraps_without_touching_its_neighbours(total in 0..1_u32 << 20, waiting: bool, draining: bool) {
+            let last = Counts { total, pending: 0, waiting, draining, version: Counts::VERSION_MASK };
             prop_assert_eq!(Counts::unpack(last.next().pack()), Counts { version: 0, ..last });
         }
     }
@@ -194,22 +225,22 @@ mod tests {
     #[test]
     fn both_limits_hold() {
         let capacity = Capacity::new();
-        assert!(capacity.admit_first(LIMITS));
-        assert!(capacity.admit_first(LIMITS));
-        assert!(!capacity.admit_first(LIMITS), "two are pending");
+        assert!(capacity.admit_first(LIMITS).is_ok());
+        assert!(capacity.admit_first(LIMITS).is_ok());
+        assert!(capacity.admit_first(LIMITS).is_err(), "two are pending");
         assert!(!capacity.release(0, 1));
-        assert!(capacity.admit_first(LIMITS));
+        assert!(capacity.admit_first(LIMITS).is_ok());
         assert!(!capacity.release(0, 1));
-        assert!(!capacity.admit_first(LIMITS), "three exist");
+        assert!(capacity.admit_first(LIMITS).is_err(), "three exist");
         assert!(!capacity.release(1, 0));
-        assert!(capacity.admit_first(LIMITS));
+        assert!(capacity.admit_first(LIMITS).is_ok());
     }
 
     #[test]
     fn an_admission_fails_when_anything_happened_since_the_reading() {
         let capacity = Capacity::new();
         let seen = capacity.load();
-        assert!(capacity.admit_first(LIMITS));
+        assert!(capacity.admit_first(LIMITS).is_ok());
         assert!(!capacity.release(1, 1));
         assert_eq!((capacity.load().total, capacity.load().pending), (seen.total, seen.pending));
         assert_eq!(capacity.try_admit(seen), Err(()), "the same counts, but not the same instant");
@@ -219,12 +250,30 @@ mod tests {
     #[test]
     fn a_release_tells_whether_somebody_waits() {
         let capacity = Capacity::new();
-        assert!(capacity.admit_or_wait(LIMITS));
-        assert!(capacity.admit_or_wait(LIMITS));
-        assert!(!capacity.admit_or_wait(LIMITS));
+        assert!(capacity.admit_or_wait(LIMITS).is_ok());
+        assert!(capacity.admit_or_wait(LIMITS).is_ok());
+        assert!(capacity.admit_or_wait(LIMITS).is_err());
         assert!(capacity.release(0, 1));
         capacity.nobody_waits();
         assert!(!capacity.release(0, 1));
+    }
+
+    #[test]
+    fn drain_is_to_be_closed_only_where_its_place_would_be_used() {
+        let limits = Limits { total: 2, pending: 1 };
+        let capacity = Capacity::new();
+        assert!(capacity.admit_first(limits).is_ok());
+        assert!(!capacity.release(0, 1));
+        assert!(capacity.admit_first(limits).is_ok());
+        assert!(!capacity.set_draining(true, limits), "nobody waits");
+        let full = capacity.admit_or_wait(limits).unwrap_err();
+        assert!(!full.wants_a_drain_closed(limits), "one is pending, so no other may be opened");
+        assert!(capacity.release(0, 1));
+        assert!(capacity.load().wants_a_drain_closed(limits));
+        assert!(!capacity.set_draining(false, limits));
+        assert!(capacity.set_draining(true, limits), "now somebody waits");
+        assert!(capacity.release(1, 0));
+        assert!(!capacity.load().wants_a_drain_closed(limits), "there is a place");
     }
 
     #[test]

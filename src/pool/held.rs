@@ -184,6 +184,16 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     /// connection. `pending`: it still counts as pending.
     #[inline(never)]
     pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
+        self.retire_then(reason, pending, |core| core.serve_places());
+    }
+
+    /// As [`Held::retire`], but where a check-out waits for the place, `serve` sees to it.
+    pub(super) fn retire_then(
+        self,
+        reason: ConnectionClosedReason,
+        pending: bool,
+        serve: impl FnOnce(&Arc<Core<C, H>>),
+    ) {
         let core = self.shared_core();
         let connection_id = self.id();
         // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
@@ -206,7 +216,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         core.host.deliver();
         // Freed before the place is given back, so that there are never more slots than places.
         if core.capacity.release(1, u32::from(pending)) {
-            core.serve_places();
+            serve(&core);
         }
         if let Some(connection) = connection {
             core.host.dispose(connection);

@@ -10,7 +10,7 @@ use crate::event::PoolEvent;
 pub enum Fit {
     /// For the next who wants one.
     Good,
-    /// For nobody yet: its last user left in the middle of something, which can be brought to an end.
+    /// For no use yet: its last user left in the middle of something, which can be brought to an end.
     Unfinished,
     /// For nobody any more: it is to be closed.
     Broken,
@@ -50,8 +50,8 @@ pub trait Host<C>: Send + Sync + 'static {
         Fit::Good
     }
 
-    /// Takes care of a connection that came back [`Fit::Unfinished`]. Called outside of all locks; by default it is
-    /// closed.
+    /// Takes care of a connection that came back [`Fit::Unfinished`]. Called outside of all locks, and only while no
+    /// check-out waits for its place. By default the connection is closed.
     fn recover(&self, unfinished: Unfinished<C, Self>)
     where
         C: Send + 'static,
@@ -66,7 +66,7 @@ pub trait Host<C>: Send + Sync + 'static {
     }
 
     /// The pool, or a service of it, was cleared, or the pool was closed: connections that were good have become stale.
-    /// Called outside of all locks, for those who have an [`Unfinished`].
+    /// Called outside of all locks, for those that have an [`Unfinished`].
     fn connections_went_stale(&self) {}
 
     /// There is something to do for [`Core::run`](super::Core::run) or [`Core::populate`](super::Core::populate).

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bson::oid::ObjectId;
 
+use super::drains::Drains;
 use super::slab::Slab;
 use crate::error::Cause;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +27,8 @@ pub(super) struct Ledger {
     pub(super) interrupt: Option<u64>,
     /// Connections of these services up to these generations are still to be interrupted.
     pub(super) interrupt_services: Vec<(ObjectId, u64)>,
+    /// The connections that are drained.
+    pub(super) drains: Drains,
     services: HashMap<ObjectId, Service>,
     /// Where the generation of a service's next entry begins: beyond those of all entries that are gone, so that an
     /// error of one of them cannot be taken for one of the present.
@@ -40,6 +43,7 @@ struct Service {
 }
 
 /// That a connection belongs to a service.
+#[derive(Clone)]
 pub(super) struct Membership {
     pub(super) service_id: ObjectId,
     /// The service's generation when the connection was identified.

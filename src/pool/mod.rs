@@ -2,8 +2,8 @@
 //!
 //! [`Core`] is generic over its connections and over the world around it ([`Host`]). What has to happen outside, such
 //! as opening a connection, comes back as a token: a [`Place`] is the right to open one, a [`Pending`] one that is
-//! being opened, an [`Idle`] one that nobody uses, a [`Lease`] one that somebody uses, an [`Unfinished`] one that somebody
-//! has used and left in the middle of something. [`Pool`](crate::Pool) is a core
+//! being opened, an [`Idle`] one that nobody uses, a [`Lease`] one that somebody uses, an [`Unfinished`] one that its user
+//! has left in the middle of something. [`Pool`](crate::Pool) is a core
 //! on tokio.
 //!
 //! # The words
@@ -11,10 +11,10 @@
 //! | word | holds | written by |
 //! | --- | --- | --- |
 //! | pool word (`state.rs`) | phase, generation | ready, clear, renew and close, under the ledger's lock |
-//! | capacity word (`capacity.rs`) | total, pending, "somebody waits", version | creating, establishing and closing a connection; the first and the last who wait |
+//! | capacity word (`capacity.rs`) | total, pending, "somebody waits", "some are drained", version | creating, establishing and closing a connection; the first and the last who wait; the first and the last drain |
 //! | a shard's head (`shard.rs`), one per core | top of the stack, "somebody waits", tag | check-out and check-in; the first and the last who wait |
 //! | wait list (`waitlist/`) | who waits, in order | who waits, and who serves them |
-//! | ledger (`ledger.rs`) | ids, free slots, stale stacks, services | all that is rare |
+//! | ledger (`ledger.rs`) | ids, free slots, stale stacks, services, drains | all that is rare |
 //!
 //! A check-out that finds a connection on top of its thread's shard swaps that head, and its check-in swaps it back.
 //! Neither writes anything else that is shared, and neither takes a lock. The only other shared line that a check-in
@@ -56,6 +56,20 @@
 //! the pool from opening more than it needs. And who was granted a place after waiting is no opener before its task has
 //! come to look; until then, what comes back is for those who wait, or for all.
 //!
+//! # Drains
+//!
+//! A connection that comes back unfinished is drained: the host brings it to the end of what its user has left undone. A
+//! drain costs nothing. Where a check-out would have to wait for nothing but a place under `maxPoolSize`, the oldest drain
+//! is closed, which is the most hopeless one, and the first in the queue gets its place (`Core::serve_places`). So a pool
+//! is never worse off than if it had closed the connection at once. The connection has left its slot for the
+//! [`Unfinished`], so the place is free without the task that drains (`drains.rs`). While places are free, drains count
+//! for nothing.
+//!
+//! INV-7 (drains keep no check-out waiting): if a check-out waits and some connections are drained, then either a place
+//! is free, or `maxConnecting` admits none, or a thread is about to close a drain. Each change that could break this is a
+//! change of the capacity word, and the thread that makes it looks at the word: a check-out that queues up, a drain that
+//! begins, and a connection that is no longer pending.
+//!
 //! # The orderings
 //!
 //! 1. `PoolReady` is emitted before anybody can open a connection: `Core::ready` emits, then changes the word; and a
@@ -74,6 +88,7 @@
 //!    without an event: the connections became useless by no fault of the server, and the pool serves on.
 //! 9. Whoever closes the pool sees that nothing is left, or whoever gives back the last place sees that the pool is
 //!    closed and says so: `Capacity::order_releases`.
+//! 10. Of a drain that begins and a check-out that queues up, the second notices the first: `Capacity::set_draining`.
 //!
 //! `loom-tests/` has a model of each, and for each model mutants of this code that it must catch.
 //!
@@ -90,6 +105,7 @@
 mod acquire;
 mod capacity;
 mod core;
+mod drains;
 mod held;
 mod host;
 mod ledger;
@@ -111,4 +127,4 @@ pub use slab::Purpose;
 pub use state::{Phase, PoolState};
 pub use status::PoolStatus;
 pub use tokens::{Established, Idle, Interrupted, Interruption, Lease, Opening, Pending, Place, Started};
-pub use unfinished::{Staleness, Unfinished};
+pub use unfinished::{Revocation, Unfinished};

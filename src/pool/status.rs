@@ -30,7 +30,8 @@ pub struct PoolStatus {
     pub pending: u32,
     /// Connections that can be checked out (availableConnectionCount).
     pub available: u32,
-    /// Connections that are checked out, or on the way from one place to another.
+    /// Connections that are checked out, that are drained after a check-out, or that are on the way from one place to
+    /// another.
     pub in_use: u32,
     /// Connections that a clear has made stale while they were available, and that are still to be closed.
     pub stale: u32,

@@ -357,10 +357,7 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
 
     /// Says what the connection is held for: counted in the time-out errors of load-balanced mode.
     pub fn pin_to(&mut self, purpose: Purpose) {
-        let core = self.0.core();
-        let before = self.0.record_mut(|record| std::mem::replace(&mut record.purpose, purpose));
-        core.count_pinned(purpose, 1);
-        core.count_pinned(before, -1);
+        self.0.pin_to(purpose);
     }
 
     /// Takes the connection out of the pool for good, without closing it: for a forked child, where nothing of the
@@ -401,14 +398,14 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
         let core = held.core();
         // Where nobody listens and nothing is noted down, there is nothing to be done but to push.
         let plain = !core.vetting && !core.host.listens();
-        if !plain {
-            self.prepare_check_in();
-        }
         let closed_on_panic = ClosedOnPanic(held);
         let fit = core.host.fit(self);
         std::mem::forget(closed_on_panic);
         if fit != Fit::Good {
             return held.not_good(fit);
+        }
+        if !plain {
+            held.prepare_check_in();
         }
         let stamp = held.slot().stamp();
         if stamp.interrupted {
@@ -426,18 +423,27 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
+impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     /// Tells that the connection is checked in, and forgets what it was held for.
     #[cold]
-    fn prepare_check_in(&mut self) {
-        let (held, core) = (self.0, self.0.core());
-        core.emit(|| {
-            held.slot().set_known_as(held.id(), false);
-            PoolEvent::ConnectionCheckedIn { address: core.address.clone(), connection_id: held.id() }
-        });
-        if core.options.load_balanced {
+    fn prepare_check_in(self) {
+        self.core().emit(|| self.checked_in());
+        self.unpin();
+    }
+
+    /// Forgets what the connection was held for.
+    pub(super) fn unpin(self) {
+        if self.core().options.load_balanced {
             self.pin_to(Purpose::Operation);
         }
+    }
+
+    /// Notes what the connection is held for.
+    fn pin_to(self, purpose: Purpose) {
+        let core = self.core();
+        let before = self.record_mut(|record| std::mem::replace(&mut record.purpose, purpose));
+        core.count_pinned(purpose, 1);
+        core.count_pinned(before, -1);
     }
 }
 
@@ -480,7 +486,8 @@ impl<C> fmt::Debug for Interruption<'_, C> {
 }
 
 impl<C: Send + 'static, H: Host<C>> Core<C, H> {
-    /// Hands free places to those who wait, in their order.
+    /// Hands free places to those who wait, in their order, and closes drains for them where it is only their places that
+    /// are missing.
     pub(super) fn serve_places(self: &Arc<Self>) {
         if mutant("places_are_not_served") {
             return;
@@ -488,7 +495,15 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         loop {
             let claimed = {
                 let mut queue = self.waiters.lock();
-                if queue.len(Lane::Others) == 0 || !self.capacity.admit_first(self.limits) {
+                if queue.len(Lane::Others) == 0 {
+                    return;
+                }
+                if let Err(counts) = self.capacity.admit_first(self.limits) {
+                    drop(queue);
+                    let is_wanted = counts.wants_a_drain_closed(self.limits) && !mutant("drains_are_not_closed");
+                    if is_wanted && self.close_oldest_drain() {
+                        continue;
+                    }
                     return;
                 }
                 let claimed = queue.claim_first(Lane::Others).expect("BUG: a lane with a length and without a first");

@@ -1,13 +1,14 @@
 //! What becomes of a connection that is checked in and not good for the next.
 
 use std::fmt;
-use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use super::core::Core;
+use super::drains::Ticket;
 use super::held::Held;
 use super::host::{Fit, Host};
+use super::ledger::Membership;
 use crate::event::ConnectionClosedReason;
 use crate::sync::mutant;
 
@@ -15,17 +16,44 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     /// Disposes of a connection that cannot be used by the next as it is.
     #[cold]
     pub(super) fn not_good(self, fit: Fit) {
+        self.unpin();
         match fit {
+            Fit::Unfinished if !self.is_stale() => self.drain(),
             // Nobody could use it anyway.
-            Fit::Unfinished if self.is_stale() => self.retire(self.stale_reason(), false),
-            Fit::Unfinished => {
-                if mutant("unfinished_is_available_too") {
-                    self.make_available();
-                }
-                self.core().host.recover(Unfinished(self));
-            }
-            Fit::Good | Fit::Broken => self.retire(ConnectionClosedReason::Error, false),
+            Fit::Unfinished => self.close_after_use(self.stale_reason()),
+            Fit::Good | Fit::Broken => self.close_after_use(ConnectionClosedReason::Error),
         }
+    }
+
+    /// Has the host bring the connection to the end of what its user has left undone; or closes it, if a check-out waits
+    /// for its place.
+    #[allow(unsafe_code)]
+    fn drain(self) {
+        let core = Arc::clone(&self.shared_core());
+        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
+        let connection = unsafe { self.slot().replace(None) };
+        let (id, generation) = (self.id(), self.generation());
+        let membership = self.record(|record| record.membership.clone());
+        // The slot is the ledger's after this.
+        let (ticket, is_wanted) = core.enter_drain(self);
+        let is_wanted = is_wanted && !mutant("drain_ignores_waiters");
+        if is_wanted {
+            core.serve_places();
+        }
+        let unfinished = Unfinished { ticket, connection, id, generation, membership, core: Arc::clone(&core) };
+        if mutant("unfinished_is_available_too") {
+            self.make_available();
+        }
+        // It need not be this one that was closed.
+        if !(is_wanted && unfinished.is_over()) {
+            core.host.recover(unfinished);
+        }
+    }
+
+    /// Checks the connection in and closes it.
+    fn close_after_use(self, reason: ConnectionClosedReason) {
+        self.end_use();
+        self.retire(reason, false);
     }
 
     /// Whether the pool has been cleared or closed since the connection was created.
@@ -35,80 +63,123 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     }
 }
 
-/// A connection that was checked in in the middle of something, and counts as in use until that has been brought to an
-/// end. Dropping it judges it once more: it becomes available if it is good by now, and else is closed.
+/// A connection that came back in the middle of something, and is checked in only when that has been brought to an end.
+///
+/// Dropping it judges it once more: it becomes available if it is good by now, and else is closed. It counts as in use
+/// until then. A check-out that waits for its place closes it before; then dropping it only disposes of the connection.
 #[must_use = "dropping it closes the connection, unless it has recovered"]
-pub struct Unfinished<C: Send + 'static, H: Host<C>>(Held<C, H>);
+pub struct Unfinished<C: Send + 'static, H: Host<C>> {
+    /// Whose slot it is, as long as the ledger has it.
+    ticket: Ticket,
+    /// Taken by `drop`, `close` and `leak` only.
+    connection: Option<C>,
+    id: u64,
+    /// The pool's generation when the connection was created.
+    generation: u64,
+    /// The service that it belongs to, in load-balanced mode.
+    membership: Option<Membership>,
+    core: Arc<Core<C, H>>,
+}
 
 impl<C: Send + 'static, H: Host<C>> Unfinished<C, H> {
     /// The connection's number.
     pub fn id(&self) -> u64 {
-        self.0.id()
+        self.id
     }
 
     /// The world around the pool that the connection belongs to.
     pub fn host(&self) -> &H {
-        &self.0.core().host
+        &self.core.host
     }
 
-    /// The pool's core, for whoever must outlive the connection.
+    /// The pool's core, for a task that outlives the connection.
     pub(crate) fn core(&self) -> Arc<Core<C, H>> {
-        Arc::clone(&self.0.shared_core())
+        Arc::clone(&self.core)
     }
 
-    /// The connection, and what tells meanwhile whether it has become stale.
-    #[allow(unsafe_code)]
-    pub fn recoverable(&mut self) -> (&mut C, Staleness<'_, C, H>) {
-        // SAFETY: INV-1: we own the slot; the borrow is the token's, and exclusive. A `Staleness` does not lead to the
-        // connection.
-        let connection = unsafe { self.0.slot().value_mut() }.expect("BUG: an unfinished connection is not there");
-        (connection, Staleness { held: self.0, token: PhantomData })
+    /// The connection, and what tells meanwhile that there is no use in recovering it any more.
+    pub fn recoverable(&mut self) -> (&mut C, Revocation<'_, C, H>) {
+        let Self { ticket, connection, generation, membership, core, .. } = self;
+        let connection = connection.as_mut().expect("BUG: an unfinished connection is not there");
+        (connection, Revocation { ticket: *ticket, generation: *generation, membership, core })
     }
 
     /// Closes the connection with the reason "error", however good it looks.
-    pub fn close(self) {
-        ManuallyDrop::new(self).0.retire(ConnectionClosedReason::Error, false);
+    pub fn close(mut self) {
+        if let Some(held) = self.claim() {
+            held.close_after_use(ConnectionClosedReason::Error);
+        }
     }
 
     /// Takes the connection out of the pool for good, as [`Lease::leak`](super::Lease::leak) does.
-    #[allow(unsafe_code)]
     pub(crate) fn leak(self) -> Option<C> {
-        let held = ManuallyDrop::new(self).0;
-        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
-        unsafe { held.slot().replace(None) }
+        // What else there is stays where it is: a forked child touches nothing of the pool.
+        std::mem::ManuallyDrop::new(self).connection.take()
     }
-}
 
-/// Tells whether an unfinished connection has become stale.
-pub struct Staleness<'u, C: Send + 'static, H: Host<C>> {
-    held: Held<C, H>,
-    token: PhantomData<&'u ()>,
-}
+    /// Whether the connection was closed for its place.
+    fn is_over(&self) -> bool {
+        self.core.is_drain_closed(self.ticket)
+    }
 
-impl<C: Send + 'static, H: Host<C>> Staleness<'_, C, H> {
-    /// Whether the pool has been cleared or closed since the connection was created, so that it will be closed whatever
-    /// becomes of it.
-    pub fn is_stale(&self) -> bool {
-        self.held.is_stale()
+    /// Puts the connection back into its slot, which is the caller's; or disposes of it, if it was closed for its place.
+    /// `None` also if it is not there any more.
+    #[allow(unsafe_code)]
+    fn claim(&mut self) -> Option<Held<C, H>> {
+        let connection = self.connection.take()?;
+        let Some(held) = self.core.claim_drain(self.ticket) else {
+            self.core.host.dispose(connection);
+            return None;
+        };
+        // SAFETY: INV-1: the slot is ours by the claim, and empty.
+        unsafe { held.slot().replace(Some(connection)) };
+        Some(held)
     }
 }
 
 impl<C: Send + 'static, H: Host<C>> Drop for Unfinished<C, H> {
+    #[allow(unsafe_code)]
     fn drop(&mut self) {
-        let held = self.0;
+        let Some(held) = self.claim() else { return };
         if held.is_stale() {
-            return held.retire(held.stale_reason(), false);
+            return held.close_after_use(held.stale_reason());
         }
         let closed_on_panic = ClosedOnPanic(held);
-        let fit = held.core().host.fit(self.recoverable().0);
+        // SAFETY: INV-1: the slot is ours, and nothing else borrows the connection.
+        let connection = unsafe { held.slot().value_mut() }.expect("BUG: an unfinished connection is not there");
+        let fit = self.core.host.fit(connection);
         std::mem::forget(closed_on_panic);
         if fit != Fit::Good {
-            return held.retire(ConnectionClosedReason::Error, false);
+            return held.close_after_use(ConnectionClosedReason::Error);
         }
         held.touch();
+        held.end_use();
         if !mutant("recovered_is_kept") {
             held.make_available();
         }
+        self.core.host.deliver();
+    }
+}
+
+/// Tells that there is no use in recovering an unfinished connection any more.
+pub struct Revocation<'u, C: Send + 'static, H: Host<C>> {
+    ticket: Ticket,
+    generation: u64,
+    membership: &'u Option<Membership>,
+    core: &'u Arc<Core<C, H>>,
+}
+
+impl<C: Send + 'static, H: Host<C>> Revocation<'_, C, H> {
+    /// Whether the pool has been cleared or closed since the connection was created, so that it will be closed whatever
+    /// becomes of it.
+    pub fn is_stale(&self) -> bool {
+        self.generation != self.core.state.load().generation
+            || self.membership.as_ref().is_some_and(Membership::is_stale)
+    }
+
+    /// Completes when the connection was closed for its place, which a check-out has by now. Takes the ledger's lock.
+    pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.core.poll_drain_closed(self.ticket, context)
     }
 }
 
@@ -117,7 +188,7 @@ pub(super) struct ClosedOnPanic<C: Send + 'static, H: Host<C>>(pub(super) Held<C
 
 impl<C: Send + 'static, H: Host<C>> Drop for ClosedOnPanic<C, H> {
     fn drop(&mut self) {
-        self.0.retire(ConnectionClosedReason::Error, false);
+        self.0.close_after_use(ConnectionClosedReason::Error);
     }
 }
 
@@ -127,8 +198,8 @@ impl<C: Send + 'static, H: Host<C>> fmt::Debug for Unfinished<C, H> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> fmt::Debug for Staleness<'_, C, H> {
+impl<C: Send + 'static, H: Host<C>> fmt::Debug for Revocation<'_, C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Staleness").field("is_stale", &self.is_stale()).finish_non_exhaustive()
+        f.debug_struct("Revocation").field("is_stale", &self.is_stale()).finish_non_exhaustive()
     }
 }

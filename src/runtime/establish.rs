@@ -78,14 +78,18 @@ pub trait Establish: Send + Sync + 'static {
     /// Brings to an end what the last user of an [unfinished](Fit::Unfinished) connection has left undone, such as
     /// reading a reply that nobody waits for any more.
     ///
-    /// Runs in a task of its own on the pool's runtime. The connection counts as in use meanwhile; its
-    /// `ConnectionCheckedIn` was emitted when its user gave it back. Afterwards [`fit`](Self::fit) is asked again: a
-    /// good connection becomes available, any other is closed with the reason "error". The pool sets no limit to the
-    /// time that this takes, so an implementation must. By default nothing is done.
+    /// Runs in a task of its own on the pool's runtime. The connection counts as in use meanwhile, and
+    /// `ConnectionCheckedIn` is emitted at the end: [`fit`](Self::fit) is asked again, and then a good connection becomes
+    /// available, and any other is closed with the reason "error". The pool sets no limit to the time that this takes, so
+    /// an implementation must. By default nothing is done.
+    ///
+    /// This costs no check-out anything. One that would have to wait for the connection's place has it at once: the
+    /// connection is closed, also if this has not ended, the oldest first.
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped, and the connection closed, when the pool is cleared or closed, or its runtime shuts down.
+    /// The future is dropped, and the connection closed, when a check-out needs its place, the pool is cleared or closed, or
+    /// its runtime shuts down.
     fn recover(&self, connection: &mut Self::Connection) -> impl Future<Output = ()> + Send {
         let _ = connection;
         std::future::ready(())

@@ -30,8 +30,8 @@ pub(super) fn begin<E: Establish>(unfinished: Unfinished<E::Connection, TokioHos
 enum End {
     /// It did what it could. The connection is judged once more.
     Done,
-    /// The pool was cleared or closed meanwhile.
-    Stale,
+    /// The pool was cleared or closed meanwhile, or a check-out has taken the connection's place.
+    Revoked,
     /// The establisher's code panicked.
     Panicked,
     /// This is a forked child, which has inherited the task together with its runtime.
@@ -44,7 +44,7 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
     // Its list's lock may be held by a thread that a forked child does not have.
     let mut change = OfThisProcess::new(Watch::new(&host.changed));
     let end = {
-        let (connection, staleness) = patient.0.recoverable();
+        let (connection, revocation) = patient.0.recoverable();
         // A block, so that a panic of the call itself is one of the first poll.
         let mut recovery = pin!(async move { host.establish.recover(connection).await });
         let change = &mut change;
@@ -52,8 +52,8 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
             if host.is_the_parents() {
                 return Poll::Ready(End::Forked);
             }
-            if change.poll(context, || staleness.is_stale()).is_ready() {
-                return Poll::Ready(End::Stale);
+            if revocation.poll(context).is_ready() || change.poll(context, || revocation.is_stale()).is_ready() {
+                return Poll::Ready(End::Revoked);
             }
             match catch_unwind(AssertUnwindSafe(|| recovery.as_mut().poll(context))) {
                 Ok(polled) => polled.map(|()| End::Done),
@@ -63,7 +63,7 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
         .await
     };
     match end {
-        End::Done | End::Stale | End::Forked => drop(patient),
+        End::Done | End::Revoked | End::Forked => drop(patient),
         End::Panicked => patient.close(),
     }
 }

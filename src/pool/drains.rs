@@ -1,0 +1,122 @@
+//! The drains: connections that came back unfinished, in the order in which they came.
+//!
+//! A drain owns its connection, but not its place. The slot belongs to the entry here, and so to the first that
+//! [claims](Core::claim_drain) it, under the ledger's lock: the drain's own end, or a check-out that waits for a place
+//! and closes the oldest. The connection itself is with the [`Unfinished`](super::Unfinished), so that the place is free
+//! at once, whatever the task does that drains.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::core::Core;
+use super::held::Held;
+use super::host::Host;
+use super::ledger::Ledger;
+use crate::event::{ConnectionClosedReason, PoolEvent};
+use crate::sync::mutant;
+
+/// The number of a drain in its pool, in the order in which they begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket(u64);
+
+#[derive(Default)]
+pub(super) struct Drains {
+    last: u64,
+    present: BTreeMap<Ticket, Drain>,
+}
+
+struct Drain {
+    /// The slot of its connection.
+    index: u32,
+    /// Whom to wake when the connection is closed for its place.
+    waker: Option<Waker>,
+}
+
+impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+    /// Enters a connection whose value is the caller's from now on, while its slot is the entry's. Also returns whether a
+    /// check-out waits for its place, which the caller is to serve then.
+    pub(super) fn enter_drain(&self, held: Held<C, H>) -> (Ticket, bool) {
+        let mut ledger = self.ledger.lock();
+        ledger.drains.last += 1;
+        let ticket = Ticket(ledger.drains.last);
+        let is_first = ledger.drains.present.is_empty();
+        ledger.drains.present.insert(ticket, Drain { index: held.slot().index(), waker: None });
+        // Where there are others, a check-out that waits has seen those.
+        (ticket, is_first && self.capacity.set_draining(true, self.limits))
+    }
+
+    /// Makes the slot of a drain the caller's. `None`: it was closed for its place.
+    pub(super) fn claim_drain(&self, ticket: Ticket) -> Option<Held<C, H>> {
+        let mut ledger = self.ledger.lock();
+        if mutant("drain_is_claimed_twice") {
+            let index = ledger.drains.present.get(&ticket)?.index;
+            return Some(Held::new(self, self.slab.slot(index)));
+        }
+        let drain = ledger.drains.present.remove(&ticket)?;
+        let held = self.owned_now(&ledger, &drain);
+        drop(ledger);
+        // The waker, outside of the lock.
+        drop(drain);
+        Some(held)
+    }
+
+    /// Closes the connection that has been drained for the longest time, and gives back its place, which is the caller's
+    /// to serve to those who wait. `false`: there is none.
+    pub(super) fn close_oldest_drain(self: &Arc<Self>) -> bool {
+        let (held, waker) = {
+            let mut ledger = self.ledger.lock();
+            let Some((_, drain)) = ledger.drains.present.pop_first() else { return false };
+            (self.owned_now(&ledger, &drain), drain.waker)
+        };
+        let reason = if held.is_stale() { held.stale_reason() } else { ConnectionClosedReason::Error };
+        held.end_use();
+        held.retire_then(reason, false, |_| {});
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        true
+    }
+
+    /// The slot of a drain that has just been taken out of the ledger.
+    fn owned_now(&self, ledger: &Ledger, drain: &Drain) -> Held<C, H> {
+        if ledger.drains.present.is_empty() || mutant("flag_lowered_over_drains") {
+            // That there are none any more keeps nobody waiting.
+            let _ = self.capacity.set_draining(false, self.limits);
+        }
+        Held::new(self, self.slab.slot(drain.index))
+    }
+
+    /// Completes when the connection of a drain was closed for its place.
+    pub(super) fn poll_drain_closed(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<()> {
+        let waker = context.waker().clone();
+        let before = {
+            let mut ledger = self.ledger.lock();
+            match ledger.drains.present.get_mut(&ticket) {
+                None => return Poll::Ready(()),
+                Some(drain) => drain.waker.replace(waker),
+            }
+        };
+        // Outside of the lock, as it is code of others.
+        drop(before);
+        Poll::Pending
+    }
+
+    /// Whether the connection of a drain was closed for its place.
+    pub(super) fn is_drain_closed(&self, ticket: Ticket) -> bool {
+        !self.ledger.lock().drains.present.contains_key(&ticket)
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Held<C, H> {
+    /// Tells that the connection is checked in. The caller asks for delivery.
+    pub(super) fn end_use(&self) {
+        self.core().emit_locked(|| self.checked_in());
+    }
+
+    /// The event that the connection is checked in, which is about to be emitted.
+    pub(super) fn checked_in(&self) -> PoolEvent {
+        self.slot().set_known_as(self.id(), false);
+        PoolEvent::ConnectionCheckedIn { address: self.core().address.clone(), connection_id: self.id() }
+    }
+}
