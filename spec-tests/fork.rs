@@ -111,6 +111,7 @@ fn a_forked_child_starts_anew_and_the_parent_goes_on() {
     a_background_task_that_the_child_inherits_leaves_the_parents_pool_alone();
     an_establishment_that_the_child_inherits_does_not_go_on_there();
     counts_made_from_the_events_add_up_in_the_child();
+    a_child_tells_the_end_of_every_connection_of_a_large_pool();
     // With few tasks there are always available connections; with many there is always a queue.
     for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {
         let mut parent = Parent::new(tasks);
@@ -417,6 +418,36 @@ fn counts_made_from_the_events_add_up_in_the_child() {
         });
     }
     assert_eq!((tally().total, tally().in_use, tally().waiting), (3, 2, 2), "the parent's");
+}
+
+/// A pool may have more connections than one call delivers events.
+fn a_child_tells_the_end_of_every_connection_of_a_large_pool() {
+    const MANY: u32 = 500;
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let mock = Mock::default();
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let subscriber = {
+        let events = events.clone();
+        move |event: &PoolEvent| events.lock().unwrap().push(event.clone())
+    };
+    let options = PoolOptions::default().max_pool_size(MANY);
+    let (pool, mut held) = runtime.block_on(async {
+        let pool = Pool::builder("mock:27017", mock.clone()).options(options).subscriber(subscriber).build().unwrap();
+        pool.ready();
+        let mut held = Vec::new();
+        for _ in 0..MANY {
+            held.push(pool.check_out().await.unwrap());
+        }
+        settle().await;
+        (pool, held)
+    });
+    held.truncate(MANY as usize / 2);
+    in_child("of a large pool", || {
+        let _ = pool.status();
+        let tally = Tally::of(&events.lock().unwrap());
+        let ended = (tally.total, tally.in_use, tally.closed.len()) == (0, 0, MANY as usize);
+        if ended && tally.closed.is_sorted() { Ok(()) } else { Err(Wrong::DoesNotAddUp) }
+    });
 }
 
 /// Lets every task of a runtime on one thread run that can.

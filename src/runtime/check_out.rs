@@ -132,3 +132,6 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
         }
     }
 }
+
+#[cfg(all(test, not(feature = "event-listener-queue")))]
+mod tests;
