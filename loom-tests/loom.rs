@@ -90,6 +90,18 @@
 //! | `an_old_head_is_never_mistaken_for_a_new_one` | 6 | 12,533 | `tag_not_counted` |
 //! | `a_check_in_publishes_what_was_done_with_the_connection` | none | 17 | `head_publishes_nothing` |
 //! | `a_hand_over_publishes_what_was_done_with_the_connection` | none | 220 | `grant_publishes_nothing` |
+//! | **delivery: events and the end of a pool** | | | |
+//! | `events_arrive_one_at_a_time_in_the_order_of_emission` | 3 | 2,618 | `role_is_freed_for_the_successor` |
+//! | `events_of_three_callers_are_all_delivered_when_the_last_has_left` | 2 | 1,327 | `queue_asked_before_the_role_is_freed` |
+//! | `one_call_delivers_its_turn_and_what_was_left_behind` | 4 | 271 | `tired_deliverers_are_not_relieved` |
+//! | `callers_leave_no_more_events_behind_than_there_is_room` | 4 | 140 | `callers_leave_any_number_behind` |
+//! | `waiting_callers_are_told_to_leave_or_to_deliver` | 3 | 26 | `waiting_callers_are_forgotten`, `verdict_wakes_no_thread` |
+//! | `subscribers_that_publish_do_not_wait_for_themselves` | 3 | 169 | `subscribers_wait_too` |
+//! | `subscribers_that_publish_to_each_other_do_not_wait_for_each_other` | 3 | 60 | `subscribers_wait_too` |
+//! | `panicking_subscriber_keeps_no_role_and_loses_no_event` | 3 | 30 | `panic_ends_the_delivery` |
+//! | `closed_completes_after_the_last_event` | 2 | 4,966 | `ended_while_the_last_is_delivered` |
+//! | `closed_completes_after_the_event_of_the_last_connection` | 3 | 1,569 | `ended_before_the_queue_is_empty`, `end_of_delivery_is_not_told` |
+//! | `closed_completes_when_the_last_connection_is_gone` | none | 202 | `look_again_wakes_no_task` |
 #![cfg(loom)]
 
 mod models;

@@ -49,6 +49,11 @@
 
 #[cfg(not(loom))]
 mod boxed;
+// Public where the models need it.
+#[cfg(any(loom, shuttle))]
+pub mod delivery;
+#[cfg(not(any(loom, shuttle)))]
+mod delivery;
 #[cfg(not(loom))]
 pub mod endpoint;
 pub mod error;

@@ -1,8 +1,8 @@
 //! The one door to shared memory: std's primitives, loom's when the crate is built with `--cfg loom`, or shuttle's with
 //! `--cfg shuttle`.
 //!
-//! Everything concurrent in [`pool`](crate::pool) goes through here, so that the models in `loom-tests/` check the
-//! code that ships. Three things deliberately do not:
+//! Everything concurrent in [`pool`](crate::pool) and in `delivery` goes through here, so that the models in `loom-tests/`
+//! check the code that ships. Three things deliberately do not:
 //!
 //! - `Arc`: reference counts guard memory, and no ordering of the pool relies on them.
 //! - A connection's number and what its events have said of it: they are passed on with the ownership of its slot, or
@@ -48,8 +48,14 @@ pub(crate) use std::sync::OnceLock;
 
 #[cfg(loom)]
 use loom::thread::yield_now;
+#[cfg(loom)]
+pub(crate) use loom::thread_local;
 #[cfg(shuttle)]
 use shuttle::thread::yield_now;
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread_local;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::thread_local;
 pub(crate) use sync::MutexGuard;
 
 use atomic::Ordering;
@@ -73,6 +79,8 @@ pub(crate) fn unless_mutant(name: &str, ordering: Ordering) -> Ordering {
     if mutant(name) { Ordering::Relaxed } else { ordering }
 }
 
+#[cfg(not(any(loom, shuttle)))]
+mod brief;
 mod foreign;
 mod patience;
 #[cfg(not(loom))]
@@ -82,22 +90,23 @@ pub(crate) use patience::Patience;
 
 // The other wait list holds its lock while it takes event-listener's, for which this one is not made.
 #[cfg(not(any(loom, shuttle, feature = "event-listener-queue")))]
-mod brief;
-#[cfg(not(any(loom, shuttle, feature = "event-listener-queue")))]
-pub(crate) use brief::{BriefGuard, BriefLock};
+pub(crate) use brief::BriefGuard;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use brief::BriefLock;
 /// A lock is a primitive like an atomic: in a model it is the checker's.
-#[cfg(all(any(loom, shuttle), not(feature = "event-listener-queue")))]
+#[cfg(any(loom, shuttle))]
 pub(crate) type BriefLock<T> = Mutex<T>;
 #[cfg(all(any(loom, shuttle), not(feature = "event-listener-queue")))]
 pub(crate) type BriefGuard<'l, T> = MutexGuard<'l, T>;
 
-#[cfg(all(test, not(any(loom, shuttle, feature = "event-listener-queue"))))]
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "that list's sections are not counted"))]
 pub(crate) mod census;
 
 /// Counts a step of a section under a short lock, in the library's own tests.
 #[inline(always)]
 pub(crate) fn step() {
-    #[cfg(all(test, not(any(loom, shuttle, feature = "event-listener-queue"))))]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     census::step();
 }
 
@@ -116,6 +125,25 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets threads that hold a [`Mutex`] sleep until they are woken.
+#[derive(Debug)]
+pub(crate) struct Condvar(sync::Condvar);
+
+impl Condvar {
+    pub(crate) fn new() -> Self {
+        Self(sync::Condvar::new())
+    }
+
+    /// Unlocks, sleeps and locks again. May wake without a reason.
+    pub(crate) fn wait<'m, T>(&self, guard: MutexGuard<'m, T>) -> MutexGuard<'m, T> {
+        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the models have in common, and the models by subject.
 
 mod clearing;
+mod delivery;
 mod drains;
 pub mod harness;
 mod hits;

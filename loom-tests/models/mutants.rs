@@ -147,6 +147,22 @@ const MUTANTS: &[(&str, &str)] = &[
     ("growth_publishes_nothing", "clearing::an_interruption_against_the_growth_of_the_slab_finds_every_slot"),
     ("growth_acquires_nothing", "clearing::an_interruption_against_the_growth_of_the_slab_finds_every_slot"),
     ("refused_before_announced", "clearing::waiters_fail_after_the_pool_is_announced_as_cleared"),
+    ("role_is_freed_for_the_successor", "delivery::events_arrive_one_at_a_time_in_the_order_of_emission"),
+    (
+        "queue_asked_before_the_role_is_freed",
+        "delivery::events_of_three_callers_are_all_delivered_when_the_last_has_left",
+    ),
+    ("tired_deliverers_are_not_relieved", "delivery::one_call_delivers_its_turn_and_what_was_left_behind"),
+    ("callers_leave_any_number_behind", "delivery::callers_leave_no_more_events_behind_than_there_is_room"),
+    ("waiting_callers_are_forgotten", "delivery::waiting_callers_are_told_to_leave_or_to_deliver"),
+    ("verdict_wakes_no_thread", "delivery::waiting_callers_are_told_to_leave_or_to_deliver"),
+    ("subscribers_wait_too", "delivery::subscribers_that_publish_do_not_wait_for_themselves"),
+    ("subscribers_wait_too", "delivery::subscribers_that_publish_to_each_other_do_not_wait_for_each_other"),
+    ("panic_ends_the_delivery", "delivery::panicking_subscriber_keeps_no_role_and_loses_no_event"),
+    ("ended_while_the_last_is_delivered", "delivery::closed_completes_after_the_last_event"),
+    ("ended_before_the_queue_is_empty", "delivery::closed_completes_after_the_event_of_the_last_connection"),
+    ("end_of_delivery_is_not_told", "delivery::closed_completes_after_the_event_of_the_last_connection"),
+    ("look_again_wakes_no_task", "delivery::closed_completes_when_the_last_connection_is_gone"),
 ];
 
 const AT_A_TIME: usize = 2;

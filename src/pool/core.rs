@@ -395,11 +395,11 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     #[cold]
     fn emit_to_listeners(&self, event: impl FnOnce() -> PoolEvent) {
-        self.host.emit(event());
-        self.host.deliver();
+        self.host.publish(event());
     }
 
-    /// Emits an event where none may be delivered, as under the ledger's lock. The caller asks for delivery later.
+    /// Emits an event where none may be delivered yet: under the ledger's lock, or while the caller has what others wait
+    /// for. The caller asks for delivery later.
     pub(super) fn emit_locked(&self, event: impl FnOnce() -> PoolEvent) {
         if self.host.listens() {
             self.host.emit(event());

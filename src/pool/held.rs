@@ -213,7 +213,6 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         };
         // Outside of the lock, as it is foreign code.
         discard(waker);
-        core.host.deliver();
         // Freed before the place is given back, so that there are never more slots than places.
         if core.capacity.release(1, u32::from(pending)) {
             serve(&core);
@@ -227,6 +226,10 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         } else {
             core.schedule_population();
         }
+        // After all else, so that a slow subscriber does not keep the place from others.
+        if core.host.listens() {
+            core.host.deliver();
+        }
         // Last: this may free the core.
         drop(home);
     }
@@ -238,5 +241,14 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         if core.vetting && !core.options.max_idle_time.is_zero() {
             self.slot().set_since(core.host.now().duration_since(core.epoch));
         }
+    }
+}
+
+/// Delivers when it is dropped, and keeps the core for that: for a caller that gives away what kept it.
+pub(super) struct Delivers<C: Send + 'static, H: Host<C>>(pub(super) Arc<Core<C, H>>);
+
+impl<C: Send + 'static, H: Host<C>> Drop for Delivers<C, H> {
+    fn drop(&mut self) {
+        self.0.host.deliver();
     }
 }

@@ -43,6 +43,12 @@ pub trait Host<C>: Send + Sync + 'static {
     /// Passes the events taken so far on to their subscribers. Never called under a lock.
     fn deliver(&self) {}
 
+    /// Takes an event and passes on: [`emit`](Self::emit) and [`deliver`](Self::deliver) in one.
+    fn publish(&self, event: PoolEvent) {
+        self.emit(event);
+        self.deliver();
+    }
+
     /// What a connection that comes back is good for. Asked at every check-in, which is also when the connection may give
     /// back memory that its last user needed.
     fn fit(&self, connection: &mut C) -> Fit {

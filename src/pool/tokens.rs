@@ -25,7 +25,7 @@ use bson::oid::ObjectId;
 
 use super::acquire::{Grant, Refusal};
 use super::core::Core;
-use super::held::Held;
+use super::held::{Delivers, Held};
 use super::host::{Fit, Host};
 use super::slab::{Purpose, Record, Slot, Stamp};
 use super::state::Phase;
@@ -138,7 +138,8 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
     }
 
     /// The connection is established: emits `ConnectionReady`. It still counts as pending until the second token is
-    /// dropped, which must happen after the first has been handed on (ordering 2).
+    /// dropped, which must happen after the first has been handed on (ordering 2). The event is delivered then, too: a
+    /// slow subscriber does not keep the new connection from others.
     ///
     /// # Errors
     ///
@@ -154,7 +155,7 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
             return Err(Interrupted);
         }
         let created = held.record(|record| record.created);
-        core.emit(|| PoolEvent::ConnectionReady {
+        core.emit_locked(|| PoolEvent::ConnectionReady {
             address: core.address.clone(),
             connection_id: held.id(),
             duration: core.host.now().duration_since(created.unwrap_or(core.epoch)),
@@ -211,6 +212,9 @@ impl<C: Send + 'static, H: Host<C>> Drop for Opening<C, H> {
             self.core.serve_places();
         }
         self.core.schedule_population();
+        if self.core.host.listens() {
+            self.core.host.deliver();
+        }
     }
 }
 
@@ -394,18 +398,31 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
     /// Checks the connection in.
     #[inline]
     fn drop(&mut self) {
+        let core = self.0.core();
+        // Where nobody listens and nothing is noted down, there is nothing to be done but to push.
+        if !core.vetting && !core.host.listens() {
+            self.give_back::<true>();
+        } else {
+            self.give_back_and_tell();
+        }
+    }
+}
+
+impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
+    /// Makes the connection available, or closes it, or has it recovered. `PLAIN`: nothing is noted down about it.
+    #[inline(always)]
+    fn give_back<const PLAIN: bool>(&mut self) {
         let held = self.0;
         let core = held.core();
-        // Where nobody listens and nothing is noted down, there is nothing to be done but to push.
-        let plain = !core.vetting && !core.host.listens();
         let closed_on_panic = ClosedOnPanic(held);
         let fit = core.host.fit(self);
         std::mem::forget(closed_on_panic);
         if fit != Fit::Good {
             return held.not_good(fit);
         }
-        if !plain {
-            held.prepare_check_in();
+        if !PLAIN {
+            held.end_use();
+            held.unpin();
         }
         let stamp = held.slot().stamp();
         if stamp.interrupted {
@@ -413,7 +430,7 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
         }
         let shard = core.shard(core.host.shard_hint());
         let is_current = || held.core().state.load().generation == stamp.generation;
-        if !(plain && shard.push_at_once(&core.slab, held.slot(), is_current)) {
+        if !(PLAIN && shard.push_at_once(&core.slab, held.slot(), is_current)) {
             if mutant("return_that_fails_is_lost") {
                 return;
             }
@@ -421,16 +438,21 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
             held.make_available();
         }
     }
+
+    /// Gives the connection back, and delivers what that has brought about.
+    ///
+    /// `ConnectionCheckedIn` is emitted before the connection can be seen checked out again, or closed. It is delivered
+    /// afterwards, so that a slow subscriber does not keep the connection from others.
+    #[cold]
+    fn give_back_and_tell(&mut self) {
+        let held = self.0;
+        let delivers = held.core().host.listens().then(|| Delivers(Arc::clone(&held.shared_core())));
+        self.give_back::<false>();
+        drop(delivers);
+    }
 }
 
 impl<C: Send + 'static, H: Host<C>> Held<C, H> {
-    /// Tells that the connection is checked in, and forgets what it was held for.
-    #[cold]
-    fn prepare_check_in(self) {
-        self.core().emit(|| self.checked_in());
-        self.unpin();
-    }
-
     /// Forgets what the connection was held for.
     pub(super) fn unpin(self) {
         if self.core().options.load_balanced {

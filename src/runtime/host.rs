@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bson::oid::ObjectId;
@@ -32,10 +32,6 @@ pub struct TokioHost<E: Establish> {
     pub(super) run: tokio::sync::Notify,
     /// Notified when the pool was cleared or closed, for those who recover connections of it.
     pub(super) changed: Event,
-    /// Whether closing is over, `PoolClosed` included.
-    pub(super) is_closed: AtomicBool,
-    /// Notified when a closed pool has lost a connection or delivered its events.
-    pub(super) emptier: Event,
     /// `fork::forks()` when the pool was built.
     forks: u32,
 }
@@ -48,16 +44,18 @@ impl<E: Establish> TokioHost<E> {
         on_failure: Option<Arc<FailureSink>>,
         is_closed: bool,
     ) -> Self {
+        let publisher = Publisher::new(subscribers);
+        if is_closed {
+            publisher.delivery().end();
+        }
         Self {
             establish,
-            publisher: Publisher::new(subscribers),
+            publisher,
             on_failure,
             timeout: None,
             residence: Residence::default(),
             run: tokio::sync::Notify::new(),
             changed: Event::new(),
-            is_closed: AtomicBool::new(is_closed),
-            emptier: Event::new(),
             forks: fork::forks(),
         }
     }
@@ -71,19 +69,6 @@ impl<E: Establish> TokioHost<E> {
     #[inline]
     pub(super) fn is_the_parents(&self) -> bool {
         self.forks != fork::forks()
-    }
-
-    /// The pool's `close` has done all it does.
-    pub(super) fn closing_is_over(&self) {
-        // ORD: Release; pairs with the Acquire in `deliver` and in `has_closed`; `PoolClosed` comes before.
-        self.is_closed.store(true, Ordering::Release);
-        self.publisher.order_deliveries();
-        self.emptier.notify(usize::MAX);
-    }
-
-    /// Whether the pool's `close` has done all it does, and every event so far was delivered.
-    pub(super) fn has_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Acquire) && self.publisher.is_idle()
     }
 }
 
@@ -118,11 +103,10 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
 
     fn deliver(&self) {
         self.publisher.deliver();
-        // ORD: Acquire; pairs with the Release in `closing_is_over`. `Publisher::order_deliveries` tells why a delivery
-        // that ends does not miss it.
-        if self.is_closed.load(Ordering::Acquire) {
-            self.emptier.notify(usize::MAX);
-        }
+    }
+
+    fn publish(&self, event: PoolEvent) {
+        self.publisher.publish(event);
     }
 
     /// A connection whose judgement panics is not one to use again.
@@ -146,7 +130,7 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
 
     fn schedule_run(&self) {
         self.run.notify_one();
-        self.emptier.notify(usize::MAX);
+        self.publisher.delivery().look_again();
     }
 }
 

@@ -20,7 +20,7 @@ use crate::boxed::boxed;
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::PoolOptions;
 use crate::pool::{Clear, Core, Host, Phase, PoolStatus};
-use crate::sync::{Watch, contained};
+use crate::sync::contained;
 
 /// A pool of connections to one address.
 ///
@@ -219,10 +219,14 @@ impl<E: Establish> Pool<E> {
 
     async fn closed_here(&self) {
         let core = &self.core;
-        let mut emptier = Watch::new(&core.host().emptier);
-        let is_over = || core.status().total == 0 && core.host().has_closed();
+        let delivery = core.host().publisher.delivery();
+        let mut change = delivery.watch();
         // The event's own list does not bear a waker that panics.
-        poll_fn(|context| emptier.poll(&mut Context::from_waker(&contained(context.waker())), is_over)).await;
+        poll_fn(|context| {
+            let waker = contained(context.waker());
+            delivery.poll_ended(&mut change, &mut Context::from_waker(&waker), || core.status().total == 0)
+        })
+        .await;
     }
 
     /// What goes on in the pool. Takes short locks: for monitoring, not for every operation.
@@ -342,7 +346,7 @@ impl<E: Establish> Drop for Shared<E> {
 impl<E: Establish> Shared<E> {
     fn close(&self) {
         if self.core.close() {
-            self.core.host().closing_is_over();
+            self.core.host().publisher.delivery().end();
         }
     }
 }

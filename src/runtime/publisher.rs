@@ -2,21 +2,36 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use crossbeam::queue::SegQueue;
 
+use crate::delivery::{Delivery, Share};
 use crate::event::PoolEvent;
 
 /// Receives the events of a pool.
 ///
-/// Events come one at a time and in order, on whichever thread has just done something with the pool, never under a
-/// lock of the pool. A subscriber may use the pool; the events that this brings about come after the present one. It
-/// should be quick, because whoever delivers goes on for as long as others emit. A panic in a subscriber is caught and
-/// the event counts as delivered.
+/// Events come one at a time and in order, on a thread that has just done something with the pool, never under a lock
+/// of the pool. A panic in a subscriber is caught, and the event counts as delivered. Every `Fn(&PoolEvent)` is a
+/// subscriber.
 ///
-/// Every `Fn(&PoolEvent)` is a subscriber.
+/// # What a slow subscriber costs
+///
+/// The callers of the pool deliver the events in turns. A call that brings about an event delivers at most 32 events
+/// before the next such call takes over, or what is queued then if there is no other. Up to 32 events are left behind
+/// for another call to deliver; a call whose event comes behind these waits until there is room. So a slow subscriber
+/// slows the calls in proportion, but it holds no call for longer than the events take that were queued before its own,
+/// and a turn; and the queue does not grow with time. A connection that is checked in is available to others before the
+/// subscribers are called.
+///
+/// A call that waits or delivers blocks its thread, also in an asynchronous runtime. A subscriber that may take long
+/// therefore passes the event on, for example through an unbounded channel.
+///
+/// # What a subscriber must not do
+///
+/// A subscriber may use the pool, and other pools; the events that this brings about come after the present one. It
+/// must not wait for another thread or task that uses the same pool, for example by sending to a full channel whose
+/// receiver uses it: that other call may be waiting for the subscriber.
 pub trait Subscriber: Send + Sync + 'static {
     /// Takes note of an event.
     fn on_event(&self, event: &PoolEvent);
@@ -30,15 +45,17 @@ impl<F: Fn(&PoolEvent) + Send + Sync + 'static> Subscriber for F {
 
 pub(super) type Subscribers = Vec<Arc<dyn Subscriber>>;
 
-/// A queue of events, and whom they are for. Whoever emits an event also delivers, unless somebody is at it already.
+/// Where `Subscriber` gives these numbers, it has them from here.
+///
+/// A subscriber of 20 µs then holds a caller for at most about a millisecond, and one that only counts is called often
+/// enough in a row to make up for a change of threads.
+const SHARE: Share = Share { turn: 32, room: 32 };
+
+/// The events of a pool, and whom they are for.
 pub(super) struct Publisher {
     subscribers: ArcSwap<Subscribers>,
     listened_to: AtomicBool,
-    queue: SegQueue<PoolEvent>,
-    /// How many events were emitted and not yet delivered. Below zero for an instant when an event is delivered between
-    /// its being queued and its being counted.
-    undelivered: AtomicIsize,
-    delivering: AtomicBool,
+    delivery: Delivery<PoolEvent>,
 }
 
 impl Publisher {
@@ -46,9 +63,7 @@ impl Publisher {
         Self {
             listened_to: AtomicBool::new(!subscribers.is_empty()),
             subscribers: ArcSwap::from_pointee(subscribers),
-            queue: SegQueue::new(),
-            undelivered: AtomicIsize::new(0),
-            delivering: AtomicBool::new(false),
+            delivery: Delivery::new(SHARE),
         }
     }
 
@@ -72,53 +87,27 @@ impl Publisher {
         self.listened_to.load(Ordering::Relaxed)
     }
 
+    /// The queue of events; see [`Publisher::pass_on`].
+    pub(super) fn delivery(&self) -> &Delivery<PoolEvent> {
+        &self.delivery
+    }
+
     pub(super) fn emit(&self, event: PoolEvent) {
-        self.queue.push(event);
-        // ORD: Release; pairs with the Acquire in `deliver`: whoever sees the count finds the event in the queue.
-        self.undelivered.fetch_add(1, Ordering::Release);
+        self.delivery.emit(event);
     }
 
-    /// Whether all events emitted so far have been delivered, and nobody is at it.
-    pub(super) fn is_idle(&self) -> bool {
-        // ORD: Acquire; pairs with the AcqRel in `deliver`. `delivering` first: while it is set there may be an event
-        // that is not counted any more and not delivered yet.
-        !self.delivering.load(Ordering::Acquire) && self.undelivered.load(Ordering::Acquire) <= 0
-    }
-
-    /// Orders what the caller has stored before with the deliveries of others: whoever ends one from now on sees it, and
-    /// the caller sees the end of every earlier one.
-    pub(super) fn order_deliveries(&self) {
-        // ORD: AcqRel; meets the swap that ends a delivery in the order of the flag's changes, and whichever comes second
-        // acquires what the first has released. A store and a load would not do: each side could miss the other's.
-        self.delivering.fetch_or(false, Ordering::AcqRel);
-    }
-
-    /// Delivers what is there, unless somebody is at it already, who then delivers ours too:
-    ///
-    /// | we | they |
-    /// | --- | --- |
-    /// | 1. push, and count | a. find the queue empty |
-    /// | 2. swap `delivering` to true; it was true: leave | b. swap `delivering` to false |
-    /// | | c. read the count |
-    ///
-    /// As 2 found true, it came before b, and b reads what 2 has written. So c sees 1.
     pub(super) fn deliver(&self) {
-        // ORD: Acquire; pairs with the Release in `emit`.
-        while self.undelivered.load(Ordering::Acquire) > 0 {
-            // ORD: AcqRel; as above.
-            if self.delivering.swap(true, Ordering::AcqRel) {
-                return;
-            }
-            while let Some(event) = self.queue.pop() {
-                for subscriber in self.subscribers.load().iter() {
-                    // A subscriber's panic is not the pool's; swallowing it keeps the events going.
-                    let _ = catch_unwind(AssertUnwindSafe(|| subscriber.on_event(&event)));
-                }
-                // Relaxed: only counts down what this thread has seen.
-                self.undelivered.fetch_sub(1, Ordering::Relaxed);
-            }
-            // ORD: AcqRel; as above.
-            self.delivering.swap(false, Ordering::AcqRel);
+        self.delivery.deliver(|event| self.pass_on(event));
+    }
+
+    pub(super) fn publish(&self, event: PoolEvent) {
+        self.delivery.publish(event, |event| self.pass_on(event));
+    }
+
+    fn pass_on(&self, event: &PoolEvent) {
+        for subscriber in self.subscribers.load().iter() {
+            // A subscriber's panic is not the pool's, and keeps no other subscriber from the event.
+            let _ = catch_unwind(AssertUnwindSafe(|| subscriber.on_event(event)));
         }
     }
 }

@@ -1,0 +1,214 @@
+//! What a subscriber can cost those who use the pool, and what it cannot. All is counted in events, not in time.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use wharf::{Connection, Pool, PoolEvent, PoolOptions};
+
+use super::mock::*;
+
+/// What the documentation of `Subscriber` promises: a caller delivers at most this many events at a time, and the
+/// events of the callers that are inside of the pool.
+const TURN: u64 = 32;
+/// What the documentation of `Subscriber` promises: this many events may be left behind.
+const ROOM: u64 = 32;
+
+const THREADS: u64 = 4;
+/// Of a check-out and its check-in.
+const EVENTS: u64 = 3;
+
+/// Checks out a connection that is available, outside of a runtime.
+fn check_out(pool: &Pool<Mock>) -> Connection<Mock> {
+    match pin!(pool.check_out()).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome.unwrap(),
+        Poll::Pending => panic!("no connection is available"),
+    }
+}
+
+/// A ready pool with as many available connections as it may have.
+async fn filled(connections: u32) -> Pool<Mock> {
+    let options = PoolOptions::default().max_pool_size(connections).max_connecting(connections);
+    let pool = builder(&Mock::new([])).options(options).build().unwrap();
+    pool.ready();
+    let mut all = Vec::new();
+    for _ in 0..connections {
+        all.push(pool.check_out().await.unwrap());
+    }
+    drop(all);
+    pool
+}
+
+thread_local! {
+    static DELIVERED_HERE: Cell<u64> = const { Cell::new(0) };
+}
+
+fn delivered_here_during<R>(operation: impl FnOnce() -> R) -> (R, u64) {
+    let before = DELIVERED_HERE.get();
+    let result = operation();
+    (result, DELIVERED_HERE.get() - before)
+}
+
+#[tokio::test]
+async fn slow_subscriber_holds_each_caller_for_a_bounded_number_of_events() {
+    const EACH: u64 = 2_000;
+    let pool = filled(THREADS as u32).await;
+    // Of the threads, each counted when the call that brought them about has ended.
+    let left_behind = Arc::new(AtomicU64::new(0));
+    let (delivered, most_queued) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    pool.subscribe({
+        let (left_behind, delivered, most_queued) = (left_behind.clone(), delivered.clone(), most_queued.clone());
+        move |_: &PoolEvent| {
+            let until = Instant::now() + Duration::from_micros(20);
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            DELIVERED_HERE.set(DELIVERED_HERE.get() + 1);
+            let queued = left_behind.load(Ordering::SeqCst).saturating_sub(delivered.fetch_add(1, Ordering::SeqCst));
+            most_queued.fetch_max(queued, Ordering::SeqCst);
+        }
+    });
+    let most_delivered = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..EACH {
+                    let (connection, delivered) = delivered_here_during(|| check_out(&pool));
+                    most_delivered.fetch_max(delivered, Ordering::SeqCst);
+                    left_behind.fetch_add(EVENTS - 1, Ordering::SeqCst);
+                    let ((), delivered) = delivered_here_during(|| drop(connection));
+                    most_delivered.fetch_max(delivered, Ordering::SeqCst);
+                    left_behind.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    assert_eq!(delivered.load(Ordering::SeqCst), THREADS * EACH * EVENTS, "each event was delivered by the end");
+    // A deliverer whose turn is over is relieved by the next caller that comes, or delivers what is left behind.
+    let bound = TURN + ROOM + THREADS * EVENTS;
+    let most_delivered = most_delivered.into_inner();
+    assert!(most_delivered <= bound, "one call delivered {most_delivered} events, more than {bound}");
+    let (bound, most_queued) = (ROOM + THREADS * EVENTS, most_queued.load(Ordering::SeqCst));
+    assert!(most_queued <= bound, "{most_queued} events were left behind, more than {bound}");
+}
+
+/// A subscriber that stops in the first event of a name until it is told to go on.
+struct Stopped {
+    reached: mpsc::Receiver<()>,
+    go_on: mpsc::Sender<()>,
+}
+
+fn stop_in(pool: &Pool<Mock>, name: &'static str) -> Stopped {
+    let (reaches, reached) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel();
+    let goes_on = Mutex::new(goes_on);
+    let first = AtomicBool::new(true);
+    pool.subscribe(move |event: &PoolEvent| {
+        if event.name() == name && first.swap(false, Ordering::SeqCst) {
+            reaches.send(()).unwrap();
+            goes_on.lock().unwrap().recv().unwrap();
+        }
+    });
+    Stopped { reached, go_on }
+}
+
+#[tokio::test]
+async fn connection_is_available_while_its_giver_is_held_by_a_subscriber() {
+    let pool = filled(1).await;
+    let stopped = stop_in(&pool, "ConnectionCheckedIn");
+    let log = Log::default();
+    pool.subscribe(log.subscriber());
+    let connection = check_out(&pool);
+    std::thread::scope(|scope| {
+        let giver = scope.spawn(move || drop(connection));
+        stopped.reached.recv().unwrap();
+        let status = pool.status();
+        stopped.go_on.send(()).unwrap();
+        giver.join().unwrap();
+        assert_eq!((status.available, status.in_use), (1, 0), "the giver keeps its connection: {status:?}");
+    });
+    let stopped = stop_in(&pool, "ConnectionCheckedIn");
+    let connection = check_out(&pool);
+    log.take();
+    std::thread::scope(|scope| {
+        let giver = scope.spawn(move || drop(connection));
+        stopped.reached.recv().unwrap();
+        let taken = check_out(&pool);
+        assert_eq!(taken.id(), 1);
+        stopped.go_on.send(()).unwrap();
+        giver.join().unwrap();
+        assert_eq!(
+            log.take(),
+            ["ConnectionCheckedIn 1", "ConnectionCheckOutStarted", "ConnectionCheckedOut 1"],
+            "the events keep their order, and the giver delivers them all"
+        );
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_connection_is_available_while_its_opener_is_held_by_a_subscriber() {
+    let options = PoolOptions::default().min_pool_size(1);
+    let pool = builder(&Mock::new([])).options(options).build().unwrap();
+    let stopped = stop_in(&pool, "ConnectionReady");
+    pool.ready();
+    tokio::task::block_in_place(|| stopped.reached.recv().unwrap());
+    let status = pool.status();
+    stopped.go_on.send(()).unwrap();
+    assert_eq!((status.available, status.pending), (1, 0), "the opener keeps its connection: {status:?}");
+}
+
+#[tokio::test]
+async fn place_of_a_closed_connection_is_free_while_its_closer_is_held_by_a_subscriber() {
+    let pool = filled(1).await;
+    let stopped = stop_in(&pool, "ConnectionClosed");
+    let mut connection = check_out(&pool);
+    connection.errored = true;
+    std::thread::scope(|scope| {
+        let closer = scope.spawn(move || drop(connection));
+        stopped.reached.recv().unwrap();
+        let status = pool.status();
+        stopped.go_on.send(()).unwrap();
+        closer.join().unwrap();
+        assert_eq!(status.total, 0, "the closer keeps the place: {status:?}");
+    });
+}
+
+#[tokio::test]
+async fn subscribers_that_use_each_others_pools_do_not_deadlock() {
+    const EACH: u64 = 500;
+    let pools = [filled(4).await, filled(4).await];
+    let seen = Arc::new(AtomicU64::new(0));
+    for (index, pool) in pools.iter().enumerate() {
+        let (other, seen) = (pools[1 - index].clone(), seen.clone());
+        pool.subscribe(move |event: &PoolEvent| {
+            seen.fetch_add(1, Ordering::SeqCst);
+            if event.name() == "ConnectionCheckOutStarted" && NESTED.get() == 0 {
+                NESTED.set(1);
+                let mut check_out = pin!(other.check_out());
+                let polled = check_out.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                NESTED.set(0);
+                drop(polled);
+            }
+        });
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let pool = &pools[thread % 2];
+            scope.spawn(move || {
+                for _ in 0..EACH {
+                    let mut check_out = pin!(pool.check_out());
+                    drop(check_out.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+                }
+            });
+        }
+    });
+    assert!(seen.load(Ordering::SeqCst) >= 4 * EACH * 2, "each check-out has at least two events");
+}
+
+thread_local! {
+    /// Whether the thread is in a check-out that a subscriber has begun.
+    static NESTED: Cell<u64> = const { Cell::new(0) };
+}
