@@ -106,7 +106,7 @@ pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod primitives {
-    pub use crate::sync::Watch;
+    pub use crate::sync::{ModelledBriefLock as BriefLock, Watch};
 }
 #[doc(inline)]
 pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};

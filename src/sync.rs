@@ -79,7 +79,7 @@ pub(crate) fn unless_mutant(name: &str, ordering: Ordering) -> Ordering {
     if mutant(name) { Ordering::Relaxed } else { ordering }
 }
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(shuttle))]
 mod brief;
 mod foreign;
 mod patience;
@@ -93,7 +93,10 @@ pub(crate) use patience::Patience;
 pub(crate) use brief::BriefGuard;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use brief::BriefLock;
-/// A lock is a primitive like an atomic: in a model it is the checker's.
+/// The lock itself, for the model of it.
+#[cfg(loom)]
+pub use brief::BriefLock as ModelledBriefLock;
+/// A lock is a primitive like an atomic: in a model of anything else it is the checker's.
 #[cfg(any(loom, shuttle))]
 pub(crate) type BriefLock<T> = Mutex<T>;
 #[cfg(all(any(loom, shuttle), not(feature = "event-listener-queue")))]

@@ -1,10 +1,11 @@
-//! What the rest is built of: the watch for a change.
+//! What the rest is built of: the watch for a change, and the lock for short sections.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 
 use loom::thread;
 use wharf::Clear;
-use wharf::primitives::Watch;
+use wharf::primitives::{BriefLock, Watch};
 
 use super::harness::model;
 use super::world::*;
@@ -47,5 +48,20 @@ fn a_close_against_a_watch_is_never_missed() {
         recover(patient, true);
         assert_empty(&pool);
         wind_up(pool);
+    });
+}
+
+/// The value lies in a loom cell: two holders at a time, or one that does not see what the last one did, are a race.
+#[test]
+fn a_brief_lock_has_one_holder_that_sees_what_the_last_one_did() {
+    model("a_brief_lock_has_one_holder_that_sees_what_the_last_one_did", Some(3), || {
+        let lock = Arc::new(BriefLock::new(0_u32));
+        let other = thread::spawn({
+            let lock = lock.clone();
+            move || *lock.lock() += 1
+        });
+        *lock.lock() += 1;
+        other.join().unwrap();
+        assert_eq!(*lock.lock(), 2);
     });
 }

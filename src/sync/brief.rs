@@ -1,13 +1,12 @@
 //! A lock for sections of a few steps.
 
-use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Patience;
-#[cfg(test)]
+use super::atomic::{AtomicBool, Ordering};
+#[cfg(all(test, not(loom)))]
 use super::census;
+use super::{Patience, UnsafeCell, mutant, unless_mutant};
 
 /// A lock for short sections that many cores enter all the time: a bounded number of steps, no system call, no
 /// allocation, no user code and no waiting inside of them.
@@ -27,7 +26,7 @@ use super::census;
 /// The value begins right behind the lock's byte, so that what it has first comes with the lock's cache line.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct BriefLock<T> {
+pub struct BriefLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
@@ -37,30 +36,38 @@ pub(crate) struct BriefLock<T> {
 unsafe impl<T: Send> Sync for BriefLock<T> {}
 
 /// The lock, held. Stays on its thread.
-pub(crate) struct BriefGuard<'l, T> {
+pub struct BriefGuard<'l, T> {
     lock: &'l BriefLock<T>,
     on_this_thread: PhantomData<*mut T>,
 }
 
 impl<T> BriefLock<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// A lock that is free.
+    pub fn new(value: T) -> Self {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
+    /// Waits until the lock is free, and takes it.
     #[inline]
-    pub(crate) fn lock(&self) -> BriefGuard<'_, T> {
+    pub fn lock(&self) -> BriefGuard<'_, T> {
         if !self.try_acquire() {
             self.acquire_later();
         }
-        #[cfg(test)]
+        #[cfg(all(test, not(loom)))]
         census::enter();
         BriefGuard { lock: self, on_this_thread: PhantomData }
     }
 
     #[inline]
     fn try_acquire(&self) -> bool {
+        if mutant("brief_lock_without_comparing") {
+            let was_held = self.held.load(Ordering::Acquire);
+            self.held.store(true, Ordering::Relaxed);
+            return !was_held;
+        }
         // ORD: Acquire; pairs with the Release in `BriefGuard::drop`; makes the last holder's changes visible.
-        self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let order = unless_mutant("brief_lock_acquires_nothing", Ordering::Acquire);
+        self.held.compare_exchange(false, true, order, Ordering::Relaxed).is_ok()
     }
 
     #[cold]
@@ -83,7 +90,7 @@ impl<T> Deref for BriefGuard<'_, T> {
     #[inline]
     fn deref(&self) -> &T {
         // SAFETY: the lock is held, by us.
-        unsafe { &*self.lock.value.get() }
+        self.lock.value.with(|value| unsafe { &*value })
     }
 }
 
@@ -92,21 +99,21 @@ impl<T> DerefMut for BriefGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held, by us, and the guard is borrowed exclusively.
-        unsafe { &mut *self.lock.value.get() }
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 
 impl<T> Drop for BriefGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        #[cfg(test)]
+        #[cfg(all(test, not(loom)))]
         census::leave();
         // ORD: Release; pairs with the Acquire in `try_acquire`; publishes what was done under the lock.
-        self.lock.held.store(false, Ordering::Release);
+        self.lock.held.store(false, unless_mutant("brief_lock_releases_nothing", Ordering::Release));
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
