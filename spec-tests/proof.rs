@@ -20,7 +20,7 @@ const HIT_PATH: &[(&str, &str)] = &[
     ("pool/slab.rs", "fn set_link"),
     ("pool/slab.rs", "fn stamp"),
     ("pool/state.rs", "fn load"),
-    ("pool/tokens.rs", "Drop for Lease"),
+    ("pool/tokens.rs", "fn give_back<"),
 ];
 
 #[test]
