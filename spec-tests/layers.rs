@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// From the first layer to the last. A module may use its own layer's and those before it.
 const LAYERS: [&[&str]; 8] = [
-    &["boxed", "milliseconds", "printable", "sync", "delivery", "error", "event", "options"],
+    &["boxed", "milliseconds", "printable", "sentence", "sync", "delivery", "error", "event", "options"],
     &["pool"],
     &["runtime"],
     &["telemetry"],

@@ -15,35 +15,7 @@ use crate::printable::PrintableError;
 /// The error that made somebody clear a pool, or that a connection could not be established with.
 pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 
-/// Writes an error as a sentence: its message, and the message of each source that the sentence does not contain yet.
-///
-/// It is the `Debug` of the public errors, because an error that `main` returns is printed by that.
-pub(crate) fn write_sentence(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let mut sentence = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let message = PrintableError(source).to_string();
-        if !sentence.contains(&message) {
-            sentence.push_str(": ");
-            sentence.push_str(&message);
-        }
-        next = source.source();
-    }
-    f.write_str(&sentence)
-}
-
-/// Implements `Debug` for errors by [`write_sentence`].
-macro_rules! debug_as_sentence {
-    ($($error:ty),+ $(,)?) => {$(
-        impl std::fmt::Debug for $error {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                $crate::error::write_sentence(self, f)
-            }
-        }
-    )+};
-}
-
-pub(crate) use debug_as_sentence;
+pub(crate) use crate::sentence::debug_as_sentence;
 
 debug_as_sentence!(
     CheckOutError,

@@ -66,6 +66,7 @@ mod printable;
 pub mod runtime;
 #[cfg(not(loom))]
 pub mod selection;
+mod sentence;
 mod sync;
 #[cfg(not(loom))]
 pub mod telemetry;

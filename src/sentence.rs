@@ -1,0 +1,36 @@
+//! Errors as sentences.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::printable::PrintableError;
+
+/// Writes an error as a sentence: its message, and the message of each source that the sentence does not contain yet.
+///
+/// It is the `Debug` of the public errors, because an error that `main` returns is printed by that.
+pub(crate) fn write_sentence(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut sentence = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let message = PrintableError(source).to_string();
+        if !sentence.contains(&message) {
+            sentence.push_str(": ");
+            sentence.push_str(&message);
+        }
+        next = source.source();
+    }
+    f.write_str(&sentence)
+}
+
+/// Implements `Debug` for errors by [`write_sentence`].
+macro_rules! debug_as_sentence {
+    ($($error:ty),+ $(,)?) => {$(
+        impl std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                $crate::sentence::write_sentence(self, f)
+            }
+        }
+    )+};
+}
+
+pub(crate) use debug_as_sentence;
