@@ -57,7 +57,9 @@ async fn a_reply_is_bounded_whatever_the_server_says_its_limit_is() {
         assert_eq!(connection.hello().max_message_size, i32::MAX as u32);
         connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err()
     };
-    let (failure, _stream) = tokio::join!(using, serving);
+    // A client that believes the server waits for the rest.
+    let both = async { tokio::join!(using, serving) };
+    let (failure, _stream) = tokio::time::timeout(AGES, both).await.unwrap();
     let CommandFailure::Wire { source: WireError::Length { value, most, .. }, .. } = failure else {
         panic!("another failure: {failure}")
     };
