@@ -18,6 +18,8 @@
 mod cancellation;
 #[path = "pool/errors.rs"]
 mod errors;
+#[path = "pool/event_errors.rs"]
+mod event_errors;
 #[path = "pool/events.rs"]
 mod events;
 #[path = "pool/interleavings.rs"]

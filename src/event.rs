@@ -1,10 +1,14 @@
 //! The eleven pool and connection events of the CMAP specification ("Connection Pool Monitoring").
 
+use std::error::Error as StdError;
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bson::oid::ObjectId;
 
+use crate::error::Cause;
 use crate::options::PoolOptions;
 
 /// Something that happened to a pool or to one of its connections.
@@ -64,6 +68,8 @@ pub enum PoolEvent {
         connection_id: u64,
         /// Why it was closed.
         reason: ConnectionClosedReason,
+        /// What was wrong with it, if the reason is [`Error`](ConnectionClosedReason::Error).
+        error: Option<EventError>,
     },
     /// `ConnectionCheckOutStartedEvent`: somebody asked for a connection.
     ConnectionCheckOutStarted {
@@ -78,6 +84,8 @@ pub enum PoolEvent {
         reason: CheckOutFailedReason,
         /// The time since the `ConnectionCheckOutStarted` event.
         duration: Duration,
+        /// The [`CheckOutError`](crate::CheckOutError) that the check-out returned. `None` if it was cancelled.
+        error: Option<EventError>,
     },
     /// `ConnectionCheckedOutEvent`: somebody got a connection.
     ConnectionCheckedOut {
@@ -158,6 +166,15 @@ impl PoolEvent {
         }
     }
 
+    /// The error behind the event: that of a failed check-out, or of a connection that was closed because of it.
+    #[must_use]
+    pub fn error(&self) -> Option<&EventError> {
+        match self {
+            Self::ConnectionClosed { error, .. } | Self::ConnectionCheckOutFailed { error, .. } => error.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The specification's word for why a connection was closed or a check-out failed, where the event says so.
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
@@ -196,7 +213,11 @@ impl ConnectionClosedReason {
 }
 
 /// Why a check-out failed.
+///
+/// The specification has the first three. It has none for a check-out whose caller does not wait for its end, as
+/// futures allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CheckOutFailedReason {
     /// The pool is closed.
     PoolClosed,
@@ -204,16 +225,65 @@ pub enum CheckOutFailedReason {
     Timeout,
     /// The connection could not be established, or the pool is paused because of such an error.
     ConnectionError,
+    /// The caller dropped the check-out before its end. That may be because of a time limit of the caller's own.
+    Cancelled,
 }
 
 impl CheckOutFailedReason {
-    /// The specification's word.
+    /// The specification's word; for [`Cancelled`](Self::Cancelled), `cancelled`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::PoolClosed => "poolClosed",
             Self::Timeout => "timeout",
             Self::ConnectionError => "connectionError",
+            Self::Cancelled => "cancelled",
         }
+    }
+}
+
+/// An error that an event reports.
+///
+/// Cloning is cheap. Two are equal if they are the same error, or say the same.
+#[derive(Clone)]
+pub struct EventError(Cause);
+
+impl EventError {
+    /// Makes an event report `error`.
+    pub fn new(error: impl StdError + Send + Sync + 'static) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+impl From<Cause> for EventError {
+    fn from(error: Cause) -> Self {
+        Self(error)
+    }
+}
+
+/// Leads to the error itself, whose type `downcast_ref` tells.
+impl Deref for EventError {
+    type Target = dyn StdError + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl PartialEq for EventError {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.to_string() == other.to_string()
+    }
+}
+
+impl fmt::Display for EventError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for EventError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
     }
 }

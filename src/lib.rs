@@ -84,7 +84,7 @@ pub use error::{
     PoolCleared, PoolClosed, Stage, TimeLimit, WaitQueueTimeout,
 };
 #[doc(inline)]
-pub use event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};
+pub use event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use options::{

@@ -13,6 +13,7 @@ use zeroize::Zeroize;
 use super::inbox::Inbox;
 use super::transport::Transport;
 use super::unpacking::Unpacking;
+use crate::error::Cause;
 use crate::options::Compressor;
 use crate::pool::Fit;
 use crate::wire::header::{self, Header};
@@ -62,6 +63,8 @@ pub(super) struct Channel {
     pub(super) is_unpacked: bool,
     /// A large reply that is being decompressed elsewhere.
     pub(super) unpacking: Option<Unpacking>,
+    /// What the channel met with that made it errored.
+    fault: Option<Cause>,
 }
 
 /// Where the exchange is.
@@ -205,6 +208,7 @@ impl Channel {
             plain: Vec::new(),
             is_unpacked: false,
             unpacking: None,
+            fault: None,
         }
     }
 
@@ -621,10 +625,17 @@ impl Channel {
         Ok(())
     }
 
+    /// The error that made the channel errored, if there was one.
+    pub(super) fn fault(&self) -> Option<&Cause> {
+        self.fault.as_ref()
+    }
+
     /// The stream failed.
     #[cold]
     pub(super) fn network(&mut self, error: io::Error) -> ExchangeError {
         self.phase = Phase::Errored;
+        // The error itself goes to the caller of the command.
+        self.fault = Some(Arc::new(io::Error::new(error.kind(), error.to_string())));
         ExchangeError::Network(error)
     }
 
@@ -632,6 +643,7 @@ impl Channel {
     #[cold]
     pub(super) fn wire(&mut self, error: WireError) -> ExchangeError {
         self.phase = Phase::Errored;
+        self.fault = Some(Arc::new(error.clone()));
         ExchangeError::Wire(error)
     }
 }

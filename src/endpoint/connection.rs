@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
+use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -17,6 +18,7 @@ use super::command::{Command, Limit, MaxTime};
 use super::deadline::Deadline;
 use super::failure::{CommandFailure, Expired, Origin};
 use crate::boxed::boxed;
+use crate::error::Cause;
 use crate::milliseconds::Milliseconds;
 use crate::options::{Compressor, Options};
 use crate::pool::Fit;
@@ -35,6 +37,15 @@ pub struct EndpointConnection {
     runtime: Handle,
     /// Whether an authentication was begun anew and not ended.
     reauthenticating: bool,
+}
+
+/// What the last user of a connection has left undone that cannot be used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+enum Unfinished {
+    #[error("an authentication on the connection was begun and not ended")]
+    Authentication,
+    #[error("a command on the connection was cancelled or timed out, or its stream of replies was left")]
+    Command,
 }
 
 /// Which connection it is, and whose.
@@ -295,6 +306,15 @@ impl EndpointConnection {
     #[must_use]
     pub fn is_errored(&self) -> bool {
         self.fit() != Fit::Good
+    }
+
+    /// Why the connection is not good for another command, for the event that tells of its end.
+    pub(super) fn fault(&self) -> Cause {
+        match self.channel.fault() {
+            Some(fault) => Arc::clone(fault),
+            None if self.reauthenticating => Arc::new(Unfinished::Authentication),
+            None => Arc::new(Unfinished::Command),
+        }
     }
 
     /// Encodes the command. Nothing is sent yet.

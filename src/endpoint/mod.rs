@@ -20,7 +20,7 @@ use bson::oid::ObjectId;
 use thiserror::Error;
 use tokio::runtime::Handle;
 
-use crate::error::{EstablishError, Stage};
+use crate::error::{Cause, EstablishError, Stage};
 use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
 use crate::pool::Fit;
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
@@ -332,6 +332,10 @@ impl Establish for Endpoint {
     #[inline]
     fn fit(&self, connection: &mut EndpointConnection) -> Fit {
         connection.settle()
+    }
+
+    fn fault(&self, connection: &EndpointConnection) -> Option<Cause> {
+        Some(connection.fault())
     }
 
     async fn recover(&self, connection: &mut EndpointConnection) {

@@ -37,7 +37,21 @@ pub struct PoolOptions {
     pub(crate) wait_queue_timeout: Duration,
     pub(crate) background_interval: BackgroundInterval,
     pub(crate) load_balanced: bool,
+    specified: Specified,
 }
+
+/// Which options were set, whatever to. It is no part of what the options are: two that came about in different ways are
+/// equal.
+#[derive(Debug, Clone, Copy, Default)]
+struct Specified(u8);
+
+impl PartialEq for Specified {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Specified {}
 
 /// How long the background task rests between the end of one run and the beginning of the next.
 ///
@@ -63,9 +77,18 @@ impl Default for PoolOptions {
             wait_queue_timeout: Duration::ZERO,
             background_interval: BackgroundInterval::Every(Duration::from_secs(10)),
             load_balanced: false,
+            specified: Specified::default(),
         }
     }
 }
+
+/// The options that the log tells of, by their bit in [`Specified`].
+const LOGGED: [&str; 5] = ["maxIdleTimeMS", "minPoolSize", "maxPoolSize", "maxConnecting", "waitQueueTimeoutMS"];
+const MAX_IDLE_TIME: u8 = 0;
+const MIN_POOL_SIZE: u8 = 1;
+const MAX_POOL_SIZE: u8 = 2;
+const MAX_CONNECTING: u8 = 3;
+const WAIT_QUEUE_TIMEOUT: u8 = 4;
 
 impl PoolOptions {
     /// `maxPoolSize`: how many connections may exist at a time, pending, available and in use together.
@@ -73,6 +96,7 @@ impl PoolOptions {
     /// Default 100; 0 means no limit (but for [`MAX_CONNECTIONS`]).
     pub fn max_pool_size(mut self, connections: u32) -> Self {
         self.max_pool_size = connections;
+        self.specified.0 |= 1 << MAX_POOL_SIZE;
         self
     }
 
@@ -81,6 +105,7 @@ impl PoolOptions {
     /// Default 0; at most `maxPoolSize`.
     pub fn min_pool_size(mut self, connections: u32) -> Self {
         self.min_pool_size = connections;
+        self.specified.0 |= 1 << MIN_POOL_SIZE;
         self
     }
 
@@ -89,6 +114,7 @@ impl PoolOptions {
     /// Default zero, which means no limit.
     pub fn max_idle_time(mut self, time: Duration) -> Self {
         self.max_idle_time = time;
+        self.specified.0 |= 1 << MAX_IDLE_TIME;
         self
     }
 
@@ -97,6 +123,7 @@ impl PoolOptions {
     /// Default 2; at least 1.
     pub fn max_connecting(mut self, connections: u32) -> Self {
         self.max_connecting = connections;
+        self.specified.0 |= 1 << MAX_CONNECTING;
         self
     }
 
@@ -107,6 +134,7 @@ impl PoolOptions {
     /// `connectTimeoutMS`. The [guide](crate::guide#time-limits) has a table of all limits.
     pub fn wait_queue_timeout(mut self, time: Duration) -> Self {
         self.wait_queue_timeout = time;
+        self.specified.0 |= 1 << WAIT_QUEUE_TIMEOUT;
         self
     }
 
@@ -185,6 +213,22 @@ impl PoolOptions {
     #[must_use]
     pub fn capacity(&self) -> u32 {
         if self.max_pool_size == 0 { MAX_CONNECTIONS } else { self.max_pool_size }
+    }
+
+    /// The options that were set, also to their default, as far as the log of a pool's creation has them: by the
+    /// specification's names and in its units.
+    #[must_use]
+    pub fn specified(&self) -> Vec<(&'static str, u64)> {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let values = [
+            millis(self.max_idle_time),
+            self.min_pool_size.into(),
+            self.max_pool_size.into(),
+            self.max_connecting.into(),
+            millis(self.wait_queue_timeout),
+        ];
+        let logged = LOGGED.into_iter().zip(values).enumerate();
+        logged.filter(|(bit, _)| self.specified.0 >> bit & 1 == 1).map(|(_, option)| option).collect()
     }
 
     /// The options that differ from the default, by the specification's names and in its units, as the

@@ -137,7 +137,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             if in_use {
                 core.emit_locked(|| PoolEvent::ConnectionCheckedIn { address: address(), connection_id });
             }
-            core.emit_locked(|| PoolEvent::ConnectionClosed { address: address(), connection_id, reason });
+            core.emit_locked(|| PoolEvent::ConnectionClosed { address: address(), connection_id, reason, error: None });
         }
         core
     }

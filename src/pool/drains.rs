@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::core::Core;
+use super::fault::Fault;
 use super::held::Held;
 use super::host::Host;
 use super::ledger::Ledger;
@@ -69,9 +70,12 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             let Some((_, drain)) = ledger.drains.present.pop_first() else { return false };
             (self.owned_now(&ledger, &drain), drain.waker)
         };
-        let reason = if held.is_stale() { held.stale_reason() } else { ConnectionClosedReason::Error };
+        let (reason, error) = match held.is_stale() {
+            true => (held.stale_reason(), None),
+            false => (ConnectionClosedReason::Error, held.explained(Fault::Displaced)),
+        };
         held.end_use();
-        held.retire_then(reason, false, |_| {});
+        held.retire_then(reason, error, false, |_| {});
         if let Some(waker) = waker {
             waker.wake();
         }

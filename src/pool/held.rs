@@ -9,13 +9,15 @@ use bson::oid::ObjectId;
 
 use super::acquire::Grant;
 use super::core::Core;
+use super::fault::Fault;
 use super::host::Host;
 use super::shard::{PushError, Shard};
 use super::slab::{Record, Slot, Stamp};
 use super::state::Phase;
 use super::tokens::Idle;
 use super::waitlist::Lane;
-use crate::event::{ConnectionClosedReason, PoolEvent};
+use crate::error::Cause;
+use crate::event::{ConnectionClosedReason, EventError, PoolEvent};
 use crate::sync::{discard, mutant, wake};
 
 /// A slot that is owned (INV-1), whose connection keeps its pool alive (INV-2). The raw form of all tokens.
@@ -90,6 +92,13 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     pub(super) fn shared_core(&self) -> ManuallyDrop<Arc<Core<C, H>>> {
         // SAFETY: INV-2: there is an `Arc` of the core, and the pointer is its own. It is never dropped as this one.
         ManuallyDrop::new(unsafe { Arc::from_raw(self.core_pointer()) })
+    }
+
+    /// What the host knows to be wrong with the connection.
+    pub(super) fn fault(&self) -> Option<Cause> {
+        // SAFETY: INV-1: we own the slot, and the borrow ends here.
+        let connection = unsafe { self.slot().value_ref() }?;
+        self.core().host.fault(connection)
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -180,17 +189,30 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         }
     }
 
-    /// Closes the connection: emits `ConnectionClosed`, frees the slot, gives back its place, disposes of the
+    /// Closes the connection, for a reason other than an error: emits `ConnectionClosed`, frees the slot, gives back its place, disposes of the
     /// connection. `pending`: it still counts as pending.
-    #[inline(never)]
     pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
-        self.retire_then(reason, pending, |core| core.serve_places());
+        self.retire_then(reason, None, pending, |core| core.serve_places());
     }
 
-    /// As [`Held::retire`], but where a check-out waits for the place, `serve` sees to it.
+    /// As [`Held::retire`], with the reason "error".
+    #[cold]
+    pub(super) fn retire_because(self, fault: Fault, pending: bool) {
+        let error = self.explained(fault);
+        self.retire_then(ConnectionClosedReason::Error, error, pending, |core| core.serve_places());
+    }
+
+    /// The error for the event, if there is a listener.
+    pub(super) fn explained(self, fault: Fault) -> Option<EventError> {
+        self.core().host.listens().then(|| fault.into_error(self))
+    }
+
+    /// As [`Held::retire`], with the error for the event, and where a check-out waits for the place, `serve` sees to it.
+    #[inline(never)]
     pub(super) fn retire_then(
         self,
         reason: ConnectionClosedReason,
+        error: Option<EventError>,
         pending: bool,
         serve: impl FnOnce(&Arc<Core<C, H>>),
     ) {
@@ -201,7 +223,8 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         let (home, waker) = {
             let mut ledger = core.ledger.lock();
             // Under the lock, so that a connection is not seen closed as stale before the pool is seen cleared.
-            core.emit_locked(|| PoolEvent::ConnectionClosed { address: core.address.clone(), connection_id, reason });
+            let address = &core.address;
+            core.emit_locked(|| PoolEvent::ConnectionClosed { address: address.clone(), connection_id, reason, error });
             let record = self.record_mut(std::mem::take);
             if let Some(membership) = &record.membership {
                 ledger.quit(membership, self.slot().index());

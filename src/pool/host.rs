@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::unfinished::Unfinished;
+use crate::error::Cause;
 use crate::event::PoolEvent;
 
 /// What a connection that comes back is good for.
@@ -54,6 +55,13 @@ pub trait Host<C>: Send + Sync + 'static {
     fn fit(&self, connection: &mut C) -> Fit {
         let _ = connection;
         Fit::Good
+    }
+
+    /// What is wrong with a connection that is not [`Fit::Good`], for its `ConnectionClosed` event. Asked only if there
+    /// is a listener.
+    fn fault(&self, connection: &C) -> Option<Cause> {
+        let _ = connection;
+        None
     }
 
     /// Takes care of a connection that came back [`Fit::Unfinished`]. Called outside of all locks, and only while no

@@ -106,6 +106,7 @@ mod acquire;
 mod capacity;
 mod core;
 mod drains;
+mod fault;
 mod held;
 mod host;
 mod ledger;

@@ -9,7 +9,7 @@ use super::state::{Phase, PoolState};
 use super::tokens::Started;
 use super::waitlist::Lane;
 use crate::error::{CheckOutError, Holders, PoolCleared, PoolClosed, TimeLimit, WaitQueueTimeout};
-use crate::event::PoolEvent;
+use crate::event::{CheckOutFailedReason, EventError, PoolEvent};
 use crate::pool::Refusal;
 use crate::sync::atomic::Ordering;
 
@@ -112,8 +112,19 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             address: self.address.clone(),
             reason: error.reason(),
             duration: started.elapsed(self),
+            error: Some(EventError::new(error.clone())),
         });
         error
+    }
+
+    /// Emits `ConnectionCheckOutFailed` for a check-out that its caller has dropped.
+    pub fn check_out_cancelled(&self, started: Started) {
+        self.emit(|| PoolEvent::ConnectionCheckOutFailed {
+            address: self.address.clone(),
+            reason: CheckOutFailedReason::Cancelled,
+            duration: started.elapsed(self),
+            error: None,
+        });
     }
 
     /// The error for a refusal.

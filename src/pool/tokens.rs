@@ -25,14 +25,15 @@ use bson::oid::ObjectId;
 
 use super::acquire::{Grant, Refusal};
 use super::core::Core;
+use super::fault::Fault;
 use super::held::{Delivers, Held};
 use super::host::{Fit, Host};
 use super::slab::{Purpose, Record, Slot, Stamp};
 use super::state::Phase;
 use super::unfinished::ClosedOnPanic;
 use super::waitlist::Lane;
-use crate::error::PoolCleared;
-use crate::event::{ConnectionClosedReason, PoolEvent};
+use crate::error::{ConnectionError, PoolCleared};
+use crate::event::PoolEvent;
 use crate::sync::{discard, mutant, wake};
 
 /// The right to open one connection: it counts as pending already.
@@ -169,13 +170,26 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
     }
 }
 
+impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
+    /// Closes the connection because it could not be established, with the error for its `ConnectionClosed` event.
+    pub fn fail(self, error: &ConnectionError) {
+        ManuallyDrop::new(self).close(Fault::Failed(error.clone()));
+    }
+
+    /// Closes the connection, for a caller that does not touch it again. An interruption comes before a fault: it may
+    /// have brought that about.
+    fn close(&self, fault: Fault) {
+        if self.0.slot().stamp().interrupted {
+            self.0.retire(self.0.stale_reason(), true);
+        } else {
+            self.0.retire_because(fault, true);
+        }
+    }
+}
+
 impl<C: Send + 'static, H: Host<C>> Drop for Pending<C, H> {
     fn drop(&mut self) {
-        let reason = match self.0.slot().stamp().interrupted {
-            true => self.0.stale_reason(),
-            false => ConnectionClosedReason::Error,
-        };
-        self.0.retire(reason, true);
+        self.close(Fault::GivenUp);
     }
 }
 

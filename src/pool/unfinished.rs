@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::drains::Ticket;
+use super::fault::Fault;
 use super::held::Held;
 use super::host::{Fit, Host};
 use super::ledger::Membership;
@@ -21,7 +22,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
             Fit::Unfinished if !self.is_stale() => self.drain(),
             // Nobody could use it anyway.
             Fit::Unfinished => self.close_after_use(self.stale_reason()),
-            Fit::Good | Fit::Broken => self.close_after_use(ConnectionClosedReason::Error),
+            Fit::Good | Fit::Broken => self.close_because(Fault::Unfit),
         }
     }
 
@@ -54,6 +55,12 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     fn close_after_use(self, reason: ConnectionClosedReason) {
         self.end_use();
         self.retire(reason, false);
+    }
+
+    /// As [`Held::close_after_use`], with the reason "error".
+    fn close_because(self, fault: Fault) {
+        self.end_use();
+        self.retire_because(fault, false);
     }
 
     /// Whether the pool has been cleared or closed since the connection was created.
@@ -104,10 +111,10 @@ impl<C: Send + 'static, H: Host<C>> Unfinished<C, H> {
         (connection, Revocation { ticket: *ticket, generation: *generation, membership, core })
     }
 
-    /// Closes the connection with the reason "error", however good it looks.
+    /// Closes the connection with the reason "error", however good it looks: the code that was to recover it panicked.
     pub fn close(mut self) {
         if let Some(held) = self.claim() {
-            held.close_after_use(ConnectionClosedReason::Error);
+            held.close_because(Fault::Panicked);
         }
     }
 
@@ -150,7 +157,7 @@ impl<C: Send + 'static, H: Host<C>> Drop for Unfinished<C, H> {
         let fit = self.core.host.fit(connection);
         std::mem::forget(closed_on_panic);
         if fit != Fit::Good {
-            return held.close_after_use(ConnectionClosedReason::Error);
+            return held.close_because(Fault::Unfit);
         }
         held.touch();
         held.end_use();
@@ -188,7 +195,7 @@ pub(super) struct ClosedOnPanic<C: Send + 'static, H: Host<C>>(pub(super) Held<C
 
 impl<C: Send + 'static, H: Host<C>> Drop for ClosedOnPanic<C, H> {
     fn drop(&mut self) {
-        self.0.close_after_use(ConnectionClosedReason::Error);
+        self.0.close_because(Fault::Panicked);
     }
 }
 

@@ -90,11 +90,9 @@ impl<'p, E: Establish> Attempt<'p, E> {
 
 impl<E: Establish> Drop for Attempt<'_, E> {
     fn drop(&mut self) {
-        // Cancelled. Usually by a timeout of the caller's, and the specification knows no closer reason.
         if self.pool.core.host().listens() {
             // In a forked child it is the child's pool that tells of the end.
-            let core = &self.pool.here().core;
-            core.check_out_failed(self.started, core.timed_out(Duration::ZERO, TimeLimit::Deadline));
+            self.pool.here().core.check_out_cancelled(self.started);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bson::oid::ObjectId;
 
-use crate::error::EstablishError;
+use crate::error::{Cause, EstablishError};
 use crate::pool::Fit;
 
 /// Opens and closes the connections of a pool. Implement it to pool a connection type of your own;
@@ -73,6 +73,13 @@ pub trait Establish: Send + Sync + 'static {
     /// A good connection may be idle for long, so here is where it gives back memory that only its last user needed.
     fn fit(&self, connection: &mut Self::Connection) -> Fit {
         if self.is_errored(connection) { Fit::Broken } else { Fit::Good }
+    }
+
+    /// What is wrong with a connection that [`fit`](Self::fit) has not found good, for its `ConnectionClosed` event and for
+    /// the log. Asked only if the pool has a subscriber. By default nothing is known.
+    fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
+        let _ = connection;
+        None
     }
 
     /// Brings to an end what the last user of an [unfinished](Fit::Unfinished) connection has left undone, such as

@@ -14,7 +14,7 @@ use super::fork;
 use super::home::Residence;
 use super::publisher::{Publisher, Subscribers};
 use super::recovery;
-use crate::error::{ClearError, ConnectionError};
+use crate::error::{Cause, ClearError, ConnectionError};
 use crate::event::PoolEvent;
 use crate::pool::{Clear, Core, Fit, Host, Unfinished};
 
@@ -113,6 +113,10 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
     #[inline]
     fn fit(&self, connection: &mut E::Connection) -> Fit {
         catch_unwind(AssertUnwindSafe(|| self.establish.fit(connection))).unwrap_or(Fit::Broken)
+    }
+
+    fn fault(&self, connection: &E::Connection) -> Option<Cause> {
+        catch_unwind(AssertUnwindSafe(|| self.establish.fault(connection))).unwrap_or(None)
     }
 
     fn recover(&self, unfinished: Unfinished<E::Connection, Self>) {

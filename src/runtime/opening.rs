@@ -155,8 +155,8 @@ async fn establish<E: Establish>(
                 // establishment would take as long. With a monitor, the pool would be cleared by now.
                 core.refuse_waiters(&error);
             }
-            // Closed after whoever watches the server was told, as the specification's tests want it.
-            drop(pending);
+            // Closed after the failure sink was told, as the specification's tests want it.
+            pending.fail(&error);
             Err(error.into())
         }
         None => {

@@ -121,7 +121,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// Nothing is lost: a place in the queue is given up, a connection that was about to be handed over goes to the
     /// next in the queue, and one that is being opened goes on being opened. `ConnectionCheckOutFailed` is emitted with
-    /// the reason "timeout".
+    /// the reason "cancelled".
     ///
     /// Poll it or drop it: a check-out that waits and is put aside, as in a `select!` in a loop while another branch does
     /// its work, may have been granted a connection, or the right to open one, which nobody else has then.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::event::PoolEvent;
 use crate::options::OptionValue;
+use crate::printable::PrintableError;
 use crate::runtime::Subscriber;
 
 /// How many bytes are collected before they are written, at least.
@@ -16,8 +17,8 @@ const CHUNK: usize = 64 * 1024;
 ///
 /// Each line is an object: `type` is [`PoolEvent::name`], the rest are the event's fields by their names in the CMAP
 /// specification, where they apply: `address`, `options` (those that differ from the default), `connectionId`,
-/// `serviceId` (24 hexadecimal digits), `interruptInUseConnections`, `reason` and `durationMS` (milliseconds with their
-/// fraction, exact to the nanosecond).
+/// `serviceId` (24 hexadecimal digits), `interruptInUseConnections`, `reason`, `error` (the text of the error behind it)
+/// and `durationMS` (milliseconds with their fraction, exact to the nanosecond).
 ///
 /// ```json
 /// {"type":"ConnectionCheckedOut","address":"localhost:27017","connectionId":1,"durationMS":0.004217}
@@ -195,6 +196,10 @@ fn line(buffer: &mut Vec<u8>, event: &PoolEvent) {
         buffer.extend_from_slice(reason.as_bytes());
         buffer.push(b'"');
     }
+    if let Some(error) = event.error() {
+        buffer.extend_from_slice(b",\"error\":");
+        string(buffer, &PrintableError(error).to_string());
+    }
     if let Some(duration) = event.duration() {
         buffer.extend_from_slice(b",\"durationMS\":");
         milliseconds(buffer, duration);
@@ -239,7 +244,8 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::event::{CheckOutFailedReason, ConnectionClosedReason};
+    use crate::error::{CheckOutError, ConnectionError, EstablishError, Stage};
+    use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError};
     use crate::options::PoolOptions;
 
     /// An event of each kind, in the order of their definition.
@@ -260,13 +266,20 @@ pub(super) mod tests {
             PoolEvent::ConnectionClosed {
                 address: address.clone(),
                 connection_id,
-                reason: ConnectionClosedReason::PoolClosed,
+                reason: ConnectionClosedReason::Error,
+                error: Some(EventError::new(io::Error::other("the cable\nis cut"))),
             },
             PoolEvent::ConnectionCheckOutStarted { address: address.clone() },
             PoolEvent::ConnectionCheckOutFailed {
                 address: address.clone(),
-                reason: CheckOutFailedReason::Timeout,
+                reason: CheckOutFailedReason::ConnectionError,
                 duration,
+                error: Some(EventError::new(CheckOutError::from(ConnectionError::new(
+                    address.clone(),
+                    connection_id,
+                    0,
+                    EstablishError::overloaded(Stage::Connect, io::Error::other("refused")),
+                )))),
             },
             PoolEvent::ConnectionCheckedOut { address: address.clone(), connection_id, duration },
             PoolEvent::ConnectionCheckedIn { address, connection_id },
@@ -294,10 +307,15 @@ pub(super) mod tests {
             json!({ "type": "PoolClosed", "address": address }),
             json!({ "type": "ConnectionCreated", "address": address, "connectionId": 42 }),
             json!({ "type": "ConnectionReady", "address": address, "connectionId": 42, "durationMS": 1002.0034 }),
-            json!({ "type": "ConnectionClosed", "address": address, "connectionId": 42, "reason": "poolClosed" }),
+            json!({
+                "type": "ConnectionClosed", "address": address, "connectionId": 42, "reason": "error",
+                "error": r"the cable\nis cut"
+            }),
             json!({ "type": "ConnectionCheckOutStarted", "address": address }),
             json!({
-                "type": "ConnectionCheckOutFailed", "address": address, "reason": "timeout", "durationMS": 1002.0034
+                "type": "ConnectionCheckOutFailed", "address": address, "reason": "connectionError",
+                "error": "Connection 42 to db.example.com:27018 could not be established: connecting: refused",
+                "durationMS": 1002.0034
             }),
             json!({ "type": "ConnectionCheckedOut", "address": address, "connectionId": 42, "durationMS": 1002.0034 }),
             json!({ "type": "ConnectionCheckedIn", "address": address, "connectionId": 42 }),

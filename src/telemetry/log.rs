@@ -1,11 +1,14 @@
 //! Events as log messages.
 
+use std::fmt;
 use std::time::Duration;
 
 use tracing::debug;
 
-use crate::event::{CheckOutFailedReason, ConnectionClosedReason, PoolEvent};
-use crate::options::{OptionValue, PoolOptions};
+use super::sentence::Sentence;
+use crate::error::{CheckOutError, ConnectionError};
+use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
+use crate::printable::PrintableError;
 use crate::runtime::Subscriber;
 
 /// The component "connection" of the logging specification.
@@ -14,82 +17,137 @@ const TARGET: &str = "wharf::connection";
 /// Logs every event through [`tracing`], at level `DEBUG` with the target `wharf::connection`.
 ///
 /// The messages and the keys of the values are those of the CMAP specification ("Connection Pool Logging"), in their
-/// structured form: `serverHost`, `serverPort`, `driverConnectionId`, `serviceId`, `reason`, `durationMS`, and the
-/// options that differ from the default. The specification's `error` is missing, because events do not carry one:
-/// the errors of check-outs are returned to whoever asked.
+/// structured form: `serverHost`, `serverPort`, `driverConnectionId`, `serviceId`, `reason`, `error`, `durationMS`, and
+/// the options that were set. [`Log::unstructured`] logs the same as sentences without keys. A value that there is not
+/// has no key, and no part of the sentence.
 ///
-/// A pool with a subscriber builds every event, whether the log is enabled or not; so do not subscribe this where
-/// nobody reads the log.
+/// `error` is the text of the error behind the event, and its labels. Control characters in it are escaped, so that a
+/// message is one line.
+///
+/// A check-out that its caller has dropped is logged with the reason "The caller cancelled the checkout", for which the
+/// specification has no text: nothing has timed out.
+///
+/// Where `tracing` has no subscriber, its messages go to the crate `log` with the feature `log` of wharf.
+///
+/// A pool with a subscriber builds every event, whether the log is enabled or not; so do not subscribe this where the log
+/// is not read.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Log(());
+pub struct Log {
+    is_unstructured: bool,
+}
 
 impl Log {
-    /// A logger.
+    /// Logs messages with keys and values.
     #[must_use]
     pub fn new() -> Self {
-        Self(())
+        Self { is_unstructured: false }
+    }
+
+    /// Logs sentences in the specification's unstructured form, which hold the values.
+    #[must_use]
+    pub fn unstructured() -> Self {
+        Self { is_unstructured: true }
+    }
+
+    /// The sentence for an event, in the specification's unstructured form, for a log of another kind.
+    pub fn sentence(event: &PoolEvent) -> impl fmt::Display + '_ {
+        Sentence(event)
     }
 }
 
 impl Subscriber for Log {
-    #[allow(non_snake_case)] // The specification's keys.
     fn on_event(&self, event: &PoolEvent) {
         if !tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
             return;
         }
-        let (serverHost, serverPort) = host_and_port(event.address());
-        match event {
-            PoolEvent::PoolCreated { options, .. } => {
-                let option = |name| number(options, name);
-                debug!(
-                    target: TARGET,
-                    serverHost,
-                    serverPort,
-                    maxIdleTimeMS = option("maxIdleTimeMS"),
-                    minPoolSize = option("minPoolSize"),
-                    maxPoolSize = option("maxPoolSize"),
-                    maxConnecting = option("maxConnecting"),
-                    waitQueueTimeoutMS = option("waitQueueTimeoutMS"),
-                    "Connection pool created"
-                );
-            }
-            PoolEvent::PoolReady { .. } => debug!(target: TARGET, serverHost, serverPort, "Connection pool ready"),
-            PoolEvent::PoolCleared { service_id, .. } => {
-                let serviceId = service_id.map(|service_id| service_id.to_hex());
-                debug!(target: TARGET, serverHost, serverPort, serviceId, "Connection pool cleared");
-            }
-            PoolEvent::PoolClosed { .. } => debug!(target: TARGET, serverHost, serverPort, "Connection pool closed"),
-            PoolEvent::ConnectionCreated { connection_id: driverConnectionId, .. } => {
-                debug!(target: TARGET, serverHost, serverPort, driverConnectionId, "Connection created");
-            }
-            PoolEvent::ConnectionReady { connection_id: driverConnectionId, duration, .. } => {
-                let durationMS = milliseconds(*duration);
-                debug!(target: TARGET, serverHost, serverPort, driverConnectionId, durationMS, "Connection ready");
-            }
-            PoolEvent::ConnectionClosed { connection_id: driverConnectionId, reason, .. } => {
-                let reason = why_closed(*reason);
-                debug!(target: TARGET, serverHost, serverPort, driverConnectionId, reason, "Connection closed");
-            }
-            PoolEvent::ConnectionCheckOutStarted { .. } => {
-                debug!(target: TARGET, serverHost, serverPort, "Connection checkout started");
-            }
-            PoolEvent::ConnectionCheckOutFailed { reason, duration, .. } => {
-                let (reason, durationMS) = (why_failed(*reason), milliseconds(*duration));
-                debug!(target: TARGET, serverHost, serverPort, reason, durationMS, "Connection checkout failed");
-            }
-            PoolEvent::ConnectionCheckedOut { connection_id: driverConnectionId, duration, .. } => {
-                let durationMS = milliseconds(*duration);
-                debug!(target: TARGET, serverHost, serverPort, driverConnectionId, durationMS, "Connection checked out");
-            }
-            PoolEvent::ConnectionCheckedIn { connection_id: driverConnectionId, .. } => {
-                debug!(target: TARGET, serverHost, serverPort, driverConnectionId, "Connection checked in");
-            }
+        if self.is_unstructured {
+            debug!(target: TARGET, "{}", Sentence(event));
+        } else {
+            log_structured(event);
         }
     }
 }
 
+#[allow(non_snake_case)] // The specification's keys.
+fn log_structured(event: &PoolEvent) {
+    let (serverHost, serverPort) = host_and_port(event.address());
+    match event {
+        PoolEvent::PoolCreated { options, .. } => {
+            let specified = options.specified();
+            let option = |name| specified.iter().find(|(set, _)| *set == name).map(|(_, value)| *value);
+            debug!(
+                target: TARGET,
+                serverHost,
+                serverPort,
+                maxIdleTimeMS = option("maxIdleTimeMS"),
+                minPoolSize = option("minPoolSize"),
+                maxPoolSize = option("maxPoolSize"),
+                maxConnecting = option("maxConnecting"),
+                waitQueueTimeoutMS = option("waitQueueTimeoutMS"),
+                "Connection pool created"
+            );
+        }
+        PoolEvent::PoolReady { .. } => debug!(target: TARGET, serverHost, serverPort, "Connection pool ready"),
+        PoolEvent::PoolCleared { service_id, .. } => {
+            let serviceId = service_id.map(|service_id| service_id.to_hex());
+            debug!(target: TARGET, serverHost, serverPort, serviceId, "Connection pool cleared");
+        }
+        PoolEvent::PoolClosed { .. } => debug!(target: TARGET, serverHost, serverPort, "Connection pool closed"),
+        PoolEvent::ConnectionCreated { connection_id: driverConnectionId, .. } => {
+            debug!(target: TARGET, serverHost, serverPort, driverConnectionId, "Connection created");
+        }
+        PoolEvent::ConnectionReady { connection_id: driverConnectionId, duration, .. } => {
+            let durationMS = milliseconds(*duration);
+            debug!(target: TARGET, serverHost, serverPort, driverConnectionId, durationMS, "Connection ready");
+        }
+        PoolEvent::ConnectionClosed { connection_id: driverConnectionId, reason, error, .. } => {
+            let (reason, error) = (why_closed(*reason), error.as_ref().map(described));
+            debug!(target: TARGET, serverHost, serverPort, driverConnectionId, reason, error, "Connection closed");
+        }
+        PoolEvent::ConnectionCheckOutStarted { .. } => {
+            debug!(target: TARGET, serverHost, serverPort, "Connection checkout started");
+        }
+        PoolEvent::ConnectionCheckOutFailed { reason, duration, .. } => {
+            let (error, reason) = (check_out_error(event).map(described), why_failed(*reason));
+            let durationMS = milliseconds(*duration);
+            debug!(target: TARGET, serverHost, serverPort, reason, error, durationMS, "Connection checkout failed");
+        }
+        PoolEvent::ConnectionCheckedOut { connection_id: driverConnectionId, duration, .. } => {
+            let durationMS = milliseconds(*duration);
+            debug!(target: TARGET, serverHost, serverPort, driverConnectionId, durationMS, "Connection checked out");
+        }
+        PoolEvent::ConnectionCheckedIn { connection_id: driverConnectionId, .. } => {
+            debug!(target: TARGET, serverHost, serverPort, driverConnectionId, "Connection checked in");
+        }
+    }
+}
+
+/// The error of a failed check-out that the specification wants logged: the others say no more than their reason.
+pub(super) fn check_out_error(event: &PoolEvent) -> Option<&EventError> {
+    match event {
+        PoolEvent::ConnectionCheckOutFailed { reason: CheckOutFailedReason::ConnectionError, error, .. } => {
+            error.as_ref()
+        }
+        _ => None,
+    }
+}
+
+/// All that an error reports: its text, and its labels. One line, whatever the text holds.
+pub(super) fn described(error: &EventError) -> String {
+    let labels = match error.downcast_ref() {
+        Some(CheckOutError::Connection(error)) => error.labels(),
+        _ => error.downcast_ref().map(ConnectionError::labels).unwrap_or_default(),
+    };
+    let mut text = PrintableError(error).to_string();
+    let labels: Vec<_> = labels.names().collect();
+    if !labels.is_empty() {
+        text = format!("{text} (labels: {})", labels.join(", "));
+    }
+    text
+}
+
 /// The specification's texts.
-fn why_closed(reason: ConnectionClosedReason) -> &'static str {
+pub(super) fn why_closed(reason: ConnectionClosedReason) -> &'static str {
     match reason {
         ConnectionClosedReason::Stale => "Connection became stale because the pool was cleared",
         ConnectionClosedReason::Idle => {
@@ -100,24 +158,17 @@ fn why_closed(reason: ConnectionClosedReason) -> &'static str {
     }
 }
 
-/// The specification's texts.
-fn why_failed(reason: CheckOutFailedReason) -> &'static str {
+/// The specification's texts, but for the last.
+pub(super) fn why_failed(reason: CheckOutFailedReason) -> &'static str {
     match reason {
         CheckOutFailedReason::Timeout => "Wait queue timeout elapsed without a connection becoming available",
         CheckOutFailedReason::ConnectionError => "An error occurred while trying to establish a new connection",
         CheckOutFailedReason::PoolClosed => "Connection pool was closed",
+        CheckOutFailedReason::Cancelled => "The caller cancelled the checkout",
     }
 }
 
-/// The value of an option that was set.
-fn number(options: &PoolOptions, name: &str) -> Option<u64> {
-    options.non_default().into_iter().find_map(|(set, value)| match value {
-        OptionValue::Number(value) if set == name => Some(value),
-        _ => None,
-    })
-}
-
-fn milliseconds(duration: Duration) -> f64 {
+pub(super) fn milliseconds(duration: Duration) -> f64 {
     // The nanoseconds of 104 days fit a float exactly, so that there is one rounding only.
     duration.as_nanos() as f64 / 1e6
 }
@@ -144,6 +195,7 @@ mod tests {
     use tracing::{Event, Level, Metadata};
 
     use super::*;
+    use crate::options::PoolOptions;
     use crate::telemetry::json_lines::tests::one_of_each;
 
     /// Keeps the fields of all events.
@@ -202,11 +254,21 @@ mod tests {
             ("Connection pool closed", &[]),
             ("Connection created", &[id]),
             ("Connection ready", &[id, duration]),
-            ("Connection closed", &[id, ("reason", "Connection pool was closed")]),
+            (
+                "Connection closed",
+                &[id, ("reason", "An error occurred while using the connection"), ("error", r"the cable\nis cut")],
+            ),
             ("Connection checkout started", &[]),
             (
                 "Connection checkout failed",
-                &[("reason", "Wait queue timeout elapsed without a connection becoming available"), duration],
+                &[
+                    ("reason", "An error occurred while trying to establish a new connection"),
+                    (
+                        "error",
+                        "Connection 42 to db.example.com:27018 could not be established: connecting: refused (labels: SystemOverloadedError, RetryableError)",
+                    ),
+                    duration,
+                ],
             ),
             ("Connection checked out", &[id, duration]),
             ("Connection checked in", &[id]),
@@ -217,6 +279,102 @@ mod tests {
             let common = [("message", message), ("serverHost", "db.example.com"), ("serverPort", "27018")];
             let all = common.iter().chain(fields).map(|&(key, value)| (key, value.to_owned())).collect();
             assert_eq!(logged, all);
+        }
+    }
+
+    #[test]
+    fn every_event_is_a_sentence_in_the_unstructured_form() {
+        let sentences: Vec<_> = one_of_each().iter().map(|event| Log::sentence(event).to_string()).collect();
+        assert_eq!(
+            sentences,
+            [
+                "Connection pool created for db.example.com:27018 using options maxIdleTimeMS=1500, maxPoolSize=7",
+                "Connection pool ready for db.example.com:27018",
+                "Connection pool for db.example.com:27018 cleared for serviceId 7477656c7665206279746573",
+                "Connection pool closed for db.example.com:27018",
+                "Connection created: address=db.example.com:27018, driver-generated ID=42",
+                "Connection ready: address=db.example.com:27018, driver-generated ID=42, established in=1002.0034 ms",
+                "Connection closed: address=db.example.com:27018, driver-generated ID=42. Reason: An error occurred \
+                 while using the connection. Error: the cable\\nis cut",
+                "Checkout started for connection to db.example.com:27018",
+                "Checkout failed for connection to db.example.com:27018. Reason: An error occurred while trying to \
+                 establish a new connection. Error: Connection 42 to db.example.com:27018 could not be established: \
+                 connecting: refused (labels: SystemOverloadedError, RetryableError). Duration: 1002.0034 ms",
+                "Connection checked out: address=db.example.com:27018, driver-generated ID=42, duration=1002.0034 ms",
+                "Connection checked in: address=db.example.com:27018, driver-generated ID=42",
+            ]
+        );
+        let kept = Kept::default();
+        tracing::subscriber::with_default(kept.clone(), || {
+            one_of_each().iter().for_each(|event| Log::unstructured().on_event(event));
+        });
+        let messages = std::mem::take(&mut *kept.0.lock().unwrap());
+        let only = |sentence: &String| BTreeMap::from([("message", sentence.clone())]);
+        assert_eq!(messages, sentences.iter().map(only).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_there_is_not_is_left_out() {
+        let address: Arc<str> = "/tmp/mongodb-27017.sock".into();
+        let events = [
+            PoolEvent::PoolCreated { address: address.clone(), options: PoolOptions::default() },
+            PoolEvent::PoolCleared { address: address.clone(), service_id: None, interrupt_in_use_connections: false },
+        ];
+        let host = ("serverHost", "/tmp/mongodb-27017.sock".to_owned());
+        assert_eq!(
+            logged(&events),
+            [
+                BTreeMap::from([host.clone(), ("message", "Connection pool created".to_owned())]),
+                BTreeMap::from([host, ("message", "Connection pool cleared".to_owned())]),
+            ]
+        );
+        assert_eq!(Log::sentence(&events[0]).to_string(), "Connection pool created for /tmp/mongodb-27017.sock");
+        assert_eq!(Log::sentence(&events[1]).to_string(), "Connection pool for /tmp/mongodb-27017.sock cleared");
+    }
+
+    #[test]
+    fn option_that_is_set_to_its_default_is_logged() {
+        let defaults = PoolOptions::default();
+        let options = PoolOptions::default()
+            .max_connecting(defaults.max_connecting)
+            .min_pool_size(defaults.min_pool_size)
+            .wait_queue_timeout(defaults.wait_queue_timeout);
+        let event = PoolEvent::PoolCreated { address: "here".into(), options };
+        assert_eq!(
+            Log::sentence(&event).to_string(),
+            "Connection pool created for here using options minPoolSize=0, maxConnecting=2, waitQueueTimeoutMS=0"
+        );
+        assert_eq!(logged(&[event])[0]["maxConnecting"], "2");
+    }
+
+    #[test]
+    fn each_reason_has_the_specifications_text() {
+        let address: Arc<str> = "here:1".into();
+        let reason_of = |event: PoolEvent| logged(&[event]).remove(0).remove("reason").unwrap();
+        for (reason, text) in [
+            (ConnectionClosedReason::Stale, "Connection became stale because the pool was cleared"),
+            (
+                ConnectionClosedReason::Idle,
+                "Connection has been available but unused for longer than the configured max idle time",
+            ),
+            (ConnectionClosedReason::Error, "An error occurred while using the connection"),
+            (ConnectionClosedReason::PoolClosed, "Connection pool was closed"),
+        ] {
+            let address = address.clone();
+            let event = PoolEvent::ConnectionClosed { address, connection_id: 1, reason, error: None };
+            assert_eq!(reason_of(event), text);
+        }
+        for (reason, text) in [
+            (CheckOutFailedReason::Timeout, "Wait queue timeout elapsed without a connection becoming available"),
+            (CheckOutFailedReason::ConnectionError, "An error occurred while trying to establish a new connection"),
+            (CheckOutFailedReason::PoolClosed, "Connection pool was closed"),
+            (CheckOutFailedReason::Cancelled, "The caller cancelled the checkout"),
+        ] {
+            let (address, error) = (address.clone(), Some(EventError::new(std::io::Error::other("any"))));
+            let event = PoolEvent::ConnectionCheckOutFailed { address, reason, duration: Duration::ZERO, error };
+            let has_error = reason == CheckOutFailedReason::ConnectionError;
+            assert_eq!(logged(std::slice::from_ref(&event))[0].contains_key("error"), has_error, "{reason:?}");
+            assert_eq!(reason_of(event), text);
         }
     }
 

@@ -30,6 +30,7 @@
 mod counts;
 mod json_lines;
 mod log;
+mod sentence;
 
 pub use counts::{Counts, EventCounts};
 pub use json_lines::JsonLines;

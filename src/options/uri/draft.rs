@@ -172,12 +172,12 @@ impl Draft {
             "localThresholdMS" => options.local_threshold = read_millis(&text)?,
             "maxAdaptiveRetries" => options.max_adaptive_retries = read_count(&text)?,
             "maxConnecting" => {
-                options.pool.max_connecting = read_count(&text)?;
+                options.pool = options.pool.clone().max_connecting(read_count(&text)?);
                 check_size(&options.pool, options.pool.max_connecting)?;
             }
-            "maxIdleTimeMS" => options.pool.max_idle_time = read_millis(&text)?,
+            "maxIdleTimeMS" => options.pool = options.pool.clone().max_idle_time(read_millis(&text)?),
             "maxPoolSize" => {
-                options.pool.max_pool_size = read_count(&text)?;
+                options.pool = options.pool.clone().max_pool_size(read_count(&text)?);
                 check_size(&options.pool, options.pool.max_pool_size)?;
             }
             "maxStalenessSeconds" if text == "-1" => options.read_preference.max_staleness = None,
@@ -186,7 +186,7 @@ impl Draft {
                 options.read_preference.max_staleness = Some(Duration::from_secs(seconds));
             }
             "minPoolSize" => {
-                options.pool.min_pool_size = read_count(&text)?;
+                options.pool = options.pool.clone().min_pool_size(read_count(&text)?);
                 check_size(&options.pool, options.pool.min_pool_size)?;
             }
             "proxyHost" => self.proxy_host = Some(name(text)?),
@@ -227,7 +227,7 @@ impl Draft {
             "tlsDisableOCSPEndpointCheck" => self.tls.disable_ocsp_endpoint_check = flag()?,
             "tlsInsecure" => self.tls = std::mem::take(&mut self.tls).insecure(flag()?),
             "w" => options.write_concern.w = Some(read_acknowledgement(text)?),
-            "waitQueueTimeoutMS" => options.pool.wait_queue_timeout = read_millis(&text)?,
+            "waitQueueTimeoutMS" => options.pool = options.pool.clone().wait_queue_timeout(read_millis(&text)?),
             "wTimeoutMS" | "wtimeout" => options.write_concern.w_timeout = Some(read_long_millis(&text)?),
             "zlibCompressionLevel" => self.zlib_level = Some(read_level(&text)?),
             "gssapiServiceName" => {

@@ -1,0 +1,230 @@
+//! The suite `connection_logging`, against a real server.
+//!
+//! It is written for a client. Of a client's operations it needs those that a pool has as well: to be created from a
+//! connection string, to run a command, and to close, which sends `endSessions`. The test is the client's monitor, which
+//! marks the pool as ready and clears it when a connection cannot be established.
+//!
+//! The provisioned copy has one list in the order of an older text: there the pool is cleared after the check-out has
+//! failed. The present text clears it before the connection is closed. The runner puts that list into the present order.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bson::{Bson, doc, rawdoc};
+use serde_json::Value;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+use wharf::telemetry::Log;
+use wharf::{Endpoint, Options, Pool, PoolEvent};
+use wharf_testbed::mongod::{Mongod, MongodOptions};
+
+/// How long an operation may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The messages of all pools of this process.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<BTreeMap<&'static str, Value>>>>);
+
+impl Subscriber for Kept {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "wharf::connection"
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        assert_eq!(*event.metadata().level(), Level::DEBUG, "{:?}", fields.0);
+        self.0.lock().unwrap().push(fields.0);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Fields(BTreeMap<&'static str, Value>);
+
+impl Visit for Fields {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name(), value.into());
+    }
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.0.insert(field.name(), value.into());
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.into());
+    }
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}").into());
+    }
+}
+
+/// The client of a case.
+struct Client {
+    pool: Pool<Endpoint>,
+    ready: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+}
+
+impl Client {
+    async fn new(address: &str, client: &Value) -> Self {
+        let mut uri = format!("mongodb://root:root@{address}/?");
+        for (name, value) in client["uriOptions"].as_object().into_iter().flatten() {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            uri.push_str(&format!("{name}={value}&"));
+        }
+        let ready = Arc::new(Mutex::new(BTreeMap::new()));
+        let counts = ready.clone();
+        let options = Options::from_uri(uri.trim_end_matches('&')).await.unwrap();
+        let pool = options
+            .endpoint()
+            .unwrap()
+            .pool()
+            .subscriber(Log::new())
+            .subscriber(move |event: &PoolEvent| *counts.lock().unwrap().entry(event.name()).or_insert(0) += 1)
+            .on_failure(|failure| _ = failure.clear_pool())
+            .build()
+            .unwrap();
+        pool.ready();
+        Self { pool, ready }
+    }
+
+    async fn run(&self, operation: &Value) {
+        match operation["name"].as_str().unwrap() {
+            "listDatabases" => {
+                let outcome = self.pool.run_command("admin", &rawdoc! { "listDatabases": 1 }).await;
+                let expects_error = !operation["expectError"].is_null();
+                assert_eq!(outcome.is_err(), expects_error, "{outcome:?}");
+            }
+            "close" => {
+                self.pool.run_command("admin", &rawdoc! { "endSessions": [] }).await.unwrap();
+                self.pool.close();
+                self.pool.closed().await;
+            }
+            "waitForEvent" => {
+                let event = operation["arguments"]["event"].as_object().unwrap().keys().next().unwrap();
+                let count = operation["arguments"]["count"].as_u64().unwrap() as usize;
+                // `poolReadyEvent` is what wharf calls `PoolReady`.
+                let is_meant = |name: &str| name.eq_ignore_ascii_case(event.trim_end_matches("Event"));
+                let seen = || self.ready.lock().unwrap().iter().any(|(name, seen)| is_meant(name) && *seen >= count);
+                while !seen() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            other => panic!("the runner does not know {other}"),
+        }
+    }
+}
+
+/// A value of plain JSON.
+fn bson(value: &Value) -> Bson {
+    match value {
+        Value::Null => Bson::Null,
+        Value::Bool(value) => Bson::Boolean(*value),
+        Value::Number(value) => Bson::Int64(value.as_i64().expect("whole numbers")),
+        Value::String(value) => Bson::String(value.clone()),
+        Value::Array(values) => values.iter().map(bson).collect::<Vec<_>>().into(),
+        Value::Object(values) => Bson::Document(values.iter().map(|(key, value)| (key.clone(), bson(value))).collect()),
+    }
+}
+
+async fn set_fail_point(root: &Pool<Endpoint>, fail_point: &Value) {
+    let command = bson::RawDocumentBuf::try_from(bson(fail_point).as_document().unwrap()).unwrap();
+    root.run_command("admin", &command).await.unwrap();
+}
+
+/// Whether a value is as the unified test format wants it.
+fn matches(expected: &Value, actual: Option<&Value>) -> bool {
+    let Some(special) = expected.as_object() else { return actual == Some(expected) };
+    match special.iter().next().map(|(name, of)| (name.as_str(), of)) {
+        Some(("$$exists", exists)) => actual.is_some() == exists.as_bool().unwrap(),
+        Some(("$$type", types)) => {
+            let types = match types {
+                Value::Array(types) => types.clone(),
+                one => vec![one.clone()],
+            };
+            types.iter().any(|of| match of.as_str().unwrap() {
+                "string" => actual.is_some_and(Value::is_string),
+                "int" | "long" => actual.is_some_and(Value::is_u64),
+                "double" => actual.is_some_and(Value::is_f64),
+                other => panic!("the runner does not know the type {other}"),
+            })
+        }
+        other => panic!("the runner does not know {other:?}"),
+    }
+}
+
+/// The messages that a case expects, in the order of the present text.
+fn expected_messages(case: &Value) -> Vec<Value> {
+    let mut messages = case["expectLogMessages"][0]["messages"].as_array().unwrap().clone();
+    let place = |messages: &[Value], text: &str| messages.iter().position(|of| of["data"]["message"] == text);
+    let cleared = place(&messages, "Connection pool cleared");
+    let closed = place(&messages, "Connection closed");
+    if let (Some(cleared), Some(closed)) = (cleared, closed)
+        && cleared > closed
+    {
+        let message = messages.remove(cleared);
+        messages.insert(closed, message);
+    }
+    messages
+}
+
+#[test]
+fn connection_logging_suite_passes() {
+    let kept = Kept::default();
+    // For the pools' tasks, too, which run on other threads.
+    tracing::subscriber::set_global_default(kept.clone()).expect("the only subscriber of this process");
+    let mongod = Mongod::start(MongodOptions { auth: true, ..MongodOptions::default() }).unwrap();
+    let address = mongod.address().to_string();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let cases = runtime.block_on(async {
+        // The first user may be created without authentication, from the same machine.
+        let mut first = Options::new([&*address]).unwrap().endpoint().unwrap().connect().await.unwrap();
+        let user = doc! { "createUser": "root", "pwd": "root", "roles": [{ "role": "root", "db": "admin" }] };
+        first.run_command("admin", &bson::RawDocumentBuf::try_from(&user).unwrap()).await.unwrap();
+        let root = Options::from_uri(&format!("mongodb://root:root@{address}/")).await.unwrap();
+        let root = root.endpoint().unwrap().pool().build().unwrap();
+        root.ready();
+        let folder = wharf_testbed::provision::suite("connection_logging").expect("the official test suite");
+        let mut cases = 0;
+        for entry in fs::read_dir(folder).unwrap() {
+            let file: Value = serde_json::from_str(&fs::read_to_string(entry.unwrap().path()).unwrap()).unwrap();
+            for case in file["tests"].as_array().unwrap() {
+                tokio::time::timeout(PATIENCE, run_case(&address, &root, &kept, case)).await.expect("the case hangs");
+                cases += 1;
+            }
+        }
+        cases
+    });
+    assert_eq!(cases, 5, "the suite has grown or shrunk");
+}
+
+async fn run_case(address: &str, root: &Pool<Endpoint>, kept: &Kept, case: &Value) {
+    kept.0.lock().unwrap().clear();
+    let mut client = None;
+    for operation in case["operations"].as_array().unwrap() {
+        match operation["name"].as_str().unwrap() {
+            "createEntities" => {
+                let entity = &operation["arguments"]["entities"][0]["client"];
+                client = Some(Client::new(address, entity).await);
+            }
+            "failPoint" => set_fail_point(root, &operation["arguments"]["failPoint"]).await,
+            _ => client.as_ref().expect("a client is created first").run(operation).await,
+        }
+    }
+    // The client is there until the messages have been looked at: to drop it would log more.
+    let messages = kept.0.lock().unwrap().clone();
+    let (description, expected) = (&case["description"], expected_messages(case));
+    assert_eq!(messages.len(), expected.len(), "{description}: {messages:#?}");
+    for (expected, actual) in expected.iter().zip(&messages) {
+        assert_eq!((&expected["level"], &expected["component"]), (&"debug".into(), &"connection".into()));
+        for (key, value) in expected["data"].as_object().unwrap() {
+            assert!(matches(value, actual.get(key.as_str())), "{description}: {key} of {actual:#?} is not {value}");
+        }
+    }
+}
