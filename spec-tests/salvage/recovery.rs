@@ -167,6 +167,26 @@ async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 }
 
 #[tokio::test]
+async fn slow_subscriber_does_not_keep_the_place_of_a_drain_from_a_check_out() {
+    let patients = Patients::new(Fit::Good, false);
+    let (pool, events) = pool(&patients);
+    give_up(&pool, &patients, &events).await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    pool.subscribe({
+        let (pool, seen) = (pool.clone(), seen.clone());
+        move |event: &PoolEvent| {
+            if let PoolEvent::ConnectionClosed { .. } = event {
+                let status = pool.status();
+                seen.lock().unwrap().push((status.total, status.pending, status.waiting));
+            }
+        }
+    });
+    drop(tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap());
+    assert_eq!(*seen.lock().unwrap(), [(1, 1, 0)], "the check-out has the place by then");
+    pool.close();
+}
+
+#[tokio::test]
 async fn a_connection_that_does_not_recover_is_closed() {
     for (result, panics) in [(Fit::Unfinished, false), (Fit::Broken, false), (Fit::Good, true)] {
         let patients = Patients::new(result, panics);

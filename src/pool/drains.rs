@@ -15,7 +15,7 @@ use super::held::Held;
 use super::host::Host;
 use super::ledger::Ledger;
 use crate::event::{ConnectionClosedReason, PoolEvent};
-use crate::sync::mutant;
+use crate::sync::{discard, mutant, wake};
 
 /// The number of a drain in its pool, in the order in which they begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,12 +58,12 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         let held = self.owned_now(&ledger, &drain);
         drop(ledger);
         // The waker, outside of the lock.
-        drop(drain);
+        discard(drain.waker);
         Some(held)
     }
 
-    /// Closes the connection that has been drained for the longest time, and gives back its place, which is the caller's
-    /// to serve to those who wait. `false`: there is none.
+    /// Closes the connection that has been drained for the longest time. `false`: there is none. Its place is the caller's
+    /// to serve to those who wait, and its events to deliver.
     pub(super) fn close_oldest_drain(self: &Arc<Self>) -> bool {
         let (held, waker) = {
             let mut ledger = self.ledger.lock();
@@ -75,9 +75,9 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             false => (ConnectionClosedReason::Error, held.explained(Fault::Displaced)),
         };
         held.end_use();
-        held.retire_then(reason, error, false, |_| {});
+        held.retire_for_place(reason, error);
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
         true
     }
@@ -102,7 +102,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             }
         };
         // Outside of the lock, as it is code of others.
-        drop(before);
+        discard(before);
         Poll::Pending
     }
 

@@ -189,17 +189,22 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         }
     }
 
-    /// Closes the connection, for a reason other than an error: emits `ConnectionClosed`, frees the slot, gives back its place, disposes of the
-    /// connection. `pending`: it still counts as pending.
+    /// Closes the connection, for a reason other than an error: emits `ConnectionClosed`, frees the slot, gives back its
+    /// place, disposes of the connection. `pending`: it still counts as pending.
     pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
-        self.retire_then(reason, None, pending, |core| core.serve_places());
+        self.close(reason, None, pending, true);
     }
 
     /// As [`Held::retire`], with the reason "error".
     #[cold]
     pub(super) fn retire_because(self, fault: Fault, pending: bool) {
         let error = self.explained(fault);
-        self.retire_then(ConnectionClosedReason::Error, error, pending, |core| core.serve_places());
+        self.close(ConnectionClosedReason::Error, error, pending, true);
+    }
+
+    /// As [`Held::retire`], for a caller that serves the place to those who wait, and delivers the events then.
+    pub(super) fn retire_for_place(self, reason: ConnectionClosedReason, error: Option<EventError>) {
+        self.close(reason, error, false, false);
     }
 
     /// The error for the event, if there is a listener.
@@ -207,15 +212,9 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         self.core().host.listens().then(|| fault.into_error(self))
     }
 
-    /// As [`Held::retire`], with the error for the event, and where a check-out waits for the place, `serve` sees to it.
+    /// As [`Held::retire`]. `serves`: those who wait for the place are served, and the events are delivered.
     #[inline(never)]
-    pub(super) fn retire_then(
-        self,
-        reason: ConnectionClosedReason,
-        error: Option<EventError>,
-        pending: bool,
-        serve: impl FnOnce(&Arc<Core<C, H>>),
-    ) {
+    fn close(self, reason: ConnectionClosedReason, error: Option<EventError>, pending: bool, serves: bool) {
         let core = self.shared_core();
         let connection_id = self.id();
         // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
@@ -237,8 +236,8 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         // Outside of the lock, as it is foreign code.
         discard(waker);
         // Freed before the place is given back, so that there are never more slots than places.
-        if core.capacity.release(1, u32::from(pending)) {
-            serve(&core);
+        if core.capacity.release(1, u32::from(pending)) && serves {
+            core.serve_places();
         }
         if let Some(connection) = connection {
             core.host.dispose(connection);
@@ -250,7 +249,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
             core.schedule_population();
         }
         // After all else, so that a slow subscriber does not keep the place from others.
-        if core.host.listens() {
+        if serves && core.host.listens() {
             core.host.deliver();
         }
         // Last: this may free the core.

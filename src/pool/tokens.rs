@@ -528,25 +528,31 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         if mutant("places_are_not_served") {
             return;
         }
+        let mut has_closed = false;
         loop {
             let claimed = {
                 let mut queue = self.waiters.lock();
                 if queue.len(Lane::Others) == 0 {
-                    return;
+                    break;
                 }
                 if let Err(counts) = self.capacity.admit_first(self.limits) {
                     drop(queue);
                     let is_wanted = counts.wants_a_drain_closed(self.limits) && !mutant("drains_are_not_closed");
                     if is_wanted && self.close_oldest_drain() {
+                        has_closed = true;
                         continue;
                     }
-                    return;
+                    break;
                 }
                 let claimed = queue.claim_first(Lane::Others).expect("BUG: a lane with a length and without a first");
                 self.settle(&queue);
                 claimed
             };
             wake(claimed.grant(Grant::Place(Place::new(self.clone()))));
+        }
+        // After all else, so that a slow subscriber does not keep the places from others.
+        if has_closed && self.host.listens() {
+            self.host.deliver();
         }
     }
 
