@@ -311,7 +311,7 @@ impl<T> State<T> {
             self.role = Role::Tired;
         }
         let near = self.waiting.iter().take_while(|waiting| waiting.until <= self.delivered).count();
-        let told = self.waiting.drain(..near).map(|waiting| (waiting.signal, Verdict::Leave)).collect();
+        let told = self.let_go(near);
         (Turn::Deliver(self.next()), told)
     }
 
@@ -320,7 +320,16 @@ impl<T> State<T> {
         if mutant("waiting_callers_are_forgotten") {
             return Told::new();
         }
-        self.waiting.drain(..).map(|waiting| (waiting.signal, Verdict::Leave)).collect()
+        self.let_go(self.waiting.len())
+    }
+
+    /// Takes the first waiting callers out, to be told that they may leave. Most often there are none.
+    #[inline]
+    fn let_go(&mut self, count: usize) -> Told {
+        if count == 0 {
+            return Told::new();
+        }
+        self.waiting.drain(..count).map(|waiting| (waiting.signal, Verdict::Leave)).collect()
     }
 
     /// The next event, for the deliverer, who knows that there is one.
