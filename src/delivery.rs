@@ -199,12 +199,13 @@ impl<T> Delivery<T> {
         let mut deliverer = Deliverer { left: self.share.turn, mine, may_wait: !inside.before };
         loop {
             // A subscriber's panic is not the pool's; swallowing it keeps the events going.
-            let caught = catch_unwind(AssertUnwindSafe(|| on_event(&event)));
-            if mutant("panic_ends_the_delivery") && caught.is_err() {
+            let panicked = !contain(|| on_event(&event));
+            if mutant("panic_ends_the_delivery") && panicked {
                 return Turn::Leave;
             }
-            // Outside of the lock: an event may own what takes long to drop.
-            drop(event);
+            // Outside of the lock: an event may own what takes long to drop. It may also own an error of others, whose drop
+            // may panic as well.
+            contain(|| drop(event));
             deliverer.left = deliverer.left.saturating_sub(1);
             if mutant("queue_asked_before_the_role_is_freed") && self.state.lock().queue.is_empty() {
                 let told = self.state.lock().free_the_role();
@@ -335,6 +336,18 @@ impl<T> State<T> {
     /// The next event, for the deliverer, who knows that there is one.
     fn next(&mut self) -> T {
         self.queue.pop_front().expect("BUG: the deliverer goes on without an event")
+    }
+}
+
+/// Runs code of others, and returns whether it came to its end without a panic.
+fn contain(foreign: impl FnOnce()) -> bool {
+    match catch_unwind(AssertUnwindSafe(foreign)) {
+        Ok(()) => true,
+        Err(panic) => {
+            // Its drop is code of others, too.
+            std::mem::forget(panic);
+            false
+        }
     }
 }
 

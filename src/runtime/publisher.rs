@@ -115,6 +115,7 @@ impl Publisher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::{ConnectionClosedReason, EventError};
     use std::sync::Mutex;
 
     fn ready(address: &str) -> PoolEvent {
@@ -158,6 +159,31 @@ mod tests {
             publisher.deliver();
         }
         assert_eq!(*seen.lock().unwrap(), 2);
+    }
+
+    #[test]
+    fn panicking_drop_of_an_events_error_stops_nothing() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("an error whose drop panics")]
+        struct Brittle;
+        impl Drop for Brittle {
+            fn drop(&mut self) {
+                panic!("an error's own");
+            }
+        }
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let publisher = Publisher::new(vec![Arc::new({
+            let seen = seen.clone();
+            move |event: &PoolEvent| seen.lock().unwrap().push(event.name())
+        })]);
+        publisher.publish(PoolEvent::ConnectionClosed {
+            address: "here".into(),
+            connection_id: 1,
+            reason: ConnectionClosedReason::Error,
+            error: Some(EventError::new(Brittle)),
+        });
+        publisher.publish(ready("here"));
+        assert_eq!(*seen.lock().unwrap(), ["ConnectionClosed", "PoolReady"]);
     }
 
     #[test]
