@@ -293,3 +293,48 @@ async fn a_waker_that_panics_keeps_nobody_else_from_hearing_that_the_pool_has_cl
         tokio::time::timeout(Duration::from_secs(60), wait).await.expect("closed() hangs");
     }
 }
+
+/// An error whose drop asks the pool for what is under its ledger's lock.
+struct Curious(Pool<Fragile>);
+
+impl std::fmt::Debug for Curious {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Curious")
+    }
+}
+
+impl std::fmt::Display for Curious {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an error that uses the pool")
+    }
+}
+
+impl std::error::Error for Curious {}
+
+impl Drop for Curious {
+    fn drop(&mut self) {
+        assert!(self.0.service(bson::oid::ObjectId::new()).is_none());
+    }
+}
+
+#[test]
+fn cause_of_a_clear_is_dropped_under_no_lock() {
+    // Leaked where the test fails: its end would wait for the lock as well.
+    let runtime = ManuallyDrop::new(tokio::runtime::Builder::new_current_thread().build().unwrap());
+    let pool = {
+        let _entered = runtime.enter();
+        pool(&Fragile::default(), PoolOptions::default())
+    };
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let because = || Clear::new().because(Arc::new(Curious(pool.clone())));
+        assert!(pool.clear(because()).unwrap());
+        assert!(pool.clear(Clear::new()).unwrap(), "replaces the cause");
+        assert!(pool.clear(because()).unwrap());
+        assert!(pool.ready(), "forgets the cause");
+        drop(pool);
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(60)).expect("a lock was held");
+    drop(ManuallyDrop::into_inner(runtime));
+}

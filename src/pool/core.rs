@@ -216,7 +216,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         if state.phase != Phase::Paused {
             return false;
         }
-        ledger.cause = None;
+        // Dropped after the lock, because an error is code of others.
+        let _cause = ledger.cause.take();
         let announce = || self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
         if !mutant("ready_announced_late") {
             announce();
@@ -249,7 +250,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             self.host.connections_went_stale();
         }
         let refusal = || Refusal::Paused { cause: clear.cause.clone(), never_ready: false };
-        let away = {
+        // The cause before is dropped after the lock, because an error is code of others.
+        let (away, _cause) = {
             let mut ledger = self.ledger.lock();
             let state = self.state.load();
             if state.phase == Phase::Closed || clear.generation.is_some_and(|asked| asked != state.generation) {
@@ -269,14 +271,14 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             if clear.interrupt_in_use_connections {
                 ledger.interrupt = Some(state.generation + u64::from(mutant("interrupt_reaches_one_more")));
             }
-            ledger.cause.clone_from(&clear.cause);
+            let before = std::mem::replace(&mut ledger.cause, clear.cause.clone());
             if mutant("refused_before_announced") {
                 self.refuse(self.turn_away(), refusal);
             }
             if (state.phase == Phase::Ready || mutant("paused_clear_announced")) && !mutant("cleared_announced_early") {
                 announce();
             }
-            self.turn_away()
+            (self.turn_away(), before)
         };
         self.refuse(away, refusal);
         self.host.deliver();
