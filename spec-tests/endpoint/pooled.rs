@@ -97,10 +97,15 @@ async fn interrupted_command_that_was_sent_is_not_retryable_whatever_it_is() {
 /// A connection that the pool has interrupted while its holder ran no command.
 async fn interrupted(pool: &Pool<Endpoint>) -> Connection<Endpoint> {
     let mut connection = pool.check_out().await.unwrap();
+    interrupt(pool, &mut connection).await;
+    connection
+}
+
+/// Has the pool interrupt the connection, whose holder runs no command.
+async fn interrupt(pool: &Pool<Endpoint>, connection: &mut Connection<Endpoint>) {
     pool.clear(interruption()).unwrap();
     let waiting = connection.interruptible(async |_| std::future::pending::<()>().await);
     tokio::time::timeout(AGES, waiting).await.unwrap().unwrap_err();
-    connection
 }
 
 #[tokio::test]
@@ -129,6 +134,27 @@ async fn command_that_begins_on_an_interrupted_connection_is_not_sent() {
     // What had been sent would have been executed before this.
     connect(&server).await.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
     assert_eq!(server.counters().commands("ping"), 0);
+}
+
+#[tokio::test]
+async fn command_that_does_not_begin_is_not_sent_whatever_was_sent_before() {
+    let server = start().await;
+    let (pool, _) = pool(&server);
+    block_ping(&server).await;
+    let mut connection = pool.check_out().await.unwrap();
+    tokio::select! {
+        outcome = ping(&mut connection) => panic!("answered: {outcome:?}"),
+        _ = server.until(|counters| counters.commands("ping") == 1) => {}
+    }
+    interrupt(&pool, &mut connection).await;
+    let body = rawdoc! { "ping": 1 };
+    let command = Command::new("admin", &body);
+    for outcome in [connection.run(command.timeout(AGES)).await.map(drop), connection.send(command).await] {
+        let error = outcome.unwrap_err();
+        let OperationError::Interrupted(cleared) = &error else { panic!("another error: {error}") };
+        assert!(!cleared.sent && error.is_retryable(), "{cleared:?}");
+    }
+    assert_eq!(server.counters().commands("ping"), 1);
 }
 
 #[tokio::test]

@@ -293,9 +293,9 @@ impl Channel {
         !matches!(self.phase, Phase::Idle | Phase::Lent | Phase::Sending { .. } | Phase::Flushing)
     }
 
-    /// Whether a part of the exchange has left this process.
+    /// Whether a part of the exchange has left this process. Not where there is none.
     pub fn has_sent(&self) -> bool {
-        !matches!(self.phase, Phase::Idle | Phase::Sending { written: 0, .. })
+        !matches!(self.phase, Phase::Idle | Phase::Lent | Phase::Sending { written: 0, .. })
     }
 
     /// Sends `command`, and returns the reply's body as it lies in the channel's own buffer.

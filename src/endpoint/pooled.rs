@@ -207,7 +207,7 @@ impl Connection<Endpoint> {
             // Boxed, so that what has no limit has no timer either.
             let complete =
                 async |connection: &mut EndpointConnection| connection.complete_in_time(command, limit).await;
-            return boxed(|| self.interruptible(complete)).await.map_err(|_| self.cut_short());
+            return boxed(|| self.interruptible(complete)).await.map_err(|cleared| self.cut_off(&cleared));
         }
         if let Err(failure) = self.begin(command, MaxTime::NONE) {
             return Ok(Err(failure));
@@ -216,7 +216,14 @@ impl Connection<Endpoint> {
         finished.ok_or_else(|| self.cut_short())
     }
 
-    /// The error for a command that was interrupted.
+    /// The error for a command whose [`interruptible`](Self::interruptible) operation was interrupted. Where that had not
+    /// begun, the state of the channel is an earlier command's.
+    #[cold]
+    fn cut_off(&self, cleared: &PoolCleared) -> OperationError {
+        self.interrupted(cleared.sent && self.channel.has_sent()).into()
+    }
+
+    /// The error for a command that was interrupted after it had begun.
     #[cold]
     pub(super) fn cut_short(&self) -> OperationError {
         self.interrupted(self.channel.has_sent()).into()
@@ -233,7 +240,7 @@ impl Connection<Endpoint> {
             return Err(self.placed(*failure));
         }
         let again = self.interruptible(async |connection| connection.run_again(command).await).await;
-        again.map_err(|_| self.cut_short())?.map_err(|failure| self.placed(*failure))
+        again.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))
     }
 
     /// As [`EndpointConnection::send`](super::EndpointConnection::send), but ends when the pool is cleared with
@@ -248,7 +255,7 @@ impl Connection<Endpoint> {
     /// That of [`run`](Self::run).
     pub async fn send(&mut self, command: Command<'_>) -> Result<(), OperationError> {
         let outcome = self.interruptible(async |connection| connection.send(command).await).await;
-        outcome.map_err(|_| self.cut_short())?.map_err(|failure| self.placed(failure))
+        outcome.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(failure))
     }
 
     /// The failure, with the generation as the pool knows it: in load-balanced mode the service's.
