@@ -41,12 +41,17 @@ fn read(path: &str) -> String {
 fn the_package_carries_the_library_its_examples_and_no_tests() {
     let mut expected: BTreeSet<String> = [
         ".cargo_vcs_info.json",
+        "ARCHITECTURE.md",
+        "BENCHMARKS.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
         "Cargo.lock",
         "Cargo.toml",
         "Cargo.toml.orig",
         "LICENSE-APACHE",
         "LICENSE-MIT",
         "README.md",
+        "SECURITY.md",
         "examples/monitor/main.rs",
         "examples/monitor/monitor.rs",
         "examples/own_connections.rs",
