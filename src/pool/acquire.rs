@@ -191,6 +191,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         // A clear changes the word before it takes the list's lock to fail all who wait: either we see the change, or
         // it finds us in the queue.
         if self.state.load().phase != Phase::Ready && !mutant("phase_not_asked_again") {
+            drop(queue);
+            discard(waker);
             return Queued::NotReady;
         }
         if queue.len(Lane::Others) == 0 {

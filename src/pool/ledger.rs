@@ -116,8 +116,9 @@ impl Ledger {
     /// Makes all connections to all services stale.
     pub(super) fn clear_services(&mut self) {
         for service in self.services.values() {
-            // ORD: Release; pairs with the Acquire in `Membership::is_stale`.
-            service.generation.fetch_add(1, Ordering::Release);
+            // Relaxed: the pool's generation changes with it, and makes the same connections stale. Changes are under the
+            // ledger's lock.
+            service.generation.fetch_add(1, Ordering::Relaxed);
         }
     }
 

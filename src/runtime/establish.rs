@@ -108,7 +108,8 @@ pub trait Establish: Send + Sync + 'static {
     }
 
     /// Gives up a connection in a forked child, where the parent still uses it: nothing may be sent on it or changed
-    /// about it. By default its memory is leaked.
+    /// about it. It must not use the pool, whose successor in the child is being made meanwhile. By default the
+    /// connection's memory is leaked.
     fn abandon_after_fork(&self, connection: Self::Connection) {
         std::mem::forget(connection);
     }

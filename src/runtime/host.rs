@@ -125,7 +125,10 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
 
     /// A panic is not the pool's, and must not keep it from closing others; the panic hook has reported it.
     fn dispose(&self, connection: E::Connection) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.establish.close(connection)));
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.establish.close(connection))) {
+            // Its drop is foreign code, too.
+            std::mem::forget(panic);
+        }
     }
 
     fn connections_went_stale(&self) {

@@ -205,9 +205,12 @@ impl<E: Establish> Pool<E> {
         self.here().shared.close();
     }
 
-    /// Completes when the pool is closed, its last connection is gone, and the last event was delivered. Closes nothing
-    /// itself, and waits for as long as somebody holds a connection: for an orderly end, call [`close`](Self::close)
-    /// and then this, under a time limit.
+    /// Completes when the pool is closed, its last connection is gone, and every event so far was delivered. Closes nothing
+    /// itself, and waits for as long as a caller holds a connection: for an orderly end, call [`close`](Self::close) and then
+    /// this, under a time limit.
+    ///
+    /// A check-out that the closing refused emits its `ConnectionCheckOutFailed` when its task is polled next, or when its
+    /// future is dropped. That may be later.
     ///
     /// # Cancel safety
     ///

@@ -8,8 +8,8 @@ use super::atomic::{AtomicBool, Ordering};
 use super::census;
 use super::{Patience, UnsafeCell, mutant, unless_mutant};
 
-/// A lock for short sections that many cores enter all the time: a bounded number of steps, no system call, no
-/// allocation, no user code and no waiting inside of them.
+/// A lock for short sections that many cores enter all the time: a bounded number of steps, no system call, no user code
+/// and no waiting inside of them. The wait list allocates nothing inside of them; the queue of events may grow there.
 ///
 /// A standard mutex is released by an exchange, which has to wait until the section's own writes have reached the cache
 /// line they are for; this one by a store, which does not. That is worth two to three percent of a saturated pool's
