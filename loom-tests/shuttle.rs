@@ -6,7 +6,22 @@
 //!
 //! Ten threads: six users who check out, give up waiting, open, fail to open, check in, break and leave unfinished
 //! connections; one that clears and marks ready; the background run; a watcher; and one that closes the pool at some time.
-//! Besides, each connection that came back unfinished has a thread of its own that recovers it. shuttle is sequentially consistent: what may be reordered is the matter of the models in `loom.rs`.
+//! Besides, each connection that came back unfinished has a thread of its own that recovers it. shuttle is sequentially
+//! consistent: what may be reordered is the matter of the models in `loom.rs`.
+//!
+//! In half of the tests the host listens, and the events of each connection and of the pool must come in an order that
+//! makes sense. In the other half it does not, and users take the hit path.
+//!
+//! | public path | functions | where |
+//! | --- | --- | --- |
+//! | `Core::try_check_out` | `Shard::pop_at_once` | `unheard` |
+//! | the drop of a `Lease` | `Shard::push_at_once`, and `Held::put_on` where it fails | `unheard` |
+//! | the same, heard | `Lease::give_back_and_tell`, `Held::put_on`, `Shard::push`, `Held::hand_over` | `heard` |
+//! | `Core::try_take`, `Core::acquire`, `Core::acquire_meanwhile`, and their drops | `seek`, `queue_up`, `queue_up_as_opener`, `settle`, the wait list | `heard`, `unheard` |
+//! | `Place::create`, `Pending::established`, `Opening::hand_on`, and their drops | `Capacity`, `Slab::grow`, `Core::serve_places` | `heard`, `unheard` |
+//! | `Core::clear`, `Core::ready`, `Core::close`, `Core::run`, `Core::populate`, `Core::status` | all | `heard`, `unheard` |
+//!
+//! `every_mutant_is_caught` runs mutants of the hit path (see `src/sync.rs`) in child processes, as `loom.rs` does.
 //!
 //! `WHARF_SHUTTLE_SCHEDULES` sets how many schedules each test runs. shuttle prints the failing schedule, for
 //! `shuttle::replay`.
@@ -42,6 +57,7 @@ struct Connection {
 
 #[derive(Default)]
 struct World {
+    listens: bool,
     events: Mutex<Vec<PoolEvent>>,
     /// Lets shuttle switch threads at each event.
     emitted: AtomicUsize,
@@ -65,7 +81,7 @@ impl Host<Connection> for World {
     }
 
     fn listens(&self) -> bool {
-        true
+        self.listens
     }
 
     fn emit(&self, event: PoolEvent) {
@@ -182,6 +198,12 @@ fn make_use(pool: &Arc<Pool>, grant: Grant<Connection, World>) {
 fn user(pool: &Arc<Pool>) {
     for _ in 0..CHECK_OUTS {
         if chance(2)
+            && let Some(lease) = pool.try_check_out()
+        {
+            operate(lease);
+            continue;
+        }
+        if chance(2)
             && let Some(idle) = pool.try_take()
         {
             operate(idle.check_out(pool.check_out_started()));
@@ -238,13 +260,13 @@ fn watcher(pool: &Arc<Pool>, max_pool_size: u32, max_connecting: u32) {
 
 type Work = Box<dyn FnOnce(&Arc<Pool>) + Send>;
 
-fn all_at_once(max_pool_size: u32, max_connecting: u32, min_pool_size: u32) {
+fn all_at_once(listens: bool, max_pool_size: u32, max_connecting: u32, min_pool_size: u32) {
     let options = PoolOptions::default()
         .max_pool_size(max_pool_size)
         .max_connecting(max_connecting)
         .min_pool_size(min_pool_size)
         .background_interval(BackgroundInterval::Never);
-    let pool = Core::new("server:27017", options, 4, World::default()).unwrap();
+    let pool = Core::new("server:27017", options, 4, World { listens, ..World::default() }).unwrap();
     pool.ready();
     let start = |hint: usize, work: Work| {
         let pool = pool.clone();
@@ -316,14 +338,26 @@ fn assert_sane(events: &[PoolEvent]) {
     assert!(lives.values().all(|last| *last == "ConnectionClosed"), "each life ends: {lives:?}");
 }
 
-fn run(schedules: usize, scheduler: impl FnOnce(usize) -> Box<dyn Scheduler + Send>, pool: (u32, u32, u32)) {
+type NewScheduler = fn(usize) -> Box<dyn Scheduler + Send>;
+
+fn heard(schedules: usize, scheduler: NewScheduler, pool: (u32, u32, u32)) {
+    run(schedules, scheduler, pool, true);
+}
+
+fn unheard(schedules: usize, scheduler: NewScheduler, pool: (u32, u32, u32)) {
+    run(schedules, scheduler, pool, false);
+}
+
+fn run(schedules: usize, scheduler: NewScheduler, pool: (u32, u32, u32), listens: bool) {
+    println!("{STARTED}");
     let asked = std::env::var("WHARF_SHUTTLE_SCHEDULES").ok();
     let schedules = asked.map_or(schedules, |asked| asked.parse().expect("WHARF_SHUTTLE_SCHEDULES is a number"));
     let mut config = Config::new();
     config.stack_size = 0x2_0000;
     let (started, (max_pool_size, max_connecting, min_pool_size)) = (Instant::now(), pool);
-    Runner::new(scheduler(schedules), config).run(move || all_at_once(max_pool_size, max_connecting, min_pool_size));
-    println!("{schedules} schedules of a pool {pool:?} in {:.1?}", started.elapsed());
+    let execution = move || all_at_once(listens, max_pool_size, max_connecting, min_pool_size);
+    Runner::new(scheduler(schedules), config).run(execution);
+    println!("{schedules} schedules of a pool {pool:?}, listens: {listens}, in {:.1?}", started.elapsed());
 }
 
 fn random(schedules: usize) -> Box<dyn Scheduler + Send> {
@@ -336,25 +370,78 @@ fn with_few_changes_of_priority(schedules: usize) -> Box<dyn Scheduler + Send> {
 
 #[test]
 fn one_connection_in_random_schedules() {
-    run(60_000, random, (1, 1, 0));
+    heard(30_000, random, (1, 1, 0));
 }
 
 #[test]
 fn two_connections_in_random_schedules() {
-    run(60_000, random, (2, 1, 1));
+    heard(30_000, random, (2, 1, 1));
 }
 
 #[test]
 fn sharded_connections_in_random_schedules() {
-    run(60_000, random, (8, 2, 3));
+    heard(30_000, random, (8, 2, 3));
 }
 
 #[test]
 fn two_connections_in_schedules_with_few_preemptions() {
-    run(60_000, with_few_changes_of_priority, (2, 1, 1));
+    heard(30_000, with_few_changes_of_priority, (2, 1, 1));
 }
 
 #[test]
 fn sharded_connections_in_schedules_with_few_preemptions() {
-    run(60_000, with_few_changes_of_priority, (8, 2, 3));
+    heard(30_000, with_few_changes_of_priority, (8, 2, 3));
+}
+
+#[test]
+fn one_unheard_connection_in_random_schedules() {
+    unheard(30_000, random, (1, 1, 0));
+}
+
+#[test]
+fn two_unheard_connections_in_random_schedules() {
+    unheard(30_000, random, (2, 2, 1));
+}
+
+#[test]
+fn unheard_sharded_connections_in_random_schedules() {
+    unheard(30_000, random, (8, 2, 3));
+}
+
+#[test]
+fn two_unheard_connections_in_schedules_with_few_preemptions() {
+    unheard(30_000, with_few_changes_of_priority, (2, 2, 1));
+}
+
+#[test]
+fn unheard_sharded_connections_in_schedules_with_few_preemptions() {
+    unheard(30_000, with_few_changes_of_priority, (8, 2, 3));
+}
+
+/// What a negative control says first.
+const STARTED: &str = "schedules started";
+
+/// Mutants (see `wharf::sync`) and the tests that must notice them.
+const MUTANTS: &[(&str, &str)] = &[
+    ("hit_without_comparing", "two_unheard_connections_in_random_schedules"),
+    ("push_without_comparing", "two_unheard_connections_in_random_schedules"),
+    ("push_ignores_the_generation", "two_unheard_connections_in_random_schedules"),
+    ("push_ignores_waiters", "one_unheard_connection_in_random_schedules"),
+    ("return_that_fails_is_lost", "one_unheard_connection_in_random_schedules"),
+    ("detach_leaves_a_shard", "unheard_sharded_connections_in_random_schedules"),
+];
+
+#[test]
+fn every_mutant_is_caught() {
+    let binary = std::env::current_exe().unwrap();
+    for (mutant, test) in MUTANTS {
+        let control = std::process::Command::new(&binary)
+            .args(["--exact", test, "--nocapture"])
+            .env("WHARF_MUTANT", mutant)
+            .env("RUST_BACKTRACE", "0")
+            .output()
+            .unwrap();
+        assert!(String::from_utf8_lossy(&control.stdout).contains(STARTED), "{test} did not start");
+        assert!(!control.status.success(), "{mutant} is not caught by {test}");
+    }
 }
