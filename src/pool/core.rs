@@ -478,13 +478,12 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// waker's code runs before its own waiter is told.
     fn refuse(&self, away: Option<TurnedAway<Grant<C, H>>>, refusal: impl Fn() -> Refusal) {
         let Some(mut away) = away else { return };
-        let mut claimed = Vec::with_capacity(WaitList::<Grant<C, H>>::BATCH);
-        let mut wakers = Vec::with_capacity(WaitList::<Grant<C, H>>::BATCH);
-        loop {
+        let most = WaitList::<Grant<C, H>>::BATCH;
+        let (mut claimed, mut wakers) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        let mut are_more = true;
+        while are_more {
             self.waiters.claim_turned_away(&mut away, &mut claimed);
-            if claimed.is_empty() {
-                return;
-            }
+            are_more = claimed.len() == most;
             wakers.extend(claimed.drain(..).map(|claimed| claimed.grant(Grant::Refused(Box::new(refusal())))));
             wakers.drain(..).for_each(wake);
         }
