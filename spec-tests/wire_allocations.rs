@@ -81,7 +81,7 @@ fn bomb(size: u32, blocks: usize) -> Vec<u8> {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xc0, 7 << 3];
     frame.extend_from_slice(&u64::from(size).to_le_bytes());
     for left in (0..blocks).rev() {
-        let header = u32::from(left == 0) | 1 << 1 | 128 * 1024 << 3;
+        let header = u32::from(left == 0) | (1 << 1) | (128 * 1024) << 3;
         frame.extend_from_slice(&header.to_le_bytes()[..3]);
         frame.push(0);
     }
