@@ -5,8 +5,9 @@
 //! mode, and else the legacy hello with `helloOk`.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use bson::{RawDocument, RawDocumentBuf};
 
 use super::authentication::{Speculation, Wiped};
@@ -23,7 +24,8 @@ use crate::wire::{CommandError, HelloReply, hello, server_api};
 /// What all connections of some options say in their hello.
 #[derive(Debug)]
 pub(super) struct Handshake {
-    client: Mutex<Client>,
+    /// Not under a lock, which a forked child might find held by a thread that it lacks.
+    client: ArcSwap<Client>,
     /// The compressors to offer: those that the options want and that were compiled in.
     compressors: Vec<Compressor>,
     /// The elements that declare the server API with every command; empty if none is declared.
@@ -34,7 +36,13 @@ pub(super) struct Handshake {
 #[derive(Debug)]
 struct Client {
     metadata: ClientMetadata,
-    document: Arc<RawDocumentBuf>,
+    document: RawDocumentBuf,
+}
+
+impl Client {
+    fn new(metadata: ClientMetadata) -> Self {
+        Self { document: metadata.to_document(), metadata }
+    }
 }
 
 impl Handshake {
@@ -46,9 +54,8 @@ impl Handshake {
         if let Some(library) = &options.driver_info {
             metadata.append(library.clone())?;
         }
-        let document = Arc::new(metadata.to_document());
         Ok(Self {
-            client: Mutex::new(Client { metadata, document }),
+            client: ArcSwap::from_pointee(Client::new(metadata)),
             compressors: options.compressors.iter().copied().filter(|compressor| compressor.is_supported()).collect(),
             server_api: server_api::elements(options.server_api.as_ref()).into(),
         })
@@ -60,11 +67,16 @@ impl Handshake {
     ///
     /// [`InvalidOption`] if the metadata cannot have it.
     pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
-        // Poisoned is as good: either field is replaced as a whole.
-        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        client.metadata.append(library)?;
-        client.document = Arc::new(client.metadata.to_document());
-        Ok(())
+        let mut present = self.client.load_full();
+        loop {
+            let mut metadata = present.metadata.clone();
+            metadata.append(library.clone())?;
+            let found = Arc::clone(&self.client.compare_and_swap(&present, Arc::new(Client::new(metadata))));
+            if Arc::ptr_eq(&found, &present) {
+                return Ok(());
+            }
+            present = found;
+        }
     }
 
     /// The elements that every command carries, hello included.
@@ -86,9 +98,9 @@ impl Handshake {
         speculation: &Speculation,
         deadline: Deadline,
     ) -> Result<HelloReply, EstablishError> {
-        let client = Arc::clone(&self.client.lock().unwrap_or_else(PoisonError::into_inner).document);
+        let client = self.client.load_full();
         let request = hello::Request {
-            client: &client,
+            client: &client.document,
             server_api: !self.server_api.is_empty(),
             load_balanced,
             compressors: &self.compressors,
@@ -166,4 +178,57 @@ fn labels_of(error: &CommandError) -> Labels {
         .into_iter()
         .filter(|label| label.names().all(|name| error.has_label(name)))
         .fold(Labels::NONE, Labels::with)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    fn library(name: &str) -> DriverInfo {
+        DriverInfo { name: name.to_owned(), version: None, platform: None }
+    }
+
+    fn handshake() -> Handshake {
+        Handshake::new(&Options::new(["localhost"]).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn libraries_appended_by_several_threads_are_all_kept() {
+        let handshake = handshake();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let handshake = &handshake;
+                scope.spawn(move || {
+                    for number in 0..5 {
+                        handshake.append_metadata(library(&format!("{thread}{number}"))).unwrap();
+                    }
+                });
+            }
+        });
+        let client = handshake.client.load();
+        assert_eq!(client.metadata.libraries.len(), 20);
+        assert_eq!(client.document, client.metadata.to_document());
+    }
+
+    /// A lock in the way would be held at most of the forks.
+    #[cfg(unix)]
+    #[test]
+    fn child_appends_metadata_while_the_parents_thread_was_appending() {
+        let (handshake, stop) = (handshake(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    handshake.append_metadata(library("of the parent")).unwrap();
+                }
+            });
+            let append = || handshake.append_metadata(library("of the child")).map_err(|_| 1);
+            let codes: Vec<_> =
+                (0..20).map(|_| crate::runtime::in_child(append)).take_while(|code| *code == 0).collect();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(codes.len(), 20);
+        });
+        assert!(!handshake.client.load().metadata.libraries.contains(&library("of the child")));
+    }
 }

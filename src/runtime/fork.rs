@@ -11,10 +11,11 @@ use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll};
 
+use arc_swap::ArcSwap;
 use thiserror::Error;
 
 /// How many forks lie between this process and the one that first used the crate.
@@ -26,7 +27,7 @@ pub(super) fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Starts to count. Every pool calls this when it is built.
+/// Starts to count. Each pool and each [`PerProcess`] calls this when it is made.
 #[cfg(unix)]
 #[allow(unsafe_code)]
 pub(super) fn watch() {
@@ -50,11 +51,11 @@ pub(super) fn watch() {}
 /// A fork lies between the process that uses something and the one that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("this process was forked from the one that the pool's connections belong to")]
-pub(super) struct Forked;
+pub(crate) struct Forked;
 
 /// A value that is dropped only in the process that made it. A forked child leaks it.
 #[derive(Debug)]
-pub(super) struct OfThisProcess<T> {
+pub(crate) struct OfThisProcess<T> {
     forks: u32,
     value: ManuallyDrop<T>,
 }
@@ -66,6 +67,12 @@ impl<T> OfThisProcess<T> {
 
     fn is_inherited(&self) -> bool {
         self.forks != forks()
+    }
+}
+
+impl<T: Default> Default for OfThisProcess<T> {
+    fn default() -> Self {
+        Self::new(T::default())
     }
 }
 
@@ -93,6 +100,40 @@ impl<T> Drop for OfThisProcess<T> {
     }
 }
 
+/// State that a forked child does not share with its parent: the child begins with a fresh value.
+///
+/// The parent's value may be locked by a thread that the child lacks, or wait for one. So the child neither reads nor
+/// drops it. It leaks the value as it is: secrets in it are not wiped in the child's memory, because that takes the lock.
+#[derive(Debug)]
+pub(crate) struct PerProcess<T> {
+    current: ArcSwap<OfThisProcess<T>>,
+}
+
+impl<T: Default> Default for PerProcess<T> {
+    fn default() -> Self {
+        // Connections can be opened without a pool, too.
+        watch();
+        Self { current: ArcSwap::default() }
+    }
+}
+
+impl<T: Default> PerProcess<T> {
+    /// Returns the value of this process. Takes no lock.
+    pub(crate) fn get(&self) -> Arc<OfThisProcess<T>> {
+        let present = self.current.load_full();
+        if !present.is_inherited() { present } else { self.renew(&present) }
+    }
+
+    /// Puts a fresh value in the place of the parent's. Of several threads of the child, one does.
+    #[cold]
+    fn renew(&self, inherited: &Arc<OfThisProcess<T>>) -> Arc<OfThisProcess<T>> {
+        // What else the child leaks may point to the value, so its memory stays.
+        std::mem::forget(Arc::clone(inherited));
+        self.current.compare_and_swap(inherited, Arc::default());
+        self.current.load_full()
+    }
+}
+
 /// A future that in a forked child ends at its next poll, without being polled or dropped.
 ///
 /// It is boxed, so that what is leaked keeps its memory: a runtime that the child inherits too still has timers of it in
@@ -113,4 +154,4 @@ impl<F: Future> Future for OfThisProcess<Pin<Box<F>>> {
 }
 
 #[cfg(all(test, unix))]
-mod tests;
+pub(super) mod tests;

@@ -18,6 +18,9 @@ mod timer;
 pub use builder::{BuildError, PoolBuilder};
 pub use connection::Connection;
 pub use establish::{Establish, Establishing};
+pub(crate) use fork::PerProcess;
+#[cfg(all(test, unix))]
+pub(crate) use fork::tests::in_child;
 pub use host::{Failure, TokioHost};
 pub use pool::Pool;
 pub use publisher::Subscriber;

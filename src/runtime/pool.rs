@@ -75,6 +75,9 @@ use crate::sync::contained;
 /// and not the opening of a connection. A check-out that waited at the time of the fork fails with
 /// [`PoolCleared`](crate::PoolCleared) when the child polls it. Nothing in the child wakes it, so do not rely on that.
 /// What such futures hold is leaked: the socket of a connection in establishment stays open in the child.
+///
+/// The child of an [`Endpoint`](crate::Endpoint) derives its keys from the password anew, and obtains its own OIDC tokens.
+/// What the parent had of these is leaked in the child too, and not wiped from its memory.
 pub struct Pool<E: Establish> {
     /// What `shared` has, too: a check-out comes to it without a second pointer to load.
     pub(super) core: Arc<Core<E::Connection, TokioHost<E>>>,

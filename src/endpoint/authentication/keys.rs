@@ -9,6 +9,7 @@ use tokio::task::spawn_blocking;
 use zeroize::Zeroizing;
 
 use super::Cause;
+use crate::runtime::PerProcess;
 use crate::wire::auth::scram::{Challenge, Hash, Keys, prepare_password};
 
 /// How many keys are kept. A user has one salt for each mechanism on all members of a replica set, so more than two are
@@ -22,8 +23,8 @@ const KEPT: usize = 16;
 pub(super) struct KeyCache {
     username: String,
     password: crate::options::Secret,
-    /// The oldest first.
-    entries: Mutex<Vec<Entry>>,
+    /// The oldest first. A forked child has its own: it lacks the threads that derive the parent's.
+    entries: PerProcess<Mutex<Vec<Entry>>>,
 }
 
 struct Entry {
@@ -38,7 +39,7 @@ type Derived = watch::Receiver<Option<Arc<Keys>>>;
 
 impl KeyCache {
     pub fn new(username: String, password: crate::options::Secret) -> Self {
-        Self { username, password, entries: Mutex::default() }
+        Self { username, password, entries: PerProcess::default() }
     }
 
     /// The keys with which to answer `challenge`, derived now if nobody has done so before.
@@ -64,8 +65,9 @@ impl KeyCache {
 
     /// The entry for `challenge`, made now if there is none.
     fn derived(&self, hash: Hash, challenge: &Challenge) -> Result<Derived, Cause> {
+        let entries = self.entries.get();
         // Poisoned is as good: entries are only ever pushed and removed whole.
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|entry| entry.keys.borrow().is_some() || entry.keys.has_changed().is_ok());
         let wanted = |entry: &&Entry| {
             (entry.hash, &*entry.salt, entry.iterations) == (hash, challenge.salt(), challenge.iterations())
@@ -106,6 +108,8 @@ mod tests {
     use std::task::{Context, Waker};
 
     use super::*;
+    #[cfg(unix)]
+    use crate::runtime::in_child;
     use crate::wire::auth::scram::{ClientFirst, ScramError};
 
     fn cache(password: &str) -> Arc<KeyCache> {
@@ -132,7 +136,7 @@ mod tests {
         }
         // Derived a second time, the keys would be another allocation.
         assert!(keys.iter().all(|one| Arc::ptr_eq(one, &keys[0])));
-        assert_eq!(cache.entries.lock().unwrap().len(), 1);
+        assert_eq!(cache.entries.get().lock().unwrap().len(), 1);
     }
 
     #[tokio::test]
@@ -161,8 +165,8 @@ mod tests {
         for salt in 0..KEPT + 3 {
             cache.keys(Hash::Sha256, &challenge(&format!("AAA{}", char::from(b'A' + salt as u8)), 4096)).await.unwrap();
         }
-        assert_eq!(cache.entries.lock().unwrap().len(), KEPT);
-        assert_eq!(cache.entries.lock().unwrap()[0].salt, challenge("AAAD", 4096).salt());
+        assert_eq!(cache.entries.get().lock().unwrap().len(), KEPT);
+        assert_eq!(cache.entries.get().lock().unwrap()[0].salt, challenge("AAAD", 4096).salt());
     }
 
     #[tokio::test]
@@ -173,7 +177,7 @@ mod tests {
             let mut given_up = pin!(cache.keys(Hash::Sha256, &challenge));
             assert!(given_up.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
-        let begun = cache.entries.lock().unwrap()[0].keys.clone();
+        let begun = cache.entries.get().lock().unwrap()[0].keys.clone();
         let keys = cache.keys(Hash::Sha256, &challenge).await.unwrap();
         assert!(Arc::ptr_eq(begun.borrow().as_ref().unwrap(), &keys));
     }
@@ -184,7 +188,7 @@ mod tests {
         // What a derivation leaves behind whose runtime ended before it was run.
         let (_, keys) = watch::channel(None);
         let entry = Entry { hash: Hash::Sha256, salt: challenge("AAAA", 4096).salt().to_vec(), iterations: 4096, keys };
-        cache.entries.lock().unwrap().push(entry);
+        cache.entries.get().lock().unwrap().push(entry);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         assert!(runtime.block_on(cache.keys(Hash::Sha256, &challenge("AAAA", 4096))).is_ok());
     }
@@ -196,5 +200,37 @@ mod tests {
         assert!(matches!(error, Cause::Scram(ScramError::Password)));
         assert!(cache.keys(Hash::Sha1, &challenge("AAAA", 4096)).await.is_ok());
         assert!(!format!("{cache:?}").contains("a\u{7}b"));
+    }
+
+    /// Derives keys in a forked child, on a runtime of its own. Returns the child's exit code.
+    #[cfg(unix)]
+    fn derive_in_child(cache: &KeyCache, challenge: &Challenge) -> i32 {
+        in_child(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|_| 1)?;
+            runtime.block_on(cache.keys(Hash::Sha256, challenge)).map(drop).map_err(|_| 2)
+        })
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn child_forked_while_a_key_is_derived_derives_its_own() {
+        let cache = cache("pencil");
+        let challenge = challenge("AAAA", 4096);
+        // The thread that derives it is the parent's: in the child nothing drops the sender.
+        let (sender, keys) = watch::channel(None);
+        let entry = Entry { hash: Hash::Sha256, salt: challenge.salt().to_vec(), iterations: 4096, keys };
+        cache.entries.get().lock().unwrap().push(entry);
+        assert_eq!(derive_in_child(&cache, &challenge), 0);
+        drop(sender);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn child_takes_no_lock_on_keys_that_a_thread_held_at_the_fork() {
+        let cache = cache("pencil");
+        let held = cache.entries.get();
+        let held = held.lock().unwrap();
+        assert_eq!(derive_in_child(&cache, &challenge("AAAA", 4096)), 0);
+        drop(held);
     }
 }

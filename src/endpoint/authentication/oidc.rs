@@ -18,6 +18,7 @@ use crate::options::{
     CallbackFuture, DEFAULT_ALLOWED_HOSTS, Host, IdpInfo, InvalidOption, Mechanism, OidcContext, OidcToken, Options,
     Secret, ServerAddress,
 };
+use crate::runtime::PerProcess;
 use crate::wire::auth::oidc as messages;
 use crate::wire::auth::sasl::{self, SaslReply};
 use crate::wire::{PeerText, WireError};
@@ -58,7 +59,9 @@ pub(super) struct Oidc {
     allowed_hosts: Option<Vec<String>>,
     /// `timeoutMS`.
     timeout: Option<Duration>,
-    tokens: Tokens,
+    /// A forked child has its own. The callback that the parent awaits never ends in the child, and an issuer may take
+    /// a refresh token that two processes use for a stolen one.
+    tokens: PerProcess<Tokens>,
 }
 
 impl Oidc {
@@ -77,7 +80,7 @@ impl Oidc {
             source: Source::new(credential)?,
             allowed_hosts: credential.oidc.human_callback.is_some().then(hosts),
             timeout: options.timeout,
-            tokens: Tokens::default(),
+            tokens: PerProcess::default(),
         })
     }
 
@@ -85,7 +88,7 @@ impl Oidc {
     /// is no token yet, or none for that server.
     pub fn speculation(&self, address: &ServerAddress) -> Option<(RawDocumentBuf, Token)> {
         self.require_allowed(address).ok()?;
-        let token = self.tokens.current()?;
+        let token = self.tokens.get().current()?;
         let mut command = start(&token);
         command.append(cstr!("db"), DATABASE);
         Some((command, token))
@@ -108,7 +111,7 @@ impl Oidc {
 
     /// Authenticates a connection again whose token the server no longer accepts (error 391).
     pub async fn reauthenticate(&self, conversation: &mut Conversation<'_>, token: &mut Token) -> Result<(), Cause> {
-        self.tokens.invalidate(token);
+        self.tokens.get().invalidate(token);
         *token = self.authenticate(conversation, None).await?;
         Ok(())
     }
@@ -119,27 +122,27 @@ impl Oidc {
         if is_new || !is_not_accepted(&outcome) {
             return outcome.map(|()| token);
         }
-        self.tokens.invalidate(&token);
+        self.tokens.get().invalidate(&token);
         let (token, _) = self.token(conversation, None, None).await?;
         one_step(conversation, &token).await.map(|()| token)
     }
 
     async fn authenticate_by_human(&self, conversation: &mut Conversation<'_>) -> Result<Token, Cause> {
         for _ in 0..ROUNDS {
-            if let Some(token) = self.tokens.current() {
+            if let Some(token) = self.tokens.get().current() {
                 let outcome = one_step(conversation, &token).await;
                 if !is_not_accepted(&outcome) {
                     return outcome.map(|()| token);
                 }
-                self.tokens.invalidate(&token);
+                self.tokens.get().invalidate(&token);
             }
-            let Some((refresh_token, idp_info)) = self.tokens.refresh() else { break };
+            let Some((refresh_token, idp_info)) = self.tokens.get().refresh() else { break };
             let (token, _) = self.token(conversation, Some(idp_info), Some(refresh_token)).await?;
             let outcome = one_step(conversation, &token).await;
             if !is_not_accepted(&outcome) {
                 return outcome.map(|()| token);
             }
-            self.tokens.invalidate_with_refresh(&token);
+            self.tokens.get().invalidate_with_refresh(&token);
         }
         self.two_steps(conversation).await
     }
@@ -177,7 +180,7 @@ impl Oidc {
             let username = self.username.clone();
             self.source.token(OidcContext { timeout, version: VERSION, username, idp_info, refresh_token })
         };
-        let outcome = self.tokens.current_or(Limit { time, together: counts }, issuer, call).await;
+        let outcome = self.tokens.get().current_or(Limit { time, together: counts }, issuer, call).await;
         if !counts {
             conversation.deadline = conversation.deadline.later_by(started.elapsed());
         }
@@ -257,6 +260,46 @@ fn provider(error: NoToken) -> Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn child_forked_while_a_callback_is_awaited_calls_its_own() {
+        use crate::options::Credential;
+        use crate::runtime::in_child;
+        use std::future::{Future, pending};
+        use std::pin::pin;
+        use std::task::{Context, Waker};
+
+        let callback = |_| -> CallbackFuture<'static, OidcToken> { Box::pin(pending()) };
+        let credential =
+            Credential { mechanism: Some(Mechanism::MongoDbOidc), ..Credential::default() }.oidc_callback(callback);
+        let mut options = Options::new(["localhost"]).unwrap();
+        options.credential = Some(credential);
+        let oidc = Oidc::new(&options).unwrap();
+        let limit = Limit { time: Duration::from_secs(60), together: false };
+        let obtain = |call: fn() -> CallbackFuture<'static, OidcToken>| {
+            let tokens = oidc.tokens.get();
+            async move { tokens.current_or(limit, None, |_| call()).await }
+        };
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let parents = runtime().unwrap();
+        let mut awaited = pin!(obtain(|| Box::pin(pending())));
+        parents.block_on(async {
+            assert!(awaited.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        });
+        let child = || {
+            let obtained = runtime().map_err(|_| 1)?.block_on(obtain(|| Box::pin(async { Ok(OidcToken::new("a")) })));
+            obtained.map(drop).map_err(|_| 2)
+        };
+        assert_eq!(in_child(child), 0);
+        // A lock that a thread holds at the fork.
+        let tokens = oidc.tokens.get();
+        assert_eq!(tokens.while_known_is_locked(|| in_child(child)), 0);
+        // The parent's call goes on.
+        parents.block_on(async {
+            assert!(awaited.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        });
+    }
 
     #[test]
     fn a_pattern_stands_for_the_hosts_below_its_domain_only() {

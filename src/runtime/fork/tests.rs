@@ -30,7 +30,7 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
 /// Runs a function in a forked child. Returns its exit code: 0 when the function succeeds, a signal's number below zero
 /// when the child hangs.
 #[allow(unsafe_code)]
-fn in_child(run: impl FnOnce() -> Result<(), i32>) -> i32 {
+pub(crate) fn in_child(run: impl FnOnce() -> Result<(), i32>) -> i32 {
     // SAFETY: in the child only this thread goes on. It calls nothing but `run` and `_exit`, and never returns. The C
     // library makes its own locks (`malloc`) usable in the child.
     let pid = unsafe { libc::fork() };

@@ -31,6 +31,9 @@ pub(super) struct Limit {
 }
 
 /// What is remembered of the last call, and the right to make the next one.
+///
+/// It belongs to one process: a forked child may find each lock held, by a thread that it lacks or a future that it
+/// leaks.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     /// Held only to read or write what is in it.
@@ -121,6 +124,12 @@ impl Tokens {
         let token = Token(Arc::new(access_token));
         *self.known() = Known { access: Some(token.clone()), refresh: refresh_token, idp_info };
         Ok((token, true))
+    }
+
+    #[cfg(test)]
+    pub fn while_known_is_locked<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _held = self.known();
+        act()
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
