@@ -2,9 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use arc_swap::ArcSwapOption;
 use zeroize::Zeroizing;
 
 use super::{Cause, Conversation};
@@ -30,21 +30,25 @@ pub(super) struct Aws {
     cloud: CloudEnvironment,
     /// Credentials of a service, until they expire or authentication fails.
     ///
-    /// The lock is only ever held to read or write the pointer: connections that find no valid credentials ask for them
-    /// side by side, as the specification wants it, and the last answer stays.
-    cache: Mutex<Option<Arc<AwsCredentials>>>,
+    /// Connections that find no valid credentials ask for them side by side, as the specification wants it, and the last
+    /// answer stays. There is no lock, which a forked child might find held by a thread that it lacks.
+    cache: ArcSwapOption<AwsCredentials>,
 }
 
 impl Aws {
     pub fn new(credential: &Credential) -> Result<Self, InvalidOption> {
-        Ok(Self { provider: credential.aws_provider.clone(), cloud: credential.cloud.clone(), cache: Mutex::new(None) })
+        Ok(Self {
+            provider: credential.aws_provider.clone(),
+            cloud: credential.cloud.clone(),
+            cache: ArcSwapOption::empty(),
+        })
     }
 
     /// Holds the conversation of MONGODB-AWS. It is never speculative.
     pub async fn authenticate(&self, conversation: &mut Conversation<'_>) -> Result<(), Cause> {
         let outcome = self.converse(conversation).await;
         if outcome.is_err() {
-            self.set_cached(None);
+            self.cache.store(None);
         }
         outcome
     }
@@ -77,7 +81,7 @@ impl Aws {
         if let Some(aws::Provider(provider)) = &self.provider {
             return provider.credentials().await.map(Arc::new).map_err(Unavailable::Custom);
         }
-        let cached = self.cache.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let cached = self.cache.load_full();
         match &cached {
             Some(credentials) if is_valid(credentials) => return Ok(Arc::clone(credentials)),
             // Credentials that came from a service are renewed there, even if there are variables now.
@@ -91,14 +95,9 @@ impl Aws {
         let credentials = Arc::new(sources::from_service(&self.cloud).await?);
         // Nobody could tell when others must be renewed.
         if credentials.expiration.is_some() {
-            self.set_cached(Some(Arc::clone(&credentials)));
+            self.cache.store(Some(Arc::clone(&credentials)));
         }
         Ok(credentials)
-    }
-
-    fn set_cached(&self, credentials: Option<Arc<AwsCredentials>>) {
-        let before = std::mem::replace(&mut *self.cache.lock().unwrap_or_else(PoisonError::into_inner), credentials);
-        drop(before);
     }
 }
 
@@ -117,5 +116,44 @@ fn require_done(reply: &SaslReply<'_>, done: bool) -> Result<(), WireError> {
     match reply.done == done {
         true => Ok(()),
         false => Err(WireError::ReplyField { field: "done", value: PeerText::of(reply.done), allowed }),
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::runtime::in_child;
+
+    /// A lock in the way would be held at some of the forks.
+    #[test]
+    fn child_finds_credentials_while_the_parents_thread_was_storing_some() {
+        let expiration = SystemTime::now() + 2 * EXPIRY_MARGIN;
+        let credentials = Arc::new(AwsCredentials {
+            access_key_id: "id".to_owned(),
+            secret_access_key: "key".into(),
+            session_token: None,
+            expiration: Some(expiration),
+        });
+        let cache = ArcSwapOption::new(Some(Arc::clone(&credentials)));
+        let (aws, stop) = (Aws { provider: None, cloud: CloudEnvironment::default(), cache }, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    aws.cache.store(Some(Arc::clone(&credentials)));
+                }
+            });
+            let use_cache = || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|_| 1)?;
+                let found = runtime.block_on(aws.credentials()).map_err(|_| 2)?;
+                aws.cache.store(None);
+                if Arc::ptr_eq(&found, &credentials) && aws.cache.load().is_none() { Ok(()) } else { Err(3) }
+            };
+            let codes: Vec<_> = (0..50).map(|_| in_child(use_cache)).take_while(|code| *code == 0).collect();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(codes.len(), 50);
+        });
+        assert!(aws.cache.load().is_some());
     }
 }
