@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
-use wharf::{Command, Endpoint, EndpointConnection, Pool};
+use wharf::{Command, Endpoint, EndpointConnection, Options, Pool};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 
+#[path = "guide/credential.rs"]
+mod credential;
 #[path = "guide/cursor.rs"]
 mod cursor;
 #[path = "guide/renewal.rs"]
@@ -27,6 +29,7 @@ fn the_guide_has_the_code_that_is_tested_here() {
         ("retries.rs", include_str!("guide/retries.rs")),
         ("cursor.rs", include_str!("guide/cursor.rs")),
         ("transaction.rs", include_str!("guide/transaction.rs")),
+        ("credential.rs", include_str!("guide/credential.rs")),
         ("renewal.rs", include_str!("guide/renewal.rs")),
     ];
     let blocks: Vec<_> = guide.split("```").skip(1).step_by(2).collect();
@@ -35,6 +38,14 @@ fn the_guide_has_the_code_that_is_tested_here() {
         let block = block.strip_prefix("rust,no_run\n").expect("a doctest that is compiled");
         assert_eq!(block, text, "src/guide.md and spec-tests/guide/{name} differ");
     }
+}
+
+#[test]
+fn credential_in_code_is_the_same_as_in_a_connection_string() {
+    let in_code = credential::options().unwrap();
+    let in_a_string = Options::parse("mongodb://app:secret@db.example.com/?authSource=admin&tls=true").unwrap();
+    assert_eq!(in_code.credential.unwrap().username, in_a_string.credential.unwrap().username);
+    assert_eq!(in_code.tls, in_a_string.tls);
 }
 
 /// A replica set of one server, in which six accounts have 100 each, and a pool for it.
