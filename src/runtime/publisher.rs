@@ -32,6 +32,10 @@ use crate::event::PoolEvent;
 /// A subscriber may use the pool, and other pools; the events that this brings about come after the present one. It
 /// must not wait for another thread or task that uses the same pool, for example by sending to a full channel whose
 /// receiver uses it: that other call may be waiting for the subscriber.
+///
+/// A child that was forked inside of a subscriber must not return from it. The call that delivers the event is the
+/// parent's, and may wait forever for a lock that a thread of the parent held. Such a child executes another program or
+/// exits.
 pub trait Subscriber: Send + Sync + 'static {
     /// Takes note of an event.
     fn on_event(&self, event: &PoolEvent);
