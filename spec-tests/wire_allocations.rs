@@ -9,7 +9,9 @@ use wharf::wire::{Flags, Limits, Message, Outgoing, compressed, reply};
 #[path = "allocations/counting.rs"]
 mod counting;
 
-use counting::{allocations, peak};
+use counting::allocations;
+#[cfg(feature = "zstd")]
+use counting::peak;
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
