@@ -229,7 +229,7 @@ impl<E: Establish> Pool<E> {
         let mut change = delivery.watch();
         // The event's own list does not bear a waker that panics.
         poll_fn(|context| {
-            let waker = contained(context.waker());
+            let waker = contained(context.waker().clone());
             delivery.poll_ended(&mut change, &mut Context::from_waker(&waker), || core.status().total == 0)
         })
         .await;

@@ -27,7 +27,7 @@ pub(crate) fn discard(waker: impl Into<Option<Waker>>) {
 
 /// A waker that wakes the same task and does not panic, for a list of another library's.
 #[cfg(not(loom))]
-pub(crate) fn contained(waker: &Waker) -> Waker {
+pub(crate) fn contained(waker: Waker) -> Waker {
     struct Contained(Waker);
 
     impl Wake for Contained {
@@ -46,7 +46,7 @@ pub(crate) fn contained(waker: &Waker) -> Waker {
         }
     }
 
-    Arc::new(Contained(waker.clone())).into()
+    Arc::new(Contained(waker)).into()
 }
 
 #[cfg(not(any(loom, shuttle)))]

@@ -12,7 +12,15 @@ use std::task::{Context, Poll, Waker};
 use event_listener::{Event, EventListener, IntoNotification};
 
 use super::Lane;
+#[cfg(not(loom))]
+use crate::sync::contained;
 use crate::sync::{Mutex, MutexGuard, Patience, UnsafeCell};
+
+/// No waker of a model panics.
+#[cfg(loom)]
+fn contained(waker: Waker) -> Waker {
+    waker
+}
 
 /// A place in the queue. Its cell is touched by its owner only.
 pub(in crate::pool) struct Node<G> {
@@ -130,7 +138,9 @@ impl<G> WaitList<G> {
     /// Looks for the grant, and else renews whom to wake. By the node's owner, who has enqueued it and not taken a
     /// grant since.
     pub(in crate::pool) fn poll(&self, node: &Node<G>, context: &mut Context<'_>) -> Poll<G> {
-        node.poll(context)
+        // The event wakes, clones and drops under its own lock, which does not bear a waker that panics.
+        let waker = contained(context.waker().clone());
+        node.poll(&mut Context::from_waker(&waker))
     }
 
     /// Leaves the queue, and tells `settle` while the lock is held. By the node's owner, who has enqueued it and not
@@ -179,6 +189,7 @@ impl<G> WaitQueue<G> {
     /// Queues up at the end of a lane.
     #[allow(unsafe_code)]
     pub(in crate::pool) fn enqueue(&mut self, lane: Lane, node: Pin<&Node<G>>, waker: Waker) {
+        let waker = contained(waker);
         let queue = self.lane(lane);
         let mut listener = queue.event.listen();
         let polled = Pin::new(&mut listener).poll(&mut Context::from_waker(&waker));

@@ -6,8 +6,8 @@
 //! There are two wait lists with one interface. `blocks` is the one that ships: wharf's own nodes. The feature
 //! `event-listener-queue` puts the queue of event-listener in its place, as the measured alternative. It passes the same
 //! tests, and a saturated pool takes 2.5 times as long with it: each hand-over takes the lock of the list four times
-//! (listen, poll, notify, poll) where wharf's own needs two, and wakers run under that lock: one that panics spoils the
-//! event's counts there. The README has the figures.
+//! (listen, poll, notify, poll) where wharf's own needs two. Wakers run under that lock, so each is wrapped: a panic of one
+//! would spoil the event's counts. BENCHMARKS.md has the figures, which are from before the wrapping.
 //!
 //! The interface, in the order of a waiter's life:
 //!
