@@ -131,6 +131,8 @@ fn a_paused_pool_stays_paused_and_a_closed_one_closed() {
     let parent = Parent::new(0);
     let counters = parent.mock.0.clone();
     parent.pool.clear(Clear::new()).unwrap();
+    // The background task's thread may deliver the event, after `clear` has returned; and below, after `close` has.
+    parent.wait_until(|| read(&counters.cleared) == 1);
     let cleared = read(&counters.cleared);
     let state = || (parent.pool.status().phase, parent.pool.status().generation);
     let unchanged = || {
@@ -144,6 +146,7 @@ fn a_paused_pool_stays_paused_and_a_closed_one_closed() {
         unchanged()
     });
     parent.pool.close();
+    parent.wait_until(|| read(&counters.pool_closed) == 1);
     let (closed, generation) = (read(&counters.pool_closed), state().1);
     in_child("closed", || {
         if state() != (Phase::Closed, generation) || parent.pool.ready() {
@@ -537,12 +540,16 @@ impl Parent {
 
     /// The parent's tasks go on after the fork.
     fn wait_for_progress(&self, before: u32) {
-        let going_on = async {
-            while !self.tasks.is_empty() && self.progress() < before + 100 {
+        self.wait_until(|| self.tasks.is_empty() || self.progress() >= before + 100);
+    }
+
+    fn wait_until(&self, condition: impl Fn() -> bool) {
+        let holds = async {
+            while !condition() {
                 tokio::task::yield_now().await;
             }
         };
-        self.runtime.block_on(within(Duration::from_secs(30), going_on));
+        self.runtime.block_on(within(Duration::from_secs(30), holds));
     }
 
     fn end(self) {
