@@ -15,7 +15,7 @@ const IDLE_WRITE_PERIOD: Duration = Duration::from_secs(10);
 
 /// What a server is selected for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose<'a> {
+pub enum Operation<'a> {
     /// An operation that writes.
     Write,
     /// An operation that reads, from where the read preference allows.
@@ -33,11 +33,11 @@ pub enum Purpose<'a> {
 /// often.
 pub fn suitable<'t>(
     topology: &'t TopologyDescription,
-    purpose: Purpose<'_>,
+    operation: Operation<'_>,
     deprioritized: &[ServerAddress],
     heartbeat_frequency: Duration,
 ) -> Result<Vec<&'t ServerDescription>, InvalidOption> {
-    if let Purpose::Read(preference) = purpose {
+    if let Operation::Read(preference) = operation {
         check_preference(topology, preference, heartbeat_frequency)?;
     }
     let find = |candidates: Vec<&'t ServerDescription>| match topology.topology_type() {
@@ -45,9 +45,9 @@ pub fn suitable<'t>(
         TopologyType::Single | TopologyType::LoadBalanced | TopologyType::Sharded => {
             only(candidates, |server| !matches!(server.server_type, ServerType::Unknown | ServerType::PossiblePrimary))
         }
-        TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary => match purpose {
-            Purpose::Write => only(candidates, is_primary),
-            Purpose::Read(preference) => Members { topology, candidates, preference, heartbeat_frequency }.readable(),
+        TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary => match operation {
+            Operation::Write => only(candidates, is_primary),
+            Operation::Read(preference) => Members { topology, candidates, preference, heartbeat_frequency }.readable(),
         },
     };
     let preferred = topology.servers().filter(|server| !deprioritized.contains(&server.address)).collect();

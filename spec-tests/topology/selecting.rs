@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bson::DateTime;
 use serde_json::Value;
-use wharf::selection::{Purpose, choose, in_window, suitable};
+use wharf::selection::{Operation, choose, in_window, suitable};
 use wharf::topology::{RoundTrips, ServerDescription, ServerType, TopologyDescription, TopologyType};
 use wharf::{ReadPreference, ReadPreferenceMode, ServerAddress};
 
@@ -111,9 +111,9 @@ fn run(name: &str, case: &Value) {
     );
     let topology = topology(&case["topology_description"]);
     let preference = preference(&case["read_preference"]);
-    let purpose = match case["operation"].as_str() {
-        Some("write") => Purpose::Write,
-        Some("read") | None => Purpose::Read(&preference),
+    let operation = match case["operation"].as_str() {
+        Some("write") => Operation::Write,
+        Some("read") | None => Operation::Read(&preference),
         other => panic!("{name}: {other:?}"),
     };
     let deprioritized: Vec<_> = case["deprioritized_servers"]
@@ -123,7 +123,7 @@ fn run(name: &str, case: &Value) {
         .map(|server| ServerAddress::parse(server["address"].as_str().unwrap()).unwrap())
         .collect();
     let heartbeat = Duration::from_millis(case["heartbeatFrequencyMS"].as_u64().unwrap_or(10_000));
-    let found = suitable(&topology, purpose, &deprioritized, heartbeat);
+    let found = suitable(&topology, operation, &deprioritized, heartbeat);
     if case["error"] == true {
         let error = found.expect_err(name).to_string();
         assert!(error.contains("maxStalenessSeconds") || error.contains("readPreferenceTags"), "{name}: {error}");
@@ -180,7 +180,7 @@ fn operations_are_spread_as_the_suite_says() {
             .map(|state| (state["address"].as_str().unwrap().to_owned(), state["operation_count"].as_u64().unwrap()))
             .collect();
         let nearest = ReadPreference::new(ReadPreferenceMode::Nearest);
-        let found = suitable(&topology, Purpose::Read(&nearest), &[], Duration::from_secs(10)).unwrap();
+        let found = suitable(&topology, Operation::Read(&nearest), &[], Duration::from_secs(10)).unwrap();
         let near = in_window(&found, Duration::from_millis(15));
         // More turns than the case asks for: nothing is left to chance that could be avoided.
         let turns = 10 * case["iterations"].as_u64().unwrap();
@@ -222,6 +222,6 @@ fn a_secondary_whose_lag_is_unknown_is_not_fresh() {
     ];
     let topology = TopologyDescription::of_servers(TopologyType::ReplicaSetWithPrimary, servers);
     let preference = ReadPreference::new(ReadPreferenceMode::Secondary).max_staleness(Duration::from_secs(90));
-    let found = suitable(&topology, Purpose::Read(&preference), &[], Duration::from_secs(10)).unwrap();
+    let found = suitable(&topology, Operation::Read(&preference), &[], Duration::from_secs(10)).unwrap();
     assert_eq!(addresses(found), ["b:27017".to_owned()].into());
 }

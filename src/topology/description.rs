@@ -114,16 +114,7 @@ impl TopologyDescription {
         );
         match set_name {
             Some(set_name) if !may_have_a_name => Err(InvalidTopology::SetName { topology_type, set_name }),
-            set_name => Ok(Self {
-                topology_type,
-                set_name,
-                max_election_id: None,
-                max_set_version: None,
-                has_one_seed: servers.len() == 1,
-                servers,
-                incompatibility: None,
-                logical_session_timeout_minutes: None,
-            }),
+            set_name => Ok(Self::before_any_primary(topology_type, set_name, servers)),
         }
     }
 
@@ -150,16 +141,8 @@ impl TopologyDescription {
     #[must_use]
     pub fn of_servers(topology_type: TopologyType, servers: impl IntoIterator<Item = ServerDescription>) -> Self {
         let servers: Vec<_> = servers.into_iter().map(Arc::new).collect();
-        let mut topology = Self {
-            topology_type,
-            set_name: servers.iter().find_map(|server| server.set_name.clone()),
-            max_election_id: None,
-            max_set_version: None,
-            has_one_seed: servers.len() == 1,
-            servers,
-            incompatibility: None,
-            logical_session_timeout_minutes: None,
-        };
+        let set_name = servers.iter().find_map(|server| server.set_name.clone());
+        let mut topology = Self::before_any_primary(topology_type, set_name, servers);
         topology.conclude();
         topology
     }
@@ -215,6 +198,23 @@ impl TopologyDescription {
     #[must_use]
     pub fn primary(&self) -> Option<&ServerDescription> {
         self.servers().find(|server| server.server_type == ServerType::RsPrimary)
+    }
+
+    fn before_any_primary(
+        topology_type: TopologyType,
+        set_name: Option<String>,
+        servers: Vec<Arc<ServerDescription>>,
+    ) -> Self {
+        Self {
+            topology_type,
+            set_name,
+            max_election_id: None,
+            max_set_version: None,
+            has_one_seed: servers.len() == 1,
+            servers,
+            incompatibility: None,
+            logical_session_timeout_minutes: None,
+        }
     }
 
     pub(super) fn has_one_seed(&self) -> bool {
