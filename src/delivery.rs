@@ -1,6 +1,6 @@
 //! Passing events on in order, by the threads that emit them, with a bound on what each does for others.
 //!
-//! A [`Delivery`] is a queue and a *role*. Whoever emits an event queues it and then calls [`Delivery::deliver`]: a
+//! A [`Delivery`] is a queue and a *role*. A caller that emits an event queues it and then calls [`Delivery::deliver`]: a
 //! caller that finds the role free becomes the *deliverer*, and one that finds it held normally leaves its events to the
 //! deliverer. So events reach the subscribers one at a time, in the order of emission, without a task or a thread for
 //! them. Two limits keep this bounded:
@@ -8,7 +8,7 @@
 //! - `turn`: a deliverer that has delivered this many events is *tired*. The next caller that comes with an event takes
 //!   the role over from it, after the present event.
 //! - `room`: callers may leave this many events behind. A caller whose last event has a place behind that waits until
-//!   it has come nearer to the front, so a slow subscriber slows those who emit, in proportion.
+//!   it has come nearer to the front, so a slow subscriber slows the callers that emit, in proportion.
 //!
 //! # Invariants
 //!
@@ -65,13 +65,12 @@ mod signal;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use event_listener::Event;
 
-use crate::sync::{BriefLock, Watch, mutant, thread_local};
+use crate::sync::{BriefLock, Watch, contain, mutant, thread_local};
 use signal::{Signal, Verdict};
 
 /// How much a caller does for others, in events; see the [module](self).
@@ -199,7 +198,7 @@ impl<T> Delivery<T> {
         let mut deliverer = Deliverer { left: self.share.turn, mine, may_wait: !inside.before };
         loop {
             // A subscriber's panic is not the pool's; swallowing it keeps the events going.
-            let panicked = !contain(|| on_event(&event));
+            let panicked = contain(|| on_event(&event)).is_none();
             if mutant("panic_ends_the_delivery") && panicked {
                 return Turn::Leave;
             }
@@ -230,7 +229,7 @@ impl<T> Delivery<T> {
         self.change.notify(usize::MAX);
     }
 
-    /// Makes those who wait for the end look again at what else they wait for.
+    /// Makes the tasks that wait for the end look again at what else they wait for.
     pub fn look_again(&self) {
         if !mutant("look_again_wakes_no_task") {
             self.change.notify(usize::MAX);
@@ -333,21 +332,9 @@ impl<T> State<T> {
         self.waiting.drain(..count).map(|waiting| (waiting.signal, Verdict::Leave)).collect()
     }
 
-    /// The next event, for the deliverer, who knows that there is one.
+    /// The next event, for the deliverer, which knows that there is one.
     fn next(&mut self) -> T {
         self.queue.pop_front().expect("BUG: the deliverer goes on without an event")
-    }
-}
-
-/// Runs code of others, and returns whether it came to its end without a panic.
-fn contain(foreign: impl FnOnce()) -> bool {
-    match catch_unwind(AssertUnwindSafe(foreign)) {
-        Ok(()) => true,
-        Err(panic) => {
-            // Its drop is code of others, too.
-            std::mem::forget(panic);
-            false
-        }
     }
 }
 

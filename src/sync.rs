@@ -85,7 +85,7 @@ mod foreign;
 mod patience;
 #[cfg(not(loom))]
 pub(crate) use foreign::contained;
-pub(crate) use foreign::{discard, wake};
+pub(crate) use foreign::{contain, discard, wake};
 pub(crate) use patience::Patience;
 
 // The other wait list holds its lock while it takes event-listener's, for which this one is not made.

@@ -1,6 +1,5 @@
 //! The world around a core on tokio.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use super::recovery;
 use crate::error::{Cause, ClearError, ConnectionError};
 use crate::event::PoolEvent;
 use crate::pool::{Clear, Core, Fit, Host, Unfinished};
+use crate::sync::contain;
 
 /// Connects a core to its establisher, its subscribers, its background task and the clock.
 pub struct TokioHost<E: Establish> {
@@ -112,11 +112,11 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
     /// A connection whose judgement panics is not one to use again.
     #[inline]
     fn fit(&self, connection: &mut E::Connection) -> Fit {
-        catch_unwind(AssertUnwindSafe(|| self.establish.fit(connection))).unwrap_or(Fit::Broken)
+        contain(|| self.establish.fit(connection)).unwrap_or(Fit::Broken)
     }
 
     fn fault(&self, connection: &E::Connection) -> Option<Cause> {
-        catch_unwind(AssertUnwindSafe(|| self.establish.fault(connection))).unwrap_or(None)
+        contain(|| self.establish.fault(connection)).flatten()
     }
 
     fn recover(&self, unfinished: Unfinished<E::Connection, Self>) {
@@ -125,10 +125,7 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
 
     /// A panic is not the pool's, and must not keep it from closing others; the panic hook has reported it.
     fn dispose(&self, connection: E::Connection) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.establish.close(connection))) {
-            // Its drop is foreign code, too.
-            std::mem::forget(panic);
-        }
+        contain(|| self.establish.close(connection));
     }
 
     fn connections_went_stale(&self) {

@@ -1,7 +1,6 @@
 //! Opening a connection, as a task that outlives whoever asked for it.
 
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use thiserror::Error;
@@ -12,6 +11,7 @@ use super::establish::{Establish, Establishing};
 use super::host::{Failure, TokioHost};
 use crate::error::{CheckOutError, ConnectionError, EstablishError, PoolCleared, Stage};
 use crate::pool::{Core, Established, Idle, Pending, Phase, Place, Refusal, SharedPlace};
+use crate::sync::contain;
 
 type SharedCore<E> = Arc<Core<<E as Establish>::Connection, TokioHost<E>>>;
 pub(super) type Delivery<E> = Result<Idle<<E as Establish>::Connection, TokioHost<E>>, CheckOutError>;
@@ -147,7 +147,7 @@ async fn establish<E: Establish>(
             if let Some(on_failure) = &core.host().on_failure {
                 let failure = Failure { error: &error, service: pending.service(), pool: &**core };
                 // A panic of the sink's must not hide the error from whoever asked for the connection.
-                let _ = catch_unwind(AssertUnwindSafe(|| on_failure(&failure)));
+                contain(|| on_failure(&failure));
             }
             if error.is_timeout() && asked_by.is_some_and(|asked_by| !asked_by.is_closed()) {
                 // A connection that comes back goes to the openers first. The check-out has had none for as long as an

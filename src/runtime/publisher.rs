@@ -1,6 +1,5 @@
 //! Events on their way from the core to their subscribers.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,6 +7,7 @@ use arc_swap::ArcSwap;
 
 use crate::delivery::{Delivery, Share};
 use crate::event::PoolEvent;
+use crate::sync::contain;
 
 /// Receives the events of a pool.
 ///
@@ -111,7 +111,7 @@ impl Publisher {
     fn pass_on(&self, event: &PoolEvent) {
         for subscriber in self.subscribers.load().iter() {
             // A subscriber's panic is not the pool's, and keeps no other subscriber from the event.
-            let _ = catch_unwind(AssertUnwindSafe(|| subscriber.on_event(event)));
+            contain(|| subscriber.on_event(event));
         }
     }
 }

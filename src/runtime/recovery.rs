@@ -2,7 +2,6 @@
 
 use std::future::{Future, poll_fn};
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -13,7 +12,7 @@ use super::establish::Establish;
 use super::fork::OfThisProcess;
 use super::host::TokioHost;
 use crate::pool::Unfinished;
-use crate::sync::Watch;
+use crate::sync::{Watch, contain};
 
 /// Lets the establisher recover the connection, on the pool's runtime, or without one on the caller's. Without any, and
 /// on one that is shutting down, the connection is closed.
@@ -55,9 +54,9 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
             if revocation.poll(context).is_ready() || change.poll(context, || revocation.is_stale()).is_ready() {
                 return Poll::Ready(End::Revoked);
             }
-            match catch_unwind(AssertUnwindSafe(|| recovery.as_mut().poll(context))) {
-                Ok(polled) => polled.map(|()| End::Done),
-                Err(_panic) => Poll::Ready(End::Panicked),
+            match contain(|| recovery.as_mut().poll(context)) {
+                Some(polled) => polled.map(|()| End::Done),
+                None => Poll::Ready(End::Panicked),
             }
         })
         .await

@@ -1,10 +1,11 @@
-//! Wakers: code of others that the pool calls.
+//! Foreign code that the pool calls: wakers, subscribers, establishers, drops of values that others own.
 //!
 //! A waker belongs to the runtime of the task that it wakes, and that runtime's code may panic. The panic is not the
 //! pool's, and the thread it meets is as a rule not its task's: it belongs to a check-in, or to a clear that wakes many.
 //! So it is caught there. It costs neither the others their wake-ups nor the caller its operation, and the panic hook
 //! has reported it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(not(loom))]
 use std::sync::Arc;
 #[cfg(not(loom))]
@@ -14,14 +15,14 @@ use std::task::Waker;
 /// Wakes a task. A panic of the waker is caught.
 #[inline]
 pub(crate) fn wake(waker: Waker) {
-    contain(|| waker.wake());
+    call(|| waker.wake());
 }
 
 /// Drops a waker, if there is one. A panic of it is caught.
 #[inline]
 pub(crate) fn discard(waker: impl Into<Option<Waker>>) {
     if let Some(waker) = waker.into() {
-        contain(|| drop(waker));
+        call(|| drop(waker));
     }
 }
 
@@ -36,7 +37,7 @@ pub(crate) fn contained(waker: Waker) -> Waker {
         }
 
         fn wake_by_ref(self: &Arc<Self>) {
-            contain(|| self.0.wake_by_ref());
+            call(|| self.0.wake_by_ref());
         }
     }
 
@@ -49,18 +50,27 @@ pub(crate) fn contained(waker: Waker) -> Waker {
     Arc::new(Contained(waker)).into()
 }
 
+/// Calls a waker's code. A panic of it is caught.
 #[cfg(not(any(loom, shuttle)))]
-fn contain(foreign: impl FnOnce()) {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(foreign)) {
-        // Its drop is foreign code, too.
-        std::mem::forget(panic);
-    }
+fn call(foreign: impl FnOnce()) {
+    contain(foreign);
 }
 
 /// A model checker's own panics are failures of the model, which must not be caught.
 #[cfg(any(loom, shuttle))]
-fn contain(foreign: impl FnOnce()) {
+fn call(foreign: impl FnOnce()) {
     foreign();
+}
+
+/// Runs foreign code. `None`: it panicked, and the panic was caught.
+#[inline]
+pub(crate) fn contain<T>(foreign: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(foreign)) {
+        Ok(done) => Some(done),
+        Err(panic) => {
+            // Its drop is foreign code, too.
+            std::mem::forget(panic);
+            None
+        }
+    }
 }
