@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 
 use super::establish::Establish;
 use super::fork::OfThisProcess;
+use super::home::Home;
 use super::host::TokioHost;
 use crate::pool::Unfinished;
 use crate::sync::{Watch, contain};
@@ -18,8 +19,9 @@ use crate::sync::{Watch, contain};
 /// on one that is shutting down, the connection is closed.
 #[cold]
 pub(super) fn begin<E: Establish>(unfinished: Unfinished<E::Connection, TokioHost<E>>) {
-    let patient = Patient::<E>(ManuallyDrop::new(unfinished));
-    let runtime = patient.0.host().living_runtime().or_else(|| Handle::try_current().ok());
+    let home = unfinished.host().residence.home();
+    let runtime = home.as_ref().map(|home| home.handle().clone()).or_else(|| Handle::try_current().ok());
+    let patient = Patient::<E> { unfinished: ManuallyDrop::new(unfinished), home };
     if let Some(runtime) = runtime {
         runtime.spawn(recover(patient));
     }
@@ -38,12 +40,12 @@ enum End {
 }
 
 async fn recover<E: Establish>(mut patient: Patient<E>) {
-    let core = patient.0.core();
+    let core = patient.unfinished.core();
     let host = core.host();
     // Its list's lock may be held by a thread that a forked child does not have.
     let mut change = OfThisProcess::new(Watch::new(&host.changed));
     let end = {
-        let (connection, revocation) = patient.0.recoverable();
+        let (connection, revocation) = patient.unfinished.recoverable();
         // A block, so that a panic of the call itself is one of the first poll.
         let mut recovery = pin!(async move { host.establish.recover(connection).await });
         let change = &mut change;
@@ -61,6 +63,7 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
         })
         .await
     };
+    patient.home = None;
     match end {
         End::Done | End::Revoked | End::Forked => drop(patient),
         End::Panicked => patient.close(),
@@ -68,14 +71,19 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
 }
 
 /// A connection in recovery, which in a forked child is still the parent's.
-struct Patient<E: Establish>(ManuallyDrop<Unfinished<E::Connection, TokioHost<E>>>);
+struct Patient<E: Establish> {
+    unfinished: ManuallyDrop<Unfinished<E::Connection, TokioHost<E>>>,
+    /// The pool's runtime, if the task runs there, until the recovery ends. A task that is dropped before tells that the
+    /// runtime has ended.
+    home: Option<Arc<Home>>,
+}
 
 impl<E: Establish> Patient<E> {
     #[allow(unsafe_code)]
     fn close(self) {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not used again, and its `Drop` does not run.
-        unsafe { ManuallyDrop::take(&mut this.0) }.close();
+        unsafe { ManuallyDrop::take(&mut this.unfinished) }.close();
     }
 }
 
@@ -83,8 +91,11 @@ impl<E: Establish> Patient<E> {
 impl<E: Establish> Drop for Patient<E> {
     fn drop(&mut self) {
         // SAFETY: taken here or in `close`, which keeps this from running; and nothing uses it afterwards.
-        let unfinished = unsafe { ManuallyDrop::take(&mut self.0) };
+        let unfinished = unsafe { ManuallyDrop::take(&mut self.unfinished) };
         if !unfinished.host().is_the_parents() {
+            if let Some(home) = self.home.take() {
+                home.end(&unfinished.core());
+            }
             return drop(unfinished);
         }
         let establish = Arc::clone(&unfinished.host().establish);
