@@ -43,7 +43,7 @@ pub fn suitable<'t>(
     let find = |candidates: Vec<&'t ServerDescription>| match topology.topology_type() {
         TopologyType::Unknown => Vec::new(),
         TopologyType::Single | TopologyType::LoadBalanced | TopologyType::Sharded => {
-            only(candidates, |server| !matches!(server.server_type, ServerType::Unknown | ServerType::PossiblePrimary))
+            only(candidates, |server| !server.server_type.is_unknown())
         }
         TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary => match operation {
             Operation::Write => only(candidates, is_primary),
@@ -80,12 +80,12 @@ pub fn choose<'t>(
 ) -> Option<&'t ServerDescription> {
     // Half of the bits each. A range is scaled instead of taken modulo, which spreads what is left over evenly.
     let below = |bits: u64, most: usize| ((bits * most as u64) >> 32) as usize;
-    let first = *candidates.get(below(random >> 32, candidates.len()))?;
+    let first_place = below(random >> 32, candidates.len());
+    let first = *candidates.get(first_place)?;
     let others = candidates.len() - 1;
     if others == 0 {
         return Some(first);
     }
-    let first_place = below(random >> 32, candidates.len());
     let place = below(random & u64::from(u32::MAX), others);
     // Skips the place of the first.
     let second = candidates[if place < first_place { place } else { place + 1 }];

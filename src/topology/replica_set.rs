@@ -94,10 +94,10 @@ impl Step {
 
     /// `checkIfHasPrimary`.
     fn check_if_has_primary(&mut self) {
-        let has_primary = self.topology.servers().any(|server| server.server_type == ServerType::RsPrimary);
-        let topology_type =
-            if has_primary { TopologyType::ReplicaSetWithPrimary } else { TopologyType::ReplicaSetNoPrimary };
-        self.topology.set_type(topology_type);
+        self.topology.set_type(match self.topology.primary() {
+            Some(_) => TopologyType::ReplicaSetWithPrimary,
+            None => TopologyType::ReplicaSetNoPrimary,
+        });
     }
 
     /// Whether the server belongs to the replica set, which takes the server's name if it has none yet.

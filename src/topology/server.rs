@@ -11,7 +11,7 @@ use super::TopologyVersion;
 use crate::error::Cause;
 use crate::options::ServerAddress;
 use crate::wire::WireError;
-use crate::wire::hello::{IncompatibleServer, check_wire_versions};
+use crate::wire::hello::{IncompatibleServer, check_wire_versions, out_of_range};
 use crate::wire::reply::{self, Unsuccessful, whole_number};
 
 /// The kind of a server (SDAM, "ServerType").
@@ -205,11 +205,7 @@ impl ServerDescription {
     fn read(address: ServerAddress, reply: &RawDocument) -> Result<Self, WireError> {
         let version = |field| match number(reply, field)? {
             None => Ok(0),
-            Some(number) => i32::try_from(number).map_err(|_| WireError::ReplyField {
-                field,
-                value: number.to_string().into(),
-                allowed: "a 32-bit integer",
-            }),
+            Some(number) => i32::try_from(number).map_err(|_| out_of_range(field, number, "a 32-bit integer")),
         };
         let mut members = addresses(reply, "hosts")?;
         members.extend(addresses(reply, "passives")?);

@@ -48,9 +48,8 @@ impl TopologyDescription {
         if TopologyVersion::is_older(server.topology_version, present.topology_version) {
             return None;
         }
-        let checked = (server.address.clone(), server.server_type);
+        let (address, server_type) = (server.address.clone(), server.server_type);
         let mut transition = self.replace(server);
-        let (address, server_type) = checked;
         // Not what the check showed, but what became of it: a stale primary, or a server of another set, is unknown.
         let accepted = transition.topology.server(&address).is_some_and(|now| now.server_type == server_type);
         let is_usable = server_type.is_data_bearing()
@@ -66,7 +65,9 @@ impl TopologyDescription {
     #[must_use]
     pub fn after_error(&self, error: &ApplicationError) -> Option<Transition> {
         let present = self.server(&error.address)?;
-        if error.is_of_older_generation || self.knows_better(present, error) {
+        // The server may have told its present state after it made the error.
+        let is_news = TopologyVersion::is_newer(error.topology_version, present.topology_version);
+        if error.is_of_older_generation || !is_news {
             return None;
         }
         let address = || error.address.clone();
@@ -97,11 +98,6 @@ impl TopologyDescription {
             transition.effects.push(Effect::CancelCheck(address()));
         }
         Some(transition)
-    }
-
-    /// Whether the server has told its present state after it made the error.
-    fn knows_better(&self, present: &ServerDescription, error: &ApplicationError) -> bool {
-        !TopologyVersion::is_newer(error.topology_version, present.topology_version)
     }
 
     /// Replaces one server's description, and draws the conclusions ("TopologyType table").

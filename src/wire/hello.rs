@@ -340,7 +340,7 @@ fn service_id(reply: &RawDocument) -> Result<Option<ObjectId>, WireError> {
     }
 }
 
-fn out_of_range(field: &'static str, value: i64, allowed: &'static str) -> WireError {
+pub(crate) fn out_of_range(field: &'static str, value: i64, allowed: &'static str) -> WireError {
     WireError::ReplyField { field, value: PeerText::of(value), allowed }
 }
 
