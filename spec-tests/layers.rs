@@ -1,8 +1,13 @@
 //! Layers point one way: a module uses only the layers before it.
 #![cfg(not(any(loom, shuttle)))]
 
+#[path = "sources/files.rs"]
+mod files;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use files::rust_files;
 
 /// From the first layer to the last. A module may use its own layer's and those before it.
 const LAYERS: [&[&str]; 8] = [
@@ -63,17 +68,4 @@ fn the_core_does_no_io_and_reads_no_clock() {
             assert!(!code.iter().any(|line| line.contains(forbidden)), "{} uses {forbidden}", file.display());
         }
     }
-}
-
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    files
 }

@@ -1,9 +1,14 @@
 //! The proof is kept honest: what `loom-tests/loom.rs` says of models and mutants is what there is.
 #![cfg(not(any(loom, shuttle)))]
 
+#[path = "sources/files.rs"]
+mod files;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use files::rust_files;
 
 /// Mutants by model, or models by mutant.
 type Controls = BTreeMap<String, BTreeSet<String>>;
@@ -200,17 +205,4 @@ fn root() -> PathBuf {
 
 fn read(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
-}
-
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    files
 }

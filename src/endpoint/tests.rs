@@ -3,11 +3,25 @@
 
 use std::sync::Mutex;
 
+use bson::rawdoc;
+use tokio::net::{TcpListener, TcpStream};
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 
 use super::*;
 use crate::error::Labels;
 use crate::wire::hello::LoadBalancingUnsupported;
+
+/// A channel with the limits of an established connection, and the other end of its stream.
+pub(super) async fn pair() -> (Channel, TcpStream) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let options = Options::new([listener.local_addr().unwrap().to_string().as_str()]).unwrap();
+    let connector = Connectors::new(&options).unwrap().connector(&options.hosts[0]).unwrap();
+    let deadline = Deadline::after(options.connect_timeout);
+    let (transport, accepted) = tokio::join!(connector.connect(deadline), listener.accept());
+    let mut channel = Channel::new(transport.unwrap(), [].into());
+    channel.set_limits(&HelloReply::read(rawdoc! {}).unwrap());
+    (channel, accepted.unwrap().0)
+}
 
 /// Opens a load-balanced connection, and returns it with the services that were identified.
 async fn open(server: &EmbeddedServer) -> (Result<EndpointConnection, EstablishError>, Vec<ObjectId>) {

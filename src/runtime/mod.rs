@@ -13,6 +13,8 @@ mod opening;
 mod pool;
 mod publisher;
 mod recovery;
+#[cfg(test)]
+mod tests;
 mod timer;
 
 pub use builder::{BuildError, PoolBuilder};

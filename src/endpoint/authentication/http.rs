@@ -270,20 +270,24 @@ mod tests {
         }
     }
 
+    fn get(base: &str) -> HttpRequest<'_> {
+        HttpRequest {
+            method: Method::GET,
+            base,
+            path: "/",
+            headers: &[],
+            body: Zeroizing::default(),
+            peers: None,
+            limit: Duration::from_secs(60),
+        }
+    }
+
     #[tokio::test]
     async fn a_service_at_an_address_that_is_not_allowed_is_not_connected_to() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         for host in ["127.0.0.1", "localhost"] {
             let base = format!("http://{host}:{}", listener.local_addr().unwrap().port());
-            let request = HttpRequest {
-                method: Method::GET,
-                base: &base,
-                path: "/",
-                headers: &[],
-                body: Zeroizing::default(),
-                peers: Some(|address| !address.is_loopback()),
-                limit: Duration::from_secs(60),
-            };
+            let request = HttpRequest { peers: Some(|address| !address.is_loopback()), ..get(&base) };
             let refused = request.send().await.err().unwrap();
             assert!(matches!(refused, HttpError::Peer { address } if address.is_loopback()), "{refused}");
         }
@@ -325,15 +329,7 @@ mod tests {
         ] {
             let (front, answering) = secure_service(&certificates, certificate).await;
             let base = format!("https://{}", front.address());
-            let request = HttpRequest {
-                method: Method::GET,
-                base: &base,
-                path: "/",
-                headers: &[],
-                body: Zeroizing::default(),
-                peers: None,
-                limit: Duration::from_secs(60),
-            };
+            let request = get(&base);
             // Whatever the operating system trusts, it is not this.
             let untrusted = request.clone().send().await;
             assert!(matches!(untrusted, Err(HttpError::Tls(_))), "{certificate:?}");

@@ -3,30 +3,16 @@
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use super::*;
 use crate::endpoint::channel::Request;
-use crate::endpoint::deadline::Deadline;
-use crate::endpoint::transport::Connectors;
-use crate::options::Options;
+use crate::endpoint::tests::pair;
 use crate::pool::Fit;
-use crate::wire::{HelloReply, Limits, Message, Outgoing};
+use crate::wire::{Limits, Message, Outgoing};
 
 /// As much as any test needs.
 const PLENTY: u64 = 64 * 1024 * 1024;
-
-/// A channel with the limits of an established connection, and the other end of its stream.
-async fn pair() -> (Channel, TcpStream) {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let options = Options::new([listener.local_addr().unwrap().to_string().as_str()]).unwrap();
-    let connector = Connectors::new(&options).unwrap().connector(&options.hosts[0]).unwrap();
-    let deadline = Deadline::after(options.connect_timeout);
-    let (transport, accepted) = tokio::join!(connector.connect(deadline), listener.accept());
-    let mut channel = Channel::new(transport.unwrap(), [].into());
-    channel.set_limits(&HelloReply::read(rawdoc! {}).unwrap());
-    (channel, accepted.unwrap().0)
-}
 
 /// The next message on the stream.
 async fn receive(stream: &mut TcpStream) -> Vec<u8> {

@@ -7,32 +7,25 @@ use std::thread;
 
 use bson::{RawDocumentBuf, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
 use crate::endpoint::channel::Request;
-use crate::endpoint::deadline::Deadline;
-use crate::endpoint::transport::Connectors;
-use crate::options::{Compressor, Options};
+use crate::options::Compressor;
 use crate::pool::Fit;
-use crate::wire::{Flags, HelloReply, Outgoing, header, op_msg};
+use crate::wire::{Flags, Outgoing, header, op_msg};
 
 /// A runtime with one thread for blocking work.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap()
 }
 
+/// A channel that takes compressed replies, and the other end of its stream.
 async fn pair() -> (Channel, TcpStream) {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let options = Options::new([listener.local_addr().unwrap().to_string().as_str()]).unwrap();
-    let connector = Connectors::new(&options).unwrap().connector(&options.hosts[0]).unwrap();
-    let deadline = Deadline::after(options.connect_timeout);
-    let (transport, accepted) = tokio::join!(connector.connect(deadline), listener.accept());
-    let mut channel = Channel::new(transport.unwrap(), [].into());
-    channel.set_limits(&HelloReply::read(rawdoc! {}).unwrap());
+    let (mut channel, accepted) = crate::endpoint::tests::pair().await;
     channel.accept_compressed();
-    (channel, accepted.unwrap().0)
+    (channel, accepted)
 }
 
 /// A compressor that this build has.

@@ -1,27 +1,14 @@
 //! What waiting check-outs do under the wait list's lock, counted.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::runtime::tests::{CheckOut, Numbers};
 use crate::sync::census;
-use crate::{CheckOutError, Clear, Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
-
-struct Numbers;
-
-impl Establish for Numbers {
-    type Connection = u64;
-
-    async fn establish(&self, connecting: Establishing) -> Result<u64, EstablishError> {
-        Ok(connecting.connection_id())
-    }
-}
-
-type CheckOut<'p> = Pin<Box<dyn Future<Output = Result<Connection<Numbers>, CheckOutError>> + 'p>>;
+use crate::{CheckOutError, Clear, Connection, Pool, PoolOptions};
 
 fn poll(check_out: &mut CheckOut<'_>, waker: &Waker) -> Poll<Result<Connection<Numbers>, CheckOutError>> {
     check_out.as_mut().poll(&mut Context::from_waker(waker))

@@ -9,19 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Builder;
 
-use crate::{CheckOutError, Connection, Establish, EstablishError, Establishing, Phase, Pool, PoolOptions};
-
-struct Numbers;
-
-impl Establish for Numbers {
-    type Connection = u64;
-
-    async fn establish(&self, connecting: Establishing) -> Result<u64, EstablishError> {
-        Ok(connecting.connection_id())
-    }
-}
-
-type CheckOut<'p> = Pin<Box<dyn Future<Output = Result<Connection<Numbers>, CheckOutError>> + 'p>>;
+use crate::runtime::tests::{CheckOut, Numbers};
+use crate::{CheckOutError, Phase, Pool, PoolOptions};
 
 fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
