@@ -1,5 +1,5 @@
 //! What needs a load-balanced pool's side of an establishment. All else is tested from outside, in
-//! `spec-tests/endpoint.rs`.
+//! `system-tests/tests/endpoint/main.rs`.
 
 use std::sync::Mutex;
 

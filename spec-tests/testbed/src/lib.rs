@@ -1,6 +1,7 @@
 //! What the tests and examples of wharf run against.
 
 pub mod certificates;
+pub mod counting;
 pub mod dns;
 pub mod embedded;
 pub mod executor;

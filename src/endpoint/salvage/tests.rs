@@ -1,5 +1,5 @@
 //! Every place where an exchange can be left, byte by byte, and what the bounds refuse. What a pool makes of it is tested
-//! from outside, in `spec-tests/salvage.rs`.
+//! from outside, in `system-tests/tests/salvage/main.rs`.
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,4 +1,4 @@
-//! What an operation leaves behind that is cancelled. All else is tested from outside, in `spec-tests/transport.rs`.
+//! What an operation leaves behind that is cancelled. All else is tested from outside, in `system-tests/tests/transport/main.rs`.
 
 use std::future::poll_fn;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! What only this crate can bring about: that a lock of the pool's is held at the time of a fork. The rest is in
-//! `spec-tests/fork.rs`.
+//! `system-tests/tests/fork/main.rs`.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};

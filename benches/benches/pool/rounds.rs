@@ -1,0 +1,257 @@
+//! Interleaved rounds, and the tables of medians and ratios that come out of them.
+//!
+//! A single measurement of two threads means little on a small machine: it lands in one of two regimes, depending on
+//! how the threads' cache lines bounce, and stays there. So every case is measured in rounds, each with fresh pools on
+//! fresh threads, and in each round the subjects take short turns (A B C, A B C, …). Each turn is compared with the
+//! baseline's turn beside it, and the medians of these ratios count. Whatever slows the machine down for a while then
+//! slows all subjects down.
+//!
+//! Virtual machines have levels, too, by where the host puts their processors: a neighbour on the same physical core slows
+//! one of them down, and two that are far apart make every shared line dear. The row of the speed-ups tells what the second
+//! core was worth; that of the floor, whose threads share nothing, is the machine's own.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use crate::load::{LOADS, Length};
+use crate::micro::Run;
+use crate::{Case, Entry};
+
+/// How much to measure.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub rounds: usize,
+    /// How many turns each subject has in each case of a round.
+    pub turns: usize,
+    /// How long a turn takes by the wall clock in a case that times an operation, preparations included.
+    pub slice: Duration,
+    /// How long one takes in a saturated case.
+    pub load: Length,
+}
+
+/// Runs the rounds, without those whose "case/subject" lacks the filter.
+pub fn run(entries: &[Entry], plan: &Plan, filter: Option<&str>) -> Sheet {
+    let mut sheet = Sheet { subjects: entries.iter().map(|entry| entry.name).collect(), rows: Vec::new() };
+    let wanted =
+        |case: &str, entry: &Entry| filter.is_none_or(|filter| format!("{case}/{}", entry.name).contains(filter));
+    for round in 1..=plan.rounds {
+        eprintln!("round {round} of {}", plan.rounds);
+        for case in Case::ALL {
+            let taking_part = entries.iter().enumerate().filter(|(_, entry)| wanted(case.name(), entry));
+            let mut timed: Vec<_> = taking_part
+                .filter_map(|(column, entry)| Some((column, Timed::prepare(entry.run(case)?(), plan.slice))))
+                .collect();
+            for _ in 0..plan.turns {
+                for (column, timed) in &mut timed {
+                    sheet.note(case.name(), "ns per operation", *column, timed.turn(plan.slice));
+                }
+            }
+        }
+        for load in LOADS.into_iter().flat_map(|load| std::iter::repeat_n(load, plan.turns)) {
+            for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(load.name, entry)) {
+                if let Some(throughput) = entry.throughput {
+                    let outcome = throughput(load, plan.load);
+                    sheet.note(load.name, "ns per operation", column, outcome.nanos_per_op);
+                    sheet.note(load.name, "Jain index", column, outcome.jain);
+                    sheet.note(load.name, LOST, column, outcome.lost as f64);
+                }
+            }
+            for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(load.name, entry)) {
+                if let Some(waits) = entry.waits {
+                    let outcome = waits(load, plan.load);
+                    sheet.note(load.name, "wait p50, us", column, outcome.p50);
+                    sheet.note(load.name, "wait p99, us", column, outcome.p99);
+                    sheet.note(load.name, "wait p999, us", column, outcome.p999);
+                    sheet.note(load.name, "wait p99 / p50", column, outcome.p99 / outcome.p50);
+                    sheet.note(load.name, "overtakes per 1,000", column, outcome.overtakes_per_thousand);
+                }
+            }
+        }
+    }
+    sheet.note_speed_up(Case::Hit1Task, Case::Hit2Tasks);
+    sheet
+}
+
+/// A case that times an operation, ready for its turns.
+struct Timed {
+    run: Run,
+    /// How many operations are timed together.
+    batch: u64,
+}
+
+impl Timed {
+    /// Doubling finds the batch whose operations take a tenth of the slice, and warms up. Operations whose preparations
+    /// are dear reach the other bound first; it is no use as the only one, or the batches of operations in several tasks
+    /// would be sized by what it takes to start the tasks.
+    fn prepare(mut run: Run, slice: Duration) -> Self {
+        let mut batch = 1;
+        loop {
+            let start = Instant::now();
+            if run(batch) * 10 >= slice || start.elapsed() >= slice {
+                return Self { run, batch };
+            }
+            batch *= 2;
+        }
+    }
+
+    /// Nanoseconds per operation, from as many as fit into the slice.
+    fn turn(&mut self, slice: Duration) -> f64 {
+        let (start, mut taken, mut done) = (Instant::now(), Duration::ZERO, 0);
+        while done == 0 || start.elapsed() < slice {
+            taken += (self.run)(self.batch);
+            done += self.batch;
+        }
+        taken.as_nanos() as f64 / done as f64
+    }
+}
+
+/// What the rounds measured.
+pub struct Sheet {
+    subjects: Vec<&'static str>,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    case: &'static str,
+    what: &'static str,
+    /// For each subject, one value per turn; none if it does not take part.
+    values: Vec<Vec<f64>>,
+}
+
+const LOST: &str = "lost tasks";
+
+/// What the others are divided by: the first of these that takes part in the case.
+const BASELINES: [&str; 3] = ["wharf", "floor", "deadpool"];
+
+impl Sheet {
+    fn note(&mut self, case: &'static str, what: &'static str, column: usize, value: f64) {
+        let at = self.rows.iter().position(|row| row.case == case && row.what == what).unwrap_or_else(|| {
+            self.rows.push(Row { case, what, values: vec![Vec::new(); self.subjects.len()] });
+            self.rows.len() - 1
+        });
+        self.rows[at].values[column].push(value);
+    }
+
+    /// How much faster each subject is in one case than in another: what the second core is worth.
+    fn note_speed_up(&mut self, one: Case, two: Case) {
+        let values = |case: Case| self.rows.iter().find(|row| row.case == case.name()).map(|row| row.values.clone());
+        let (Some(slow), Some(fast)) = (values(one), values(two)) else { return };
+        for (column, (slow, fast)) in slow.into_iter().zip(fast).enumerate() {
+            for (slow, fast) in slow.into_iter().zip(fast) {
+                self.note(two.name(), "speed-up", column, slow / fast);
+            }
+        }
+    }
+
+    /// Prints the medians, and the ratios of those that are times.
+    pub fn print(&self) {
+        println!("\nMedians of the turns");
+        self.print_table(|row, column| row.median(column).map(plainly));
+        println!(
+            "\nTimes the baseline's time, so more than 1 is slower (medians of the turns' ratios; * is the baseline)"
+        );
+        self.print_table(|row, column| {
+            let ratio = self.ratio(row, column)?;
+            Some(if self.baseline(row) == Some(column) { "*".to_owned() } else { plainly(ratio) })
+        });
+        for row in self.rows.iter().filter(|row| row.what == LOST) {
+            for (column, subject) in self.subjects.iter().enumerate() {
+                if row.median(column).is_some_and(|lost| lost > 0.0) {
+                    println!(
+                        "{subject} lost tasks in {}: its times are those of the tasks it went on serving.",
+                        row.case
+                    );
+                }
+            }
+        }
+    }
+
+    /// Writes medians, extremes and ratios as JSON to `bench-ratios.json` in the target directory.
+    pub fn write(&self) -> std::io::Result<PathBuf> {
+        let target = std::env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
+        fs::create_dir_all(&target)?;
+        let path = target.join("bench-ratios.json");
+        let rows: Vec<Value> = self.rows.iter().map(|row| self.row_as_json(row)).collect();
+        fs::write(&path, format!("{:#}\n", json!({ "subjects": self.subjects, "rows": rows })))?;
+        Ok(path)
+    }
+
+    fn row_as_json(&self, row: &Row) -> Value {
+        let by_subject = |value: &dyn Fn(usize) -> Option<f64>| {
+            let columns = self.subjects.iter().enumerate();
+            let values = columns.filter_map(|(column, &name)| Some((name.to_owned(), json!(value(column)?))));
+            Value::Object(values.collect::<Map<_, _>>())
+        };
+        json!({
+            "case": row.case,
+            "what": row.what,
+            "baseline": row.is_time().then(|| self.baseline(row).map(|column| self.subjects[column])),
+            "median": by_subject(&|column| row.median(column)),
+            "lowest": by_subject(&|column| row.values[column].iter().copied().reduce(f64::min)),
+            "highest": by_subject(&|column| row.values[column].iter().copied().reduce(f64::max)),
+            "ratio": by_subject(&|column| self.ratio(row, column)),
+        })
+    }
+
+    fn baseline(&self, row: &Row) -> Option<usize> {
+        let column = |name| self.subjects.iter().position(|&subject| subject == name);
+        BASELINES.into_iter().filter_map(column).find(|&column| !row.values[column].is_empty())
+    }
+
+    /// The median of the subject's turns, each over the baseline's turn beside it, for times.
+    fn ratio(&self, row: &Row, column: usize) -> Option<f64> {
+        let turns = row.values[column].iter().zip(&row.values[self.baseline(row)?]);
+        let ratio = median(turns.map(|(value, baseline)| value / baseline).collect())?;
+        (row.is_time() && ratio.is_finite()).then_some(ratio)
+    }
+
+    fn print_table(&self, cell: impl Fn(&Row, usize) -> Option<String>) {
+        print!("{:<24}{:<21}", "case", "");
+        self.subjects.iter().for_each(|subject| print!("{subject:>10}"));
+        println!();
+        for row in &self.rows {
+            let cells: Vec<_> = (0..self.subjects.len()).map(|column| cell(row, column)).collect();
+            if cells.iter().all(Option::is_none) {
+                continue;
+            }
+            print!("{:<24}{:<21}", row.case, row.what);
+            cells.iter().for_each(|cell| print!("{:>10}", cell.as_deref().unwrap_or("-")));
+            println!();
+        }
+    }
+}
+
+impl Row {
+    fn median(&self, column: usize) -> Option<f64> {
+        median(self.values[column].clone())
+    }
+
+    fn is_time(&self) -> bool {
+        self.what.starts_with("ns") || self.what.ends_with("us")
+    }
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// Two to four digits, or only the magnitude of what is tiny.
+fn plainly(value: f64) -> String {
+    match value {
+        value if value == value.trunc() && value < 1e6 => format!("{value:.0}"),
+        value if value < 0.1 => format!("{value:.0e}"),
+        value if value < 10.0 => format!("{value:.2}"),
+        value if value < 1_000.0 => format!("{value:.1}"),
+        value => format!("{value:.0}"),
+    }
+}

@@ -1,0 +1,161 @@
+//! What messages cost: encoding, decoding, checksums and compressors, by size, and what all of it allocates; and what
+//! a whole command does.
+//!
+//! `cargo bench --bench wire` runs criterion over every case, and then all cases in turns, from which it prints a table:
+//! nanoseconds and allocations for each message, bytes for each nanosecond, and for compressors the share of the bytes
+//! that is left. `copy` is what copying the same bytes costs, the least that encoding can. `-- --quick` takes a tenth of
+//! the time; a filter, as in `-- zstd`, applies to criterion as a regular expression and to the table as a part of
+//! "case/size". `cargo test --benches` runs every case once.
+//!
+//! The bytes of a message are those that travel without compression. zstd's library has an allocator of its own, which
+//! is not counted here but ruled out by `system-tests/tests/instructions/wire.rs`.
+
+mod commands;
+use wharf_testbed::counting::{self, CountingAllocator};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+mod messages;
+mod table;
+
+use std::env;
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{Criterion, SamplingMode, Throughput};
+use wharf::Compressor;
+use wharf::wire::op_msg::encode;
+use wharf::wire::{Flags, HelloReply, Message, compressed, reply};
+
+use messages::{Content, LIMITS, SIZES};
+
+/// One thing that is measured: a function that does it once, with buffers of its own.
+struct Case {
+    name: String,
+    /// The bytes of its message.
+    bytes: usize,
+    /// The bytes that are left of them, if it compresses.
+    left: Option<usize>,
+    run: Box<dyn FnMut()>,
+}
+
+fn main() {
+    let flag = |name: &str| env::args().any(|argument| argument == name);
+    let quick = flag("--quick");
+    let time = |usual: u64| Duration::from_millis(if quick { usual / 10 } else { usual });
+    let mut criterion = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(time(200))
+        .measurement_time(time(1_000))
+        .configure_from_args();
+    let mut cases = cases();
+    let mut group = criterion.benchmark_group("wire");
+    group.sampling_mode(SamplingMode::Flat);
+    for case in &mut cases {
+        group.throughput(Throughput::Bytes(case.bytes as u64));
+        group.bench_function(&case.name, |bencher| bencher.iter(&mut case.run));
+    }
+    group.finish();
+    criterion.final_summary();
+
+    let others = ["--test", "--list", "--profile-time", "--load-baseline"];
+    if flag("--bench") && !others.into_iter().any(flag) {
+        let filter = env::args().skip(1).find(|argument| !argument.starts_with('-'));
+        cases.retain(|case| filter.as_ref().is_none_or(|filter| case.name.contains(filter.as_str())));
+        table::print(&mut cases, time(100));
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (size, content) in SIZES.map(|(size, length)| (size, Content::of(length))) {
+        cases.push(copy(size, &content));
+        for (suffix, flags) in [("", Flags::NONE), ("-checksum", Flags::CHECKSUM_PRESENT)] {
+            cases.push(encoding(format!("encode{suffix}/{size}"), content.clone(), flags));
+            cases.push(decoding(format!("decode{suffix}/{size}"), &content, flags));
+        }
+        let sequences = content.clone().in_a_sequence();
+        cases.push(encoding(format!("encode-sequence/{size}"), sequences.clone(), Flags::NONE));
+        cases.push(decoding(format!("decode-sequence/{size}"), &sequences, Flags::NONE));
+        for compressor in [Compressor::Snappy, Compressor::Zlib { level: -1 }, Compressor::Zstd] {
+            if compressor.is_supported() {
+                cases.extend(compression(size, &content, compressor));
+            }
+        }
+    }
+    cases.push(hello());
+    cases.extend(commands::cases());
+    cases
+}
+
+fn copy(size: &str, content: &Content) -> Case {
+    let bytes = content.encoded(Flags::NONE);
+    let mut buffer = Vec::new();
+    let (name, length) = (format!("copy/{size}"), bytes.len());
+    let run = move || {
+        buffer.clear();
+        buffer.extend_from_slice(black_box(&bytes));
+        black_box(&buffer);
+    };
+    Case { name, bytes: length, left: None, run: Box::new(run) }
+}
+
+fn encoding(name: String, content: Content, flags: Flags) -> Case {
+    let bytes = content.encoded(flags).len();
+    let mut buffer = Vec::new();
+    let run = move || {
+        buffer.clear();
+        content.with_outgoing(flags, |outgoing| {
+            encode(black_box(outgoing), LIMITS.max_message_size, &mut buffer).expect("it is within the limit");
+        });
+        black_box(&buffer);
+    };
+    Case { name, bytes, left: None, run: Box::new(run) }
+}
+
+fn decoding(name: String, content: &Content, flags: Flags) -> Case {
+    let message = content.encoded(flags);
+    let bytes = message.len();
+    let run = move || {
+        let message = Message::decode(black_box(&message), LIMITS).expect("it was encoded");
+        black_box(message.body);
+    };
+    Case { name, bytes, left: None, run: Box::new(run) }
+}
+
+/// Both directions.
+fn compression(size: &str, content: &Content, compressor: Compressor) -> [Case; 2] {
+    let plain = content.encoded(Flags::NONE);
+    let (bytes, most, name) = (plain.len(), LIMITS.max_message_size, compressor.name());
+    let mut packed = Vec::new();
+    compressed::compress(&plain, compressor, most, &mut packed).expect("it is whole");
+    let left = Some(packed.len());
+    let mut buffer = Vec::new();
+    let compress = move || {
+        buffer.clear();
+        compressed::compress(black_box(&plain), compressor, most, &mut buffer).expect("it is whole");
+        black_box(&buffer);
+    };
+    let mut buffer = Vec::new();
+    let decompress = move || {
+        buffer.clear();
+        compressed::decompress(black_box(&packed), most, &mut buffer).expect("it was compressed");
+        black_box(&buffer);
+    };
+    [
+        Case { name: format!("compress-{name}/{size}"), bytes, left, run: Box::new(compress) },
+        Case { name: format!("decompress-{name}/{size}"), bytes, left: None, run: Box::new(decompress) },
+    ]
+}
+
+/// Reading a hello reply, from its message to the limits in it. What it returns owns the reply.
+fn hello() -> Case {
+    let message = messages::hello();
+    let bytes = message.len();
+    let run = move || {
+        let message = Message::decode(black_box(&message), LIMITS).expect("it was encoded");
+        reply::check(message.body).expect("it is successful");
+        black_box(HelloReply::read(message.body.to_owned()).expect("its fields are right"));
+    };
+    Case { name: "hello/reply".to_owned(), bytes, left: None, run: Box::new(run) }
+}

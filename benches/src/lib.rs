@@ -1,0 +1,1 @@
+//! Benchmarks of the pool and of the wire layer: see `benches/`.

@@ -1,0 +1,1 @@
+//! Models of the core's orderings: see `tests/loom/main.rs`.

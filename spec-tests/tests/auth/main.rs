@@ -1,0 +1,45 @@
+//! Authentication against a real server, and against servers that do not play by the rules.
+#![cfg(not(loom))]
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use wharf::endpoint::{AuthenticationCause, AuthenticationFailed};
+use wharf::wire::auth::scram::ScramError;
+use wharf::{
+    CheckOutError, Credential, EndpointConnection, EstablishError, Labels, Mechanism, OperationError, Options, Stage,
+};
+use wharf_testbed::mongod::{Mongod, MongodOptions};
+
+mod handshake;
+mod interrupted;
+mod mongod;
+mod scripted;
+mod scripted_scram;
+
+/// What ends a test that would otherwise never end.
+const AGES: Duration = Duration::from_secs(60);
+
+/// The failure of an authentication, after checking what all of them have in common.
+fn failure(error: &EstablishError) -> &AuthenticationFailed {
+    assert_eq!((error.stage, error.labels), (Stage::Authenticate, Labels::NONE), "{error}");
+    error.source.downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.source))
+}
+
+/// Asserts that the server refused, as it does whatever is wrong with the user, the password or the mechanism.
+fn assert_refused(error: &EstablishError) {
+    let failed = failure(error);
+    let refusal = failed.command_error().unwrap_or_else(|| panic!("not the server's error: {failed}"));
+    assert_eq!((refusal.code, &*refusal.code_name), (18, "AuthenticationFailed"), "{failed}");
+}
+
+async fn connect(address: &str, credential: Credential) -> Result<EndpointConnection, EstablishError> {
+    let endpoint = Options::new([address]).unwrap().credential(credential).endpoint().unwrap();
+    tokio::time::timeout(AGES, endpoint.connect()).await.unwrap()
+}
+
+async fn run(connection: &mut EndpointConnection, database: &str, command: Document) -> RawDocumentBuf {
+    let command = RawDocumentBuf::try_from(command).unwrap();
+    connection.run_command(database, &command).await.unwrap()
+}

@@ -1,0 +1,89 @@
+//! MONGODB-AWS and MONGODB-OIDC against a server that checks what it is told, and against the clouds' services, both
+//! played in this process.
+//!
+//! The prose tests of the Authentication specification ("MongoDB AWS" and "MongoDB OIDC") that need no cloud are here:
+//!
+//! | Prose test | Where |
+//! |---|---|
+//! | AWS: regular credentials, AssumeRole, Lambda | `aws::credentials_come_from_the_environment` |
+//! | AWS: EC2, ECS, web identity | `aws::` tests of these names |
+//! | none: EKS Pod Identity, which the specification does not have | `aws_container` |
+//! | AWS: custom provider, cases 1 and 2 | `aws::the_applications_provider_comes_first` |
+//! | AWS: cached credentials, both lists | `aws_cache` |
+//! | OIDC machine 1.1, 1.2, 2.1, 2.2, 2.3, 3.1, 3.2, 3.3, 4.1 to 4.4, 5.1, 5.2 | `oidc_machine` |
+//! | OIDC machine 2.4, 2.5 | `oidc_machine::contradictory_options_are_refused` |
+//! | OIDC machine 4.5 | not here: wharf has no sessions; a command with an `lsid` is 4.1 |
+//! | OIDC human 1.1, 1.2, 1.5, 1.6, 1.8, 2.1, 2.2, 2.3, 3.1, 3.2, 4.1 to 4.4 | `oidc_human` |
+//! | OIDC human 1.3, 1.4 | not here: that the server tells two principals apart is the server's; the name is in 1.2 |
+//! | OIDC human 1.7 | not here: connection strings are tested with the options |
+//! | unified `mongodb-oidc-no-retry.json` | its six cases are 1.1, 4.1, 4.2, 4.3 of the machine and 3.1, 3.2 of the human tests, and `oidc_machine` repeats the last two without a human |
+//!
+//! Nothing here shows that a real identity provider or a real server accepts what these do.
+#![cfg(all(not(any(loom, shuttle)), feature = "aws", feature = "oidc"))]
+
+use std::time::Duration;
+
+use bson::{RawDocumentBuf, rawdoc};
+use wharf::{
+    CloudEnvironment, Credential, EndpointConnection, EstablishError, Mechanism, OidcContext, OidcToken, Options, Stage,
+};
+
+mod aws;
+mod aws_cache;
+mod aws_container;
+mod http;
+mod limits;
+mod oidc_environments;
+mod oidc_human;
+mod oidc_machine;
+mod server;
+
+use http::{Answer, HttpServer};
+use server::Server;
+
+/// What ends a test that would otherwise never end.
+const AGES: Duration = Duration::from_secs(60);
+
+/// What must be seen nowhere.
+const SECRET_KEY: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
+
+/// An access key's identifier, which is no secret.
+const KEY_ID: &str = "AKIAI44QH8DHBEXAMPLE";
+
+/// Nothing but these variables, whatever the process's environment says.
+fn variables(variables: &[(&'static str, &str)]) -> CloudEnvironment {
+    let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    // Nobody listens at the discard port of this machine, so that nothing is asked by mistake.
+    let nowhere = "http://127.0.0.1:9";
+    CloudEnvironment::default()
+        .aws_ecs(nowhere)
+        .aws_ec2(nowhere)
+        .aws_sts(nowhere)
+        .azure(nowhere)
+        .gcp(nowhere)
+        .variables(move |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
+}
+
+fn options(server: &Server, credential: Credential) -> Options {
+    Options::new([server.address().as_str()]).unwrap().credential(credential)
+}
+
+async fn connect(server: &Server, credential: Credential) -> Result<EndpointConnection, EstablishError> {
+    options(server, credential).endpoint().unwrap().connect().await
+}
+
+fn find() -> RawDocumentBuf {
+    rawdoc! { "find": "collName", "filter": {} }
+}
+
+/// The error's message and all of its debug output, after a check that neither shows a secret.
+fn shown(error: &EstablishError) -> String {
+    assert_eq!(error.stage, Stage::Authenticate, "{error}");
+    let debug = format!("{error:?}");
+    let text = error.to_string();
+    for secret in [SECRET_KEY, "token-"] {
+        assert!(!text.contains(secret), "{text}");
+        assert!(!debug.contains(secret), "{debug}");
+    }
+    text
+}

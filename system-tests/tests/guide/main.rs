@@ -1,0 +1,257 @@
+//! The guide's examples, run against a real mongod. They are in `guide/`, and the guide has copies: a test compares them.
+#![cfg(not(loom))]
+
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use wharf::{Command, Endpoint, EndpointConnection, Options, Pool};
+use wharf_testbed::mongod::{Mongod, MongodOptions};
+
+mod credential;
+mod cursor;
+mod renewal;
+mod retries;
+mod transaction;
+
+use transaction::transfer;
+
+#[test]
+fn the_guide_has_the_code_that_is_tested_here() {
+    let guide = include_str!("../../../src/guide.md");
+    let files = [
+        ("retries.rs", include_str!("retries.rs")),
+        ("cursor.rs", include_str!("cursor.rs")),
+        ("transaction.rs", include_str!("transaction.rs")),
+        ("credential.rs", include_str!("credential.rs")),
+        ("renewal.rs", include_str!("renewal.rs")),
+    ];
+    let blocks: Vec<_> = guide.split("```").skip(1).step_by(2).collect();
+    assert_eq!(blocks.len(), files.len(), "one file for each block of the guide");
+    for (block, (name, text)) in blocks.iter().zip(files) {
+        let block = block.strip_prefix("rust,no_run\n").expect("a doctest that is compiled");
+        assert_eq!(block, text, "src/guide.md and system-tests/tests/guide/{name} differ");
+    }
+}
+
+#[test]
+fn credential_in_code_is_the_same_as_in_a_connection_string() {
+    let in_code = credential::options().unwrap();
+    let in_a_string = Options::parse("mongodb://app:secret@db.example.com/?authSource=admin&tls=true").unwrap();
+    assert_eq!(in_code.credential.unwrap().username, in_a_string.credential.unwrap().username);
+    assert_eq!(in_code.tls, in_a_string.tls);
+}
+
+/// A replica set of one server, in which six accounts have 100 each, and a pool for it.
+struct Bank {
+    pool: Pool<Endpoint>,
+    admin: EndpointConnection,
+    /// How often the fail point had struck, over all its uses.
+    failed_before: i32,
+    mongod: Mongod,
+}
+
+impl Bank {
+    async fn open() -> Self {
+        let options = MongodOptions { repl_set: Some("rs".to_owned()), ..MongodOptions::default() };
+        let mongod = tokio::task::spawn_blocking(|| Mongod::start(options)).await.unwrap().unwrap();
+        let address = mongod.address().to_string();
+        let endpoint = Endpoint::new(&address).unwrap();
+        let mut admin = endpoint.connect().await.unwrap();
+        let members = rawdoc! { "_id": "rs", "members": [{ "_id": 0, "host": address }] };
+        admin.run_command("admin", &rawdoc! { "replSetInitiate": members }).await.unwrap();
+        let mut hello = rawdoc! { "hello": 1 };
+        loop {
+            let reply = admin.run(Command::new("admin", &hello).without_max_time()).await.unwrap();
+            if reply.get_bool("isWritablePrimary").unwrap() {
+                break;
+            }
+            // The server answers when that changes.
+            let version = reply.get_document("topologyVersion").unwrap().to_owned();
+            hello = rawdoc! { "hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 10_000 };
+        }
+        let accounts: Vec<_> = ["a", "b", "c", "d", "e", "f"].map(|id| doc! { "_id": id, "balance": 100_i64 }).into();
+        let accounts = doc! { "insert": "accounts", "documents": accounts, "writeConcern": { "w": "majority" } };
+        let accounts = RawDocumentBuf::try_from(accounts).unwrap();
+        admin.run_command("bank", &accounts).await.unwrap();
+        let pool = endpoint.pool().build().unwrap();
+        pool.ready();
+        Self { pool, admin, failed_before: 0, mongod }
+    }
+
+    /// The balances of the first two.
+    async fn balances(&mut self) -> [i64; 2] {
+        let find = rawdoc! { "find": "accounts", "sort": { "_id": 1 } };
+        let reply = Document::try_from(self.admin.run_command("bank", &find).await.unwrap()).unwrap();
+        let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+        [0, 1].map(|index| batch[index].as_document().unwrap().get_i64("balance").unwrap())
+    }
+
+    /// Lets commands of this name fail.
+    async fn fail(&mut self, command: &str, mode: impl Into<bson::Bson>, how: Document) {
+        let mut data = doc! { "failCommands": [command] };
+        data.extend(how);
+        let fail_point = doc! { "configureFailPoint": "failCommand", "mode": mode.into(), "data": data };
+        self.admin.run_command("admin", &RawDocumentBuf::try_from(fail_point).unwrap()).await.unwrap();
+    }
+
+    /// How often the fail point has struck, which is turned off.
+    async fn failed(&mut self) -> i32 {
+        let off = rawdoc! { "configureFailPoint": "failCommand", "mode": "off" };
+        let count = self.admin.run_command("admin", &off).await.unwrap().get_i32("count").unwrap();
+        count - std::mem::replace(&mut self.failed_before, count)
+    }
+
+    /// A number of `serverStatus`.
+    async fn status(&mut self, path: &[&str]) -> i64 {
+        let reply = self.admin.run_command("admin", &rawdoc! { "serverStatus": 1 }).await.unwrap();
+        let mut status = Document::try_from(reply).unwrap();
+        for name in &path[..path.len() - 1] {
+            status = status.get_document(name).unwrap().clone();
+        }
+        status.get_i64(path[path.len() - 1]).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_transfer_moves_money_once_or_not_at_all() {
+    let mut bank = Bank::open().await;
+    transfer(&bank.pool, "a", "b", 10).await.unwrap();
+    assert_eq!(bank.balances().await, [90, 110]);
+
+    for (from, to, amount, expected) in [
+        ("a", "b", 91, "account a does not exist or has too little"),
+        ("a", "nobody", 10, "account nobody does not exist"),
+        ("nobody", "b", 10, "account nobody does not exist"),
+        ("a", "b", -10, "must be positive"),
+    ] {
+        let error = transfer(&bank.pool, from, to, amount).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(bank.balances().await, [90, 110], "{from} to {to}");
+        assert_eq!(bank.status(&["transactions", "currentOpen"]).await, 0, "the transaction was not ended");
+    }
+    transfer(&bank.pool, "b", "a", 10).await.unwrap();
+    assert_eq!(bank.balances().await, [100, 100]);
+}
+
+#[tokio::test]
+async fn a_commit_is_for_a_majority_at_its_first_and_at_later_attempts() {
+    let mut bank = Bank::open().await;
+    // The server logs each command before it answers.
+    bank.admin.run_command("admin", &rawdoc! { "profile": 0, "slowms": -1 }).await.unwrap();
+    bank.fail("commitTransaction", doc! { "times": 1 }, doc! { "writeConcernError": { "code": 64, "errmsg": "" } })
+        .await;
+    transfer(&bank.pool, "a", "b", 1).await.unwrap();
+    let log = std::fs::read_to_string(bank.mongod.log_path()).unwrap();
+    let commits: Vec<_> = log.lines().filter(|line| line.contains(r#""command":{"commitTransaction":1"#)).collect();
+    assert_eq!(commits.len(), 2, "{commits:?}");
+    for commit in commits {
+        assert!(commit.contains(r#""writeConcern":{"w":"majority","wtimeout":10000"#), "{commit}");
+    }
+}
+
+#[tokio::test]
+async fn a_transfer_that_is_disturbed_is_tried_again_and_moves_money_once() {
+    let mut bank = Bank::open().await;
+    let transient = doc! { "errorCode": 251, "errorLabels": ["TransientTransactionError"] };
+    let unwritable = doc! { "errorCode": 11_602, "errorLabels": ["RetryableWriteError"] };
+    // The commit is made, and then this is reported.
+    let timed_out = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
+    let mut moved = 0;
+    for (command, how) in [
+        ("update", doc! { "closeConnection": true }),
+        ("update", transient.clone()),
+        ("commitTransaction", doc! { "closeConnection": true }),
+        ("commitTransaction", transient),
+        ("commitTransaction", unwritable),
+        ("commitTransaction", timed_out),
+    ] {
+        for times in [1, 3] {
+            bank.fail(command, doc! { "times": times }, how.clone()).await;
+            transfer(&bank.pool, "a", "b", 1).await.unwrap();
+            moved += 1;
+            assert_eq!(bank.balances().await, [100 - moved, 100 + moved], "{command} {how}");
+            assert_eq!(bank.failed().await, times, "{command} {how}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_transfer_whose_outcome_is_not_known_says_so() {
+    let mut bank = Bank::open().await;
+    // Each with accounts of its own: the server keeps those locked for a minute whose commit it has refused.
+    for (from, to, how, is_known) in [
+        ("a", "b", doc! { "errorCode": 50 }, false),
+        ("c", "d", doc! { "writeConcernError": { "code": 100, "errmsg": "not enough servers" } }, false),
+        ("e", "f", doc! { "errorCode": 13 }, true),
+    ] {
+        bank.fail("commitTransaction", "alwaysOn", how.clone()).await;
+        let error = transfer(&bank.pool, from, to, 1).await.unwrap_err().to_string();
+        assert_eq!(!error.contains("not known whether"), is_known, "{how}: {error}");
+        assert_eq!(bank.failed().await, 1, "{how} was tried again");
+    }
+}
+
+#[tokio::test]
+async fn a_cursor_that_is_not_read_to_its_end_is_closed() {
+    let mut bank = Bank::open().await;
+    let orders: Vec<_> = (0..250).map(|number| doc! { "_id": number }).collect();
+    let insert = RawDocumentBuf::try_from(doc! { "insert": "orders", "documents": orders }).unwrap();
+    bank.admin.run_command("shop", &insert).await.unwrap();
+    let open = ["metrics", "cursor", "open", "total"];
+
+    let mut seen = 0;
+    let count = |_: &bson::RawDocument| {
+        seen += 1;
+        Ok(())
+    };
+    cursor::orders(&bank.pool, count).await.unwrap();
+    assert_eq!((seen, bank.status(&open).await), (250, 0));
+
+    for fails_at in [1, 150] {
+        let seen = AtomicU32::new(0);
+        let each = |_: &bson::RawDocument| match seen.fetch_add(1, Ordering::Relaxed) + 1 {
+            number if number == fails_at => Err("an order that cannot be read".into()),
+            _ => Ok(()),
+        };
+        let error = cursor::orders(&bank.pool, each).await.unwrap_err();
+        assert_eq!(error.to_string(), "an order that cannot be read");
+        assert_eq!(bank.status(&open).await, 0, "the cursor is open after an error at {fails_at}");
+    }
+    for how in [doc! { "errorCode": 13 }, doc! { "closeConnection": true }] {
+        bank.fail("getMore", doc! { "times": 1 }, how.clone()).await;
+        cursor::orders(&bank.pool, |_| Ok(())).await.unwrap_err();
+        assert_eq!(bank.status(&open).await, 0, "the cursor is open after {how}");
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_the_server_wants_again_is_tried_twice_more() {
+    let mut bank = Bank::open().await;
+    let ping = rawdoc! { "ping": 1 };
+    let busy = doc! { "errorCode": 13, "errorLabels": ["RetryableError", "SystemOverloadedError"] };
+    for (times, is_answered) in [(2, true), (3, false)] {
+        bank.fail("ping", doc! { "times": times }, busy.clone()).await;
+        let outcome = retries::run(&bank.pool, Command::new("admin", &ping)).await;
+        assert_eq!(outcome.is_ok(), is_answered, "{outcome:?}");
+        assert_eq!(bank.failed().await, times);
+    }
+    // What may have been executed is not.
+    bank.fail("ping", doc! { "times": 1 }, doc! { "closeConnection": true }).await;
+    retries::run(&bank.pool, Command::new("admin", &ping)).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_new_pool_takes_the_place_of_the_old_one_only_if_its_server_answers() {
+    let bank = Bank::open().await;
+    let address = bank.pool.address().to_owned();
+    let current = RwLock::new(bank.pool.clone());
+    renewal::renew(&current, &format!("mongodb://no:body@{address}/")).await.unwrap_err();
+    bank.pool.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+
+    renewal::renew(&current, &format!("mongodb://{address}/")).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), bank.pool.closed()).await.expect("the old pool is closed");
+    let pool = current.read().unwrap().clone();
+    pool.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+}

@@ -1,0 +1,146 @@
+//! What a check-out and its check-in cost on the hit path, in counts: instructions, locked instructions, and anything
+//! outside of the program, such as the allocator, the system and the clock.
+//!
+//! Timings depend on the machine and on its neighbours; these counts do not, so they can be asserted. Each program here
+//! runs under callgrind, with N and with 2N rounds. What is N higher the second time belongs to each round; start-up,
+//! warm-up and the test harness cancel out.
+//!
+//! Linux on `x86_64` only, as the bounds and the notion of a locked instruction are that architecture's. Needs valgrind
+//! and objdump, hence ignored by default:
+//!
+//! ```sh
+//! cargo test --release --test instructions -- --ignored
+//! ```
+#![cfg(all(target_os = "linux", target_arch = "x86_64", not(any(loom, shuttle))))]
+
+use std::hint::black_box;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use wharf::pool::{Core, Grant, Host};
+use wharf::{Establish, EstablishError, Establishing, Pool, PoolOptions};
+
+mod callgrind;
+mod exchange;
+mod wire;
+
+use callgrind::{Cost, cost_of_a_round};
+
+/// How many connections lie in the pool: more than one, so that a check-in finds another below its own.
+const IDLE: usize = 8;
+
+/// Check-out and check-in of the core. Measured: 78, with rustc 1.95; the bound leaves 15 % to other compilers.
+const CORE_INSTRUCTIONS: f64 = 90.0;
+
+/// Check-out and check-in of the pool on tokio. Measured: 174, as above.
+const POOL_INSTRUCTIONS: f64 = 200.0;
+
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn a_pair_on_the_core() {
+    let cost = cost_of_a_round("a_pair_on_the_core", |rounds| {
+        let core = Core::new("here:1", PoolOptions::default(), 1, Alone).unwrap();
+        core.ready();
+        fill(&core);
+        for _ in 0..rounds {
+            drop(black_box(core.try_check_out().expect("connections lie there")));
+        }
+        core.close();
+    });
+    assert_hit_path(&cost, CORE_INSTRUCTIONS);
+}
+
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn a_pair_on_the_pool() {
+    let cost = cost_of_a_round("a_pair_on_the_pool", |rounds| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let pool = Pool::builder("here:1", Numbers).build().unwrap();
+            pool.ready();
+            let mut held = Vec::new();
+            for _ in 0..IDLE {
+                held.push(pool.check_out().await.unwrap());
+            }
+            drop(held);
+            for _ in 0..rounds {
+                drop(black_box(pool.check_out().await.unwrap()));
+            }
+        });
+    });
+    assert_hit_path(&cost, POOL_INSTRUCTIONS);
+}
+
+/// The instrument sees what it is to rule out: both kinds of locked instructions, the allocator, and the clock.
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn the_instrument_sees() {
+    let cost = cost_of_a_round("the_instrument_sees", |rounds| {
+        let word = AtomicU64::new(0);
+        for round in 0..rounds {
+            // Relaxed: there is one thread.
+            black_box(&word).fetch_add(1, Ordering::Relaxed);
+            black_box(&word).swap(round, Ordering::Relaxed);
+            black_box(&word).store(round, Ordering::Relaxed);
+            drop(black_box(Box::new(round)));
+            black_box(Instant::now());
+        }
+    });
+    assert_eq!(cost.locked_executions(), 2, "{cost}");
+    assert!(cost.locked.iter().any(|locked| locked.text.starts_with("lock ")), "{cost}");
+    assert!(cost.locked.iter().any(|locked| locked.text.starts_with("xchg")), "{cost}");
+    for function in ["malloc", "free", "clock_gettime"] {
+        assert!(cost.outside.keys().any(|called| called.contains(function)), "no {function} in {cost}");
+    }
+}
+
+/// One locked instruction for the check-out and one for the check-in, nothing but the program's own code, and not more
+/// of it than `most`.
+fn assert_hit_path(cost: &Cost, most: f64) {
+    println!("{cost}");
+    assert_eq!(cost.locked_executions(), 2, "locked instructions: {cost}");
+    assert!(cost.outside.is_empty(), "calls of other code than the program's: {cost}");
+    assert!(cost.instructions <= most, "more than {most} instructions: {cost}");
+}
+
+/// Opens the connections that are to lie idle.
+fn fill(core: &Arc<Core<u64, Alone>>) {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut opened = Vec::new();
+    for number in 0..IDLE {
+        let Poll::Ready(Grant::Place(place)) = pin!(core.acquire()).poll(&mut context) else {
+            panic!("an empty pool gives places");
+        };
+        let pending = place.create().expect("the pool is ready");
+        let (idle, opening) = pending.established(number as u64).expect("nobody clears the pool");
+        drop(opening);
+        opened.push(idle);
+    }
+}
+
+/// The world around a core that has one thread and no subscribers.
+struct Alone;
+
+impl Host<u64> for Alone {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn shard_hint(&self) -> usize {
+        0
+    }
+}
+
+/// Connections that are numbers.
+struct Numbers;
+
+impl Establish for Numbers {
+    type Connection = u64;
+
+    async fn establish(&self, connecting: Establishing) -> Result<u64, EstablishError> {
+        Ok(connecting.connection_id())
+    }
+}

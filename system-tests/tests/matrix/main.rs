@@ -1,0 +1,325 @@
+//! Every real component, in a pool, and together with the others.
+//!
+//! This is the plan of all tests that run against real components, wherever they are: for each component what must
+//! work, and what must be said when it does not. Those of this file are named by their module, others by file and
+//! module, without `spec-tests/`.
+//!
+//! | what | component | test |
+//! | --- | --- | --- |
+//! | a pool works | SCRAM, TLS | `pools::users_are_let_in_through_tls_by_each_mechanism` |
+//! | | SCRAM | `auth/mongod::a_pool_is_authenticated_whatever_number_of_connections_it_opens` |
+//! | | client certificates, X509 | `pools::a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is` |
+//! | | X509, resumed sessions | `pools::connections_that_prove_themselves_by_a_certificate_resume_sessions` |
+//! | | compressors | `pools::each_compressor_is_used_within_tls_after_authentication` |
+//! | | | `commands/real::every_compressor_is_used_in_both_directions` |
+//! | | Unix socket | `pools::a_unix_socket_is_pooled_too` |
+//! | | SRV, SOCKS5, TLS, SCRAM, zstd | `chain::a_pool_works_through_the_whole_chain` |
+//! | | load balancer, TLS | `load_balanced::connections_through_tls_belong_to_the_services_of_their_hello` |
+//! | wrong credentials | SCRAM, TLS | `pools::a_wrong_user_or_a_wrong_authority_is_no_overload` |
+//! | | SCRAM | `auth/mongod::whatever_is_wrong_the_error_says_who_was_refused_but_not_the_password` |
+//! | | X509 | `pools::a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is` |
+//! | | | `auth/mongod::a_certificate_is_proof_enough_with_and_without_its_name` |
+//! | | Unix socket | `pools::a_unix_socket_is_pooled_too` |
+//! | | SOCKS5's login, SCRAM behind it | `chain::each_broken_link_is_told_from_the_others` |
+//! | | SOCKS5's login | `transport/proxy::a_login_is_offered_beside_none` |
+//! | wrong authority | the server's | `pools::a_servers_certificate_that_is_not_right_is_no_overload` |
+//! | | | `transport/server_certificates::a_mongod_of_another_authority_is_refused` |
+//! | | the client's | `pools::a_clients_certificate_that_a_server_objects_to_is_no_overload` |
+//! | | the client's, at a mongod | `pools::a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is` |
+//! | | Unix socket | `pools::a_unix_socket_is_pooled_too` |
+//! | | behind SOCKS5 | `chain::each_broken_link_is_told_from_the_others` |
+//! | expired certificate | the server's | `pools::a_servers_certificate_that_is_not_right_is_no_overload` |
+//! | | the client's | `pools::a_clients_certificate_that_a_server_objects_to_is_no_overload` |
+//! | | the client's, at a mongod | `pools::a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is` |
+//! | wrong host name | TLS | `pools::a_servers_certificate_that_is_not_right_is_no_overload` |
+//! | | TLS behind SOCKS5 | `transport/proxy::tls_goes_through_the_proxy_to_the_server` |
+//! | | SRV (outside of the name's domain) | `uri_srv/resolving::errors_say_the_name_and_what_is_wrong` |
+//! | silence | SRV and TXT records | `uri_srv/resolving::a_silent_name_server_is_waited_for_as_long_as_a_connection` |
+//! | | the system's resolver | `silent::a_name_that_is_not_resolved_in_time_says_nothing_about_the_server` |
+//! | | SOCKS5, each message | `silent::a_proxy_that_falls_silent_at_any_message_says_nothing_about_the_server` |
+//! | | TCP | `silent::a_server_that_does_not_accept_in_time_may_be_overloaded` |
+//! | | TLS, hello, SCRAM | `interrupted::a_server_that_falls_silent_at_any_stage_is_given_up_at_the_connect_timeout` |
+//! | | TLS | `transport/interrupted::a_mongod_that_falls_silent_is_given_up_in_time` |
+//! | | hello | `endpoint/establishing::a_hello_without_an_answer_ends_with_the_connect_timeout` |
+//! | | SCRAM, each message | `auth/interrupted::a_server_that_falls_silent_is_given_up_at_the_connect_timeout` |
+//! | | X509, PLAIN | `silent::mechanisms_of_one_message_are_given_up_in_time` |
+//! | | AWS, OIDC | `cloud_auth/limits` |
+//! | a close at any byte | TLS, hello, SCRAM, replies | `interrupted::a_server_that_closes_at_any_byte_is_reported_by_its_stage` |
+//! | | TLS | `transport/interrupted::a_mongod_that_closes_at_any_byte_may_be_overloaded` |
+//! | | hello | `endpoint/establishing::a_hello_cut_at_any_byte_is_a_network_error` |
+//! | | SCRAM, each message | `auth/interrupted::a_connection_closed_at_any_byte_of_any_reply_is_a_network_error` |
+//! | | X509, PLAIN | `silent::mechanisms_of_one_message_fail_whatever_part_of_the_reply_there_is` |
+//! | | replies of commands | `endpoint/commands::a_reply_cut_at_any_byte_is_a_network_error` |
+//! | | SOCKS5 | `silent::a_proxy_that_closes_at_any_byte_says_nothing_about_the_server` |
+//! | cancelled commands | TLS, each compressor | `salvage::cancelled_commands_cost_no_connection_whatever_they_travel_in` |
+//! | | none of them, many more | `salvage/storm::storm_of_cancellations_in_a_full_pool_opens_no_more_than_closing_would`, `salvage/storm::storm_of_cancellations_with_places_to_spare_opens_no_connection` |
+//! | reauthentication | SCRAM, TLS, zstd | `reauthentication::a_command_is_run_once_more_and_not_twice` |
+//! | | | `reauthentication::who_cannot_be_authenticated_again_is_told_so_and_the_connection_is_closed` |
+//! | | PLAIN, whatever ends it | `reauthentication::what_ends_the_second_authentication_is_what_is_reported` |
+//!
+//! Everywhere the labels of overload are asserted: there for what the network does to the connection up to the end of
+//! hello, and absent for names, proxies, certificates, and authentication (CMAP, "Backpressure-enabled"). A mongod that
+//! objects to a client's certificate closes without a word, which nobody can tell from overload.
+#![cfg(not(any(loom, shuttle)))]
+#![cfg(all(feature = "snappy", feature = "zlib", feature = "zstd", feature = "srv"))]
+
+use std::collections::HashMap;
+use std::error::Error as StdError;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
+use wharf::endpoint::{AuthenticationCause, AuthenticationFailed, ConnectTimeout, ProxyFailed};
+use wharf::telemetry::EventCounts;
+use wharf::{
+    CheckOutError, CommandFailure, Compressor, ConnectionError, Credential, Endpoint, Labels, Mechanism,
+    OperationError, Options, Pool, PoolOptions, Stage, TlsOptions,
+};
+use wharf_system_tests::root;
+use wharf_testbed::certificates::{Certificates, Pem, SERVER_NAME};
+use wharf_testbed::folder::Folder;
+use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};
+use wharf_testbed::relay::{Direction, Relay};
+use wharf_testbed::socks::{SocksFault, SocksMessage, SocksOptions, SocksProxy};
+
+mod chain;
+mod interrupted;
+mod load_balanced;
+mod pools;
+mod reauthentication;
+mod salvage;
+mod silent;
+
+/// What ends a test that would otherwise never end.
+const AGES: Duration = Duration::from_secs(60);
+
+/// Both labels of a server that may be overloaded.
+const OVERLOADED: Labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
+
+/// The user of the certificate [`Pem::Client`].
+const CLIENT: &str = "CN=client,O=wharf";
+
+/// A mongod that demands authentication, in TLS, with a Unix domain socket.
+struct Secured {
+    // Before the files: fields are dropped in this order, and the server is to find its files.
+    mongod: Mongod,
+    certificates: Certificates,
+    folder: Folder,
+}
+
+impl Secured {
+    async fn start(require_client_certificate: bool) -> Self {
+        let started = tokio::task::spawn_blocking(move || {
+            let (certificates, folder) = (Certificates::create().unwrap(), Folder::create("matrix").unwrap());
+            let tls = MongodTls {
+                certificate_key_file: certificates.file(Pem::Server),
+                ca_file: certificates.file(Pem::Authority),
+                require_client_certificate,
+            };
+            let mongod = Mongod::start(MongodOptions {
+                auth: true,
+                tls: Some(tls),
+                socket_folder: Some(folder.path().to_path_buf()),
+                // The certificates have the organisation of the server's own, which is to be a member's of its cluster.
+                extra_args: vec!["--setParameter".into(), "enforceUserClusterSeparation=false".into()],
+                ..MongodOptions::default()
+            });
+            Self { mongod: mongod.unwrap(), certificates, folder }
+        });
+        let secured = started.await.unwrap();
+        let roles = || vec![doc! { "role": "root", "db": "admin" }];
+        let certified = secured.trust().certificate_key_file(secured.certificates.file(Pem::Client));
+        let first = pool_of(secured.options().tls(certified.clone()));
+        run(&first, "admin", doc! { "createUser": "root", "pwd": "root", "roles": roles() }).await.unwrap();
+        let root = pool_of(secured.options().tls(certified).credential(Credential::new("root", "root")));
+        run(&root, "$external", doc! { "createUser": CLIENT, "roles": roles() }).await.unwrap();
+        run(&root, "admin", doc! { "createUser": "app", "pwd": "secret", "roles": roles() }).await.unwrap();
+        secured
+    }
+
+    /// The one that the tests share that needs no client certificate. It ends with its last user.
+    async fn shared() -> Arc<Self> {
+        static SHARED: tokio::sync::Mutex<Weak<Secured>> = tokio::sync::Mutex::const_new(Weak::new());
+        let mut shared = SHARED.lock().await;
+        if let Some(running) = shared.upgrade() {
+            return running;
+        }
+        let started = Arc::new(Self::start(false).await);
+        *shared = Arc::downgrade(&started);
+        started
+    }
+
+    /// Trust in the server's authority.
+    fn trust(&self) -> TlsOptions {
+        TlsOptions::default().ca_file(self.certificates.file(Pem::Authority))
+    }
+
+    /// The server by its name, with trust in it, as nobody.
+    fn options(&self) -> Options {
+        localhost(self.mongod.port()).tls(self.trust())
+    }
+
+    /// The same as a user.
+    fn as_user(&self) -> Options {
+        self.options().credential(user())
+    }
+
+    async fn root(&self) -> Pool<Endpoint> {
+        pool_of(self.options().credential(Credential::new("root", "root")))
+    }
+
+    /// How many connections the server has ever accepted.
+    async fn connections_created(root: &Pool<Endpoint>) -> i64 {
+        let status = run(root, "admin", doc! { "serverStatus": 1 }).await.unwrap();
+        let created = status.get_document("connections").unwrap().get("totalCreated").unwrap().unwrap();
+        created.as_i64().or_else(|| created.as_i32().map(i64::from)).unwrap()
+    }
+
+    /// Sets the fail point for one application.
+    async fn fail(&self, root: &Pool<Endpoint>, application: &str, mode: impl Into<bson::Bson>, mut data: Document) {
+        data.insert("appName", application);
+        let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+        run(root, "admin", command).await.unwrap();
+    }
+}
+
+fn user() -> Credential {
+    Credential::new("app", "secret")
+}
+
+fn certified() -> Credential {
+    Credential::of(Mechanism::MongoDbX509)
+}
+
+fn localhost(port: u16) -> Options {
+    Options::new([&*format!("localhost:{port}")]).unwrap()
+}
+
+fn pool_of(options: Options) -> Pool<Endpoint> {
+    let pool = options.endpoint().unwrap().pool().build().unwrap();
+    pool.ready();
+    pool
+}
+
+async fn run(pool: &Pool<Endpoint>, database: &str, command: Document) -> Result<RawDocumentBuf, OperationError> {
+    let command = RawDocumentBuf::try_from(command).unwrap();
+    tokio::time::timeout(AGES, pool.run_command(database, &command)).await.expect("it ends by itself")
+}
+
+/// Uses a pool of these options as applications do: several connections at a time, commands on each, and again after
+/// they were checked in. Returns the user that the server takes them for.
+async fn use_pool(options: Options) -> Option<String> {
+    const AT_A_TIME: u32 = 3;
+    let counts = EventCounts::new();
+    let pool = options.endpoint().unwrap().pool().subscriber(counts.clone()).build().unwrap();
+    pool.ready();
+    let mut found = None;
+    for round in 0..3 {
+        let mut held = Vec::new();
+        for _ in 0..AT_A_TIME {
+            let mut connection = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap();
+            // What is compressed is longer than what is not worth it.
+            let ping = rawdoc! { "ping": 1, "comment": "a".repeat(1_000) };
+            connection.run_command("admin", &ping).await.unwrap();
+            let status = connection.run_command("admin", &rawdoc! { "connectionStatus": 1 }).await.unwrap();
+            found = user_of(&status);
+            held.push(connection);
+        }
+        let mut ids: Vec<_> = held.iter().map(|connection| connection.id()).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [1, 2, 3], "in round {round}");
+    }
+    let status = pool.status();
+    assert_eq!((status.total, status.available), (AT_A_TIME, AT_A_TIME));
+    pool.close();
+    tokio::time::timeout(AGES, pool.closed()).await.unwrap();
+    let counts = counts.snapshot();
+    let count = |event| counts.iter().find(|(name, _)| *name == event).unwrap().1;
+    assert_eq!(count("ConnectionCheckedOut"), 9);
+    assert_eq!(count("ConnectionCreated"), u64::from(AT_A_TIME));
+    assert_eq!(count("ConnectionClosed"), u64::from(AT_A_TIME));
+    found
+}
+
+/// The first user in a reply to `connectionStatus`.
+fn user_of(status: &RawDocument) -> Option<String> {
+    let users = status.get_document("authInfo").unwrap().get_array("authenticatedUsers").unwrap();
+    let user = users.into_iter().next()?.unwrap().as_document().unwrap();
+    Some(user.get_str("user").unwrap().to_owned())
+}
+
+/// Why a pool of these options has no connection to give, with what its failure sink was told about clearing it. No
+/// connection is left.
+async fn refused(options: Options) -> (ConnectionError, bool) {
+    let clears = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&clears);
+    let pool = options.endpoint().unwrap().pool().on_failure(move |failure| {
+        told.lock().unwrap_or_else(PoisonError::into_inner).push(failure.clears_pool());
+    });
+    let pool = pool.build().unwrap();
+    pool.ready();
+    let error = tokio::time::timeout(AGES, pool.check_out()).await.expect("it ends by itself");
+    let error = error.expect_err("a connection where there must be none");
+    let CheckOutError::Connection(error) = error else { panic!("another error: {error}") };
+    assert_eq!(pool.status().total, 0);
+    let clears = clears.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let [clears] = clears[..] else { panic!("the sink was told {clears:?}") };
+    (error, clears)
+}
+
+/// As [`refused`], with the stage and the labels there must be. All errors but those with the labels of overload clear the
+/// pool: that of a name or a proxy says nothing about the server, but it is not known to be overload either.
+async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> ConnectionError {
+    let (error, clears) = refused(options).await;
+    assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");
+    assert_eq!(clears, !labels.contains(Labels::SYSTEM_OVERLOADED), "{error}");
+    let retryable = labels.contains(Labels::RETRYABLE) || is_of_network(&error);
+    assert_eq!(CheckOutError::from(error.clone()).is_retryable(), retryable, "{error}");
+    error
+}
+
+/// Whether the network failed at a stage at which overload cannot be the reason. Nothing was sent, so that a retry is
+/// safe, and may find the network better.
+fn is_of_network(error: &ConnectionError) -> bool {
+    match error.stage() {
+        Stage::Resolve => true,
+        // A proxy that refuses the login, or is none, refuses again.
+        Stage::Proxy => {
+            use tokio_socks::Error as Socks;
+            let said = cause::<ProxyFailed>(error).source.downcast_ref();
+            !matches!(said, Some(Socks::PasswordAuthFailure(_) | Socks::InvalidResponseVersion))
+        }
+        Stage::Authenticate => error.cause().downcast_ref().is_some_and(|failed: &AuthenticationFailed| {
+            matches!(failed.cause, AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_))
+        }),
+        _ => false,
+    }
+}
+
+#[track_caller]
+fn cause<E: StdError + 'static>(error: &ConnectionError) -> &E {
+    error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {error:?}"))
+}
+
+/// The plan at the top names tests that there are.
+#[test]
+fn the_table_names_tests_that_there_are() {
+    let rows = include_str!("main.rs").lines().filter(|line| line.starts_with("//! |"));
+    let names: Vec<_> = rows.flat_map(|row| row.split('`').skip(1).step_by(2)).collect();
+    assert!(names.len() > 40, "{names:?}");
+    for name in names {
+        let (file, test) = name.split_once("::").unwrap_or((name, ""));
+        let places = [
+            format!("system-tests/tests/matrix/{file}.rs"),
+            format!("system-tests/tests/{file}.rs"),
+            format!("system-tests/tests/{file}/main.rs"),
+            format!("spec-tests/tests/{file}.rs"),
+            format!("spec-tests/tests/{file}/main.rs"),
+        ];
+        let path = places.iter().map(|place| root().join(place)).find(|path| path.exists());
+        let path = path.unwrap_or_else(|| panic!("{name}: none of {places:?} exists"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(test.is_empty() || text.contains(&format!("fn {test}(")), "{name} is not in {path:?}");
+    }
+}

@@ -1,0 +1,201 @@
+//! The proof is kept honest: what `loom-tests/tests/loom/main.rs` says of models and mutants is what there is.
+#![cfg(not(any(loom, shuttle)))]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use wharf_system_tests::{root, rust_files};
+
+/// Mutants by model, or models by mutant.
+type Controls = BTreeMap<String, BTreeSet<String>>;
+
+/// The functions that a hit and its return run, each with its file. None of them may lack a negative control.
+const HIT_PATH: &[(&str, &str)] = &[
+    ("pool/acquire.rs", "fn try_check_out"),
+    ("pool/shard.rs", "fn pop_at_once"),
+    ("pool/shard.rs", "fn push_at_once"),
+    ("pool/shard.rs", "fn try_push"),
+    ("pool/shard.rs", "fn swap"),
+    ("pool/shard.rs", "fn next"),
+    ("pool/shard.rs", "fn load"),
+    ("pool/slab.rs", "fn set_link"),
+    ("pool/slab.rs", "fn stamp"),
+    ("pool/state.rs", "fn load"),
+    ("pool/tokens.rs", "fn give_back<"),
+];
+
+#[test]
+fn every_mutant_in_the_code_has_a_negative_control() {
+    let controlled: BTreeSet<String> = controls().into_values().flatten().collect();
+    let in_code = mutants_in_the_code();
+    assert!(in_code.len() > 40, "only {} mutants found: is the test looking at the right files?", in_code.len());
+    assert_eq!(in_code, controlled, "mutants in src (left) and in the lists of controls (right)");
+}
+
+#[test]
+fn every_negative_control_names_a_model() {
+    let models = models();
+    for model in controls().keys() {
+        assert!(models.contains(model), "{model} is no model");
+    }
+}
+
+#[test]
+fn every_model_has_a_negative_control() {
+    let controls = controls();
+    let without: Vec<_> = models().into_iter().filter(|model| !controls.contains_key(model)).collect();
+    assert_eq!(without, [""; 0], "a model that nothing can make fail proves nothing");
+}
+
+#[test]
+fn the_table_lists_every_model_with_its_mutants() {
+    let listed: Controls = table().into_iter().map(|row| (row.model, row.mutants)).collect();
+    let by_name = |name: String| name.rsplit("::").next().unwrap().to_owned();
+    let present: Controls = controls().into_iter().map(|(model, mutants)| (by_name(model), mutants)).collect();
+    for (model, mutants) in &present {
+        assert_eq!(listed.get(model), Some(mutants), "the row of {model}");
+    }
+    assert_eq!(listed.len(), present.len(), "rows and models");
+}
+
+#[test]
+fn the_table_states_the_bounds_of_the_models() {
+    let rows: BTreeMap<String, String> = table().into_iter().map(|row| (row.model, row.bound)).collect();
+    let mut compared = 0;
+    for file in rust_files(&root().join("loom-tests/tests/loom/models")) {
+        // A model whose name is a parameter has its bound in the function that runs it.
+        for call in read(&file).split("model(\"").skip(1) {
+            let (name, arguments) = call.split_once("\", ").expect("a name and a bound");
+            let bound = arguments.split_once(", ").expect("a bound and an execution").0;
+            let bound = bound.trim_start_matches("Some(").trim_end_matches(')').to_lowercase();
+            assert_eq!(rows.get(name), Some(&bound), "the bound of {name}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 50, "only {compared} models found: is the test looking at the right files?");
+}
+
+#[test]
+fn the_table_says_in_its_own_words_what_each_model_runs() {
+    let words = words();
+    for row in table() {
+        assert!(!row.runs.is_empty(), "{} runs nothing", row.model);
+        for run in row.runs {
+            assert!(words.contains(&run), "{} runs {run:?}, which the list of paths does not explain", row.model);
+        }
+    }
+}
+
+#[test]
+fn every_function_of_the_hit_path_has_a_negative_control() {
+    let controlled: BTreeSet<String> = controls().into_values().flatten().collect();
+    for (file, function) in HIT_PATH {
+        let text = read(&root().join("src").join(file));
+        let start = text.find(function).unwrap_or_else(|| panic!("{file} has no {function}"));
+        let body = body(&text[start..]);
+        let mutants = mutants_in(body);
+        assert!(!mutants.is_empty(), "{function} of {file} has no mutant");
+        assert!(mutants.is_subset(&controlled), "{function} of {file}: {mutants:?}");
+    }
+}
+
+/// One row of the table of models.
+struct Row {
+    model: String,
+    /// The bound of the preemptions, or `none`.
+    bound: String,
+    runs: Vec<String>,
+    mutants: BTreeSet<String>,
+}
+
+fn table() -> Vec<Row> {
+    let text = read(&root().join("loom-tests/tests/loom/main.rs"));
+    let lines = text.lines().filter_map(|line| line.strip_prefix("//! | `"));
+    let rows = lines.map(|line| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [model, runs, bound, mutants, _] = cells[..] else { panic!("a row of another shape: {line}") };
+        Row {
+            model: model.trim_matches('`').to_owned(),
+            bound: bound.to_owned(),
+            runs: runs.split(',').map(|run| run.trim().to_owned()).filter(|run| !run.is_empty()).collect(),
+            mutants: mutants.split(',').map(|mutant| mutant.trim().trim_matches('`').to_owned()).collect(),
+        }
+    });
+    rows.collect()
+}
+
+/// The words for what models run, from the first table.
+fn words() -> BTreeSet<String> {
+    let text = read(&root().join("loom-tests/tests/loom/main.rs"));
+    let rows = text.lines().filter_map(|line| line.strip_prefix("//! | *")?.split_once('*'));
+    rows.map(|(word, _)| word.to_owned()).collect()
+}
+
+/// The negative controls of the models, by model.
+fn controls() -> Controls {
+    let text = read(&root().join("loom-tests/tests/loom/models/mutants.rs"));
+    let list = text.split_once("const MUTANTS").expect("the list of controls").1;
+    let list = list.split_once("];").expect("its end").0;
+    let mut controls = Controls::new();
+    let quoted: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
+    for pair in quoted.chunks(2) {
+        let [mutant, model] = pair else { panic!("a control without a model: {pair:?}") };
+        assert!(controls.entry((*model).to_owned()).or_default().insert((*mutant).to_owned()), "{pair:?} twice");
+    }
+    controls
+}
+
+/// The models, as `file::function`.
+fn models() -> BTreeSet<String> {
+    let mut models = BTreeSet::new();
+    for file in rust_files(&root().join("loom-tests/tests/loom/models")) {
+        let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
+        if name == "mutants" {
+            continue;
+        }
+        let text = read(&file);
+        for test in text.split("#[test]").skip(1) {
+            let function = test.split_once("fn ").expect("a test is a function").1;
+            models.insert(format!("{name}::{}", function.split('(').next().unwrap()));
+        }
+    }
+    models
+}
+
+fn mutants_in_the_code() -> BTreeSet<String> {
+    rust_files(&root().join("src")).iter().flat_map(|file| mutants_in(&read(file))).collect()
+}
+
+/// The names that are given to `mutant`, to `unless_mutant` and to what asks them.
+fn mutants_in(code: &str) -> BTreeSet<String> {
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code: String = lines.collect::<Vec<_>>().join(" ");
+    let mut mutants = BTreeSet::new();
+    for asks in ["mutant(", "all_but_one_in("] {
+        for given in code.split(asks).skip(1) {
+            if let Some(name) = given.trim_start().strip_prefix('"') {
+                mutants.insert(name.split('"').next().unwrap().to_owned());
+            }
+        }
+    }
+    mutants
+}
+
+/// The text up to the brace that closes the first one.
+fn body(text: &str) -> &str {
+    let mut depth = 0;
+    for (at, character) in text.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' if depth == 1 => return &text[..at],
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    panic!("a function without an end")
+}
+
+fn read(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}

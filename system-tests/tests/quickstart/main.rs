@@ -1,0 +1,349 @@
+//! The examples as a user runs them: from the command line, against their embedded server, and
+//! against those of connection strings.
+#![cfg(not(loom))]
+
+mod monitor;
+mod small;
+
+use std::collections::BTreeMap;
+use std::env::{self, consts::EXE_SUFFIX};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{self, Command, Output, Stdio};
+use std::str;
+use std::time::Duration;
+
+use bson::oid::ObjectId;
+use bson::{RawDocumentBuf, doc};
+use serde_json::Value;
+use wharf::Options;
+use wharf_testbed::certificates::{Certificates, Pem};
+use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
+use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};
+
+/// What ends a test that would otherwise never end.
+const AGES: Duration = Duration::from_secs(60);
+
+fn quickstart() -> Command {
+    example("quickstart")
+}
+
+/// An example, which `cargo test` builds before it runs any test.
+fn example(name: &str) -> Command {
+    let test = env::current_exe().unwrap();
+    let profile = test.ancestors().nth(2).unwrap();
+    let example = profile.join("examples").join(format!("{name}{EXE_SUFFIX}"));
+    assert!(
+        example.is_file(),
+        "{} is not there: build it with `cargo build --examples` (`cargo test` without --test does it)",
+        example.display()
+    );
+    let mut command = Command::new(example);
+    command.env_remove("MONGODB_URI");
+    command
+}
+
+/// A file that is removed after the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        Self(env::temp_dir().join(format!("wharf-quickstart-{}-{name}", process::id())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap()
+}
+
+/// The number in the row of this name.
+fn number(output: &str, row: &str) -> u64 {
+    let line = output.lines().find(|line| line.trim_start().starts_with(row));
+    let line = line.unwrap_or_else(|| panic!("no row {row:?} in\n{output}"));
+    let number = line.trim_start()[row.len()..].split_whitespace().next().unwrap();
+    number.replace(',', "").parse().unwrap_or_else(|error| panic!("{line:?}: {error}"))
+}
+
+fn assert_orderly(output: &Output) {
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
+    assert!(stdout.contains("embedded in this process"), "{stdout}");
+    assert!(stdout.contains("The pool is closed, with 0 connections left."), "{stdout}");
+    assert!(stdout.contains("The embedded server is stopped. Nothing is left."), "{stdout}");
+    assert_eq!(number(stdout, "errors"), 0, "{stdout}");
+    assert!(number(stdout, "operations") > 0, "{stdout}");
+}
+
+#[test]
+fn a_run_ends_with_a_table_and_its_events_tell_the_same_story() {
+    let file = Scratch::new("events.jsonl");
+    let arguments = ["--seconds", "1", "--tasks", "50", "--max-pool-size", "20", "--events"];
+    let output = quickstart().args(arguments).arg(&file.0).output().unwrap();
+    assert_orderly(&output);
+    let stdout = text(&output.stdout);
+    for column in ["p50", "p90", "p99", "p99.9", "max", "check-out", "command"] {
+        assert!(stdout.contains(column), "no {column} in\n{stdout}");
+    }
+
+    let events = fs::read_to_string(&file.0).unwrap();
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kind = |event: &Value| event["type"].as_str().unwrap().to_owned();
+    assert_eq!(kind(&events[0]), "PoolCreated");
+    assert_eq!(events[0]["options"], serde_json::json!({ "maxPoolSize": 20 }));
+    let mut counts = BTreeMap::<_, u64>::new();
+    let mut states = BTreeMap::<u64, String>::new();
+    for event in &events {
+        let kind = kind(event);
+        if let Some(connection_id) = event["connectionId"].as_u64() {
+            let state = states.insert(connection_id, kind.clone());
+            let is_next = match kind.as_str() {
+                "ConnectionCreated" => state.is_none(),
+                "ConnectionReady" => state.as_deref() == Some("ConnectionCreated"),
+                "ConnectionCheckedOut" => {
+                    matches!(state.as_deref(), Some("ConnectionReady" | "ConnectionCheckedIn"))
+                }
+                "ConnectionCheckedIn" => state.as_deref() == Some("ConnectionCheckedOut"),
+                // The pool may be closed while a connection is being opened that nobody waits for any more.
+                "ConnectionClosed" => {
+                    matches!(state.as_deref(), Some("ConnectionCreated" | "ConnectionReady" | "ConnectionCheckedIn"))
+                }
+                _ => panic!("an event of another kind has a connectionId: {event}"),
+            };
+            assert!(is_next, "{event} after {state:?}");
+        }
+        *counts.entry(kind).or_default() += 1;
+    }
+    assert!(states.values().all(|last| last == "ConnectionClosed"), "{states:?}");
+    assert_eq!(states.keys().copied().collect::<Vec<_>>(), (1..=states.len() as u64).collect::<Vec<_>>());
+    assert_eq!(counts["PoolClosed"], 1);
+    assert_eq!(counts["ConnectionCreated"], counts["ConnectionClosed"]);
+    assert_eq!(counts["ConnectionCheckedOut"], number(stdout, "operations"));
+    assert_eq!(counts["ConnectionCheckedOut"], counts["ConnectionCheckedIn"]);
+    assert_eq!(counts["ConnectionCreated"], number(stdout, "connections created"));
+    for (kind, count) in counts {
+        assert_eq!(number(stdout, &format!("{kind} ")), count, "{kind}");
+    }
+}
+
+/// Refused with exit code 2 and a message that contains all of these.
+fn assert_refused(command: &mut Command, parts: &[&str]) {
+    let output = command.output().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    for part in parts {
+        assert!(stderr.contains(part), "no {part:?} in {stderr:?}");
+    }
+}
+
+#[test]
+fn a_value_that_cannot_work_is_refused_with_what_is_allowed() {
+    let refusals: [(&[&str], &[&str]); 5] = [
+        (&["--max-connecting", "0"], &["--max-connecting", "is 0", "1 to 1048575"]),
+        (&["--max-pool-size", "1048576"], &["--max-pool-size", "1048576", "0 (no limit) to 1048575"]),
+        (&["--min-pool-size", "5", "--max-pool-size", "4"], &["--min-pool-size", "is 5", "0 to maxPoolSize (4)"]),
+        (&["--seconds", "0"], &["--seconds", "'0'", "1..=86400"]),
+        (&["--tasks", "many"], &["--tasks", "'many'"]),
+    ];
+    for (arguments, parts) in refusals {
+        assert_refused(quickstart().args(arguments), parts);
+    }
+}
+
+#[test]
+fn a_connection_string_that_cannot_work_is_refused_without_repeating_a_password() {
+    let refusals: [(&str, &[&str]); 9] = [
+        ("localhost:27017", &["scheme is missing", "mongodb:// or mongodb+srv://"]),
+        ("mongodb://user:secret@local@host", &["username or password"]),
+        ("mongodb://user@localhost", &["password is not given", "SCRAM"]),
+        ("mongodb://user:secret@localhost/?authMechanism=GSSAPI", &["authMechanism is GSSAPI", "not supported"]),
+        ("mongodb://user:secret@localhost/?authMechanism=SECRET", &["authMechanism"]),
+        ("mongodb://user:secret@localhost:0", &["hosts is"]),
+        ("mongodb://user:secret@localhost/?tlsCAFile=%2Fnone.pem", &["tlsCAFile", "/none.pem", "No such file"]),
+        ("mongodb://user:secret@a,b/?loadBalanced=true", &["loadBalanced is true", "several hosts"]),
+        ("mongodb://user:secret@localhost/?minPoolSize=5&maxPoolSize=4", &["minPoolSize is 5", "0 to maxPoolSize (4)"]),
+    ];
+    for (uri, parts) in refusals {
+        assert_refused(quickstart().env("MONGODB_URI", uri), &[&["MONGODB_URI: "], parts].concat());
+        let output = quickstart().env("MONGODB_URI", uri).output().unwrap();
+        assert!(!text(&output.stderr).contains("secret"), "{}", text(&output.stderr));
+    }
+    let of_two = ["--host", "c"];
+    let command = &mut quickstart();
+    assert_refused(command.args(of_two).env("MONGODB_URI", "mongodb://a,b"), &["--host", "a:27017, b:27017"]);
+    assert_refused(quickstart().args(of_two), &["--host", "MONGODB_URI"]);
+    let smaller = ["--max-pool-size", "4"];
+    let uri = "mongodb://localhost/?minPoolSize=5";
+    let parts = ["--max-pool-size: ", "minPoolSize of MONGODB_URI", "minPoolSize is 5", "0 to maxPoolSize (4)"];
+    assert_refused(quickstart().args(smaller).env("MONGODB_URI", uri), &parts);
+    let larger = ["--min-pool-size", "6"];
+    let uri = "mongodb://localhost/?maxPoolSize=5";
+    let parts = ["--min-pool-size: ", "minPoolSize is 6", "0 to maxPoolSize (5)"];
+    assert_refused(quickstart().args(larger).env("MONGODB_URI", uri), &parts);
+}
+
+/// Runs to the end, which comes by itself.
+async fn run(command: Command) -> Output {
+    let mut command = tokio::process::Command::from(command);
+    tokio::time::timeout(AGES, command.kill_on_drop(true).output()).await.expect("it ends by itself").unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_string_gives_options_and_the_command_line_overrides_them() {
+    let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
+    let file = Scratch::new("uri-events.jsonl");
+    let pool = "minPoolSize=3&maxPoolSize=7&maxConnecting=5&maxIdleTimeMS=60000";
+    let uri =
+        format!("mongodb://{}/?{pool}&appName=load&compressors=zlib&nonsense=1&ssl=true&ssl=false", server.address());
+    let mut command = quickstart();
+    let arguments = ["--seconds", "1", "--tasks", "20", "--max-pool-size", "9", "--events"];
+    command.args(arguments).arg(&file.0).env("MONGODB_URI", uri);
+    let output = run(command).await;
+    // Of two that contradict each other there is no last one.
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+
+    let uri = format!("mongodb://{}/?{pool}&appName=load&compressors=zlib&nonsense=1", server.address());
+    let mut command = quickstart();
+    command.args(arguments).arg(&file.0).env("MONGODB_URI", uri);
+    let output = run(command).await;
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(number(stdout, "errors"), 0, "{stdout}");
+    assert!(number(stdout, "operations") > 0, "{stdout}");
+    assert!(stdout.contains(&format!("at {}, without TLS, from MONGODB_URI", server.address())), "{stdout}");
+    assert!(stderr.contains("warning: MONGODB_URI: Unsupported option \"nonsense\" is ignored"), "{stderr}");
+    let events = fs::read_to_string(&file.0).unwrap();
+    let created: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
+    let expected = serde_json::json!({
+        "maxPoolSize": 9, "minPoolSize": 3, "maxConnecting": 5, "maxIdleTimeMS": 60_000,
+    });
+    assert_eq!(created["options"], expected);
+    let hello = server.counters().last_handshake.unwrap();
+    let application = hello.get_document("client").unwrap().get_document("application").unwrap();
+    assert_eq!(application.get_str("name").unwrap(), "load");
+    assert_eq!(hello.get_array("compression").unwrap(), &["zlib".into()]);
+}
+
+#[tokio::test]
+async fn of_several_servers_one_is_used_and_the_user_is_told_which() {
+    let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
+    let address = server.address();
+    let run_with = async |uri: String, arguments: &[&str]| {
+        let mut command = quickstart();
+        command.args(["--seconds", "1", "--tasks", "2"]).args(arguments).env("MONGODB_URI", uri);
+        run(command).await
+    };
+    let output = run_with(format!("mongodb://{address},nonexistent.invalid/?replicaSet=rs"), &[]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told =
+        format!("names 2 servers. wharf has no client over several servers yet, so only the first is used: {address}");
+    assert!(text(&output.stderr).contains(&told), "{}", text(&output.stderr));
+
+    let output = run_with(format!("mongodb://nonexistent.invalid,{address}"), &["--host", &address]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!text(&output.stderr).contains("names 2 servers"), "{}", text(&output.stderr));
+
+    let output = run_with(format!("mongodb://nonexistent.invalid,{address}"), &[]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("nonexistent.invalid:27017 cannot be used: "), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn a_load_balancer_is_used_as_one() {
+    let service_ids = vec![ObjectId::new(), ObjectId::new()];
+    let server = EmbeddedServer::start(EmbeddedOptions { service_ids, ..EmbeddedOptions::default() }).await.unwrap();
+    let mut command = quickstart();
+    let uri = format!("mongodb://{}/?loadBalanced=true", server.address());
+    command.args(["--seconds", "1", "--tasks", "20"]).env("MONGODB_URI", uri);
+    let output = run(command).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(number(text(&output.stdout), "errors"), 0);
+    let counters = server.counters();
+    assert_eq!((counters.commands("isMaster"), counters.commands("hello")), (0, counters.connections_opened));
+}
+
+#[tokio::test]
+async fn a_mongod_with_users_and_tls_is_used_by_a_connection_string() {
+    let certificates = Certificates::create().unwrap();
+    let tls = MongodTls {
+        certificate_key_file: certificates.file(Pem::Server),
+        ca_file: certificates.file(Pem::Authority),
+        require_client_certificate: false,
+    };
+    let mongod = Mongod::start(MongodOptions { auth: true, tls: Some(tls), ..MongodOptions::default() }).unwrap();
+    let authority = certificates.file(Pem::Authority).display().to_string().replace('/', "%2F");
+    let uri = |user: &str| format!("mongodb://{user}localhost:{}/?tls=true&tlsCAFile={authority}", mongod.port());
+    // The first one by the localhost exception; the other may read and no more.
+    for (as_user, user, roles) in [
+        ("", doc! { "createUser": "root", "pwd": "root" }, doc! { "role": "root", "db": "admin" }),
+        ("root:root@", doc! { "createUser": "app", "pwd": "p@ss/word" }, doc! { "role": "read", "db": "test" }),
+    ] {
+        let mut create = user;
+        create.insert("roles", vec![roles]);
+        let pool = Options::parse(&uri(as_user)).unwrap().endpoint().unwrap().pool().build().unwrap();
+        pool.ready();
+        pool.run_command("admin", &RawDocumentBuf::try_from(create).unwrap()).await.unwrap();
+    }
+
+    let mut command = quickstart();
+    command
+        .args(["--seconds", "1", "--tasks", "20", "--max-pool-size", "4"])
+        .env("MONGODB_URI", uri("app:p%40ss%2Fword@"));
+    let output = run(command).await;
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert_eq!(number(stdout, "errors"), 0, "{stdout}");
+    assert!(number(stdout, "operations") > 0, "{stdout}");
+    assert!(stdout.contains("with TLS, from MONGODB_URI"), "{stdout}");
+    assert!(stdout.contains("The pool is closed, with 0 connections left. The server goes on."), "{stdout}");
+    assert!(!format!("{stdout}{stderr}").contains("ss/word"), "{stdout}\n{stderr}");
+
+    // It does not begin, however long it was to take.
+    let mut command = quickstart();
+    command.args(["--seconds", "86400"]).env("MONGODB_URI", uri("app:p%40ss%2Fwrong@"));
+    let output = run(command).await;
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    for part in
+        [&format!("localhost:{} cannot be used: ", mongod.port()), "user \"app\" of database \"admin\"", "error 18"]
+    {
+        assert!(stderr.contains(part), "no {part:?} in {stderr}");
+    }
+    assert!(!format!("{stdout}{stderr}").contains("ss/wrong"), "{stdout}\n{stderr}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named() {
+    // Bound and closed again, so that nobody listens there.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let output = quickstart().env("MONGODB_URI", format!("mongodb://127.0.0.1:{port}")).output().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains(&format!("the server at 127.0.0.1:{port} cannot be used: ")), "{stderr}");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_a_run_early_in_the_same_order() {
+    use std::io::{BufRead, BufReader, Read};
+
+    let mut command = quickstart();
+    command.args(["--seconds", "86400", "--tasks", "50"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.contains(" in use, "), "{line}");
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    // The rest is a few lines at most, which fit the pipe.
+    stderr.read_to_string(&mut line).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_orderly(&output);
+    assert!(text(&output.stdout).contains("Ended early by Ctrl-C."), "{}", text(&output.stdout));
+}

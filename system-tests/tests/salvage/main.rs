@@ -1,0 +1,13 @@
+//! Connections whose commands were cancelled or timed out: they are brought to the end of the command in the background,
+//! instead of being closed.
+#![cfg(not(loom))]
+
+use std::time::Duration;
+
+mod bounds;
+mod recovery;
+mod starvation;
+mod storm;
+
+/// What ends a test that would otherwise never end.
+const AGES: Duration = Duration::from_secs(60);

@@ -1,0 +1,135 @@
+//! Streams to servers: TCP, Unix domain sockets, SOCKS5 proxies and TLS, and every way in which they fail.
+#![cfg(not(any(loom, shuttle)))]
+
+use std::error::Error as StdError;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use bson::rawdoc;
+use wharf::endpoint::{AuthorityAsServer, ConnectFailed, ConnectTimeout, ProxyFailed};
+use wharf::{
+    Credential, EndpointConnection, EstablishError, InvalidOption, Labels, Mechanism, Options, ProxyOptions, Stage,
+    TlsOptions,
+};
+use wharf_testbed::certificates::{Certificates, KEY_PASSWORD, Pem};
+use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
+use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};
+use wharf_testbed::relay::{Direction, Relay};
+use wharf_testbed::socks::{SocksFault, SocksMessage, SocksOptions, SocksProxy};
+use wharf_testbed::tls_front::TlsFront;
+
+mod client_certificates;
+mod files;
+mod interrupted;
+mod local;
+mod memory;
+mod own_rustls;
+mod proxy;
+mod revocation;
+mod self_signed;
+mod server_certificates;
+mod sessions;
+#[cfg(unix)]
+mod unix;
+mod zones;
+
+/// What ends a test that would otherwise never end.
+const AGES: Duration = Duration::from_secs(60);
+
+/// Both labels of a server that may be overloaded.
+const OVERLOADED: Labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
+
+/// A mongod in TLS, and the certificates that belong to it.
+struct Secured {
+    // Before the certificates: fields are dropped in this order, and the server is to find its files.
+    mongod: Mongod,
+    certificates: Certificates,
+}
+
+impl Secured {
+    fn start(require_client_certificate: bool) -> Self {
+        let certificates = Certificates::create().unwrap();
+        let tls = MongodTls {
+            certificate_key_file: certificates.file(Pem::Server),
+            ca_file: certificates.file(Pem::Authority),
+            require_client_certificate,
+        };
+        let mongod = Mongod::start(MongodOptions { tls: Some(tls), ..MongodOptions::default() }).unwrap();
+        Self { mongod, certificates }
+    }
+
+    /// The one that the tests share that need no client certificate. It ends with its last user.
+    fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Secured>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade().unwrap_or_else(|| {
+            let started = Arc::new(Self::start(false));
+            *shared = Arc::downgrade(&started);
+            started
+        })
+    }
+
+    /// Trust in the server's authority.
+    fn trust(&self) -> TlsOptions {
+        trust(&self.certificates)
+    }
+}
+
+fn trust(certificates: &Certificates) -> TlsOptions {
+    TlsOptions::default().ca_file(certificates.file(Pem::Authority))
+}
+
+/// An embedded server, with TLS of version 1.3 in front.
+async fn front(certificates: &Certificates, certificate: Pem) -> (EmbeddedServer, TlsFront) {
+    let server = embedded().await;
+    let version = &tokio_rustls::rustls::version::TLS13;
+    let front = TlsFront::start(socket_address(&server), &certificates.file(certificate), version, None).await.unwrap();
+    (server, front)
+}
+
+async fn embedded() -> EmbeddedServer {
+    EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap()
+}
+
+fn socket_address(server: &EmbeddedServer) -> SocketAddr {
+    server.address().parse().unwrap()
+}
+
+fn options(host: impl ToString) -> Options {
+    Options::new([host.to_string().as_str()]).unwrap()
+}
+
+fn localhost(port: u16) -> Options {
+    options(format!("localhost:{port}"))
+}
+
+/// Opens a connection, and has it run a command.
+async fn connect(options: Options) -> Result<EndpointConnection, EstablishError> {
+    let endpoint = options.endpoint().unwrap();
+    let mut connection = tokio::time::timeout(AGES, endpoint.connect()).await.expect("it ends by itself")?;
+    connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    Ok(connection)
+}
+
+async fn refused(options: Options) -> EstablishError {
+    connect(options).await.expect_err("a connection where there must be none")
+}
+
+#[track_caller]
+fn assert_refused(error: &EstablishError, stage: Stage, labels: Labels) {
+    assert_eq!((error.stage, error.labels), (stage, labels), "{error}");
+}
+
+#[track_caller]
+fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
+    error.source.downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.source))
+}
+
+/// The error of TLS itself in a failed establishment.
+#[track_caller]
+fn tls_error(error: &EstablishError) -> &tokio_rustls::rustls::Error {
+    let source = cause::<io::Error>(error).get_ref().and_then(|source| source.downcast_ref());
+    source.unwrap_or_else(|| panic!("no error of TLS: {:?}", error.source))
+}
