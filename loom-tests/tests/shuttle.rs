@@ -9,7 +9,7 @@
 //! Besides, each connection that came back unfinished has a thread of its own that recovers it. shuttle is sequentially
 //! consistent: what may be reordered is the matter of the models in `loom.rs`.
 //!
-//! In half of the tests the host listens, and the events of each connection and of the pool must come in an order that
+//! In half of the tests the environment listens, and the events of each connection and of the pool must come in an order that
 //! makes sense. In the other half it does not, and users take the hit path.
 //!
 //! | public path | functions | where |
@@ -39,13 +39,13 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::{Config, Runner, future, thread};
-use wharf::pool::{Core, Fit, Grant, Host, Idle, Lease, Opening, Pending, Unfinished};
+use wharf::pool::{Core, Environment, Fit, Grant, Idle, Lease, Opening, Pending, Unfinished};
 use wharf::{BackgroundInterval, Clear, Phase, PoolEvent, PoolOptions};
 
 const USERS: usize = 6;
 const CHECK_OUTS: usize = 4;
 
-type Pool = Core<Connection, World>;
+type Pool = Core<World>;
 
 /// Its marks are std's: they are no part of the pool, and shuttle need not switch threads at them.
 #[derive(Default)]
@@ -70,7 +70,9 @@ shuttle::thread_local! {
     static HINT: Cell<usize> = Cell::new(0);
 }
 
-impl Host<Connection> for World {
+impl Environment for World {
+    type Connection = Connection;
+
     fn now(&self) -> Instant {
         static NOW: OnceLock<Instant> = OnceLock::new();
         *NOW.get_or_init(Instant::now)
@@ -115,7 +117,7 @@ fn chance(of: u32) -> bool {
 
 /// Goes on for a while with what was left undone, unless the pool is cleared or closed. One in four is not brought to an
 /// end, and one in eight is closed whatever became of it.
-fn recover(mut patient: Unfinished<Connection, World>) {
+fn recover(mut patient: Unfinished<World>) {
     HINT.with(|present| present.set(thread_rng().gen_range(0..10)));
     let (connection, staleness) = patient.recoverable();
     assert!(!connection.held.swap(true, StatisticOrdering::Relaxed), "held by a user as well");
@@ -131,7 +133,7 @@ fn recover(mut patient: Unfinished<Connection, World>) {
 }
 
 /// Uses a connection for a while. One in eight breaks, and one in four is left unfinished.
-fn operate(lease: Lease<Connection, World>) {
+fn operate(lease: Lease<World>) {
     assert!(!lease.held.swap(true, StatisticOrdering::Relaxed), "held twice");
     assert!(!lease.unfinished.load(StatisticOrdering::Relaxed), "somebody else's business is unfinished");
     for _ in 0..thread_rng().gen_range(0..3) {
@@ -143,20 +145,20 @@ fn operate(lease: Lease<Connection, World>) {
     drop(lease);
 }
 
-type Established = (Idle<Connection, World>, Opening<Connection, World>);
+type Established = (Idle<World>, Opening<World>);
 
 /// Opens a connection. One in eight fails.
-fn establish(pool: &Arc<Pool>, pending: Pending<Connection, World>) -> Option<Established> {
+fn establish(pool: &Arc<Pool>, pending: Pending<World>) -> Option<Established> {
     thread::yield_now();
     if chance(8) {
         return None;
     }
-    pool.host().opened.fetch_add(1, StatisticOrdering::Relaxed);
+    pool.environment().opened.fetch_add(1, StatisticOrdering::Relaxed);
     pending.established(Connection::default()).ok()
 }
 
 /// Looks a few times for a connection that comes back while one's own is being opened.
-fn look_for_another(pool: &Arc<Pool>) -> Option<Idle<Connection, World>> {
+fn look_for_another(pool: &Arc<Pool>) -> Option<Idle<World>> {
     let mut waits = Box::pin(pool.acquire_meanwhile());
     for _ in 0..thread_rng().gen_range(1..4) {
         if let Poll::Ready(idle) = waits.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -167,7 +169,7 @@ fn look_for_another(pool: &Arc<Pool>) -> Option<Idle<Connection, World>> {
     None
 }
 
-fn make_use(pool: &Arc<Pool>, grant: Grant<Connection, World>) {
+fn make_use(pool: &Arc<Pool>, grant: Grant<World>) {
     match grant {
         Grant::Connection(idle) => operate(idle.check_out(pool.check_out_started())),
         Grant::Place(_) if chance(8) => {}
@@ -293,13 +295,13 @@ fn all_at_once(listens: bool, max_pool_size: u32, max_connecting: u32, min_pool_
     for thread in threads {
         thread.join().unwrap();
     }
-    let recoveries = std::mem::take(&mut *pool.host().recoveries.lock().unwrap());
+    let recoveries = std::mem::take(&mut *pool.environment().recoveries.lock().unwrap());
     recoveries.into_iter().for_each(|recovery| recovery.join().unwrap());
     pool.close();
     let status = pool.status();
     assert_eq!((status.phase, status.total, status.pending), (Phase::Closed, 0, 0));
     assert_eq!((status.available, status.stale, status.waiting), (0, 0, 0));
-    let world = pool.host();
+    let world = pool.environment();
     assert_eq!(
         world.opened.load(StatisticOrdering::Relaxed),
         world.disposed.load(StatisticOrdering::Relaxed),

@@ -4,7 +4,7 @@ use std::env::consts;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::wire::metadata::{ClientMetadata, Environment, OperatingSystem};
+use crate::wire::metadata::{ClientMetadata, FunctionEnvironment, OperatingSystem};
 
 /// The metadata of this process, without an application's name. Found out once: it does not change.
 pub(super) fn metadata() -> ClientMetadata {
@@ -46,13 +46,13 @@ fn operating_system(os_release: &str) -> OperatingSystem {
 }
 
 /// The function service and the container, by the handshake specification's rules ("client.env").
-fn environment(variable: impl Fn(&str) -> Option<String>, docker: bool) -> Environment {
+fn environment(variable: impl Fn(&str) -> Option<String>, docker: bool) -> FunctionEnvironment {
     let is_set = |name: &str| variable(name).is_some();
     let number = |name: &str| variable(name).and_then(|value| value.parse::<i32>().ok());
-    let container = Environment {
+    let container = FunctionEnvironment {
         container_runtime: docker.then_some("docker"),
         container_orchestrator: is_set("KUBERNETES_SERVICE_HOST").then_some("kubernetes"),
-        ..Environment::default()
+        ..FunctionEnvironment::default()
     };
 
     let lambda = variable("AWS_EXECUTION_ENV").is_some_and(|value| value.starts_with("AWS_Lambda_"));
@@ -65,14 +65,14 @@ fn environment(variable: impl Fn(&str) -> Option<String>, docker: bool) -> Envir
     let present: Vec<&'static str> =
         services.into_iter().filter(|(_, present)| *present).map(|(name, _)| name).collect();
     match present[..] {
-        ["aws.lambda"] => Environment {
+        ["aws.lambda"] => FunctionEnvironment {
             service: Some("aws.lambda"),
             region: variable("AWS_REGION"),
             memory_mb: number("AWS_LAMBDA_FUNCTION_MEMORY_SIZE"),
             ..container
         },
-        ["azure.func"] => Environment { service: Some("azure.func"), ..container },
-        ["gcp.func"] => Environment {
+        ["azure.func"] => FunctionEnvironment { service: Some("azure.func"), ..container },
+        ["gcp.func"] => FunctionEnvironment {
             service: Some("gcp.func"),
             memory_mb: number("FUNCTION_MEMORY_MB"),
             timeout_sec: number("FUNCTION_TIMEOUT_SEC"),
@@ -80,7 +80,7 @@ fn environment(variable: impl Fn(&str) -> Option<String>, docker: bool) -> Envir
             ..container
         },
         ["vercel"] | ["aws.lambda", "vercel"] => {
-            Environment { service: Some("vercel"), region: variable("VERCEL_REGION"), ..container }
+            FunctionEnvironment { service: Some("vercel"), region: variable("VERCEL_REGION"), ..container }
         }
         _ => container,
     }
@@ -90,7 +90,7 @@ fn environment(variable: impl Fn(&str) -> Option<String>, docker: bool) -> Envir
 mod tests {
     use super::*;
 
-    fn environment_of(variables: &[(&str, &str)]) -> Environment {
+    fn environment_of(variables: &[(&str, &str)]) -> FunctionEnvironment {
         let lookup =
             |name: &str| variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned());
         environment(lookup, false)
@@ -111,20 +111,20 @@ mod tests {
             ("AWS_REGION", "us-east-2"),
             ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "1024"),
         ];
-        let expected = Environment {
+        let expected = FunctionEnvironment {
             service: Some("aws.lambda"),
             region: Some("us-east-2".into()),
             memory_mb: Some(1024),
-            ..Environment::default()
+            ..FunctionEnvironment::default()
         };
         assert_eq!(environment_of(&aws), expected);
         assert_eq!(environment_of(&[("FUNCTIONS_WORKER_RUNTIME", "node")]).service, Some("azure.func"));
         let gcp = [("K_SERVICE", "s"), ("FUNCTION_MEMORY_MB", "512"), ("FUNCTION_TIMEOUT_SEC", "60")];
-        let expected = Environment {
+        let expected = FunctionEnvironment {
             service: Some("gcp.func"),
             memory_mb: Some(512),
             timeout_sec: Some(60),
-            ..Environment::default()
+            ..FunctionEnvironment::default()
         };
         assert_eq!(environment_of(&gcp), expected);
     }
@@ -133,15 +133,15 @@ mod tests {
     fn vercel_precedes_lambda_and_any_other_pair_is_no_service() {
         let lambda = ("AWS_LAMBDA_RUNTIME_API", "a");
         assert_eq!(environment_of(&[lambda, ("VERCEL", "1")]).service, Some("vercel"));
-        assert_eq!(environment_of(&[lambda, ("K_SERVICE", "s")]), Environment::default());
-        assert_eq!(environment_of(&[("VERCEL", "1"), ("K_SERVICE", "s")]), Environment::default());
+        assert_eq!(environment_of(&[lambda, ("K_SERVICE", "s")]), FunctionEnvironment::default());
+        assert_eq!(environment_of(&[("VERCEL", "1"), ("K_SERVICE", "s")]), FunctionEnvironment::default());
     }
 
     #[test]
     fn a_value_of_the_wrong_type_is_left_out() {
         let environment = environment_of(&[("K_SERVICE", "s"), ("FUNCTION_MEMORY_MB", "big")]);
-        assert_eq!(environment, Environment { service: Some("gcp.func"), ..Environment::default() });
-        assert_eq!(environment_of(&[("AWS_EXECUTION_ENV", "EC2")]), Environment::default());
+        assert_eq!(environment, FunctionEnvironment { service: Some("gcp.func"), ..FunctionEnvironment::default() });
+        assert_eq!(environment_of(&[("AWS_EXECUTION_ENV", "EC2")]), FunctionEnvironment::default());
     }
 
     #[test]
@@ -153,11 +153,11 @@ mod tests {
 
         let lambda = [("AWS_EXECUTION_ENV", "AWS_Lambda_java8"), ("AWS_REGION", "us-east-2")];
         let both = environment_of(&[lambda[0], lambda[1], ("KUBERNETES_SERVICE_HOST", "1")]);
-        let expected = Environment {
+        let expected = FunctionEnvironment {
             service: Some("aws.lambda"),
             region: Some("us-east-2".into()),
             container_orchestrator: Some("kubernetes"),
-            ..Environment::default()
+            ..FunctionEnvironment::default()
         };
         assert_eq!(both, expected);
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::core::Core;
+use super::environment::Environment;
 use super::held::Held;
-use super::host::Host;
 use super::shard::Popped;
 use super::slab::Slot;
 use super::state::Phase;
@@ -20,17 +20,17 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{discard, mutant};
 
 /// What a check-out comes to.
-pub enum Grant<C: Send + 'static, H: Host<C>> {
+pub enum Grant<E: Environment> {
     /// An available connection.
-    Connection(Idle<C, H>),
+    Connection(Idle<E>),
     /// The right to open one.
-    Place(Place<C, H>),
+    Place(Place<E>),
     /// Neither: the pool is not ready. Boxed, because it is rare and would make every grant larger than two words,
     /// which is what comes back in registers.
     Refused(Box<Refusal>),
 }
 
-impl<C: Send + 'static, H: Host<C>> fmt::Debug for Grant<C, H> {
+impl<E: Environment> fmt::Debug for Grant<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connection(idle) => f.debug_tuple("Connection").field(&idle.id()).finish(),
@@ -57,17 +57,17 @@ pub enum Refusal {
 }
 
 /// What came of the attempt to queue up.
-enum Queued<C: Send + 'static, H: Host<C>> {
+enum Queued<E: Environment> {
     Waits,
     /// For the place of a connection that is drained.
     WaitsForDrain,
-    Granted(Grant<C, H>),
+    Granted(Grant<E>),
     NotReady,
     /// Something changed meanwhile: search again.
     Again,
 }
 
-impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+impl<E: Environment> Core<E> {
     /// How many stale connections a check-out closes on its way, and again as long as there is no place for it. The
     /// background run closes the rest.
     const CLOSED_ON_THE_WAY: usize = 4;
@@ -81,8 +81,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Concurrently with [`Core::clear`], before the clear has come to this shard, the connection may be of the
     /// generation that is being cleared. The check-out then counts as before the clear, as it would have an instant
     /// earlier. After `clear` has returned this cannot happen.
-    pub fn try_take(self: &Arc<Self>) -> Option<Idle<C, H>> {
-        let shard = self.shard(self.host.shard_hint());
+    pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
+        let shard = self.shard(self.environment.shard_hint());
         loop {
             let Popped::Slot(slot) = shard.pop(&self.slab) else { return None };
             if let Ok(idle) = self.vet(Held::new(self, slot)) {
@@ -96,11 +96,11 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     ///
     /// [`Core::try_take`] and [`Idle::check_out`] in one, for the most frequent of all cases.
     #[inline]
-    pub fn try_check_out(self: &Arc<Self>) -> Option<Lease<C, H>> {
-        if (self.vetting || self.host.listens()) && !mutant("hit_looks_at_nothing") {
+    pub fn try_check_out(self: &Arc<Self>) -> Option<Lease<E>> {
+        if (self.vetting || self.environment.listens()) && !mutant("hit_looks_at_nothing") {
             return None;
         }
-        let slot = self.shard(self.host.shard_hint()).pop_at_once(&self.slab)?;
+        let slot = self.shard(self.environment.shard_hint()).pop_at_once(&self.slab)?;
         Some(Lease::of(Held::new(self, slot)))
     }
 
@@ -113,7 +113,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     ///
     /// Dropping the future gives up its place in the queue. What it was granted and has not returned goes to the next
     /// in the queue, or back.
-    pub fn acquire(self: &Arc<Self>) -> Acquire<'_, C, H> {
+    pub fn acquire(self: &Arc<Self>) -> Acquire<'_, E> {
         Acquire { core: self, node: Node::new() }
     }
 
@@ -123,14 +123,14 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// # Cancel safety
     ///
     /// As that of [`Core::acquire`].
-    pub fn acquire_meanwhile(self: &Arc<Self>) -> Meanwhile<'_, C, H> {
+    pub fn acquire_meanwhile(self: &Arc<Self>) -> Meanwhile<'_, E> {
         Meanwhile(self.acquire())
     }
 
     /// Searches the shards and asks for a place. `None`: queue up.
-    fn seek(self: &Arc<Self>) -> Option<Grant<C, H>> {
+    fn seek(self: &Arc<Self>) -> Option<Grant<E>> {
         // Whoever waits is first, and `queue_up` asks all of the following where nobody waits any more.
-        if self.shard(self.host.shard_hint()).is_waited_for() && !mutant("newcomers_ignore_waiters") {
+        if self.shard(self.environment.shard_hint()).is_waited_for() && !mutant("newcomers_ignore_waiters") {
             return None;
         }
         loop {
@@ -169,8 +169,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// Pops from the thread's own shard or from the next one that has something.
-    fn take_any(&self) -> Popped<'_, C> {
-        let first = self.host.shard_hint();
+    fn take_any(&self) -> Popped<'_, E::Connection> {
+        let first = self.environment.shard_hint();
         for offset in 0..self.shards_or_all_but_one_in("search_leaves_out_a_shard").len() {
             match self.shard(first.wrapping_add(offset)).pop(&self.slab) {
                 Popped::Empty => {}
@@ -186,7 +186,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// empty; and if not only openers are, then the capacity word is flagged and admits nobody. Establishing it for the
     /// first in the queue is the work of this function: it raises the flags, so that every push and every release from
     /// here on comes to the list's lock, and then looks once more.
-    fn queue_up(self: &Arc<Self>, node: Pin<&Node<Grant<C, H>>>, waker: Waker) -> Queued<C, H> {
+    fn queue_up(self: &Arc<Self>, node: Pin<&Node<Grant<E>>>, waker: Waker) -> Queued<E> {
         let mut queue = self.waiters.lock_with_room(Lane::Others);
         // A clear changes the word before it takes the list's lock to fail all who wait: either we see the change, or
         // it finds us in the queue.
@@ -232,7 +232,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Does not ask for the phase: a clear fails nobody whose own connection is on the way, `Place::create` refuses one
     /// that is yet to be created unless the pool is ready again, and a pool that is not ready has nothing that could be
     /// handed over.
-    fn queue_up_as_opener(self: &Arc<Self>, node: Pin<&Node<Grant<C, H>>>, waker: &Waker) -> Option<Idle<C, H>> {
+    fn queue_up_as_opener(self: &Arc<Self>, node: Pin<&Node<Grant<E>>>, waker: &Waker) -> Option<Idle<E>> {
         loop {
             let waker = waker.clone();
             let mut queue = self.waiters.lock_with_room(Lane::Openers);
@@ -250,7 +250,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// Where nobody waits yet, raises the shards' flags for whoever is about to, and takes an available connection.
-    fn look_for_the_first(&self, queue: &WaitQueue<Grant<C, H>>) -> Option<&Slot<C>> {
+    fn look_for_the_first(&self, queue: &WaitQueue<Grant<E>>) -> Option<&Slot<E::Connection>> {
         if queue.len(Lane::Openers) > 0 || queue.len(Lane::Others) > 0 {
             // INV-5: they are raised, and there is none.
             return None;
@@ -262,13 +262,13 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// Takes an available connection for the first in the queue. The caller holds the wait list's lock.
-    fn look_for_waiter(&self) -> Option<&Slot<C>> {
+    fn look_for_waiter(&self) -> Option<&Slot<E::Connection>> {
         let shards = self.shards_or_all_but_one_in("look_leaves_out_a_shard");
         shards.iter().find_map(|shard| shard.pop_for_waiter(&self.slab))
     }
 
     /// Closes an available connection that has perished.
-    fn vet(&self, held: Held<C, H>) -> Result<Idle<C, H>, Perished> {
+    fn vet(&self, held: Held<E>) -> Result<Idle<E>, Perished> {
         match self.vetting.then(|| self.perished(&held)).flatten() {
             None => Ok(held.into_idle()),
             Some(reason) => {
@@ -279,7 +279,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// Why an available connection cannot be used any more, if so.
-    pub(super) fn perished(&self, held: &Held<C, H>) -> Option<ConnectionClosedReason> {
+    pub(super) fn perished(&self, held: &Held<E>) -> Option<ConnectionClosedReason> {
         if held.is_stale_member() {
             return Some(ConnectionClosedReason::Stale);
         }
@@ -288,7 +288,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     pub(super) fn idle_for_too_long(&self, since: std::time::Duration) -> bool {
         let most = self.options.max_idle_time;
-        !most.is_zero() && self.host.now().duration_since(self.epoch).saturating_sub(since) > most
+        !most.is_zero() && self.environment.now().duration_since(self.epoch).saturating_sub(since) > most
     }
 
     #[inline]
@@ -300,12 +300,12 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 struct Perished;
 
 /// The future of [`Core::acquire`].
-pub struct Acquire<'p, C: Send + 'static, H: Host<C>> {
-    core: &'p Arc<Core<C, H>>,
-    node: Node<Grant<C, H>>,
+pub struct Acquire<'p, E: Environment> {
+    core: &'p Arc<Core<E>>,
+    node: Node<Grant<E>>,
 }
 
-impl<C: Send + 'static, H: Host<C>> Acquire<'_, C, H> {
+impl<E: Environment> Acquire<'_, E> {
     /// Whether this check-out has entered the queue.
     pub fn is_queued(&self) -> bool {
         self.node.is_queued()
@@ -313,8 +313,8 @@ impl<C: Send + 'static, H: Host<C>> Acquire<'_, C, H> {
 }
 
 #[allow(unsafe_code)]
-impl<C: Send + 'static, H: Host<C>> Future for Acquire<'_, C, H> {
-    type Output = Grant<C, H>;
+impl<E: Environment> Future for Acquire<'_, E> {
+    type Output = Grant<E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: `node` stays where it is, and is not moved out of; the other fields are not pinned.
@@ -343,7 +343,7 @@ impl<C: Send + 'static, H: Host<C>> Future for Acquire<'_, C, H> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Drop for Acquire<'_, C, H> {
+impl<E: Environment> Drop for Acquire<'_, E> {
     fn drop(&mut self) {
         if !self.node.is_queued() {
             return;
@@ -358,11 +358,11 @@ impl<C: Send + 'static, H: Host<C>> Drop for Acquire<'_, C, H> {
 }
 
 /// The future of [`Core::acquire_meanwhile`].
-pub struct Meanwhile<'p, C: Send + 'static, H: Host<C>>(Acquire<'p, C, H>);
+pub struct Meanwhile<'p, E: Environment>(Acquire<'p, E>);
 
 #[allow(unsafe_code)]
-impl<C: Send + 'static, H: Host<C>> Future for Meanwhile<'_, C, H> {
-    type Output = Idle<C, H>;
+impl<E: Environment> Future for Meanwhile<'_, E> {
+    type Output = Idle<E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: as in `Acquire`, whose `Drop` this one has.

@@ -9,8 +9,8 @@ use crossbeam::utils::CachePadded;
 
 use super::acquire::{Grant, Refusal};
 use super::capacity::{Capacity, Limits};
+use super::environment::Environment;
 use super::held::Held;
-use super::host::Host;
 use super::ledger::Ledger;
 use super::shard::{Shard, Shards};
 use super::slab::Slab;
@@ -22,13 +22,13 @@ use crate::options::{InvalidOption, PoolOptions};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, mutant, unless_mutant, wake};
 
-/// A pool of connections `C` in the world `H`. Lives in an `Arc`, which its connections keep alive.
+/// A pool of connections in an [`Environment`]. Lives in an `Arc`, which its connections keep alive.
 ///
 /// A core that is to go away must be closed: each available connection holds on to it.
-pub struct Core<C: Send + 'static, H: Host<C>> {
+pub struct Core<E: Environment> {
     pub(super) address: Arc<str>,
     pub(super) options: PoolOptions,
-    pub(super) host: H,
+    pub(super) environment: E,
     pub(super) limits: Limits,
     /// Whether an available connection can perish where it lies, so that each must be looked at before use.
     pub(super) vetting: bool,
@@ -37,8 +37,8 @@ pub struct Core<C: Send + 'static, H: Host<C>> {
     pub(super) state: CachePadded<PoolWord>,
     pub(super) capacity: CachePadded<Capacity>,
     pub(super) shards: Shards,
-    pub(super) slab: Slab<C>,
-    pub(super) waiters: CachePadded<WaitList<Grant<C, H>>>,
+    pub(super) slab: Slab<E::Connection>,
+    pub(super) waiters: CachePadded<WaitList<Grant<E>>>,
     pub(super) ledger: Mutex<Ledger>,
     /// The last connection id given out. Changes under the ledger's lock; a forked child reads it without.
     last_id: UnmodelledU64,
@@ -86,7 +86,7 @@ impl Clear {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+impl<E: Environment> Core<E> {
     /// Builds a pool, paused, and emits `PoolCreated`.
     ///
     /// `shards` is the number of threads that use the pool at a time; small pools get fewer stacks than that, so that
@@ -95,9 +95,9 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// # Errors
     ///
     /// [`InvalidOption`] when the options cannot work.
-    pub fn new(address: &str, options: PoolOptions, shards: usize, host: H) -> Result<Arc<Self>, InvalidOption> {
-        let epoch = host.now();
-        let core = Self::paused(address, options, shards, host, 0, epoch)?;
+    pub fn new(address: &str, options: PoolOptions, shards: usize, environment: E) -> Result<Arc<Self>, InvalidOption> {
+        let epoch = environment.now();
+        let core = Self::paused(address, options, shards, environment, 0, epoch)?;
         core.emit(|| PoolEvent::PoolCreated { address: core.address.clone(), options: core.options.clone() });
         Ok(core)
     }
@@ -110,10 +110,10 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// To observers it is the same pool too. If the pool was ready, `PoolCleared` is emitted. The connections that the
     /// child inherits are closed in its eyes: each is checked in if it was in use, and closed as stale. Numbers go on. The
     /// caller asks for delivery once the successor is in place.
-    pub fn after_fork(&self, host: H) -> Arc<Self> {
+    pub fn after_fork(&self, environment: E) -> Arc<Self> {
         let before = self.state.load();
         let (shards, generation) = (self.shards.len(), before.generation + 1);
-        let core = Self::paused(&self.address, self.options.clone(), shards, host, generation, self.epoch)
+        let core = Self::paused(&self.address, self.options.clone(), shards, environment, generation, self.epoch)
             .expect("BUG: options that were valid before the fork");
         core.last_id.store(self.last_id(), UnmodelledOrdering::Relaxed);
         let mut reason = ConnectionClosedReason::Stale;
@@ -145,7 +145,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// Takes all available connections out, for a forked child to give them up. Takes no lock, because whoever held it
     /// may not exist in the child.
     #[allow(unsafe_code)]
-    pub fn abandon(&self) -> Vec<C> {
+    pub fn abandon(&self) -> Vec<E::Connection> {
         let mut connections = Vec::new();
         for (top, _) in self.detach_all() {
             for slot in self.slab.chain(Some(top)) {
@@ -160,7 +160,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         address: &str,
         options: PoolOptions,
         shards: usize,
-        host: H,
+        environment: E,
         generation: u64,
         epoch: Instant,
     ) -> Result<Arc<Self>, InvalidOption> {
@@ -182,7 +182,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             service_cleared: AtomicU32::new(0),
             pinned: Default::default(),
             options,
-            host,
+            environment,
         }))
     }
 
@@ -197,8 +197,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// The world around the pool.
-    pub fn host(&self) -> &H {
-        &self.host
+    pub fn environment(&self) -> &E {
+        &self.environment
     }
 
     /// The pool's phase and generation.
@@ -227,8 +227,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         if mutant("ready_announced_late") {
             announce();
         }
-        self.host.deliver();
-        self.host.schedule_run();
+        self.environment.deliver();
+        self.environment.schedule_run();
         true
     }
 
@@ -247,7 +247,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             return Err(ClearError::ServiceIdRequired);
         }
         if mutant("stale_before_they_are") {
-            self.host.connections_went_stale();
+            self.environment.connections_went_stale();
         }
         let refusal = || Refusal::Paused { cause: clear.cause.clone(), never_ready: false };
         // The cause before is dropped after the lock, because an error is code of others.
@@ -281,11 +281,11 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             (self.turn_away(), before)
         };
         self.refuse(away, refusal);
-        self.host.deliver();
+        self.environment.deliver();
         if !mutant("stale_before_they_are") {
-            self.host.connections_went_stale();
+            self.environment.connections_went_stale();
         }
-        self.host.schedule_run();
+        self.environment.schedule_run();
         Ok(true)
     }
 
@@ -320,9 +320,9 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             interrupt_in_use_connections: clear.interrupt_in_use_connections,
         });
         drop(ledger);
-        self.host.deliver();
-        self.host.connections_went_stale();
-        self.host.schedule_run();
+        self.environment.deliver();
+        self.environment.connections_went_stale();
+        self.environment.schedule_run();
         Ok(true)
     }
 
@@ -356,8 +356,8 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
         }
         self.interrupt_pending();
         self.emit(|| PoolEvent::PoolClosed { address: self.address.clone() });
-        self.host.connections_went_stale();
-        self.host.schedule_run();
+        self.environment.connections_went_stale();
+        self.environment.schedule_run();
         true
     }
 
@@ -390,21 +390,21 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     #[inline(always)]
     pub(super) fn emit(&self, event: impl FnOnce() -> PoolEvent) {
         // As a call of its own, this question would be all that a check-out calls.
-        if self.host.listens() {
+        if self.environment.listens() {
             self.emit_to_listeners(event);
         }
     }
 
     #[cold]
     fn emit_to_listeners(&self, event: impl FnOnce() -> PoolEvent) {
-        self.host.publish(event());
+        self.environment.publish(event());
     }
 
     /// Emits an event where none may be delivered yet: under the ledger's lock, or while the caller has what others wait
     /// for. The caller asks for delivery later.
     pub(super) fn emit_locked(&self, event: impl FnOnce() -> PoolEvent) {
-        if self.host.listens() {
-            self.host.emit(event());
+        if self.environment.listens() {
+            self.environment.emit(event());
         }
     }
 
@@ -465,7 +465,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     /// Takes all who wait out of the queue, to be [refused](Self::refuse) outside of the locks. Openers stay: the outcome
     /// of their own connections tells them.
-    fn turn_away(&self) -> Option<TurnedAway<Grant<C, H>>> {
+    fn turn_away(&self) -> Option<TurnedAway<Grant<E>>> {
         let mut queue = self.waiters.lock();
         let away = queue.turn_away();
         if away.is_some() {
@@ -476,9 +476,9 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
     /// Fails waiters that were turned away, a few at a time: first these few are told, then they are woken, so that no
     /// waker's code runs before its own waiter is told.
-    fn refuse(&self, away: Option<TurnedAway<Grant<C, H>>>, refusal: impl Fn() -> Refusal) {
+    fn refuse(&self, away: Option<TurnedAway<Grant<E>>>, refusal: impl Fn() -> Refusal) {
         let Some(mut away) = away else { return };
-        let most = WaitList::<Grant<C, H>>::BATCH;
+        let most = WaitList::<Grant<E>>::BATCH;
         let (mut claimed, mut wakers) = (Vec::with_capacity(most), Vec::with_capacity(most));
         let mut are_more = true;
         while are_more {
@@ -490,7 +490,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// Lowers the flags that nobody needs any more. To be called after the queue became shorter, under its lock.
-    pub(super) fn settle(&self, queue: &WaitQueue<Grant<C, H>>) {
+    pub(super) fn settle(&self, queue: &WaitQueue<Grant<E>>) {
         if queue.len(Lane::Others) > 0 {
             return;
         }

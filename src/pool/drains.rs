@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::core::Core;
+use super::environment::Environment;
 use super::fault::Fault;
 use super::held::Held;
-use super::host::Host;
 use super::ledger::Ledger;
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::sync::{discard, mutant, wake};
@@ -34,10 +34,10 @@ struct Drain {
     waker: Option<Waker>,
 }
 
-impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+impl<E: Environment> Core<E> {
     /// Enters a connection whose value is the caller's from now on, while its slot is the entry's. Also returns whether a
     /// check-out waits for its place, which the caller is to serve then.
-    pub(super) fn enter_drain(&self, held: Held<C, H>) -> (Ticket, bool) {
+    pub(super) fn enter_drain(&self, held: Held<E>) -> (Ticket, bool) {
         let mut ledger = self.ledger.lock();
         ledger.drains.last += 1;
         let ticket = Ticket(ledger.drains.last);
@@ -48,7 +48,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// Makes the slot of a drain the caller's. `None`: it was closed for its place.
-    pub(super) fn claim_drain(&self, ticket: Ticket) -> Option<Held<C, H>> {
+    pub(super) fn claim_drain(&self, ticket: Ticket) -> Option<Held<E>> {
         let mut ledger = self.ledger.lock();
         if mutant("drain_is_claimed_twice") {
             let index = ledger.drains.present.get(&ticket)?.index;
@@ -83,7 +83,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 
     /// The slot of a drain that has just been taken out of the ledger.
-    fn owned_now(&self, ledger: &Ledger, drain: &Drain) -> Held<C, H> {
+    fn owned_now(&self, ledger: &Ledger, drain: &Drain) -> Held<E> {
         if ledger.drains.present.is_empty() || mutant("flag_lowered_over_drains") {
             // That there are none any more keeps nobody waiting.
             let _ = self.capacity.set_draining(false, self.limits);
@@ -112,7 +112,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Held<C, H> {
+impl<E: Environment> Held<E> {
     /// Tells that the connection is checked in. The caller asks for delivery.
     pub(super) fn end_use(&self) {
         self.core().emit_locked(|| self.checked_in());

@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
+use super::environment::Environment;
 use super::held::Held;
-use super::host::Host;
 use crate::error::ConnectionError;
 use crate::event::EventError;
 
@@ -13,7 +13,7 @@ pub(super) enum Fault {
     Failed(ConnectionError),
     /// Its establishment was given up without an error.
     GivenUp,
-    /// It is not fit for another use. The host knows more.
+    /// It is not fit for another use. The environment knows more.
     Unfit,
     /// The code that judges or recovers it panicked.
     Panicked,
@@ -36,7 +36,7 @@ enum Unexplained {
 
 impl Fault {
     /// The error for the event. The caller owns the connection.
-    pub(super) fn into_error<C: Send + 'static, H: Host<C>>(self, held: Held<C, H>) -> EventError {
+    pub(super) fn into_error<E: Environment>(self, held: Held<E>) -> EventError {
         let unexplained = match self {
             Self::Failed(error) => return EventError::new(error),
             Self::GivenUp => Unexplained::GivenUp,

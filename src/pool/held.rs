@@ -9,8 +9,8 @@ use bson::oid::ObjectId;
 
 use super::acquire::Grant;
 use super::core::Core;
+use super::environment::Environment;
 use super::fault::Fault;
-use super::host::Host;
 use super::shard::{PushError, Shard};
 use super::slab::{Record, Slot, Stamp};
 use super::state::Phase;
@@ -24,53 +24,53 @@ use crate::sync::{discard, mutant, wake};
 ///
 /// One pointer, and the pool is found through the slot: a result of two words comes back in two stores, and a caller
 /// that reads both with one load has to wait until the stores are done. That was a sixth of a check-out and check-in.
-pub(super) struct Held<C: Send + 'static, H: Host<C>> {
-    slot: NonNull<Slot<C>>,
-    core: PhantomData<NonNull<Core<C, H>>>,
+pub(super) struct Held<E: Environment> {
+    slot: NonNull<Slot<E::Connection>>,
+    core: PhantomData<NonNull<Core<E>>>,
 }
 
-impl<C: Send + 'static, H: Host<C>> Clone for Held<C, H> {
+impl<E: Environment> Clone for Held<E> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Copy for Held<C, H> {}
+impl<E: Environment> Copy for Held<E> {}
 
 // SAFETY: what the pointers lead to is `Sync` (`Core`, `Slot`), and owning a slot means owning its connection, which
 // is `Send`. Shared access to a token gives shared access to the connection only where `Lease: Sync` says so.
 #[allow(unsafe_code)]
-unsafe impl<C: Send + 'static, H: Host<C>> Send for Held<C, H> {}
+unsafe impl<E: Environment> Send for Held<E> {}
 
 #[allow(unsafe_code)]
-impl<C: Send + 'static, H: Host<C>> Held<C, H> {
+impl<E: Environment> Held<E> {
     /// For a caller that owns the slot, which is one of the core's.
     #[inline]
-    pub(super) fn new(core: &Core<C, H>, slot: &Slot<C>) -> Self {
+    pub(super) fn new(core: &Core<E>, slot: &Slot<E::Connection>) -> Self {
         let held = Self { slot: NonNull::from(slot), core: PhantomData };
         debug_assert!(std::ptr::eq(held.core_pointer(), core), "BUG: a slot of another pool");
         held
     }
 
     #[inline]
-    pub(super) fn core_pointer(&self) -> *const Core<C, H> {
+    pub(super) fn core_pointer(&self) -> *const Core<E> {
         // SAFETY: INV-1: we own the slot. It has lived through `Place::create` of this very type of core.
         unsafe { self.slot().core() }.cast()
     }
 
     #[inline]
-    pub(super) fn into_idle(self) -> Idle<C, H> {
+    pub(super) fn into_idle(self) -> Idle<E> {
         Idle::of(self)
     }
 
     #[inline]
-    pub(super) fn core(&self) -> &Core<C, H> {
+    pub(super) fn core(&self) -> &Core<E> {
         // SAFETY: INV-2: the connection holds an `Arc` of the core until its slot is freed, which ends this ownership.
         unsafe { &*self.core_pointer() }
     }
 
     #[inline]
-    pub(super) fn slot(&self) -> &Slot<C> {
+    pub(super) fn slot(&self) -> &Slot<E::Connection> {
         // SAFETY: slots live as long as the core, and INV-2 as above.
         unsafe { self.slot.as_ref() }
     }
@@ -89,16 +89,16 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     }
 
     /// The core's `Arc`, borrowed from the record (INV-2): cloning it is one more reference, dropping it is none less.
-    pub(super) fn shared_core(&self) -> ManuallyDrop<Arc<Core<C, H>>> {
+    pub(super) fn shared_core(&self) -> ManuallyDrop<Arc<Core<E>>> {
         // SAFETY: INV-2: there is an `Arc` of the core, and the pointer is its own. It is never dropped as this one.
         ManuallyDrop::new(unsafe { Arc::from_raw(self.core_pointer()) })
     }
 
-    /// What the host knows to be wrong with the connection.
+    /// What the environment knows to be wrong with the connection.
     pub(super) fn fault(&self) -> Option<Cause> {
         // SAFETY: INV-1: we own the slot, and the borrow ends here.
         let connection = unsafe { self.slot().value_ref() }?;
-        self.core().host.fault(connection)
+        self.core().environment.fault(connection)
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -134,7 +134,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     /// As [`Held::make_available`], for those who wait in the lanes' given order.
     pub(super) fn offer(self, lanes: [Lane; 2]) {
         let core = self.core();
-        self.put_on(core.shard(core.host.shard_hint()), lanes);
+        self.put_on(core.shard(core.environment.shard_hint()), lanes);
     }
 
     /// As [`Held::offer`], on a shard of the caller's choice.
@@ -209,7 +209,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
 
     /// The error for the event, if there is a listener.
     pub(super) fn explained(self, fault: Fault) -> Option<EventError> {
-        self.core().host.listens().then(|| fault.into_error(self))
+        self.core().environment.listens().then(|| fault.into_error(self))
     }
 
     /// As [`Held::retire`]. `serves`: those who wait for the place are served, and the events are delivered.
@@ -240,7 +240,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
             core.serve_places();
         }
         if let Some(connection) = connection {
-            core.host.dispose(connection);
+            core.environment.dispose(connection);
         }
         if pending {
             // An establishment that failed is not followed by the next at once: the server may be overloaded.
@@ -249,8 +249,8 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
             core.schedule_population();
         }
         // After all else, so that a slow subscriber does not keep the place from others.
-        if serves && core.host.listens() {
-            core.host.deliver();
+        if serves && core.environment.listens() {
+            core.environment.deliver();
         }
         // Last: this may free the core.
         drop(home);
@@ -261,16 +261,16 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
     pub(super) fn touch(&self) {
         let core = self.core();
         if core.vetting && !core.options.max_idle_time.is_zero() {
-            self.slot().set_since(core.host.now().duration_since(core.epoch));
+            self.slot().set_since(core.environment.now().duration_since(core.epoch));
         }
     }
 }
 
 /// Delivers when it is dropped, and keeps the core for that: for a caller that gives away what kept it.
-pub(super) struct Delivers<C: Send + 'static, H: Host<C>>(pub(super) Arc<Core<C, H>>);
+pub(super) struct Delivers<E: Environment>(pub(super) Arc<Core<E>>);
 
-impl<C: Send + 'static, H: Host<C>> Drop for Delivers<C, H> {
+impl<E: Environment> Drop for Delivers<E> {
     fn drop(&mut self) {
-        self.0.host.deliver();
+        self.0.environment.deliver();
     }
 }

@@ -1,6 +1,6 @@
 //! The core of the pool: no I/O, no clock, no tasks, no randomness.
 //!
-//! [`Core`] is generic over its connections and over the world around it ([`Host`]). What has to happen outside, such
+//! [`Core`] is generic over its connections and over the world around it ([`Environment`]). What has to happen outside, such
 //! as opening a connection, comes back as a token: a [`Place`] is the right to open one, a [`Pending`] one that is
 //! being opened, an [`Idle`] one that nobody uses, a [`Lease`] one that somebody uses, an [`Unfinished`] one that its user
 //! has left in the middle of something. [`Pool`](crate::Pool) is a core
@@ -58,7 +58,7 @@
 //!
 //! # Drains
 //!
-//! A connection that comes back unfinished is drained: the host brings it to the end of what its user has left undone. A
+//! A connection that comes back unfinished is drained: the environment brings it to the end of what its user has left undone. A
 //! drain costs nothing. Where a check-out would have to wait for nothing but a place under `maxPoolSize`, the oldest drain
 //! is closed, which is the most hopeless one, and the first in the queue gets its place (`Core::serve_places`). So a pool
 //! is never worse off than if it had closed the connection at once. The connection has left its slot for the
@@ -106,9 +106,9 @@ mod acquire;
 mod capacity;
 mod core;
 mod drains;
+mod environment;
 mod fault;
 mod held;
-mod host;
 mod ledger;
 mod right;
 mod shard;
@@ -122,7 +122,7 @@ mod waitlist;
 
 pub use self::core::{Clear, Core};
 pub use acquire::{Acquire, Grant, Meanwhile, Refusal};
-pub use host::{Fit, Host};
+pub use environment::{Environment, Fit};
 pub use right::SharedPlace;
 pub use slab::Purpose;
 pub use state::{Phase, PoolState};

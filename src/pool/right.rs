@@ -1,6 +1,6 @@
 //! The right to open a connection, in the hands of two.
 
-use super::host::Host;
+use super::environment::Environment;
 use super::tokens::Place;
 use crate::sync::{Mutex, mutant};
 
@@ -8,16 +8,16 @@ use crate::sync::{Mutex, mutant};
 ///
 /// The task takes it to open a connection. The check-out takes it when another connection has come, and drops it, so that
 /// the next in the queue gets the right. A place that neither takes is dropped with the last reference.
-pub struct SharedPlace<C: Send + 'static, H: Host<C>>(Mutex<Option<Place<C, H>>>);
+pub struct SharedPlace<E: Environment>(Mutex<Option<Place<E>>>);
 
-impl<C: Send + 'static, H: Host<C>> SharedPlace<C, H> {
+impl<E: Environment> SharedPlace<E> {
     /// Shares a place.
-    pub fn new(place: Place<C, H>) -> Self {
+    pub fn new(place: Place<E>) -> Self {
         Self(Mutex::new(Some(place)))
     }
 
     /// Takes the place, unless it was taken before.
-    pub fn take(&self) -> Option<Place<C, H>> {
+    pub fn take(&self) -> Option<Place<E>> {
         if mutant("shared_place_stays") {
             return None;
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering as StatisticOrdering;
 use std::time::Duration;
 
 use super::core::Core;
-use super::host::Host;
+use super::environment::Environment;
 use super::state::{Phase, PoolState};
 use super::tokens::Started;
 use super::waitlist::Lane;
@@ -42,7 +42,7 @@ pub struct PoolStatus {
     pub consistent: bool,
 }
 
-impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+impl<E: Environment> Core<E> {
     /// How often a snapshot is tried before it settles for less.
     const ATTEMPTS: u32 = 64;
 
@@ -98,11 +98,11 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// must ask for delivery.
     #[inline]
     pub fn check_out_started(&self) -> Started {
-        if !self.host.listens() {
+        if !self.environment.listens() {
             return Started::UNHEARD;
         }
         let started = Started::now(self);
-        self.host.emit(PoolEvent::ConnectionCheckOutStarted { address: self.address.clone() });
+        self.environment.emit(PoolEvent::ConnectionCheckOutStarted { address: self.address.clone() });
         started
     }
 

@@ -25,9 +25,9 @@ use bson::oid::ObjectId;
 
 use super::acquire::{Grant, Refusal};
 use super::core::Core;
+use super::environment::{Environment, Fit};
 use super::fault::Fault;
 use super::held::{Delivers, Held};
-use super::host::{Fit, Host};
 use super::slab::{Purpose, Record, Slot, Stamp};
 use super::state::Phase;
 use super::unfinished::ClosedOnPanic;
@@ -38,13 +38,13 @@ use crate::sync::{discard, mutant, wake};
 
 /// The right to open one connection: it counts as pending already.
 #[must_use = "dropping it gives the right to the next in the queue"]
-pub struct Place<C: Send + 'static, H: Host<C>> {
-    core: Arc<Core<C, H>>,
+pub struct Place<E: Environment> {
+    core: Arc<Core<E>>,
 }
 
-impl<C: Send + 'static, H: Host<C>> Place<C, H> {
+impl<E: Environment> Place<E> {
     /// For a caller that has counted it in the capacity word.
-    pub(super) fn new(core: Arc<Core<C, H>>) -> Self {
+    pub(super) fn new(core: Arc<Core<E>>) -> Self {
         Self { core }
     }
 
@@ -57,7 +57,7 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
     ///
     /// [`Refusal`] when the pool was cleared or closed since the right was given.
     #[allow(unsafe_code)]
-    pub fn create(self) -> Result<Pending<C, H>, Refusal> {
+    pub fn create(self) -> Result<Pending<E>, Refusal> {
         let core = &self.core;
         let mut ledger = core.ledger.lock();
         let state = core.state.load();
@@ -65,10 +65,10 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
             drop(ledger);
             return Err(self.core.refusal());
         }
-        let created = core.host.now();
+        let created = core.environment.now();
         let slot = core.slab.slot(ledger.allocate(&core.slab));
         let connection_id = core.next_id();
-        let home: Arc<Core<C, H>> = core.clone();
+        let home: Arc<Core<E>> = core.clone();
         slot.set_known_as(connection_id, false);
         let record = Record { created: Some(created), home: Some(home), ..Record::default() };
         // SAFETY: INV-1: the slot was nobody's, and so is ours.
@@ -80,7 +80,7 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
         let ledger = (!mutant("created_outside_the_lock")).then_some(ledger);
         core.emit_locked(|| PoolEvent::ConnectionCreated { address: core.address.clone(), connection_id });
         drop(ledger);
-        core.host.deliver();
+        core.environment.deliver();
         let held = Held::new(core, slot);
         // The count goes on to the pending connection; the reference to the core, which the record has, does not.
         let this = ManuallyDrop::new(self);
@@ -90,7 +90,7 @@ impl<C: Send + 'static, H: Host<C>> Place<C, H> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Drop for Place<C, H> {
+impl<E: Environment> Drop for Place<E> {
     fn drop(&mut self) {
         if mutant("unused_place_is_kept") {
             return;
@@ -105,9 +105,9 @@ impl<C: Send + 'static, H: Host<C>> Drop for Place<C, H> {
 
 /// A connection in establishment. Dropping it closes it as failed.
 #[must_use = "dropping it closes the connection"]
-pub struct Pending<C: Send + 'static, H: Host<C>>(Held<C, H>);
+pub struct Pending<E: Environment>(Held<E>);
 
-impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
+impl<E: Environment> Pending<E> {
     /// The connection's number.
     pub fn id(&self) -> u64 {
         self.0.id()
@@ -146,7 +146,7 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
     ///
     /// When the establishment was to be given up, the connection is closed instead.
     #[allow(unsafe_code)]
-    pub fn established(self, connection: C) -> Result<Established<C, H>, Interrupted> {
+    pub fn established(self, connection: E::Connection) -> Result<Established<E>, Interrupted> {
         let held = self.0;
         let core = held.core();
         // SAFETY: INV-1: we own the slot, and nothing borrows what is not there yet.
@@ -159,7 +159,7 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
         core.emit_locked(|| PoolEvent::ConnectionReady {
             address: core.address.clone(),
             connection_id: held.id(),
-            duration: core.host.now().duration_since(created.unwrap_or(core.epoch)),
+            duration: core.environment.now().duration_since(created.unwrap_or(core.epoch)),
         });
         held.touch();
         // Else the task that has opened the connection stays in memory for as long as the connection exists.
@@ -170,7 +170,7 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
+impl<E: Environment> Pending<E> {
     /// Closes the connection because it could not be established, with the error for its `ConnectionClosed` event.
     pub fn fail(self, error: &ConnectionError) {
         ManuallyDrop::new(self).close(Fault::Failed(error.clone()));
@@ -187,14 +187,14 @@ impl<C: Send + 'static, H: Host<C>> Pending<C, H> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Drop for Pending<C, H> {
+impl<E: Environment> Drop for Pending<E> {
     fn drop(&mut self) {
         self.close(Fault::GivenUp);
     }
 }
 
 /// An established connection, and its share in the pending count.
-pub type Established<C, H> = (Idle<C, H>, Opening<C, H>);
+pub type Established<E> = (Idle<E>, Opening<E>);
 
 /// An establishment was given up because the pool was cleared or closed meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,14 +202,14 @@ pub struct Interrupted;
 
 /// A connection's share in the pending count. Dropping it lets the next one be opened.
 #[must_use = "dropping it before the connection has been handed on lets others open needless ones"]
-pub struct Opening<C: Send + 'static, H: Host<C>> {
-    core: Arc<Core<C, H>>,
+pub struct Opening<E: Environment> {
+    core: Arc<Core<E>>,
 }
 
-impl<C: Send + 'static, H: Host<C>> Opening<C, H> {
+impl<E: Environment> Opening<E> {
     /// Makes the connection available, unless somebody has it already (`None`); only then it stops counting as pending
     /// (ordering 2). Of those who wait, it goes to the first who would open one more, before those who are opening one.
-    pub fn hand_on(self, unclaimed: Option<Idle<C, H>>) {
+    pub fn hand_on(self, unclaimed: Option<Idle<E>>) {
         let offer = || unclaimed.map_or((), Idle::offer_as_new);
         if mutant("pending_dropped_first") {
             drop(self);
@@ -220,26 +220,26 @@ impl<C: Send + 'static, H: Host<C>> Opening<C, H> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Drop for Opening<C, H> {
+impl<E: Environment> Drop for Opening<E> {
     fn drop(&mut self) {
         if self.core.capacity.release(0, 1) {
             self.core.serve_places();
         }
         self.core.schedule_population();
-        if self.core.host.listens() {
-            self.core.host.deliver();
+        if self.core.environment.listens() {
+            self.core.environment.deliver();
         }
     }
 }
 
 /// An established connection that nobody uses, taken out of the stacks. Dropping it makes it available.
 #[must_use = "dropping it makes the connection available again"]
-pub struct Idle<C: Send + 'static, H: Host<C>>(Held<C, H>);
+pub struct Idle<E: Environment>(Held<E>);
 
-impl<C: Send + 'static, H: Host<C>> Idle<C, H> {
+impl<E: Environment> Idle<E> {
     /// For a caller that owns an established connection.
     #[inline]
-    pub(super) fn of(held: Held<C, H>) -> Self {
+    pub(super) fn of(held: Held<E>) -> Self {
         Self(held)
     }
 
@@ -261,7 +261,7 @@ impl<C: Send + 'static, H: Host<C>> Idle<C, H> {
 
     /// Checks the connection out, and emits `ConnectionCheckedOut` with the time since `started`.
     #[inline]
-    pub fn check_out(self, started: Started) -> Lease<C, H> {
+    pub fn check_out(self, started: Started) -> Lease<E> {
         let held = ManuallyDrop::new(self).0;
         let core = held.core();
         core.emit(|| {
@@ -273,7 +273,7 @@ impl<C: Send + 'static, H: Host<C>> Idle<C, H> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Drop for Idle<C, H> {
+impl<E: Environment> Drop for Idle<E> {
     fn drop(&mut self) {
         self.0.make_available();
     }
@@ -287,16 +287,16 @@ impl Started {
     /// Of a check-out that nobody hears of.
     pub(super) const UNHEARD: Self = Self(None);
 
-    pub(super) fn now<C: Send + 'static, H: Host<C>>(core: &Core<C, H>) -> Self {
-        let nanos = core.host.now().duration_since(core.epoch).as_nanos() as u64;
+    pub(super) fn now<E: Environment>(core: &Core<E>) -> Self {
+        let nanos = core.environment.now().duration_since(core.epoch).as_nanos() as u64;
         Self(Some(NonZeroU64::MIN.saturating_add(nanos)))
     }
 
-    pub(super) fn elapsed<C: Send + 'static, H: Host<C>>(self, core: &Core<C, H>) -> Duration {
+    pub(super) fn elapsed<E: Environment>(self, core: &Core<E>) -> Duration {
         // Without an instant there was no listener at the start; the duration then counts from now.
         let since_then = |started: NonZeroU64| {
             let started = Duration::from_nanos(started.get() - 1);
-            core.host.now().duration_since(core.epoch).saturating_sub(started)
+            core.environment.now().duration_since(core.epoch).saturating_sub(started)
         };
         self.0.map(since_then).unwrap_or_default()
     }
@@ -304,16 +304,16 @@ impl Started {
 
 /// A connection that is checked out. Dropping it checks it in.
 #[must_use = "dropping it checks the connection in"]
-pub struct Lease<C: Send + 'static, H: Host<C>>(Held<C, H>);
+pub struct Lease<E: Environment>(Held<E>);
 
 // SAFETY: a shared lease gives shared access to the connection, and else reads only.
 #[allow(unsafe_code)]
-unsafe impl<C: Send + Sync + 'static, H: Host<C>> Sync for Lease<C, H> {}
+unsafe impl<E: Environment<Connection: Sync>> Sync for Lease<E> {}
 
-impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
+impl<E: Environment> Lease<E> {
     /// For a caller that owns an established connection.
     #[inline]
-    pub(super) fn of(held: Held<C, H>) -> Self {
+    pub(super) fn of(held: Held<E>) -> Self {
         Self(held)
     }
 
@@ -338,12 +338,12 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
     }
 
     /// The world around the pool that the connection belongs to.
-    pub fn host(&self) -> &H {
-        &self.0.core().host
+    pub fn environment(&self) -> &E {
+        &self.0.core().environment
     }
 
     /// Whether this pool created the connection.
-    pub fn belongs_to(&self, core: &Arc<Core<C, H>>) -> bool {
+    pub fn belongs_to(&self, core: &Arc<Core<E>>) -> bool {
         std::ptr::eq(self.0.core_pointer(), Arc::as_ptr(core))
     }
 
@@ -359,7 +359,7 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
 
     /// The connection, for use, and what tells meanwhile that the use is to be cancelled.
     #[allow(unsafe_code)]
-    pub fn interruptible(&mut self) -> (&mut C, Interruption<'_, C>) {
+    pub fn interruptible(&mut self) -> (&mut E::Connection, Interruption<'_, E::Connection>) {
         let slot = self.0.slot();
         // SAFETY: INV-1: we own the slot; the borrow is the token's, and exclusive. An `Interruption` does not lead to
         // the connection.
@@ -381,7 +381,7 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
     /// Takes the connection out of the pool for good, without closing it: for a forked child, where nothing of the
     /// pool may be touched any more.
     #[allow(unsafe_code)]
-    pub(crate) fn leak(self) -> Option<C> {
+    pub(crate) fn leak(self) -> Option<E::Connection> {
         let held = ManuallyDrop::new(self).0;
         // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
         unsafe { held.slot().replace(None) }
@@ -389,32 +389,32 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
 }
 
 #[allow(unsafe_code)]
-impl<C: Send + 'static, H: Host<C>> Deref for Lease<C, H> {
-    type Target = C;
+impl<E: Environment> Deref for Lease<E> {
+    type Target = E::Connection;
 
     #[inline]
-    fn deref(&self) -> &C {
+    fn deref(&self) -> &E::Connection {
         // SAFETY: INV-1: we own the slot; the borrow is the token's.
         unsafe { self.0.slot().value_ref() }.expect("BUG: a lease without a connection")
     }
 }
 
 #[allow(unsafe_code)]
-impl<C: Send + 'static, H: Host<C>> DerefMut for Lease<C, H> {
+impl<E: Environment> DerefMut for Lease<E> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut C {
+    fn deref_mut(&mut self) -> &mut E::Connection {
         // SAFETY: INV-1: we own the slot; the borrow is the token's, and exclusive.
         unsafe { self.0.slot().value_mut() }.expect("BUG: a lease without a connection")
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
+impl<E: Environment> Drop for Lease<E> {
     /// Checks the connection in.
     #[inline]
     fn drop(&mut self) {
         let core = self.0.core();
         // Where nobody listens and nothing is noted down, there is nothing to be done but to push.
-        if !core.vetting && !core.host.listens() {
+        if !core.vetting && !core.environment.listens() {
             self.give_back::<true>();
         } else {
             self.give_back_and_tell();
@@ -422,14 +422,14 @@ impl<C: Send + 'static, H: Host<C>> Drop for Lease<C, H> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
+impl<E: Environment> Lease<E> {
     /// Makes the connection available, or closes it, or has it recovered. `PLAIN`: nothing is noted down about it.
     #[inline(always)]
     fn give_back<const PLAIN: bool>(&mut self) {
         let held = self.0;
         let core = held.core();
         let closed_on_panic = ClosedOnPanic(held);
-        let fit = core.host.fit(self);
+        let fit = core.environment.fit(self);
         std::mem::forget(closed_on_panic);
         if fit != Fit::Good {
             return held.not_good(fit);
@@ -442,7 +442,7 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
         if stamp.interrupted {
             return held.retire(held.stale_reason(), false);
         }
-        let shard = core.shard(core.host.shard_hint());
+        let shard = core.shard(core.environment.shard_hint());
         let is_current = || held.core().state.load().generation == stamp.generation;
         if !(PLAIN && shard.push_at_once(&core.slab, held.slot(), is_current)) {
             if mutant("return_that_fails_is_lost") {
@@ -460,13 +460,13 @@ impl<C: Send + 'static, H: Host<C>> Lease<C, H> {
     #[cold]
     fn give_back_and_tell(&mut self) {
         let held = self.0;
-        let delivers = held.core().host.listens().then(|| Delivers(Arc::clone(&held.shared_core())));
+        let delivers = held.core().environment.listens().then(|| Delivers(Arc::clone(&held.shared_core())));
         self.give_back::<false>();
         drop(delivers);
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Held<C, H> {
+impl<E: Environment> Held<E> {
     /// Forgets what the connection was held for.
     pub(super) fn unpin(self) {
         if self.core().options.load_balanced {
@@ -521,7 +521,7 @@ impl<C> fmt::Debug for Interruption<'_, C> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+impl<E: Environment> Core<E> {
     /// Hands free places to those who wait, in their order, and closes drains for them where it is only their places that
     /// are missing.
     pub(super) fn serve_places(self: &Arc<Self>) {
@@ -551,15 +551,15 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
             wake(claimed.grant(Grant::Place(Place::new(self.clone()))));
         }
         // After all else, so that a slow subscriber does not keep the places from others.
-        if has_closed && self.host.listens() {
-            self.host.deliver();
+        if has_closed && self.environment.listens() {
+            self.environment.deliver();
         }
     }
 
     /// A connection is gone, or an establishment has succeeded: there may be another to open towards `minPoolSize`.
     pub(super) fn schedule_population(&self) {
         if self.options.min_pool_size > 0 {
-            self.host.schedule_run();
+            self.environment.schedule_run();
         } else {
             self.schedule_if_closed();
         }
@@ -569,7 +569,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// back: `Capacity::order_releases` tells why the phase that is read here is not too old.
     pub(super) fn schedule_if_closed(&self) {
         if self.state.load().phase == Phase::Closed {
-            self.host.schedule_run();
+            self.environment.schedule_run();
         }
     }
 
@@ -586,7 +586,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
 
 macro_rules! debug_as_id {
     ($($token:ident)*) => {$(
-        impl<C: Send + 'static, H: Host<C>> fmt::Debug for $token<C, H> {
+        impl<E: Environment> fmt::Debug for $token<E> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($token)).field("id", &self.id()).finish_non_exhaustive()
             }

@@ -6,14 +6,14 @@ use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::drains::Ticket;
+use super::environment::{Environment, Fit};
 use super::fault::Fault;
 use super::held::Held;
-use super::host::{Fit, Host};
 use super::ledger::Membership;
 use crate::event::ConnectionClosedReason;
 use crate::sync::mutant;
 
-impl<C: Send + 'static, H: Host<C>> Held<C, H> {
+impl<E: Environment> Held<E> {
     /// Disposes of a connection that cannot be used by the next as it is.
     #[cold]
     pub(super) fn not_good(self, fit: Fit) {
@@ -26,7 +26,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         }
     }
 
-    /// Has the host bring the connection to the end of what its user has left undone; or closes it, if a check-out waits
+    /// Has the environment bring the connection to the end of what its user has left undone; or closes it, if a check-out waits
     /// for its place.
     #[allow(unsafe_code)]
     fn drain(self) {
@@ -47,7 +47,7 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
         }
         // It need not be this one that was closed.
         if !(is_wanted && unfinished.is_over()) {
-            core.host.recover(unfinished);
+            core.environment.recover(unfinished);
         }
     }
 
@@ -75,37 +75,37 @@ impl<C: Send + 'static, H: Host<C>> Held<C, H> {
 /// Dropping it judges it once more: it becomes available if it is good by now, and else is closed. It counts as in use
 /// until then. A check-out that waits for its place closes it before; then dropping it only disposes of the connection.
 #[must_use = "dropping it closes the connection, unless it has recovered"]
-pub struct Unfinished<C: Send + 'static, H: Host<C>> {
+pub struct Unfinished<E: Environment> {
     /// Whose slot it is, as long as the ledger has it.
     ticket: Ticket,
     /// Taken by `drop`, `close` and `leak` only.
-    connection: Option<C>,
+    connection: Option<E::Connection>,
     id: u64,
     /// The pool's generation when the connection was created.
     generation: u64,
     /// The service that it belongs to, in load-balanced mode.
     membership: Option<Membership>,
-    core: Arc<Core<C, H>>,
+    core: Arc<Core<E>>,
 }
 
-impl<C: Send + 'static, H: Host<C>> Unfinished<C, H> {
+impl<E: Environment> Unfinished<E> {
     /// The connection's number.
     pub fn id(&self) -> u64 {
         self.id
     }
 
     /// The world around the pool that the connection belongs to.
-    pub fn host(&self) -> &H {
-        &self.core.host
+    pub fn environment(&self) -> &E {
+        &self.core.environment
     }
 
     /// The pool's core, for a task that outlives the connection.
-    pub(crate) fn core(&self) -> Arc<Core<C, H>> {
+    pub(crate) fn core(&self) -> Arc<Core<E>> {
         Arc::clone(&self.core)
     }
 
     /// The connection, and what tells meanwhile that there is no use in recovering it any more.
-    pub fn recoverable(&mut self) -> (&mut C, Revocation<'_, C, H>) {
+    pub fn recoverable(&mut self) -> (&mut E::Connection, Revocation<'_, E>) {
         let Self { ticket, connection, generation, membership, core, .. } = self;
         let connection = connection.as_mut().expect("BUG: an unfinished connection is not there");
         (connection, Revocation { ticket: *ticket, generation: *generation, membership, core })
@@ -119,7 +119,7 @@ impl<C: Send + 'static, H: Host<C>> Unfinished<C, H> {
     }
 
     /// Takes the connection out of the pool for good, as [`Lease::leak`](super::Lease::leak) does.
-    pub(crate) fn leak(self) -> Option<C> {
+    pub(crate) fn leak(self) -> Option<E::Connection> {
         // What else there is stays where it is: a forked child touches nothing of the pool.
         std::mem::ManuallyDrop::new(self).connection.take()
     }
@@ -132,10 +132,10 @@ impl<C: Send + 'static, H: Host<C>> Unfinished<C, H> {
     /// Puts the connection back into its slot, which is the caller's; or disposes of it, if it was closed for its place.
     /// `None` also if it is not there any more.
     #[allow(unsafe_code)]
-    fn claim(&mut self) -> Option<Held<C, H>> {
+    fn claim(&mut self) -> Option<Held<E>> {
         let connection = self.connection.take()?;
         let Some(held) = self.core.claim_drain(self.ticket) else {
-            self.core.host.dispose(connection);
+            self.core.environment.dispose(connection);
             return None;
         };
         // SAFETY: INV-1: the slot is ours by the claim, and empty.
@@ -144,7 +144,7 @@ impl<C: Send + 'static, H: Host<C>> Unfinished<C, H> {
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> Drop for Unfinished<C, H> {
+impl<E: Environment> Drop for Unfinished<E> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         let Some(held) = self.claim() else { return };
@@ -154,7 +154,7 @@ impl<C: Send + 'static, H: Host<C>> Drop for Unfinished<C, H> {
         let closed_on_panic = ClosedOnPanic(held);
         // SAFETY: INV-1: the slot is ours, and nothing else borrows the connection.
         let connection = unsafe { held.slot().value_mut() }.expect("BUG: an unfinished connection is not there");
-        let fit = self.core.host.fit(connection);
+        let fit = self.core.environment.fit(connection);
         std::mem::forget(closed_on_panic);
         if fit != Fit::Good {
             return held.close_because(Fault::Unfit);
@@ -164,19 +164,19 @@ impl<C: Send + 'static, H: Host<C>> Drop for Unfinished<C, H> {
         if !mutant("recovered_is_kept") {
             held.make_available();
         }
-        self.core.host.deliver();
+        self.core.environment.deliver();
     }
 }
 
 /// Tells that there is no use in recovering an unfinished connection any more.
-pub struct Revocation<'u, C: Send + 'static, H: Host<C>> {
+pub struct Revocation<'u, E: Environment> {
     ticket: Ticket,
     generation: u64,
     membership: &'u Option<Membership>,
-    core: &'u Arc<Core<C, H>>,
+    core: &'u Arc<Core<E>>,
 }
 
-impl<C: Send + 'static, H: Host<C>> Revocation<'_, C, H> {
+impl<E: Environment> Revocation<'_, E> {
     /// Whether the pool has been cleared or closed since the connection was created, so that it will be closed whatever
     /// becomes of it.
     pub fn is_stale(&self) -> bool {
@@ -191,21 +191,21 @@ impl<C: Send + 'static, H: Host<C>> Revocation<'_, C, H> {
 }
 
 /// Closes a connection that cannot be judged, because the judge panics: it would be lost, and its place with it.
-pub(super) struct ClosedOnPanic<C: Send + 'static, H: Host<C>>(pub(super) Held<C, H>);
+pub(super) struct ClosedOnPanic<E: Environment>(pub(super) Held<E>);
 
-impl<C: Send + 'static, H: Host<C>> Drop for ClosedOnPanic<C, H> {
+impl<E: Environment> Drop for ClosedOnPanic<E> {
     fn drop(&mut self) {
         self.0.close_because(Fault::Panicked);
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> fmt::Debug for Unfinished<C, H> {
+impl<E: Environment> fmt::Debug for Unfinished<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Unfinished").field("id", &self.id()).finish_non_exhaustive()
     }
 }
 
-impl<C: Send + 'static, H: Host<C>> fmt::Debug for Revocation<'_, C, H> {
+impl<E: Environment> fmt::Debug for Revocation<'_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Revocation").field("is_stale", &self.is_stale()).finish_non_exhaustive()
     }

@@ -5,8 +5,8 @@ use std::task::Waker;
 
 use super::capacity::Limits;
 use super::core::Core;
+use super::environment::Environment;
 use super::held::Held;
-use super::host::Host;
 use super::slab::Stamp;
 use super::state::Phase;
 use super::tokens::{Pending, Place};
@@ -15,7 +15,7 @@ use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
 use crate::sync::{mutant, unless_mutant, wake};
 
-impl<C: Send + 'static, H: Host<C>> Core<C, H> {
+impl<E: Environment> Core<E> {
     /// One background run, without its last part (see [`Core::populate`]): interrupts what is to be interrupted,
     /// closes what is stale, and removes available connections that have perished. Does what is there to do, and ends.
     pub fn run(self: &Arc<Self>) {
@@ -34,7 +34,7 @@ impl<C: Send + 'static, H: Host<C>> Core<C, H> {
     /// wants a check-out to open its connection beside the background's, and no third one to be created. With all places
     /// taken there would be one: the first connection that is ready serves the first check-out, and gives back a place, in
     /// which the second check-out must create one ("Checking Out a Connection") before the other is ready.
-    pub fn populate(self: &Arc<Self>) -> Option<Pending<C, H>> {
+    pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
         let limits = Limits { pending: (self.limits.pending - 1).max(1), ..self.limits };
         loop {
             if self.state.load().phase != Phase::Ready {

@@ -12,14 +12,14 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::connection::Connection;
+use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork::{self, Forked};
-use super::host::TokioHost;
 use super::opening::{self, Errand};
 use super::pool::Pool;
 use super::timer::{Lapse, within};
 use crate::error::{CheckOutError, NoRuntime, TimeLimit};
-use crate::pool::{Grant, Host, Idle, Phase, Place, Refusal, Started};
+use crate::pool::{Environment, Grant, Idle, Phase, Place, Refusal, Started};
 
 /// A check-out that has started and must end with an event.
 pub(super) struct Attempt<'p, E: Establish> {
@@ -45,9 +45,9 @@ impl<'p, E: Establish> Attempt<'p, E> {
         if let Some(idle) = core.try_take() {
             return Ok(Connection::new(idle.check_out(started)));
         }
-        if core.host().listens() {
+        if core.environment().listens() {
             // `ConnectionCheckOutStarted` does not wait with us.
-            core.host().deliver();
+            core.environment().deliver();
         }
         Err(Self { pool, started })
     }
@@ -60,11 +60,11 @@ impl<'p, E: Establish> Attempt<'p, E> {
     /// Whether this is a forked child, and the check-out waits in its parent's queue.
     #[inline]
     pub(super) fn is_the_parents(&self) -> bool {
-        self.pool.core.host().is_the_parents()
+        self.pool.core.environment().is_the_parents()
     }
 
     #[inline]
-    pub(super) fn succeed(self, idle: Idle<E::Connection, TokioHost<E>>) -> Connection<E> {
+    pub(super) fn succeed(self, idle: Idle<TokioEnvironment<E>>) -> Connection<E> {
         let connection = Connection::new(idle.check_out(self.started));
         std::mem::forget(self);
         connection
@@ -90,7 +90,7 @@ impl<'p, E: Establish> Attempt<'p, E> {
 
 impl<E: Establish> Drop for Attempt<'_, E> {
     fn drop(&mut self) {
-        if self.pool.core.host().listens() {
+        if self.pool.core.environment().listens() {
             // In a forked child it is the child's pool that tells of the end.
             self.pool.here().core.check_out_cancelled(self.started);
         }
@@ -123,7 +123,7 @@ impl Limits {
     fn of_options<E: Establish>(pool: &Pool<E>) -> Self {
         let none = Self::none();
         let after = |time: Duration| if time.is_zero() { None } else { none.begun.checked_add(time) };
-        match pool.core.host().timeout {
+        match pool.core.environment().timeout {
             Some(timeout) => Self { whole: after(timeout).map(|at| (at, TimeLimit::Timeout)), ..none },
             None => Self { queue: after(pool.core.options().wait_queue_timeout), ..none },
         }
@@ -139,7 +139,7 @@ impl Limits {
 impl<E: Establish> Pool<E> {
     /// Whether the pool's options limit a check-out that has no deadline.
     pub(super) fn limits_check_outs(&self) -> bool {
-        match self.core.host().timeout {
+        match self.core.environment().timeout {
             Some(timeout) => !timeout.is_zero(),
             None => !self.options().wait_queue_timeout.is_zero(),
         }
@@ -163,16 +163,12 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Waits for a connection without a limit. `grant`: what the check-out has already.
-    pub(super) async fn obtain_unlimited(&self, grant: Grant<E::Connection, TokioHost<E>>) -> opening::Delivery<E> {
+    pub(super) async fn obtain_unlimited(&self, grant: Grant<TokioEnvironment<E>>) -> opening::Delivery<E> {
         self.obtain(Some(grant), Limits::none()).await
     }
 
     /// Waits for a grant, unless there is one already, and makes a connection of it.
-    async fn obtain(
-        &self,
-        mut grant: Option<Grant<E::Connection, TokioHost<E>>>,
-        limits: Limits,
-    ) -> opening::Delivery<E> {
+    async fn obtain(&self, mut grant: Option<Grant<TokioEnvironment<E>>>, limits: Limits) -> opening::Delivery<E> {
         let core = &self.core;
         loop {
             let granted = match grant.take() {
@@ -199,7 +195,7 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Waits for a grant.
-    async fn acquire_in_time(&self, limits: &Limits) -> Result<Grant<E::Connection, TokioHost<E>>, CheckOutError> {
+    async fn acquire_in_time(&self, limits: &Limits) -> Result<Grant<TokioEnvironment<E>>, CheckOutError> {
         let lapsed = {
             let mut acquire = pin!(self.core.acquire());
             // No timer is made for what comes at once.
@@ -222,7 +218,7 @@ impl<E: Establish> Pool<E> {
         future: impl Future<Output = T>,
     ) -> Result<T, (Lapse, TimeLimit)> {
         let Some((at, limit)) = limit else { return Ok(future.await) };
-        within(at, || self.core.host().living_runtime(), future).await.map_err(|lapse| (lapse, limit))
+        within(at, || self.core.environment().living_runtime(), future).await.map_err(|lapse| (lapse, limit))
     }
 
     fn error_of(&self, (lapse, limit): (Lapse, TimeLimit), limits: &Limits) -> CheckOutError {
@@ -237,7 +233,7 @@ impl<E: Establish> Pool<E> {
     /// open; if it was not created when another one came, it never is.
     ///
     /// Where both have come, the other one is taken: a failure of the caller's own is no reason to fail then.
-    async fn open(&self, place: Place<E::Connection, TokioHost<E>>, limits: &Limits) -> Opened<E> {
+    async fn open(&self, place: Place<TokioEnvironment<E>>, limits: &Limits) -> Opened<E> {
         let core = &self.core;
         let mut returned = pin!(self.returned());
         // Something may have come back between the grant of the place and our coming to look.
@@ -280,7 +276,7 @@ impl<E: Establish> Pool<E> {
     }
 
     /// The first connection that comes back to a caller who has the right to open one.
-    async fn returned(&self) -> Idle<E::Connection, TokioHost<E>> {
+    async fn returned(&self) -> Idle<TokioEnvironment<E>> {
         loop {
             let idle = self.core.acquire_meanwhile().await;
             if !idle.is_stale() {

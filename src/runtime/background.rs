@@ -29,7 +29,7 @@ pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
         if core.state().phase == Phase::Closed {
             return;
         }
-        let asked_for = core.host().run.notified();
+        let asked_for = core.environment().run.notified();
         // A timer would not be free while it rests: with one, tokio reads the clock whenever a thread goes to sleep.
         match interval {
             Some(interval) => tokio::select! {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::runtime::Handle;
 
+use super::environment::{Failure, FailureSink, TokioEnvironment};
 use super::establish::Establish;
 use super::fork;
-use super::host::{Failure, FailureSink, TokioHost};
 use super::pool::Pool;
 use super::publisher::Subscriber;
 use crate::options::{InvalidOption, PoolOptions};
@@ -91,9 +91,9 @@ impl<E: Establish> PoolBuilder<E> {
         };
         fork::watch();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut host = TokioHost::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
-        host.timeout = self.timeout;
-        let pool = Pool::new(Core::new(&self.address, self.options, threads, host)?);
+        let mut environment = TokioEnvironment::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
+        environment.timeout = self.timeout;
+        let pool = Pool::new(Core::new(&self.address, self.options, threads, environment)?);
         match pool.home(|| Some(runtime)) {
             Some(_) => Ok(pool),
             None => Err(BuildError::NoRuntime),

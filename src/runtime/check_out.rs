@@ -9,8 +9,8 @@ use pin_project_lite::pin_project;
 
 use super::attempt::Attempt;
 use super::connection::Connection;
+use super::environment::TokioEnvironment;
 use super::establish::Establish;
-use super::host::TokioHost;
 use super::opening::Delivery;
 use super::pool::Pool;
 use crate::boxed::boxed;
@@ -57,7 +57,7 @@ pin_project! {
     #[project = Way]
     pub(super) enum Waiting<'p, E: Establish> {
         /// In the queue, without a time limit. The other frequent case besides the one that does not wait.
-        Queue { #[pin] acquire: Acquire<'p, E::Connection, TokioHost<E>> },
+        Queue { #[pin] acquire: Acquire<'p, TokioEnvironment<E>> },
         /// In any other way.
         Otherwise { future: Pin<Box<dyn Future<Output = Delivery<E>> + Send + 'p>> },
     }

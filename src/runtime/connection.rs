@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 
 use bson::oid::ObjectId;
 
+use super::environment::TokioEnvironment;
 use super::establish::Establish;
-use super::host::TokioHost;
 use crate::error::PoolCleared;
 use crate::pool::{Core, Lease, Purpose};
 
@@ -21,12 +21,12 @@ use crate::pool::{Core, Lease, Purpose};
 /// the pool open.
 pub struct Connection<E: Establish> {
     /// Taken by `drop` only.
-    lease: ManuallyDrop<Lease<E::Connection, TokioHost<E>>>,
+    lease: ManuallyDrop<Lease<TokioEnvironment<E>>>,
 }
 
 impl<E: Establish> Connection<E> {
     #[inline]
-    pub(super) fn new(lease: Lease<E::Connection, TokioHost<E>>) -> Self {
+    pub(super) fn new(lease: Lease<TokioEnvironment<E>>) -> Self {
         Self { lease: ManuallyDrop::new(lease) }
     }
 
@@ -134,7 +134,7 @@ impl<E: Establish> Connection<E> {
         self.lease.interrupted(sent)
     }
 
-    pub(super) fn belongs_to(&self, core: &std::sync::Arc<Core<E::Connection, TokioHost<E>>>) -> bool {
+    pub(super) fn belongs_to(&self, core: &std::sync::Arc<Core<TokioEnvironment<E>>>) -> bool {
         self.lease.belongs_to(core)
     }
 }
@@ -161,7 +161,7 @@ impl<E: Establish> Drop for Connection<E> {
     fn drop(&mut self) {
         // SAFETY: the only place that takes the lease, and nothing uses it afterwards.
         let lease = unsafe { ManuallyDrop::take(&mut self.lease) };
-        if lease.host().is_the_parents() {
+        if lease.environment().is_the_parents() {
             abandon::<E>(lease);
         } else {
             drop(lease);
@@ -171,8 +171,8 @@ impl<E: Establish> Drop for Connection<E> {
 
 /// In a forked child, the connection is still the parent's.
 #[cold]
-fn abandon<E: Establish>(lease: Lease<E::Connection, TokioHost<E>>) {
-    let establish = lease.host().establish.clone();
+fn abandon<E: Establish>(lease: Lease<TokioEnvironment<E>>) {
+    let establish = lease.environment().establish.clone();
     if let Some(connection) = lease.leak() {
         establish.abandon_after_fork(connection);
     }

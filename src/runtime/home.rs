@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use tokio::runtime::Handle;
 
 use super::background;
+use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork;
-use super::host::TokioHost;
 use super::pool::Pool;
-use crate::pool::{Core, Host, Phase};
+use crate::pool::{Core, Environment, Phase};
 
-type SharedCore<E> = Arc<Core<<E as Establish>::Connection, TokioHost<E>>>;
+type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
 
 /// A runtime that a pool's tasks run on.
 pub(super) struct Home {
@@ -58,7 +58,7 @@ impl Home {
         // ORD: Release; pairs with the Acquire in `has_ended`.
         self.ended.store(true, Ordering::Release);
         self.renewal.call_once(|| core.renew());
-        core.host().connections_went_stale();
+        core.environment().connections_went_stale();
         core.run();
     }
 }
@@ -106,7 +106,7 @@ impl<E: Establish> Resident<E> {
 impl<E: Establish> Drop for Resident<E> {
     fn drop(&mut self) {
         // A forked child may drop what it has inherited. The pool is still its parent's.
-        if !self.core.host().is_the_parents() && self.core.state().phase != Phase::Closed {
+        if !self.core.environment().is_the_parents() && self.core.state().phase != Phase::Closed {
             self.home.end(&self.core);
         }
     }
@@ -117,7 +117,7 @@ impl<E: Establish> Pool<E> {
     /// background task begins there.
     pub(super) fn home(&self, offered: impl FnOnce() -> Option<Handle>) -> Option<Arc<Home>> {
         let core = &self.core;
-        match core.host().residence.home_or(offered)? {
+        match core.environment().residence.home_or(offered)? {
             Settled::Already(home) => Some(home),
             Settled::Anew { home, before } => {
                 if let Some(before) = before {

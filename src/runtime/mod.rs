@@ -5,10 +5,10 @@ mod background;
 mod builder;
 mod check_out;
 mod connection;
+mod environment;
 mod establish;
 mod fork;
 mod home;
-mod host;
 mod opening;
 mod pool;
 mod publisher;
@@ -19,11 +19,11 @@ mod timer;
 
 pub use builder::{BuildError, PoolBuilder};
 pub use connection::Connection;
+pub use environment::{Failure, TokioEnvironment};
 pub use establish::{Establish, Establishing};
 pub(crate) use fork::PerProcess;
 #[cfg(all(test, unix))]
 pub(crate) use fork::tests::in_child;
-pub use host::{Failure, TokioHost};
 pub use pool::Pool;
 pub use publisher::Subscriber;
 pub(crate) use timer::{Lapse, on_runtime, within};

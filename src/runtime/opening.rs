@@ -7,14 +7,14 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
+use super::environment::{Failure, TokioEnvironment};
 use super::establish::{Establish, Establishing};
-use super::host::{Failure, TokioHost};
 use crate::error::{CheckOutError, ConnectionError, EstablishError, PoolCleared, Stage};
 use crate::pool::{Core, Established, Idle, Pending, Phase, Place, Refusal, SharedPlace};
 use crate::sync::contain;
 
-type SharedCore<E> = Arc<Core<<E as Establish>::Connection, TokioHost<E>>>;
-pub(super) type Delivery<E> = Result<Idle<<E as Establish>::Connection, TokioHost<E>>, CheckOutError>;
+type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
+pub(super) type Delivery<E> = Result<Idle<TokioEnvironment<E>>, CheckOutError>;
 
 /// The establisher panicked.
 #[derive(Debug, Error)]
@@ -25,11 +25,11 @@ pub(super) struct TaskEnded;
 pub(super) struct Errand<E: Establish> {
     core: SharedCore<E>,
     /// The right to open one, until it is made use of, or is not needed any more.
-    place: SharedPlace<E::Connection, TokioHost<E>>,
+    place: SharedPlace<TokioEnvironment<E>>,
     created: OnceLock<Created>,
 }
 
-type HeldPlace<E> = Place<<E as Establish>::Connection, TokioHost<E>>;
+type HeldPlace<E> = Place<TokioEnvironment<E>>;
 
 /// A connection's number and generation.
 #[derive(Debug, Clone, Copy, Default)]
@@ -88,7 +88,7 @@ pub(super) async fn open_for<E: Establish>(errand: Arc<Errand<E>>, asked_by: one
 /// If this future is dropped, the connection is closed.
 pub(super) async fn open<E: Establish>(
     core: SharedCore<E>,
-    pending: Pending<E::Connection, TokioHost<E>>,
+    pending: Pending<TokioEnvironment<E>>,
     asked_by: Option<oneshot::Sender<Delivery<E>>>,
 ) {
     let delivery = establish(&core, pending, asked_by.as_ref()).await;
@@ -107,9 +107,9 @@ pub(super) async fn open<E: Establish>(
 /// Establishes the connection. `asked_by`: the check-out that it is for; `None` for `minPoolSize`.
 async fn establish<E: Establish>(
     core: &SharedCore<E>,
-    pending: Pending<E::Connection, TokioHost<E>>,
+    pending: Pending<TokioEnvironment<E>>,
     asked_by: Option<&oneshot::Sender<Delivery<E>>>,
-) -> Result<Established<E::Connection, TokioHost<E>>, CheckOutError> {
+) -> Result<Established<TokioEnvironment<E>>, CheckOutError> {
     let (connection_id, generation) = (pending.id(), pending.generation());
     // The establisher may keep its `Establishing` for longer than we want to keep the token, so both share it.
     let shared = Arc::new(Mutex::new(Some(pending)));
@@ -137,14 +137,14 @@ async fn establish<E: Establish>(
     let outcome = tokio::select! {
         biased;
         () = interrupted => None,
-        outcome = core.host().establish.establish(connecting) => Some(outcome),
+        outcome = core.environment().establish.establish(connecting) => Some(outcome),
     };
     let pending = locked(&shared).expect("BUG: a pending connection is gone");
     match outcome {
         Some(Ok(connection)) => pending.established(connection).map_err(|_interrupted| given_up(core)),
         Some(Err(failure)) => {
             let error = ConnectionError::new(core.address().clone(), connection_id, generation, failure);
-            if let Some(on_failure) = &core.host().on_failure {
+            if let Some(on_failure) = &core.environment().on_failure {
                 let failure = Failure { error: &error, service: pending.service(), pool: &**core };
                 // A panic of the sink's must not hide the error from whoever asked for the connection.
                 contain(|| on_failure(&failure));

@@ -12,14 +12,14 @@ use tokio::time::Instant;
 use super::builder::PoolBuilder;
 use super::check_out::{CheckOut, Waiting};
 use super::connection::Connection;
+use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork;
-use super::host::TokioHost;
 use super::publisher::Subscriber;
 use crate::boxed::boxed;
 use crate::error::{CheckOutError, ClearError, ForeignConnection};
 use crate::options::PoolOptions;
-use crate::pool::{Clear, Core, Host, Phase, PoolStatus};
+use crate::pool::{Clear, Core, Environment, Phase, PoolStatus};
 use crate::sync::contained;
 
 /// A pool of connections to one address.
@@ -80,13 +80,13 @@ use crate::sync::contained;
 /// What the parent had of these is leaked in the child too, and not wiped from its memory.
 pub struct Pool<E: Establish> {
     /// What `shared` has, too: a check-out comes to it without a second pointer to load.
-    pub(super) core: Arc<Core<E::Connection, TokioHost<E>>>,
+    pub(super) core: Arc<Core<TokioEnvironment<E>>>,
     shared: Arc<Shared<E>>,
 }
 
 /// What all handles of a pool share. The last one to go closes the pool.
 struct Shared<E: Establish> {
-    core: Arc<Core<E::Connection, TokioHost<E>>>,
+    core: Arc<Core<TokioEnvironment<E>>>,
     /// What this pool is after a fork.
     after_fork: OnceLock<Pool<E>>,
 }
@@ -225,7 +225,7 @@ impl<E: Establish> Pool<E> {
 
     async fn closed_here(&self) {
         let core = &self.core;
-        let delivery = core.host().publisher.delivery();
+        let delivery = core.environment().publisher.delivery();
         let mut change = delivery.watch();
         // The event's own list does not bear a waker that panics.
         poll_fn(|context| {
@@ -261,14 +261,14 @@ impl<E: Establish> Pool<E> {
     /// What opens the pool's connections.
     #[must_use]
     pub fn establisher(&self) -> &E {
-        &self.core.host().establish
+        &self.core.environment().establish
     }
 
     /// Lets a subscriber have all events from now on, for as long as the pool exists. Events before (`PoolCreated`!) go
     /// to those of [`PoolBuilder::subscriber`] only. A subscriber that holds a handle of its own pool keeps the pool
     /// open until [`Pool::close`].
     pub fn subscribe(&self, subscriber: impl Subscriber) {
-        self.here().core.host().publisher.subscribe(Arc::new(subscriber));
+        self.here().core.environment().publisher.subscribe(Arc::new(subscriber));
     }
 
     /// The number of the connection that was created last.
@@ -302,7 +302,7 @@ impl<E: Establish> Pool<E> {
     /// This pool, or what it is after a fork.
     #[inline]
     pub(super) fn here(&self) -> &Self {
-        if self.core.host().is_the_parents() { self.after_fork() } else { self }
+        if self.core.environment().is_the_parents() { self.after_fork() } else { self }
     }
 
     #[cold]
@@ -311,28 +311,28 @@ impl<E: Establish> Pool<E> {
             let core = &self.core;
             // Never dropped here, as its connections are the parent's.
             std::mem::forget(core.clone());
-            let before = core.host();
+            let before = core.environment();
             for connection in core.abandon() {
                 before.establish.abandon_after_fork(connection);
             }
             let is_closed = core.state().phase == Phase::Closed;
-            let mut host = TokioHost::new(
+            let mut environment = TokioEnvironment::new(
                 before.establish.clone(),
                 before.publisher.subscribers(),
                 before.on_failure.clone(),
                 is_closed,
             );
-            host.timeout = before.timeout;
-            let successor = Self::new(core.after_fork(host));
+            environment.timeout = before.timeout;
+            let successor = Self::new(core.after_fork(environment));
             successor.home(|| Handle::try_current().ok());
             successor
         });
         // Not before: a subscriber that uses the pool comes here, too.
-        successor.core.host().deliver();
+        successor.core.environment().deliver();
         successor.here()
     }
 
-    pub(super) fn new(core: Arc<Core<E::Connection, TokioHost<E>>>) -> Self {
+    pub(super) fn new(core: Arc<Core<TokioEnvironment<E>>>) -> Self {
         Self { core: core.clone(), shared: Arc::new(Shared { core, after_fork: OnceLock::new() }) }
     }
 }
@@ -341,7 +341,7 @@ impl<E: Establish> Drop for Shared<E> {
     fn drop(&mut self) {
         // What a forked child has of its parent's pool is neither touched, as its locks may be held by threads that the
         // child does not have, nor dropped, as its connections are the parent's.
-        if self.core.host().is_the_parents() {
+        if self.core.environment().is_the_parents() {
             std::mem::forget(self.core.clone());
         } else {
             self.close();
@@ -352,7 +352,7 @@ impl<E: Establish> Drop for Shared<E> {
 impl<E: Establish> Shared<E> {
     fn close(&self) {
         if self.core.close() {
-            self.core.host().publisher.delivery().end();
+            self.core.environment().publisher.delivery().end();
         }
     }
 }

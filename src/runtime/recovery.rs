@@ -8,18 +8,18 @@ use std::task::Poll;
 
 use tokio::runtime::Handle;
 
+use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork::OfThisProcess;
 use super::home::Home;
-use super::host::TokioHost;
 use crate::pool::Unfinished;
 use crate::sync::{Watch, contain};
 
 /// Lets the establisher recover the connection, on the pool's runtime, or without one on the caller's. Without any, and
 /// on one that is shutting down, the connection is closed.
 #[cold]
-pub(super) fn begin<E: Establish>(unfinished: Unfinished<E::Connection, TokioHost<E>>) {
-    let home = unfinished.host().residence.home();
+pub(super) fn begin<E: Establish>(unfinished: Unfinished<TokioEnvironment<E>>) {
+    let home = unfinished.environment().residence.home();
     let runtime = home.as_ref().map(|home| home.handle().clone()).or_else(|| Handle::try_current().ok());
     let patient = Patient::<E> { unfinished: ManuallyDrop::new(unfinished), home };
     if let Some(runtime) = runtime {
@@ -41,16 +41,16 @@ enum End {
 
 async fn recover<E: Establish>(mut patient: Patient<E>) {
     let core = patient.unfinished.core();
-    let host = core.host();
+    let environment = core.environment();
     // Its list's lock may be held by a thread that a forked child does not have.
-    let mut change = OfThisProcess::new(Watch::new(&host.changed));
+    let mut change = OfThisProcess::new(Watch::new(&environment.changed));
     let end = {
         let (connection, revocation) = patient.unfinished.recoverable();
         // A block, so that a panic of the call itself is one of the first poll.
-        let mut recovery = pin!(async move { host.establish.recover(connection).await });
+        let mut recovery = pin!(async move { environment.establish.recover(connection).await });
         let change = &mut change;
         poll_fn(move |context| {
-            if host.is_the_parents() {
+            if environment.is_the_parents() {
                 return Poll::Ready(End::Forked);
             }
             if revocation.poll(context).is_ready() || change.poll(context, || revocation.is_stale()).is_ready() {
@@ -72,7 +72,7 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
 
 /// A connection in recovery, which in a forked child is still the parent's.
 struct Patient<E: Establish> {
-    unfinished: ManuallyDrop<Unfinished<E::Connection, TokioHost<E>>>,
+    unfinished: ManuallyDrop<Unfinished<TokioEnvironment<E>>>,
     /// The pool's runtime, if the task runs there, until the recovery ends. A task that is dropped before tells that the
     /// runtime has ended.
     home: Option<Arc<Home>>,
@@ -92,13 +92,13 @@ impl<E: Establish> Drop for Patient<E> {
     fn drop(&mut self) {
         // SAFETY: taken here or in `close`, which keeps this from running; and nothing uses it afterwards.
         let unfinished = unsafe { ManuallyDrop::take(&mut self.unfinished) };
-        if !unfinished.host().is_the_parents() {
+        if !unfinished.environment().is_the_parents() {
             if let Some(home) = self.home.take() {
                 home.end(&unfinished.core());
             }
             return drop(unfinished);
         }
-        let establish = Arc::clone(&unfinished.host().establish);
+        let establish = Arc::clone(&unfinished.environment().establish);
         if let Some(connection) = unfinished.leak() {
             establish.abandon_after_fork(connection);
         }

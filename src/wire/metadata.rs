@@ -33,7 +33,7 @@ pub struct ClientMetadata {
     /// `platform`: what the client was built with and runs on. The beginning survives truncation.
     pub platform: String,
     /// `env`: where the process runs.
-    pub environment: Environment,
+    pub environment: FunctionEnvironment,
 }
 
 /// The operating system. Empty fields count as unknown.
@@ -51,7 +51,7 @@ pub struct OperatingSystem {
 
 /// Where the process runs, if that is a function service or a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Environment {
+pub struct FunctionEnvironment {
     /// `env.name`: the function service.
     pub service: Option<&'static str>,
     /// `env.timeout_sec`: how long the function may run, in seconds.
@@ -120,7 +120,8 @@ impl ClientMetadata {
             return document;
         }
 
-        metadata.environment = Environment { service: self.environment.service, ..Environment::default() };
+        metadata.environment =
+            FunctionEnvironment { service: self.environment.service, ..FunctionEnvironment::default() };
         let document = metadata.untruncated();
         if fits(&document) {
             return document;
@@ -132,7 +133,7 @@ impl ClientMetadata {
             return document;
         }
 
-        metadata.environment = Environment::default();
+        metadata.environment = FunctionEnvironment::default();
         let document = metadata.untruncated();
         if fits(&document) {
             return document;
@@ -210,7 +211,7 @@ impl OperatingSystem {
     }
 }
 
-impl Environment {
+impl FunctionEnvironment {
     fn to_document(&self) -> RawDocumentBuf {
         let mut env = RawDocumentBuf::new();
         if let Some(service) = self.service {
@@ -261,7 +262,7 @@ mod tests {
                 version: "12".into(),
             },
             platform: "Rust".into(),
-            environment: Environment {
+            environment: FunctionEnvironment {
                 service: Some("aws.lambda"),
                 timeout_sec: Some(60),
                 memory_mb: Some(1024),
@@ -313,7 +314,7 @@ mod tests {
 
         // With the name of its environment the document is one byte too long, without it all of the platform fits.
         let without_platform =
-            ClientMetadata { platform: String::new(), environment: Environment::default(), ..full() };
+            ClientMetadata { platform: String::new(), environment: FunctionEnvironment::default(), ..full() };
         let os_type_only = OperatingSystem { kind: "Linux", ..OperatingSystem::default() };
         let base = ClientMetadata { os: os_type_only, ..without_platform }.to_document().as_bytes().len();
         let platform_element = 1 + "platform\0".len() + 4 + 1;

@@ -34,8 +34,8 @@
 //! | run | public path | functions |
 //! | --- | --- | --- |
 //! | *hit* | `Core::try_check_out` | `Shard::pop_at_once` |
-//! | *return* | the drop of a `Lease` that the host does not hear | `Shard::push_at_once` and `try_push`; where they fail, `Held::put_on`, `Shard::push`, `Held::hand_over` or `Held::retire` |
-//! | *heard return* | the drop of a `Lease` that the host hears | `Lease::give_back_and_tell`, then as the last of "return" |
+//! | *return* | the drop of a `Lease` that the environment does not hear | `Shard::push_at_once` and `try_push`; where they fail, `Held::put_on`, `Shard::push`, `Held::hand_over` or `Held::retire` |
+//! | *heard return* | the drop of a `Lease` that the environment hears | `Lease::give_back_and_tell`, then as the last of "return" |
 //! | *take* | `Core::try_take`, the drop of an `Idle` | `Shard::pop`, `Core::vet` |
 //! | *acquire* | `Core::acquire` | `Core::seek`, `take_any`, `Capacity::try_admit`; `Core::queue_up`, `look_for_the_first`, `Capacity::admit_or_wait`, the wait list |
 //! | *opener* | `Core::acquire_meanwhile` | `Core::queue_up_as_opener`, the wait list |

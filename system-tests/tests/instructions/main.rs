@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use wharf::pool::{Core, Grant, Host};
+use wharf::pool::{Core, Environment, Grant};
 use wharf::{Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 mod callgrind;
@@ -107,7 +107,7 @@ fn assert_hit_path(cost: &Cost, most: f64) {
 }
 
 /// Opens the connections that are to lie idle.
-fn fill(core: &Arc<Core<u64, Alone>>) {
+fn fill(core: &Arc<Core<Alone>>) {
     let mut context = Context::from_waker(Waker::noop());
     let mut opened = Vec::new();
     for number in 0..IDLE {
@@ -124,7 +124,9 @@ fn fill(core: &Arc<Core<u64, Alone>>) {
 /// The world around a core that has one thread and no subscribers.
 struct Alone;
 
-impl Host<u64> for Alone {
+impl Environment for Alone {
+    type Connection = u64;
+
     fn now(&self) -> Instant {
         Instant::now()
     }

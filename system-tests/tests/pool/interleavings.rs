@@ -1,4 +1,4 @@
-//! Interleavings of the core and its users that are told step by step: a host and wakers whose code runs where another
+//! Interleavings of the core and its users that are told step by step: an environment and wakers whose code runs where another
 //! thread could have come in between.
 
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use wharf::pool::{Core, Grant, Host, Lease, Pending, Place};
+use wharf::pool::{Core, Environment, Grant, Lease, Pending, Place};
 use wharf::{
     BackgroundInterval, CheckOutError, Clear, Establish, EstablishError, Establishing, Phase, Pool, PoolEvent,
     PoolOptions,
@@ -26,7 +26,9 @@ struct World {
     events: Mutex<Vec<&'static str>>,
 }
 
-impl Host<u32> for World {
+impl Environment for World {
+    type Connection = u32;
+
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -53,24 +55,24 @@ impl Host<u32> for World {
     }
 }
 
-fn core(options: PoolOptions) -> Arc<Core<u32, World>> {
+fn core(options: PoolOptions) -> Arc<Core<World>> {
     let core = Core::new("mock:27017", options, 1, World::default()).unwrap();
     core.ready();
     core
 }
 
-fn place(core: &Arc<Core<u32, World>>) -> Place<u32, World> {
+fn place(core: &Arc<Core<World>>) -> Place<World> {
     match pin!(core.acquire()).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Grant::Place(place)) => place,
         other => panic!("{other:?}"),
     }
 }
 
-fn open(core: &Arc<Core<u32, World>>) -> Pending<u32, World> {
+fn open(core: &Arc<Core<World>>) -> Pending<World> {
     place(core).create().unwrap()
 }
 
-fn lease(core: &Arc<Core<u32, World>>) -> Lease<u32, World> {
+fn lease(core: &Arc<Core<World>>) -> Lease<World> {
     let pending = open(core);
     pending.identify(service());
     let (idle, opening) = pending.established(7).unwrap();
@@ -128,7 +130,7 @@ async fn a_connection_that_was_granted_before_a_clear_is_not_checked_out_after_i
     assert!(matches!(outcome, Err(CheckOutError::PoolCleared(_))), "{outcome:?}\n{:#?}", log.lines());
 }
 
-struct Counted(Arc<AtomicUsize>, Option<Arc<Core<u32, World>>>);
+struct Counted(Arc<AtomicUsize>, Option<Arc<Core<World>>>);
 
 impl Wake for Counted {
     fn wake(self: Arc<Self>) {}
@@ -193,7 +195,7 @@ fn an_interruption_of_a_service_does_not_reach_its_successor() {
 fn a_check_in_against_a_clear_of_its_service_leaves_nothing_stale_behind() {
     let core = core(PoolOptions::default().load_balanced(true));
     let held = lease(&core);
-    *core.host().at_next_hint.lock().unwrap() = Some(Box::new({
+    *core.environment().at_next_hint.lock().unwrap() = Some(Box::new({
         let core = core.clone();
         move || {
             assert!(core.clear_service(service(), Clear::new()).unwrap());
@@ -211,7 +213,7 @@ fn no_connection_is_closed_as_stale_before_the_pool_is_cleared() {
     let core = core(PoolOptions::default());
     let held = lease(&core);
     let (closing, closed) = std::sync::mpsc::channel();
-    *core.host().before_pool_cleared.lock().unwrap() = Some(Box::new(move || {
+    *core.environment().before_pool_cleared.lock().unwrap() = Some(Box::new(move || {
         let check_in = std::thread::spawn(move || drop(held));
         // Time for it to come to the ledger's lock, which is ours.
         std::thread::sleep(Duration::from_millis(200));
@@ -219,7 +221,7 @@ fn no_connection_is_closed_as_stale_before_the_pool_is_cleared() {
     }));
     core.clear(Clear::new()).unwrap();
     closed.recv().unwrap().join().unwrap();
-    let events = core.host().events.lock().unwrap();
+    let events = core.environment().events.lock().unwrap();
     let place = |name| events.iter().position(|event| *event == name).unwrap();
     assert!(place("PoolCleared") < place("ConnectionClosed"), "{events:?}");
 }

@@ -16,7 +16,7 @@ pub fn closed_reasons(pool: &Pool) -> Vec<ConnectionClosedReason> {
         PoolEvent::ConnectionClosed { reason, .. } => Some(reason),
         _ => None,
     };
-    pool.host().events().into_iter().filter_map(reason).collect()
+    pool.environment().events().into_iter().filter_map(reason).collect()
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn pool_cleared_follows_the_generation_change() {
             let pool = pool.clone();
             move || pool.clear(Clear::new()).unwrap()
         });
-        if pool.host().seen().iter().any(|event| event.name() == "PoolCleared") {
+        if pool.environment().seen().iter().any(|event| event.name() == "PoolCleared") {
             assert_eq!(pool.state().generation, 1, "whoever hears of the clear sees its generation");
         }
         clears.join().unwrap();
@@ -133,7 +133,7 @@ fn a_clear_of_a_paused_pool_emits_nothing() {
         assert!(pool.clear(Clear::new()).unwrap());
         assert!(clears.join().unwrap());
         assert_eq!(pool.state().generation, 2, "each clear counts");
-        assert_eq!(pool.host().names(), ["PoolCreated", "PoolReady", "PoolCleared"]);
+        assert_eq!(pool.environment().names(), ["PoolCreated", "PoolReady", "PoolCleared"]);
         wind_up(pool);
     });
 }
@@ -158,7 +158,7 @@ fn an_interruption_reaches_exactly_the_generations_before_its_clear() {
             Some(Grant::Place(place)) => place.create().ok(),
             _ => None,
         };
-        let open = place.and_then(|pending| pending.established(pool.host().connect()).ok());
+        let open = place.and_then(|pending| pending.established(pool.environment().connect()).ok());
         let new = open.map(|(idle, opening)| {
             drop(opening);
             check_out(&pool, idle)
@@ -274,7 +274,7 @@ fn waiters_fail_after_the_pool_is_announced_as_cleared() {
         });
         pool.clear(Clear::new()).unwrap();
         fails.join().unwrap();
-        let names = pool.host().names();
+        let names = pool.environment().names();
         let place_of = |name| names.iter().position(|present| *present == name).expect("both events");
         assert!(place_of("PoolCleared") < place_of("ConnectionCheckOutFailed"), "{names:?}");
         check_in(lease);

@@ -11,7 +11,7 @@ use super::world::*;
 /// No more connections than that exist at any instant, as the events tell it.
 fn assert_at_most(pool: &Arc<Pool>, most: usize) {
     let mut total = 0;
-    for event in pool.host().events() {
+    for event in pool.environment().events() {
         match event {
             PoolEvent::ConnectionCreated { .. } => total += 1,
             PoolEvent::ConnectionClosed { .. } => total -= 1,
@@ -30,7 +30,7 @@ fn a_drain_that_begins_against_a_registration_keeps_no_check_out_waiting() {
         let returns = thread::spawn(move || check_in_unfinished(lease));
         drop(place(acquire(&pool)));
         returns.join().unwrap();
-        drop(pool.host().patient());
+        drop(pool.environment().patient());
         wind_up(pool);
     });
 }
@@ -91,7 +91,7 @@ fn a_second_drain_that_begins_against_two_check_outs_keeps_neither_waiting() {
         let first = place(acquire(&pool));
         let second = place(acquire(&pool));
         returns.join().unwrap();
-        drop((first, second, patient, pool.host().patient()));
+        drop((first, second, patient, pool.environment().patient()));
         wind_up(pool);
     });
 }
@@ -103,11 +103,11 @@ fn a_second_drain_stays_after_the_first_has_ended_and_keeps_no_check_out_waiting
         let (held, stays) = (leased(&pool), leased(&pool));
         let ends = {
             check_in_unfinished(held);
-            pool.host().patient()
+            pool.environment().patient()
         };
         let stays = {
             check_in_unfinished(stays);
-            pool.host().patient()
+            pool.environment().patient()
         };
         let recovers = thread::spawn(move || recover(ends.expect("nothing waits"), false));
         let (first, second) = (place(acquire(&pool)), place(acquire(&pool)));

@@ -31,7 +31,7 @@ fn limits<R: Send + 'static>(
     name: &'static str,
     max_pool_size: u32,
     max_connecting: u32,
-    open: impl Fn(&Arc<Pool>, Place<Connection, World>, &Tokens) -> R + Copy + Send + Sync + 'static,
+    open: impl Fn(&Arc<Pool>, Place<World>, &Tokens) -> R + Copy + Send + Sync + 'static,
     end: impl Fn(R) + Copy + Send + Sync + 'static,
 ) {
     model(name, Some(2), move || {
@@ -57,7 +57,7 @@ fn limits<R: Send + 'static>(
 
 #[test]
 fn total_stays_within_max_pool_size_at_every_instant() {
-    let open_and_fail = |_: &Arc<Pool>, place: Place<Connection, World>, tokens: &Tokens| {
+    let open_and_fail = |_: &Arc<Pool>, place: Place<World>, tokens: &Tokens| {
         let pending = place.create().unwrap();
         Tokens::less(&tokens.total);
         Tokens::less(&tokens.pending);
@@ -68,8 +68,8 @@ fn total_stays_within_max_pool_size_at_every_instant() {
 
 #[test]
 fn pending_stays_within_max_connecting_at_every_instant() {
-    let open_and_keep = |pool: &Arc<Pool>, place: Place<Connection, World>, tokens: &Tokens| {
-        let (idle, opening) = place.create().unwrap().established(pool.host().connect()).unwrap();
+    let open_and_keep = |pool: &Arc<Pool>, place: Place<World>, tokens: &Tokens| {
+        let (idle, opening) = place.create().unwrap().established(pool.environment().connect()).unwrap();
         Tokens::less(&tokens.pending);
         drop(opening);
         check_out(pool, idle)
@@ -104,7 +104,7 @@ fn noticed<T: Send + 'static>(name: &'static str, bound: Option<usize>, last: fn
             let pool = pool.clone();
             move || {
                 end(last);
-                pool.host().runs_asked_for_here()
+                pool.environment().runs_asked_for_here()
             }
         });
         pool.close();

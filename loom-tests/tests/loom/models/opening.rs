@@ -12,11 +12,11 @@ use super::world::*;
 /// Every `ConnectionCreated` comes after a `PoolReady` that no `PoolCleared` has taken back.
 fn assert_created_while_ready(pool: &Pool) {
     let mut ready = false;
-    for name in pool.host().names() {
+    for name in pool.environment().names() {
         match name {
             "PoolReady" => ready = true,
             "PoolCleared" => ready = false,
-            "ConnectionCreated" => assert!(ready, "created while not ready: {:?}", pool.host().names()),
+            "ConnectionCreated" => assert!(ready, "created while not ready: {:?}", pool.environment().names()),
             _ => {}
         }
     }
@@ -83,7 +83,7 @@ fn who_sees_the_pool_ready_knows_that_it_was_announced() {
             move || pool.ready()
         });
         if pool.state().phase == Phase::Ready {
-            assert!(pool.host().known() >= 2, "PoolCreated and PoolReady");
+            assert!(pool.environment().known() >= 2, "PoolCreated and PoolReady");
         }
         marks.join().unwrap();
         wind_up(pool);
@@ -103,7 +103,7 @@ fn becomes_available(name: &'static str, max_pool_size: u32) {
         let idle = connection(acquire(&pool));
         check_in(check_out(&pool, idle));
         opens.join().unwrap();
-        assert_eq!(pool.host().opened(), 1, "a needless connection");
+        assert_eq!(pool.environment().opened(), 1, "a needless connection");
         wind_up(pool);
     });
 }
@@ -127,7 +127,7 @@ fn ids_are_in_the_order_of_the_created_events() {
         let creates = thread::spawn(move || drop(there.create()));
         drop(here.create());
         creates.join().unwrap();
-        let events = pool.host().events();
+        let events = pool.environment().events();
         let created = events.iter().filter(|event| event.name() == "ConnectionCreated");
         let ids: Vec<u64> = created.filter_map(PoolEvent::connection_id).collect();
         assert_eq!(ids, [1, 2]);

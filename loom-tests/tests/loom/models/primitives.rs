@@ -21,7 +21,7 @@ fn a_clear_against_a_watch_is_never_missed() {
             move || pool.clear(Clear::new()).unwrap()
         });
         let (_, staleness) = patient.recoverable();
-        let mut watch = Watch::new(pool.host().changed());
+        let mut watch = Watch::new(pool.environment().changed());
         loom::future::block_on(poll_fn(|context| watch.poll(context, || staleness.is_stale())));
         drop(watch);
         clears.join().unwrap();
@@ -41,7 +41,7 @@ fn a_close_against_a_watch_is_never_missed() {
             move || pool.close()
         });
         let (_, staleness) = patient.recoverable();
-        let mut watch = Watch::new(pool.host().changed());
+        let mut watch = Watch::new(pool.environment().changed());
         loom::future::block_on(poll_fn(|context| watch.poll(context, || staleness.is_stale())));
         drop(watch);
         closes.join().unwrap();

@@ -18,7 +18,7 @@ fn load_balanced(max_pool_size: u32) -> PoolOptions {
 fn leased_of(pool: &std::sync::Arc<Pool>, service: ObjectId) -> Leased {
     let pending = pending(pool);
     pending.identify(service);
-    let (idle, opening) = pending.established(pool.host().connect()).expect("nobody interrupts");
+    let (idle, opening) = pending.established(pool.environment().connect()).expect("nobody interrupts");
     drop(opening);
     check_out(pool, idle)
 }
@@ -28,7 +28,7 @@ fn closed(pool: &Pool) -> Vec<(u64, ConnectionClosedReason)> {
         PoolEvent::ConnectionClosed { connection_id, reason, .. } => Some((connection_id, reason)),
         _ => None,
     };
-    pool.host().events().into_iter().filter_map(closed).collect()
+    pool.environment().events().into_iter().filter_map(closed).collect()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The world of the models: dummy connections that notice races and double holders, and a host that records.
+//! The world of the models: dummy connections that notice races and double holders, and an environment that records.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -11,14 +11,14 @@ use std::time::Instant;
 use event_listener::Event;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
-use wharf::pool::{Core, Fit, Grant, Host, Idle, Lease, Opening, Pending, Place, Unfinished};
+use wharf::pool::{Core, Environment, Fit, Grant, Idle, Lease, Opening, Pending, Place, Unfinished};
 use wharf::{BackgroundInterval, PoolEvent, PoolOptions};
 
-pub type Pool = Core<Connection, World>;
-pub type Granted = Grant<Connection, World>;
-pub type Leased = Lease<Connection, World>;
-pub type Patient = Unfinished<Connection, World>;
-pub type Opened = (Idle<Connection, World>, Opening<Connection, World>);
+pub type Pool = Core<World>;
+pub type Granted = Grant<World>;
+pub type Leased = Lease<World>;
+pub type Patient = Unfinished<World>;
+pub type Opened = (Idle<World>, Opening<World>);
 
 /// A connection. Its marks are std's: loom neither sees nor reorders them, so they add no synchronisation that could
 /// hide a bug, and change where loom has switched threads.
@@ -128,7 +128,9 @@ pub fn prefer_shard(hint: usize) {
     HINT.with(|present| present.set(hint));
 }
 
-impl Host<Connection> for World {
+impl Environment for World {
+    type Connection = Connection;
+
     fn now(&self) -> Instant {
         static NOW: OnceLock<Instant> = OnceLock::new();
         *NOW.get_or_init(Instant::now)
@@ -180,12 +182,12 @@ pub fn options(max_pool_size: u32, max_connecting: u32) -> PoolOptions {
         .background_interval(BackgroundInterval::Never)
 }
 
-/// A paused pool whose host records events.
+/// A paused pool whose environment records events.
 pub fn paused_and_recorded(options: PoolOptions) -> Arc<Pool> {
     Core::new("server:27017", options, 2, World::new(true)).unwrap()
 }
 
-/// A ready pool whose host records events.
+/// A ready pool whose environment records events.
 pub fn recorded(options: PoolOptions) -> Arc<Pool> {
     let pool = paused_and_recorded(options);
     assert!(pool.ready());
@@ -231,7 +233,7 @@ pub fn queued(pool: &Arc<Pool>) -> Waiter {
 }
 
 /// A check-out that has a connection of its own on the way, and waits for one that comes back sooner.
-pub fn opener(pool: &Arc<Pool>) -> Pin<Box<dyn Future<Output = Idle<Connection, World>> + Send>> {
+pub fn opener(pool: &Arc<Pool>) -> Pin<Box<dyn Future<Output = Idle<World>> + Send>> {
     let pool = pool.clone();
     let mut opener = Box::pin(async move { pool.acquire_meanwhile().await });
     let polled = opener.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -244,14 +246,14 @@ pub fn acquire(pool: &Arc<Pool>) -> Granted {
     loom::future::block_on(pool.acquire())
 }
 
-pub fn place(grant: Granted) -> Place<Connection, World> {
+pub fn place(grant: Granted) -> Place<World> {
     match grant {
         Grant::Place(place) => place,
         other => panic!("not the right to open a connection, but {other:?}"),
     }
 }
 
-pub fn connection(grant: Granted) -> Idle<Connection, World> {
+pub fn connection(grant: Granted) -> Idle<World> {
     match grant {
         Grant::Connection(idle) => idle,
         other => panic!("not a connection, but {other:?}"),
@@ -259,13 +261,13 @@ pub fn connection(grant: Granted) -> Idle<Connection, World> {
 }
 
 /// The right to open a connection, made use of, in a pool that is ready and idle.
-pub fn pending(pool: &Arc<Pool>) -> Pending<Connection, World> {
+pub fn pending(pool: &Arc<Pool>) -> Pending<World> {
     place(poll(&mut waiter(pool)).expect("there is a place")).create().expect("the pool is ready")
 }
 
 /// An open connection that still counts as pending.
 pub fn opened(pool: &Arc<Pool>) -> Opened {
-    pending(pool).established(pool.host().connect()).expect("nobody interrupts")
+    pending(pool).established(pool.environment().connect()).expect("nobody interrupts")
 }
 
 /// A connection, opened and checked out.
@@ -275,7 +277,7 @@ pub fn leased(pool: &Arc<Pool>) -> Leased {
     check_out(pool, idle)
 }
 
-pub fn check_out(pool: &Arc<Pool>, idle: Idle<Connection, World>) -> Leased {
+pub fn check_out(pool: &Arc<Pool>, idle: Idle<World>) -> Leased {
     used(idle.check_out(pool.check_out_started()))
 }
 
@@ -305,7 +307,7 @@ pub fn check_in_unfinished(lease: Leased) {
 /// A connection that was checked in unfinished.
 pub fn unfinished(pool: &Arc<Pool>) -> Patient {
     check_in_unfinished(leased(pool));
-    pool.host().patient().expect("it came back unfinished")
+    pool.environment().patient().expect("it came back unfinished")
 }
 
 /// Does what a recovery does, with success or without.
@@ -322,7 +324,7 @@ pub fn make_use(pool: &Arc<Pool>, grant: Granted) {
         Grant::Connection(idle) => check_in(check_out(pool, idle)),
         Grant::Place(place) => {
             let Ok(pending) = place.create() else { return };
-            if let Ok((idle, opening)) = pending.established(pool.host().connect()) {
+            if let Ok((idle, opening)) = pending.established(pool.environment().connect()) {
                 opening.hand_on(Some(idle));
             }
         }
@@ -341,8 +343,8 @@ pub fn assert_empty(pool: &Arc<Pool>) {
     let status = pool.status();
     assert_eq!((status.total, status.pending), (0, 0), "both counts return to zero");
     assert_eq!((status.available, status.stale, status.waiting), (0, 0, 0));
-    assert_eq!(pool.host().disposed(), pool.host().opened(), "each connection is closed exactly once");
-    let events = pool.host().events();
+    assert_eq!(pool.environment().disposed(), pool.environment().opened(), "each connection is closed exactly once");
+    let events = pool.environment().events();
     let ids = |name| events.iter().filter(move |event| event.name() == name).filter_map(PoolEvent::connection_id);
     for id in ids("ConnectionCreated") {
         assert_eq!(ids("ConnectionClosed").filter(|closed| *closed == id).count(), 1, "one end for connection {id}");

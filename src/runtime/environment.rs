@@ -15,11 +15,11 @@ use super::publisher::{Publisher, Subscribers};
 use super::recovery;
 use crate::error::{Cause, ClearError, ConnectionError};
 use crate::event::PoolEvent;
-use crate::pool::{Clear, Core, Fit, Host, Unfinished};
+use crate::pool::{Clear, Core, Environment, Fit, Unfinished};
 use crate::sync::contain;
 
 /// Connects a core to its establisher, its subscribers, its background task and the clock.
-pub struct TokioHost<E: Establish> {
+pub struct TokioEnvironment<E: Establish> {
     pub(super) establish: Arc<E>,
     pub(super) publisher: Publisher,
     pub(super) on_failure: Option<Arc<FailureSink>>,
@@ -36,7 +36,7 @@ pub struct TokioHost<E: Establish> {
     forks: u32,
 }
 
-impl<E: Establish> TokioHost<E> {
+impl<E: Establish> TokioEnvironment<E> {
     /// The world of a pool of this process. `is_closed`: the pool is born closed.
     pub(super) fn new(
         establish: Arc<E>,
@@ -74,7 +74,9 @@ impl<E: Establish> TokioHost<E> {
 
 pub(super) type FailureSink = dyn Fn(&Failure<'_>) + Send + Sync;
 
-impl<E: Establish> Host<E::Connection> for TokioHost<E> {
+impl<E: Establish> Environment for TokioEnvironment<E> {
+    type Connection = E::Connection;
+
     fn now(&self) -> Instant {
         // tokio's clock, which tests can stop.
         tokio::time::Instant::now().into_std()
@@ -119,7 +121,7 @@ impl<E: Establish> Host<E::Connection> for TokioHost<E> {
         contain(|| self.establish.fault(connection)).flatten()
     }
 
-    fn recover(&self, unfinished: Unfinished<E::Connection, Self>) {
+    fn recover(&self, unfinished: Unfinished<Self>) {
         recovery::begin::<E>(unfinished);
     }
 
@@ -190,7 +192,7 @@ pub(super) trait Clearable {
     fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError>;
 }
 
-impl<E: Establish> Clearable for Core<E::Connection, TokioHost<E>> {
+impl<E: Establish> Clearable for Core<TokioEnvironment<E>> {
     fn is_load_balanced(&self) -> bool {
         self.options().is_load_balanced()
     }

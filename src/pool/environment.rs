@@ -24,7 +24,10 @@ pub enum Fit {
 ///
 /// The core may call `emit` under its ledger's lock, so it must not call back into the pool: it should do no more than
 /// queue the event. `deliver` is called outside of all locks.
-pub trait Host<C>: Send + Sync + 'static {
+pub trait Environment: Send + Sync + 'static {
+    /// What the pool's connections are. The core moves them, and never looks inside.
+    type Connection: Send + 'static;
+
     /// The present instant of a monotonic clock. Read only where `maxIdleTimeMS` or an event's duration needs it.
     fn now(&self) -> Instant;
 
@@ -52,30 +55,29 @@ pub trait Host<C>: Send + Sync + 'static {
 
     /// What a connection that comes back is good for. Asked at every check-in, which is also when the connection may give
     /// back memory that its last user needed.
-    fn fit(&self, connection: &mut C) -> Fit {
+    fn fit(&self, connection: &mut Self::Connection) -> Fit {
         let _ = connection;
         Fit::Good
     }
 
     /// What is wrong with a connection that is not [`Fit::Good`], for its `ConnectionClosed` event. Asked only if there
     /// is a listener.
-    fn fault(&self, connection: &C) -> Option<Cause> {
+    fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
         let _ = connection;
         None
     }
 
     /// Takes care of a connection that came back [`Fit::Unfinished`]. Called outside of all locks, and only while no
     /// check-out waits for its place. By default the connection is closed.
-    fn recover(&self, unfinished: Unfinished<C, Self>)
+    fn recover(&self, unfinished: Unfinished<Self>)
     where
-        C: Send + 'static,
         Self: Sized,
     {
         drop(unfinished);
     }
 
     /// Closes a connection that left the pool. Must not block.
-    fn dispose(&self, connection: C) {
+    fn dispose(&self, connection: Self::Connection) {
         drop(connection);
     }
 
