@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use wharf::{Establish, EstablishError, Establishing, Pool, PoolEvent, PoolOptions, Stage};
+use wharf::{Condition, Establish, EstablishError, Establishing, Pool, PoolEvent, PoolOptions, Stage};
 
 /// Opens connections to a server that sends every line back.
 struct Echo {
@@ -34,8 +34,8 @@ impl Establish for Echo {
         }
     }
 
-    fn is_errored(&self, connection: &EchoConnection) -> bool {
-        connection.is_broken
+    fn condition(&self, connection: &mut EchoConnection) -> Condition {
+        if connection.is_broken { Condition::Broken } else { Condition::Reusable }
     }
 }
 

@@ -49,6 +49,7 @@
 
 #[cfg(not(loom))]
 mod boxed;
+mod condition;
 // Public where the models need it.
 #[cfg(any(loom, shuttle))]
 pub mod delivery;
@@ -110,7 +111,9 @@ pub mod primitives {
     pub use crate::sync::{ModelledBriefLock as BriefLock, Watch};
 }
 #[doc(inline)]
-pub use pool::{Clear, Fit, Phase, PoolStatus, Purpose};
+pub use condition::Condition;
+#[doc(inline)]
+pub use pool::{Clear, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool, PoolBuilder, Subscriber};

@@ -4,9 +4,9 @@
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --release --test shuttle
 //! ```
 //!
-//! Ten threads: six users who check out, give up waiting, open, fail to open, check in, break and leave unfinished
+//! Ten threads: six users who check out, give up waiting, open, fail to open, check in, break, and leave undrained
 //! connections; one that clears and marks ready; the background run; a watcher; and one that closes the pool at some time.
-//! Besides, each connection that came back unfinished has a thread of its own that recovers it. shuttle is sequentially
+//! Besides, each connection that came back undrained has a thread of its own that drains it. shuttle is sequentially
 //! consistent: what may be reordered is the matter of the models in `loom.rs`.
 //!
 //! In half of the tests the environment listens, and the events of each connection and of the pool must come in an order that
@@ -39,8 +39,8 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::{Config, Runner, future, thread};
-use wharf::pool::{Core, Environment, Fit, Grant, Idle, Lease, Opening, Pending, Unfinished};
-use wharf::{BackgroundInterval, Clear, Phase, PoolEvent, PoolOptions};
+use wharf::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending};
+use wharf::{BackgroundInterval, Clear, Condition, Phase, PoolEvent, PoolOptions};
 
 const USERS: usize = 6;
 const CHECK_OUTS: usize = 4;
@@ -52,7 +52,7 @@ type Pool = Core<World>;
 struct Connection {
     held: AtomicBool,
     broken: AtomicBool,
-    unfinished: AtomicBool,
+    needs_drain: AtomicBool,
 }
 
 #[derive(Default)]
@@ -63,7 +63,7 @@ struct World {
     emitted: AtomicUsize,
     opened: AtomicU32,
     disposed: AtomicU32,
-    recoveries: Mutex<Vec<thread::JoinHandle<()>>>,
+    drains: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
 shuttle::thread_local! {
@@ -91,18 +91,18 @@ impl Environment for World {
         self.events.lock().unwrap().push(event);
     }
 
-    fn fit(&self, connection: &mut Connection) -> Fit {
+    fn condition(&self, connection: &mut Connection) -> Condition {
         match connection.broken.load(StatisticOrdering::Relaxed) {
-            true => Fit::Broken,
-            false if connection.unfinished.load(StatisticOrdering::Relaxed) => Fit::Unfinished,
-            false => Fit::Good,
+            true => Condition::Broken,
+            false if connection.needs_drain.load(StatisticOrdering::Relaxed) => Condition::NeedsDrain,
+            false => Condition::Reusable,
         }
     }
 
-    fn recover(&self, unfinished: Unfinished<Connection, Self>) {
+    fn drain(&self, draining: Draining<Self>) {
         // Not under the lock, as shuttle may switch threads here.
-        let recovery = thread::spawn(move || recover(unfinished));
-        self.recoveries.lock().unwrap().push(recovery);
+        let drain = thread::spawn(move || end_drain(draining));
+        self.drains.lock().unwrap().push(drain);
     }
 
     fn dispose(&self, connection: Connection) {
@@ -117,30 +117,30 @@ fn chance(of: u32) -> bool {
 
 /// Goes on for a while with what was left undone, unless the pool is cleared or closed. One in four is not brought to an
 /// end, and one in eight is closed whatever became of it.
-fn recover(mut patient: Unfinished<World>) {
+fn end_drain(mut draining: Draining<World>) {
     HINT.with(|present| present.set(thread_rng().gen_range(0..10)));
-    let (connection, staleness) = patient.recoverable();
+    let (connection, revocation) = draining.revocable();
     assert!(!connection.held.swap(true, StatisticOrdering::Relaxed), "held by a user as well");
     for _ in 0..thread_rng().gen_range(0..4) {
-        if staleness.is_stale() {
+        if revocation.is_stale() {
             break;
         }
         thread::yield_now();
     }
-    connection.unfinished.store(chance(4), StatisticOrdering::Relaxed);
+    connection.needs_drain.store(chance(4), StatisticOrdering::Relaxed);
     assert!(connection.held.swap(false, StatisticOrdering::Relaxed), "somebody else gave it back");
-    if chance(8) { patient.close() } else { drop(patient) }
+    if chance(8) { draining.close() } else { drop(draining) }
 }
 
-/// Uses a connection for a while. One in eight breaks, and one in four is left unfinished.
+/// Uses a connection for a while. One in eight breaks, and one in four is left undrained.
 fn operate(lease: Lease<World>) {
     assert!(!lease.held.swap(true, StatisticOrdering::Relaxed), "held twice");
-    assert!(!lease.unfinished.load(StatisticOrdering::Relaxed), "somebody else's business is unfinished");
+    assert!(!lease.needs_drain.load(StatisticOrdering::Relaxed), "left undrained by an earlier user");
     for _ in 0..thread_rng().gen_range(0..3) {
         thread::yield_now();
     }
     lease.broken.store(chance(8), StatisticOrdering::Relaxed);
-    lease.unfinished.store(chance(4), StatisticOrdering::Relaxed);
+    lease.needs_drain.store(chance(4), StatisticOrdering::Relaxed);
     assert!(lease.held.swap(false, StatisticOrdering::Relaxed), "somebody else gave it back");
     drop(lease);
 }
@@ -295,8 +295,8 @@ fn all_at_once(listens: bool, max_pool_size: u32, max_connecting: u32, min_pool_
     for thread in threads {
         thread.join().unwrap();
     }
-    let recoveries = std::mem::take(&mut *pool.environment().recoveries.lock().unwrap());
-    recoveries.into_iter().for_each(|recovery| recovery.join().unwrap());
+    let drains = std::mem::take(&mut *pool.environment().drains.lock().unwrap());
+    drains.into_iter().for_each(|drain| drain.join().unwrap());
     pool.close();
     let status = pool.status();
     assert_eq!((status.phase, status.total, status.pending), (Phase::Closed, 0, 0));

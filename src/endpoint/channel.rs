@@ -13,9 +13,9 @@ use zeroize::Zeroize;
 use super::inbox::Inbox;
 use super::transport::Transport;
 use super::unpacking::Unpacking;
+use crate::condition::Condition;
 use crate::error::Cause;
 use crate::options::Compressor;
-use crate::pool::Fit;
 use crate::wire::header::{self, Header};
 use crate::wire::op_msg::{self, OutgoingSequence};
 use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Message, Outgoing, WireError, compressed};
@@ -266,24 +266,24 @@ impl Channel {
 
     /// What the channel is good for.
     #[inline]
-    pub fn fit(&self) -> Fit {
+    pub fn condition(&self) -> Condition {
         match self.phase {
             // A request that has not begun to leave was never sent.
-            Phase::Idle | Phase::Lent | Phase::Sending { written: 0, .. } => Fit::Good,
-            Phase::Sending { then: None, .. } => Fit::Unfinished,
+            Phase::Idle | Phase::Lent | Phase::Sending { written: 0, .. } => Condition::Reusable,
+            Phase::Sending { then: None, .. } => Condition::NeedsDrain,
             // Only the server knows how many replies there will be, and closing the connection also stops it.
             Phase::Sending { then: Some(awaited), .. }
             | Phase::Receiving(awaited)
             | Phase::Unpacking { awaited, .. }
             | Phase::Received { awaited, .. } => {
                 if awaited.exhaust {
-                    Fit::Broken
+                    Condition::Broken
                 } else {
-                    Fit::Unfinished
+                    Condition::NeedsDrain
                 }
             }
-            Phase::Flushing | Phase::Discarding { .. } => Fit::Unfinished,
-            Phase::Errored => Fit::Broken,
+            Phase::Flushing | Phase::Discarding { .. } => Condition::NeedsDrain,
+            Phase::Errored => Condition::Broken,
         }
     }
 
@@ -332,7 +332,7 @@ impl Channel {
     pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
         if !self.is_idle() {
             // One that has not begun to leave makes room for the next.
-            if self.fit() != Fit::Good {
+            if !self.condition().is_reusable() {
                 return Err(ExchangeError::Errored);
             }
             self.settle();

@@ -18,10 +18,10 @@ use super::command::{Command, Limit, MaxTime};
 use super::deadline::Deadline;
 use super::failure::{CommandFailure, Expired, Origin};
 use crate::boxed::boxed;
+use crate::condition::Condition;
 use crate::error::Cause;
 use crate::milliseconds::Milliseconds;
 use crate::options::{Compressor, Options};
-use crate::pool::Fit;
 use crate::runtime::{Lapse, on_runtime, within};
 use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, Unsuccessful};
 use crate::wire::{CommandError, Flags, HelloReply};
@@ -41,7 +41,7 @@ pub struct EndpointConnection {
 
 /// What the last user of a connection has left undone that cannot be used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-enum Unfinished {
+enum LeftUndone {
     #[error("an authentication on the connection was begun and not ended")]
     Authentication,
     #[error("a command on the connection was cancelled or timed out, or its stream of replies was left")]
@@ -189,13 +189,14 @@ impl EndpointConnection {
     ///
     /// [`CommandFailure`] tells a command that the server refused from one whose outcome is unknown, and both from one
     /// that was not sent. After a [`Network`](CommandFailure::Network) or [`Wire`](CommandFailure::Wire) failure, and
-    /// after a timeout of a command that was sent, [`is_errored`](Self::is_errored) is true.
+    /// after a timeout of a command that was sent, the connection's [`condition`](Self::condition) is no longer
+    /// [reusable](Condition::Reusable).
     ///
     /// # Cancel safety
     ///
     /// Dropping the future after its first poll leaves the connection in the middle of the command, and the next
     /// command fails with [`CommandFailure::Closed`]. Whether the server executes the command is unknown. A pool brings
-    /// it to an end in the background when the connection is checked in; [`recover`](Self::recover) does so here.
+    /// it to an end in the background when the connection is checked in; [`drain`](Self::drain) does so here.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandFailure> {
         let limit = command.limit(&self.options);
         let outcome = self.complete(&command, limit).await.and_then(|()| self.outcome(limit));
@@ -253,11 +254,11 @@ impl EndpointConnection {
     /// # Cancel safety
     ///
     /// Nothing is lost: the next call goes on.
-    pub async fn recover(&mut self) -> bool {
-        match self.fit() {
-            Fit::Good => true,
-            Fit::Broken => false,
-            Fit::Unfinished => {
+    pub async fn drain(&mut self) -> bool {
+        match self.condition() {
+            Condition::Reusable => true,
+            Condition::Broken => false,
+            Condition::NeedsDrain => {
                 // What has kept it from its end does not matter: the state of the channel tells whether it came there.
                 let draining = self.channel.drain(self.options.drain_limit);
                 // A time beyond the clock's reach is no limit.
@@ -269,57 +270,57 @@ impl EndpointConnection {
         }
     }
 
-    /// What the connection is good for: another command, none yet, or none any more.
+    /// Returns the condition of the connection: whether it can run another command.
+    ///
+    /// It [needs a drain](Condition::NeedsDrain) after a command that was cancelled or timed out: [`drain`](Self::drain)
+    /// may make it reusable. It is [broken](Condition::Broken) after a network or protocol error.
     #[must_use]
     #[inline]
-    pub fn fit(&self) -> Fit {
-        if self.channel.is_idle() && !self.reauthenticating { Fit::Good } else { self.fit_amid_exchange() }
+    pub fn condition(&self) -> Condition {
+        if self.channel.is_idle() && !self.reauthenticating {
+            Condition::Reusable
+        } else {
+            self.condition_amid_exchange()
+        }
     }
 
-    /// As [`fit`](Self::fit), at check-in: gives back the room of a large reply that its last user has read where it lay.
+    /// As [`condition`](Self::condition), at check-in: gives back the room of a large reply that its last user has read where it lay.
     #[inline]
-    pub(super) fn settle(&mut self) -> Fit {
-        if self.channel.is_idle() && !self.reauthenticating { Fit::Good } else { self.settle_amid_exchange() }
+    pub(super) fn settle(&mut self) -> Condition {
+        if self.channel.is_idle() && !self.reauthenticating { Condition::Reusable } else { self.settle_amid_exchange() }
     }
 
     #[cold]
-    fn settle_amid_exchange(&mut self) -> Fit {
-        let fit = self.fit_amid_exchange();
-        if fit == Fit::Good {
+    fn settle_amid_exchange(&mut self) -> Condition {
+        let condition = self.condition_amid_exchange();
+        if condition.is_reusable() {
             self.channel.settle();
         }
-        fit
+        condition
     }
 
     #[cold]
-    fn fit_amid_exchange(&self) -> Fit {
-        match self.channel.fit() {
+    fn condition_amid_exchange(&self) -> Condition {
+        match self.channel.condition() {
             // In the middle of a conversation by which the server knows who this is.
-            _ if self.reauthenticating => Fit::Broken,
-            Fit::Unfinished if self.options.drain_timeout.is_zero() => Fit::Broken,
-            fit => fit,
+            _ if self.reauthenticating => Condition::Broken,
+            Condition::NeedsDrain if self.options.drain_timeout.is_zero() => Condition::Broken,
+            condition => condition,
         }
-    }
-
-    /// Whether the connection cannot run a command as it is: an earlier one met a network or protocol error, or was
-    /// cancelled, or timed out. After the latter two [`recover`](Self::recover) may bring it back.
-    #[must_use]
-    pub fn is_errored(&self) -> bool {
-        self.fit() != Fit::Good
     }
 
     /// Why the connection is not good for another command, for the event that tells of its end.
     pub(super) fn fault(&self) -> Cause {
         match self.channel.fault() {
             Some(fault) => Arc::clone(fault),
-            None if self.reauthenticating => Arc::new(Unfinished::Authentication),
-            None => Arc::new(Unfinished::Command),
+            None if self.reauthenticating => Arc::new(LeftUndone::Authentication),
+            None => Arc::new(LeftUndone::Command),
         }
     }
 
     /// Encodes the command. Nothing is sent yet.
     pub(super) fn begin(&mut self, command: &Command<'_>, max_time: MaxTime) -> Result<(), Box<CommandFailure>> {
-        if self.is_errored() {
+        if !self.condition().is_reusable() {
             return Err(self.identity.failed(ExchangeError::Errored));
         }
         if let Err(error) = self.channel.glance() {

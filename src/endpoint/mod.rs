@@ -9,7 +9,7 @@
 //! 3. the application proves who it is, if the options have a credential (`authentication`).
 //!
 //! Commands then run as exchanges that belong to the channel, not to whoever waits for them: cancelled, they are
-//! brought to their end by the pool (`salvage`).
+//! brought to their end by the pool (`drain`).
 //!
 //! The `channel` neither knows nor interprets the bytes of the `transport`; compression is in the `channel`, between
 //! encoding and writing and between reading and decoding.
@@ -20,9 +20,9 @@ use bson::oid::ObjectId;
 use thiserror::Error;
 use tokio::runtime::Handle;
 
+use crate::condition::Condition;
 use crate::error::{Cause, EstablishError, Stage};
 use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
-use crate::pool::Fit;
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
 use crate::wire::HelloReply;
 
@@ -31,6 +31,7 @@ mod channel;
 mod command;
 mod connection;
 mod deadline;
+mod drain;
 mod exhaust;
 mod failure;
 mod foreign;
@@ -38,7 +39,6 @@ mod handshake;
 mod inbox;
 mod platform;
 mod pooled;
-mod salvage;
 mod srv;
 #[cfg(test)]
 mod tests;
@@ -325,12 +325,8 @@ impl Establish for Endpoint {
         .await
     }
 
-    fn is_errored(&self, connection: &EndpointConnection) -> bool {
-        connection.is_errored()
-    }
-
     #[inline]
-    fn fit(&self, connection: &mut EndpointConnection) -> Fit {
+    fn condition(&self, connection: &mut EndpointConnection) -> Condition {
         connection.settle()
     }
 
@@ -338,8 +334,8 @@ impl Establish for Endpoint {
         Some(connection.fault())
     }
 
-    async fn recover(&self, connection: &mut EndpointConnection) {
-        connection.recover().await;
+    async fn drain(&self, connection: &mut EndpointConnection) {
+        connection.drain().await;
     }
 
     fn abandon_after_fork(&self, connection: EndpointConnection) {

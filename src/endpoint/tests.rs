@@ -95,7 +95,7 @@ async fn a_hello_that_is_given_up_leaves_nothing_of_its_speculation_in_the_buffe
     let (endpoint, mut channel, _listener) = unanswered(crate::options::Credential::new("ada", "secret")).await;
     let greeting = endpoint.greet(&mut channel, false, &speculation, Deadline::after(std::time::Duration::ZERO));
     assert!(is_left_waiting(greeting).await);
-    assert_eq!((&channel.outgoing[..], channel.fit()), (&[][..], Fit::Broken));
+    assert_eq!((&channel.outgoing[..], channel.condition()), (&[][..], Condition::Broken));
 }
 
 #[tokio::test]

@@ -222,7 +222,7 @@ impl<E: Environment> Core<E> {
             let wanted = refused.is_some_and(|counts| counts.wants_a_drain_closed(self.limits));
             return if wanted && !mutant("waiters_ignore_drains") { Queued::WaitsForDrain } else { Queued::Waits };
         }
-        // Drains do not keep the first in the queue waiting any more, and so not this one.
+        // DrainQueue do not keep the first in the queue waiting any more, and so not this one.
         queue.enqueue(Lane::Others, node, waker);
         Queued::Waits
     }

@@ -2,20 +2,10 @@
 
 use std::time::Instant;
 
-use super::unfinished::Unfinished;
+use super::draining::Draining;
+use crate::condition::Condition;
 use crate::error::Cause;
 use crate::event::PoolEvent;
-
-/// What a connection that comes back is good for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fit {
-    /// For the next who wants one.
-    Good,
-    /// For no use yet: its last user left in the middle of something, which can be brought to an end.
-    Unfinished,
-    /// For nobody any more: it is to be closed.
-    Broken,
-}
 
 /// The world around a core: its clock, its observer, and what becomes of connections.
 ///
@@ -53,27 +43,27 @@ pub trait Environment: Send + Sync + 'static {
         self.deliver();
     }
 
-    /// What a connection that comes back is good for. Asked at every check-in, which is also when the connection may give
+    /// The condition of a connection that comes back. Asked at every check-in, which is also when the connection may give
     /// back memory that its last user needed.
-    fn fit(&self, connection: &mut Self::Connection) -> Fit {
+    fn condition(&self, connection: &mut Self::Connection) -> Condition {
         let _ = connection;
-        Fit::Good
+        Condition::Reusable
     }
 
-    /// What is wrong with a connection that is not [`Fit::Good`], for its `ConnectionClosed` event. Asked only if there
+    /// What is wrong with a connection that is not [`Condition::Reusable`], for its `ConnectionClosed` event. Asked only if there
     /// is a listener.
     fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
         let _ = connection;
         None
     }
 
-    /// Takes care of a connection that came back [`Fit::Unfinished`]. Called outside of all locks, and only while no
+    /// Takes care of a connection that came back [`Condition::NeedsDrain`]. Called outside of all locks, and only while no
     /// check-out waits for its place. By default the connection is closed.
-    fn recover(&self, unfinished: Unfinished<Self>)
+    fn drain(&self, draining: Draining<Self>)
     where
         Self: Sized,
     {
-        drop(unfinished);
+        drop(draining);
     }
 
     /// Closes a connection that left the pool. Must not block.
@@ -82,7 +72,7 @@ pub trait Environment: Send + Sync + 'static {
     }
 
     /// The pool, or a service of it, was cleared, or the pool was closed: connections that were good have become stale.
-    /// Called outside of all locks, for those that have an [`Unfinished`].
+    /// Called outside of all locks, for those that have an [`Draining`].
     fn connections_went_stale(&self) {}
 
     /// There is something to do for [`Core::run`](super::Core::run) or [`Core::populate`](super::Core::populate).

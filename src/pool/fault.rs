@@ -13,9 +13,9 @@ pub(super) enum Fault {
     Failed(ConnectionError),
     /// Its establishment was given up without an error.
     GivenUp,
-    /// It is not fit for another use. The environment knows more.
-    Unfit,
-    /// The code that judges or recovers it panicked.
+    /// It cannot be used again. The environment knows more.
+    Unusable,
+    /// The code that judges or drains it panicked.
     Panicked,
     /// Its last command was being brought to an end, and a check-out needed its place.
     Displaced,
@@ -27,7 +27,7 @@ enum Unexplained {
     #[error("the task that was opening the connection has ended early")]
     GivenUp,
     #[error("the connection was left in a state in which it cannot be used again")]
-    Unfit,
+    Unusable,
     #[error("the code that judges the connection panicked")]
     Panicked,
     #[error("the rest of its last command was given up because a check-out needed the connection's place")]
@@ -40,9 +40,9 @@ impl Fault {
         let unexplained = match self {
             Self::Failed(error) => return EventError::new(error),
             Self::GivenUp => Unexplained::GivenUp,
-            Self::Unfit => match held.fault() {
+            Self::Unusable => match held.fault() {
                 Some(cause) => return cause.into(),
-                None => Unexplained::Unfit,
+                None => Unexplained::Unusable,
             },
             Self::Panicked => Unexplained::Panicked,
             Self::Displaced => Unexplained::Displaced,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bson::oid::ObjectId;
 
-use super::drains::Drains;
+use super::drain_queue::DrainQueue;
 use super::slab::Slab;
 use crate::error::Cause;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ pub(super) struct Ledger {
     /// Connections of these services up to these generations are still to be interrupted.
     pub(super) interrupt_services: Vec<(ObjectId, u64)>,
     /// The connections that are drained.
-    pub(super) drains: Drains,
+    pub(super) drains: DrainQueue,
     services: HashMap<ObjectId, Service>,
     /// Where the generation of a service's next entry begins: beyond those of all entries that are gone, so that an
     /// error of one of them cannot be taken for one of the present.

@@ -2,7 +2,7 @@
 //!
 //! [`Core`] is generic over its connections and over the world around it ([`Environment`]). What has to happen outside, such
 //! as opening a connection, comes back as a token: a [`Place`] is the right to open one, a [`Pending`] one that is
-//! being opened, an [`Idle`] one that nobody uses, a [`Lease`] one that somebody uses, an [`Unfinished`] one that its user
+//! being opened, an [`Idle`] one that nobody uses, a [`Lease`] one that somebody uses, an [`Draining`] one that its user
 //! has left in the middle of something. [`Pool`](crate::Pool) is a core
 //! on tokio.
 //!
@@ -56,13 +56,13 @@
 //! the pool from opening more than it needs. And who was granted a place after waiting is no opener before its task has
 //! come to look; until then, what comes back is for those who wait, or for all.
 //!
-//! # Drains
+//! # DrainQueue
 //!
-//! A connection that comes back unfinished is drained: the environment brings it to the end of what its user has left undone. A
+//! A connection that comes back undrained is drained: the environment brings it to the end of what its user has left undone. A
 //! drain costs nothing. Where a check-out would have to wait for nothing but a place under `maxPoolSize`, the oldest drain
 //! is closed, which is the most hopeless one, and the first in the queue gets its place (`Core::serve_places`). So a pool
 //! is never worse off than if it had closed the connection at once. The connection has left its slot for the
-//! [`Unfinished`], so the place is free without the task that drains (`drains.rs`). While places are free, drains count
+//! [`Draining`], so the place is free without the task that drains (`drain_queue.rs`). While places are free, drains count
 //! for nothing.
 //!
 //! INV-7 (drains keep no check-out waiting): if a check-out waits and some connections are drained, then either a place
@@ -105,7 +105,8 @@
 mod acquire;
 mod capacity;
 mod core;
-mod drains;
+mod drain_queue;
+mod draining;
 mod environment;
 mod fault;
 mod held;
@@ -116,16 +117,15 @@ mod slab;
 mod state;
 mod status;
 mod tokens;
-mod unfinished;
 mod upkeep;
 mod waitlist;
 
 pub use self::core::{Clear, Core};
 pub use acquire::{Acquire, Grant, Meanwhile, Refusal};
-pub use environment::{Environment, Fit};
+pub use draining::{Draining, Revocation};
+pub use environment::Environment;
 pub use right::SharedPlace;
 pub use slab::Purpose;
 pub use state::{Phase, PoolState};
 pub use status::PoolStatus;
 pub use tokens::{Established, Idle, Interrupted, Interruption, Lease, Opening, Pending, Place, Started};
-pub use unfinished::{Revocation, Unfinished};

@@ -9,7 +9,7 @@
 //!   ▼                      ▼                     ▼                          ▼
 //! capacity − 1         closed (error)        available, or            checked in: available,
 //!                                            handed to a waiter       handed over, closed, or
-//!                                                                     Unfinished ──► one of these
+//!                                                                     Draining ──► one of these
 //! ```
 
 use std::fmt;
@@ -25,12 +25,12 @@ use bson::oid::ObjectId;
 
 use super::acquire::{Grant, Refusal};
 use super::core::Core;
-use super::environment::{Environment, Fit};
+use super::draining::ClosedOnPanic;
+use super::environment::Environment;
 use super::fault::Fault;
 use super::held::{Delivers, Held};
 use super::slab::{Purpose, Record, Slot, Stamp};
 use super::state::Phase;
-use super::unfinished::ClosedOnPanic;
 use super::waitlist::Lane;
 use crate::error::{ConnectionError, PoolCleared};
 use crate::event::PoolEvent;
@@ -423,16 +423,16 @@ impl<E: Environment> Drop for Lease<E> {
 }
 
 impl<E: Environment> Lease<E> {
-    /// Makes the connection available, or closes it, or has it recovered. `PLAIN`: nothing is noted down about it.
+    /// Makes the connection available, or closes it, or has it drained. `PLAIN`: nothing is noted down about it.
     #[inline(always)]
     fn give_back<const PLAIN: bool>(&mut self) {
         let held = self.0;
         let core = held.core();
         let closed_on_panic = ClosedOnPanic(held);
-        let fit = core.environment.fit(self);
+        let condition = core.environment.condition(self);
         std::mem::forget(closed_on_panic);
-        if fit != Fit::Good {
-            return held.not_good(fit);
+        if !condition.is_reusable() {
+            return held.not_reusable(condition);
         }
         if !PLAIN {
             held.end_use();

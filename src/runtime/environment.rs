@@ -8,14 +8,15 @@ use bson::oid::ObjectId;
 use event_listener::Event;
 use tokio::runtime::Handle;
 
+use super::draining;
 use super::establish::Establish;
 use super::fork;
 use super::home::Residence;
 use super::publisher::{Publisher, Subscribers};
-use super::recovery;
+use crate::condition::Condition;
 use crate::error::{Cause, ClearError, ConnectionError};
 use crate::event::PoolEvent;
-use crate::pool::{Clear, Core, Environment, Fit, Unfinished};
+use crate::pool::{Clear, Core, Draining, Environment};
 use crate::sync::contain;
 
 /// Connects a core to its establisher, its subscribers, its background task and the clock.
@@ -30,7 +31,7 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) residence: Residence,
     /// Wakes the background task.
     pub(super) run: tokio::sync::Notify,
-    /// Notified when the pool was cleared or closed, for those who recover connections of it.
+    /// Notified when the pool was cleared or closed, for those who drain connections of it.
     pub(super) changed: Event,
     /// `fork::forks()` when the pool was built.
     forks: u32,
@@ -113,16 +114,16 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
 
     /// A connection whose judgement panics is not one to use again.
     #[inline]
-    fn fit(&self, connection: &mut E::Connection) -> Fit {
-        contain(|| self.establish.fit(connection)).unwrap_or(Fit::Broken)
+    fn condition(&self, connection: &mut E::Connection) -> Condition {
+        contain(|| self.establish.condition(connection)).unwrap_or(Condition::Broken)
     }
 
     fn fault(&self, connection: &E::Connection) -> Option<Cause> {
         contain(|| self.establish.fault(connection)).flatten()
     }
 
-    fn recover(&self, unfinished: Unfinished<Self>) {
-        recovery::begin::<E>(unfinished);
+    fn drain(&self, draining: Draining<Self>) {
+        draining::begin::<E>(draining);
     }
 
     /// A panic is not the pool's, and must not keep it from closing others; the panic hook has reported it.
@@ -164,7 +165,7 @@ impl Failure<'_> {
     }
 
     /// Whether the specifications want the pool cleared because of this error: not if the server may be overloaded
-    /// (`SystemOverloadedError`), nor if it says that it is not the primary or is recovering without shutting down, nor in
+    /// (`SystemOverloadedError`), nor if it says that it is not the primary or is draining without shutting down, nor in
     /// load-balanced mode before the handshake has told the service.
     #[must_use]
     pub fn clears_pool(&self) -> bool {

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use bson::oid::ObjectId;
 
+use crate::condition::Condition;
 use crate::error::{Cause, EstablishError};
-use crate::pool::Fit;
 
 /// Opens and closes the connections of a pool. Implement it to pool a connection type of your own;
 /// [`Endpoint`](crate::Endpoint) is the implementation for MongoDB servers.
 ///
 /// # Panics
 ///
-/// Panics are caught. A connection that [`fit`](Self::fit) or [`recover`](Self::recover) panics over is closed; one
+/// Panics are caught. A connection that [`condition`](Self::condition) or [`drain`](Self::drain) panics over is closed; one
 /// that [`close`](Self::close) panics over has left the pool already. A panic in [`establish`](Self::establish) ends
 /// that attempt only; the check-out fails, and the failure sink is not told.
 ///
@@ -58,35 +58,33 @@ pub trait Establish: Send + Sync + 'static {
         connecting: Establishing,
     ) -> impl Future<Output = Result<Self::Connection, EstablishError>> + Send;
 
-    /// Whether a connection that comes back must not be used again. Asked at check-in; must be quick, and not block.
+    /// Returns the condition of a connection that comes back: whether it can be checked out again. Asked at check-in, and
+    /// again after [`drain`](Self::drain). It must be quick, and must not block.
     ///
-    /// For connections that are either good or not. Where a user may leave one in the middle of something that can be
-    /// brought to an end, implement [`fit`](Self::fit) and [`recover`](Self::recover) instead.
-    fn is_errored(&self, connection: &Self::Connection) -> bool {
+    /// By default every connection is [reusable](Condition::Reusable). An implementation returns
+    /// [`Condition::Broken`] for a connection that met an error. Where a user may leave a connection in the middle of
+    /// something that can be brought to an end, the implementation returns [`Condition::NeedsDrain`] for it, and
+    /// implements [`drain`](Self::drain).
+    ///
+    /// A reusable connection may be idle for long, so this is also where it gives back memory that only its last user
+    /// needed.
+    fn condition(&self, connection: &mut Self::Connection) -> Condition {
         let _ = connection;
-        false
+        Condition::Reusable
     }
 
-    /// What a connection that comes back is good for. Asked at check-in, and again after [`recover`](Self::recover);
-    /// must be quick, and not block. By default it is what [`is_errored`](Self::is_errored) says: good, or broken.
-    ///
-    /// A good connection may be idle for long, so here is where it gives back memory that only its last user needed.
-    fn fit(&self, connection: &mut Self::Connection) -> Fit {
-        if self.is_errored(connection) { Fit::Broken } else { Fit::Good }
-    }
-
-    /// What is wrong with a connection that [`fit`](Self::fit) has not found good, for its `ConnectionClosed` event and for
+    /// What is wrong with a connection that is not [reusable](Condition::Reusable), for its `ConnectionClosed` event and for
     /// the log. Asked only if the pool has a subscriber. By default nothing is known.
     fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
         let _ = connection;
         None
     }
 
-    /// Brings to an end what the last user of an [unfinished](Fit::Unfinished) connection has left undone, such as
+    /// Brings to an end what the last user of a connection that [needs it](Condition::NeedsDrain) has left undone, such as
     /// reading a reply that nobody waits for any more.
     ///
     /// Runs in a task of its own on the pool's runtime. The connection counts as in use meanwhile, and
-    /// `ConnectionCheckedIn` is emitted at the end: [`fit`](Self::fit) is asked again, and then a good connection becomes
+    /// `ConnectionCheckedIn` is emitted at the end: [`condition`](Self::condition) is asked again, and then a reusable connection becomes
     /// available, and any other is closed with the reason "error". The pool sets no limit to the time that this takes, so
     /// an implementation must. By default nothing is done.
     ///
@@ -97,7 +95,7 @@ pub trait Establish: Send + Sync + 'static {
     ///
     /// The future is dropped, and the connection closed, when a check-out needs its place, the pool is cleared or closed, or
     /// its runtime shuts down.
-    fn recover(&self, connection: &mut Self::Connection) -> impl Future<Output = ()> + Send {
+    fn drain(&self, connection: &mut Self::Connection) -> impl Future<Output = ()> + Send {
         let _ = connection;
         std::future::ready(())
     }

@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | the background task, which is there for as long as the pool is open, is dropped | [`Resident`] |
 //! | a task that opens a connection is cancelled | the check-out that waits for it |
-//! | a task that recovers a connection is dropped | the connection that it recovers |
+//! | a task that drains a connection is dropped | the connection that it drains |
 //!
 //! Whichever comes first calls [`Home::end`]. tokio drops a runtime's tasks before it shuts down its drivers, so the
 //! connections are stale before their sockets fail, and the errors of those say nothing about the server

@@ -5,6 +5,7 @@ mod background;
 mod builder;
 mod check_out;
 mod connection;
+mod draining;
 mod environment;
 mod establish;
 mod fork;
@@ -12,7 +13,6 @@ mod home;
 mod opening;
 mod pool;
 mod publisher;
-mod recovery;
 #[cfg(test)]
 mod tests;
 mod timer;

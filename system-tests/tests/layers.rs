@@ -7,7 +7,7 @@ use wharf_system_tests::{root, rust_files};
 
 /// From the first layer to the last. A module may use its own layer's and those before it.
 const LAYERS: [&[&str]; 8] = [
-    &["boxed", "milliseconds", "printable", "sentence", "sync", "delivery", "error", "event", "options"],
+    &["boxed", "condition", "milliseconds", "printable", "sentence", "sync", "delivery", "error", "event", "options"],
     &["pool"],
     &["runtime"],
     &["telemetry"],

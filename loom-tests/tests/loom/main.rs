@@ -52,7 +52,7 @@
 //! | *run* | `Core::run` | `Core::interrupt_cleared`, `Slab::iter`, `close_stale`, `reap` |
 //! | *populate* | `Core::populate` | `Capacity::try_admit` |
 //! | *watch* | `Interruption::poll`, `Pending::poll_interrupted` | `Slot::poll_interrupted`, `watch`, `take_waker`, `interrupt` |
-//! | *recover* | `Unfinished::recoverable` and its drop | `Held::make_available` or `Held::retire` |
+//! | *drain* | `Draining::revocable` and its drop | `Held::make_available` or `Held::retire` |
 //! | *status* | `Core::status` | `Shard::len`, `Slot::link_between_heads` |
 //! | *wait for change* | `Watch::poll` | the listeners of event-listener |
 //! | *deliver* | `Delivery::publish`, `emit`, `deliver` | `src/delivery` |
@@ -74,7 +74,7 @@
 //! | `total_stays_within_max_pool_size_at_every_instant` | acquire, open, place | 2 | `admission_without_comparing` |
 //! | `pending_stays_within_max_connecting_at_every_instant` | acquire, open, hand on | 2 | `admission_without_comparing` |
 //! | `both_counts_return_to_zero_after_close` | close, acquire, open | 3 | `unused_place_is_kept` |
-//! | `the_end_of_a_closed_pools_last_connection_is_noticed` | close, recover | 4 | `close_leaves_the_counts_alone`, `capacity_publishes_nothing` |
+//! | `the_end_of_a_closed_pools_last_connection_is_noticed` | close, drain | 4 | `close_leaves_the_counts_alone`, `capacity_publishes_nothing` |
 //! | `the_end_of_a_closed_pools_last_establishment_is_noticed` | close, place | 4 | `close_leaves_the_counts_alone` |
 //! | `the_end_of_a_closed_pools_last_place_is_noticed` | close, place | 6 | `close_leaves_the_counts_alone`, `capacity_publishes_nothing` |
 //! | **hits**: the path without waiting | | | |
@@ -136,23 +136,23 @@
 //! | `an_establishment_that_a_close_gives_up_is_closed_with_the_pool` | close, watch, place | 4 | `stamp_acquires_nothing` |
 //! | `an_interruption_against_the_growth_of_the_slab_finds_every_slot` | run, open | 4 | `growth_publishes_nothing`, `growth_acquires_nothing` |
 //! | `waiters_fail_after_the_pool_is_announced_as_cleared` | clear, acquire | 3 | `refused_before_announced` |
-//! | **recovery**: connections that come back unfinished | | | |
-//! | `a_recovery_against_a_clear_is_closed_once_as_stale` | recover, clear, run | none | `current_asked_before_the_head`, `recovered_is_kept` |
-//! | `a_recovery_against_a_close_is_closed_once_with_the_pool` | recover, close | 6 | `close_detaches_first` |
-//! | `a_recovery_that_fails_against_a_clear_is_closed_once` | recover, clear | none | `unfinished_is_available_too` |
-//! | `a_recovered_connection_goes_to_who_waits` | recover, acquire | 5 | `unfinished_is_available_too`, `recovered_is_kept`, `push_ignores_waiters` |
-//! | `a_recovery_that_fails_gives_its_place_to_who_waits` | recover, acquire | 6 | `places_are_not_served` |
-//! | `a_clear_against_a_recovery_answers_who_waits_once` | recover, clear, acquire | 3 | `current_asked_before_the_head` |
-//! | `a_cleared_connection_that_recovers_is_never_handed_to_a_later_waiter` | recover, clear, acquire | 3 | `hand_over_of_the_stale` |
-//! | **drains**: connections whose place is wanted | | | |
-//! | `a_drain_that_begins_against_a_registration_keeps_no_check_out_waiting` | recover, acquire | 4 | `drain_ignores_waiters`, `waiters_ignore_drains` |
-//! | `a_drain_that_ends_against_a_check_out_that_would_wait_has_one_end` | recover, acquire | 3 | `drain_is_claimed_twice` |
-//! | `a_drain_that_fails_against_a_check_out_that_would_wait_has_one_end` | recover, acquire | 3 | `drain_is_claimed_twice` |
-//! | `a_place_to_open_that_comes_free_against_a_registration_closes_a_drain` | recover, place, acquire | 4 | `waiters_ignore_drains`, `drains_are_not_closed` |
-//! | `a_second_drain_that_begins_against_two_check_outs_keeps_neither_waiting` | recover, acquire, acquire | 3 | `drain_ignores_waiters` |
-//! | `a_second_drain_stays_after_the_first_has_ended_and_keeps_no_check_out_waiting` | recover, recover, acquire | 3 | `flag_lowered_over_drains` |
-//! | `a_drain_against_a_clear_and_a_check_out_has_one_end` | recover, clear, acquire | 2 | `current_asked_before_the_head` |
-//! | `a_drain_against_a_close_and_a_check_out_has_one_end` | recover, close, acquire | 2 | `drain_is_claimed_twice` |
+//! | **draining**: connections that come back undrained | | | |
+//! | `a_drain_against_a_clear_is_closed_once_as_stale` | drain, clear, run | none | `current_asked_before_the_head`, `drained_is_kept` |
+//! | `a_drain_against_a_close_is_closed_once_with_the_pool` | drain, close | 6 | `close_detaches_first` |
+//! | `a_drain_that_fails_against_a_clear_is_closed_once` | drain, clear | none | `draining_is_available_too` |
+//! | `a_drained_connection_goes_to_who_waits` | drain, acquire | 5 | `draining_is_available_too`, `drained_is_kept`, `push_ignores_waiters` |
+//! | `a_drain_that_fails_gives_its_place_to_who_waits` | drain, acquire | 6 | `places_are_not_served` |
+//! | `a_clear_against_a_drain_answers_who_waits_once` | drain, clear, acquire | 3 | `current_asked_before_the_head` |
+//! | `a_cleared_connection_that_was_drained_is_never_handed_to_a_later_waiter` | drain, clear, acquire | 3 | `hand_over_of_the_stale` |
+//! | **drain queue**: connections whose place is wanted | | | |
+//! | `a_drain_that_begins_against_a_registration_keeps_no_check_out_waiting` | drain, acquire | 4 | `drain_ignores_waiters`, `waiters_ignore_drains` |
+//! | `a_drain_that_ends_against_a_check_out_that_would_wait_has_one_end` | drain, acquire | 3 | `drain_is_claimed_twice` |
+//! | `a_drain_that_fails_against_a_check_out_that_would_wait_has_one_end` | drain, acquire | 3 | `drain_is_claimed_twice` |
+//! | `a_place_to_open_that_comes_free_against_a_registration_closes_a_drain` | drain, place, acquire | 4 | `waiters_ignore_drains`, `drains_are_not_closed` |
+//! | `a_second_drain_that_begins_against_two_check_outs_keeps_neither_waiting` | drain, acquire, acquire | 3 | `drain_ignores_waiters` |
+//! | `a_second_drain_stays_after_the_first_has_ended_and_keeps_no_check_out_waiting` | drain, drain, acquire | 3 | `flag_lowered_over_drains` |
+//! | `a_drain_against_a_clear_and_a_check_out_has_one_end` | drain, clear, acquire | 2 | `current_asked_before_the_head` |
+//! | `a_drain_against_a_close_and_a_check_out_has_one_end` | drain, close, acquire | 2 | `drain_is_claimed_twice` |
 //! | **services**: load-balanced mode | | | |
 //! | `a_check_in_against_a_clear_of_its_service_is_closed_once_as_stale` | heard return, clear service, run | none | `current_asked_before_the_head`, `empty_detach_keeps_the_head` |
 //! | `a_check_out_while_a_run_looks_through_the_shards_is_handed_what_is_put_back` | run, acquire, heard return | 4 | `push_ignores_waiters` |

@@ -149,9 +149,9 @@ async fn whoever_gives_up_while_a_connection_is_authenticated_again_cannot_use_i
             outcome = connection.run_command("admin", &ping) => panic!("it was to wait: {outcome:?}"),
             () = server.until(before + 2 + answered as usize) => {}
         }
-        assert!(connection.is_errored());
+        assert!(!connection.condition().is_reusable());
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
         assert!(matches!(failure, CommandFailure::Closed { .. }), "{failure}");
-        assert!(!tokio::time::timeout(AGES, connection.recover()).await.unwrap());
+        assert!(!tokio::time::timeout(AGES, connection.drain()).await.unwrap());
     }
 }

@@ -390,5 +390,5 @@ async fn a_connection_that_cannot_be_authenticated_again_is_not_used_again() {
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
     let CommandFailure::Reauthentication { source, .. } = &failure else { panic!("another failure: {failure}") };
     assert_eq!(source.command_error().unwrap().code, 18);
-    assert!(connection.is_errored());
+    assert!(!connection.condition().is_reusable());
 }

@@ -158,7 +158,7 @@ async fn refused_once(server: &Server, credential: Credential, silent_at: Option
     let failure = tokio::time::timeout(AGES, running).await.unwrap().unwrap_err();
     assert!(matches!(failure, CommandFailure::Reauthentication { .. }), "{failure}");
     // Nobody knows who this is any more.
-    assert!(connection.is_errored());
+    assert!(!connection.condition().is_reusable());
     failure
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use wharf::{Establish, EstablishError, Establishing, Stage};
+use wharf::{Condition, Establish, EstablishError, Establishing, Stage};
 
 use super::case::number;
 use super::runner::service_id;
@@ -72,7 +72,7 @@ impl Establish for Mock {
         Ok(MockConnection { spoiled: false })
     }
 
-    fn is_errored(&self, connection: &MockConnection) -> bool {
-        connection.spoiled
+    fn condition(&self, connection: &mut MockConnection) -> Condition {
+        if connection.spoiled { Condition::Broken } else { Condition::Reusable }
     }
 }

@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
+use crate::condition::Condition;
 use crate::endpoint::channel::Request;
 use crate::options::Compressor;
-use crate::pool::Fit;
 use crate::wire::{Flags, Outgoing, header, op_msg};
 
 /// A runtime with one thread for blocking work.
@@ -82,14 +82,14 @@ fn a_large_reply_is_decompressed_elsewhere_and_may_be_left_meanwhile() {
         exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;
         read_all(&mut channel).await;
         assert!(matches!(channel.phase, Phase::Unpacking { .. }), "{:?}", channel.phase);
-        assert_eq!(channel.fit(), Fit::Unfinished);
+        assert_eq!(channel.condition(), Condition::NeedsDrain);
         assert!(channel.is_sent());
 
         // Its reader has gone away. Another brings it to an end, and the connection is as good as before.
         release.send(()).unwrap();
         other_work.await.unwrap().unwrap();
         channel.drain(u64::MAX).await.unwrap();
-        assert_eq!((channel.phase, channel.fit()), (Phase::Idle, Fit::Good));
+        assert_eq!((channel.phase, channel.condition()), (Phase::Idle, Condition::Reusable));
         for _ in 0..2 {
             exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;
             channel.finish().await.unwrap();
@@ -120,7 +120,7 @@ fn what_cannot_be_decompressed_elsewhere_is_refused() {
         .await;
         let Err(ExchangeError::Wire(error)) = channel.finish().await else { panic!("{:?}", channel.phase) };
         assert!(matches!(error, WireError::Compressed { .. }), "{error}");
-        assert_eq!(channel.fit(), Fit::Broken);
+        assert_eq!(channel.condition(), Condition::Broken);
     });
 }
 
@@ -171,6 +171,6 @@ fn a_runtime_that_has_ended_ends_the_exchange() {
             }
         };
         assert!(matches!(outcome, Err(ExchangeError::Network(_))), "{outcome:?}");
-        assert_eq!(channel.fit(), Fit::Broken);
+        assert_eq!(channel.condition(), Condition::Broken);
     });
 }

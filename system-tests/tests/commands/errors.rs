@@ -129,6 +129,6 @@ async fn a_reply_that_does_not_say_whether_it_succeeded_closes_the_connection() 
     });
     let failure = outcome.unwrap_err();
     assert!(matches!(failure, CommandFailure::Wire { .. }) && !failure.clears_pool(), "{failure}");
-    assert!(connection.is_errored());
+    assert!(!connection.condition().is_reusable());
     assert_eq!(failure.origin().server_connection_id, Some(77));
 }

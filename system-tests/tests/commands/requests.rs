@@ -99,7 +99,7 @@ async fn replies_follow_each_other_and_none_is_lost_by_cancellation() {
     assert_eq!(replies.next().await.unwrap().unwrap().get_i32("n").unwrap(), 3);
     assert!(replies.is_over());
     assert!(replies.next().await.unwrap().is_none());
-    assert!(!connection.is_errored());
+    assert!(connection.condition().is_reusable());
 
     // Each answers the one before it, and nothing else.
     let mut replies = connection.exhaust(Command::new("test", &get_more)).unwrap();
@@ -115,7 +115,7 @@ async fn replies_follow_each_other_and_none_is_lost_by_cancellation() {
         "{failure}"
     );
     assert!(replies.next().await.unwrap().is_none());
-    assert!(connection.is_errored());
+    assert!(!connection.condition().is_reusable());
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn a_compressed_reply_is_refused_where_no_compressor_was_agreed_on() {
     });
     let failure = outcome.unwrap_err();
     assert!(matches!(failure, CommandFailure::Wire { source: WireError::OpCode { value: 2012, .. }, .. }), "{failure}");
-    assert!(connection.is_errored());
+    assert!(!connection.condition().is_reusable());
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn nothing_may_follow_the_last_of_several_replies() {
     });
     let failure = last.unwrap_err();
     assert!(matches!(failure, CommandFailure::Wire { source: WireError::Unasked { .. }, .. }), "{failure}");
-    assert!(connection.is_errored());
+    assert!(!connection.condition().is_reusable());
 }
 
 #[tokio::test]
@@ -226,7 +226,7 @@ async fn what_comes_over_an_idle_connection_is_noticed_before_the_next_command()
         // Nothing was sent in either case, but only a network that failed says something about the server.
         assert!(failure.is_retryable());
         assert_eq!(failure.clears_pool(), close);
-        assert!(connection.is_errored());
+        assert!(!connection.condition().is_reusable());
         drop(peer);
     }
 }

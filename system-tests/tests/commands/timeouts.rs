@@ -67,7 +67,7 @@ async fn a_command_whose_time_is_up_is_not_sent() {
     ] {
         let failure = connection.run(command).await.unwrap_err();
         assert!(matches!(failure, CommandFailure::Timeout { source: Expired::Unsent, .. }), "{failure}");
-        assert!(!connection.is_errored());
+        assert!(connection.condition().is_reusable());
     }
     connection.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
     assert_eq!(server.counters().commands("ping"), 0);
@@ -86,7 +86,7 @@ async fn the_servers_own_time_limit_is_a_timeout_where_the_client_has_one() {
         assert_eq!(matches!(failure, CommandFailure::Timeout { source: Expired::Server(_), .. }), transformed);
         assert_eq!(failure.is_timeout(), transformed);
         assert_eq!(failure.command_error().unwrap().code, 50);
-        assert!(!connection.is_errored());
+        assert!(connection.condition().is_reusable());
     }
 }
 

@@ -75,7 +75,7 @@ async fn a_failed_command_leaves_the_connection_as_good_as_before() {
 
     let reply = connection.reply_to("admin", &rawdoc! { "nonsense": 1 }).await.unwrap();
     assert_eq!(reply.get_i32("code").unwrap(), 59);
-    assert!(!connection.is_errored());
+    assert!(connection.condition().is_reusable());
     assert!(connection.run_command("admin", &rawdoc! { "ping": 1 }).await.is_ok());
 }
 
@@ -89,7 +89,7 @@ async fn a_command_beyond_the_servers_limit_is_not_sent() {
     else {
         panic!("another failure: {failure}")
     };
-    assert!(!connection.is_errored());
+    assert!(connection.condition().is_reusable());
     assert!(connection.run_command("admin", &rawdoc! { "ping": 1 }).await.is_ok());
     assert_eq!(server.counters().commands("ping"), 1);
 }
@@ -105,7 +105,7 @@ async fn a_reply_cut_at_any_byte_is_a_network_error() {
         let ping = rawdoc! { "ping": 1 };
         let failure = tokio::time::timeout(AGES, connection.run_command("admin", &ping)).await.unwrap().unwrap_err();
         assert!(matches!(failure, CommandFailure::Network { .. }), "{failure}");
-        assert!(connection.is_errored());
+        assert!(!connection.condition().is_reusable());
     }
 }
 
@@ -116,7 +116,7 @@ async fn a_connection_closed_by_the_server_fails_the_command() {
     set_fail_point(&server, doc! { "times": 1 }, doc! { "failCommands": ["ping"], "closeConnection": true }).await;
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
     assert!(matches!(failure, CommandFailure::Network { .. }), "{failure}");
-    assert!(endpoint(&server).is_errored(&connection));
+    assert!(!endpoint(&server).condition(&mut connection).is_reusable());
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn a_command_cancelled_after_it_was_sent_leaves_the_connection_errored() {
         reply = connection.run_command("admin", &ping) => panic!("it was to wait: {reply:?}"),
         _ = server.until(|counters| counters.commands("ping") == 1) => {}
     }
-    assert!(connection.is_errored());
+    assert!(!connection.condition().is_reusable());
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
     assert!(matches!(failure, CommandFailure::Closed { .. }), "{failure}");
     assert_eq!(server.counters().commands("ping"), 1);
@@ -141,7 +141,7 @@ async fn a_command_cancelled_before_its_first_poll_leaves_the_connection_alone()
     let server = start().await;
     let mut connection = connect(&server).await;
     drop(connection.run_command("admin", &rawdoc! { "ping": 1 }));
-    assert!(!connection.is_errored());
+    assert!(connection.condition().is_reusable());
     assert!(connection.run_command("admin", &rawdoc! { "ping": 1 }).await.is_ok());
 }
 

@@ -196,7 +196,7 @@ async fn a_dropped_command_closes_its_connection_if_its_reply_does_not_come() {
         outcome = ping(&mut connection) => panic!("answered: {outcome:?}"),
         _ = server.until(|counters| counters.commands("ping") == 1) => {}
     }
-    assert!(connection.is_errored());
+    assert!(!connection.condition().is_reusable());
     let failure = ping(&mut connection).await.unwrap_err();
     assert!(matches!(failure, OperationError::Failed(CommandFailure::Closed { .. })), "{failure}");
     assert!(failure.is_retryable());
@@ -211,7 +211,7 @@ async fn a_command_that_was_never_polled_leaves_the_connection_as_good_as_before
     let (pool, _) = pool(&server);
     let mut connection = pool.check_out().await.unwrap();
     drop(ping(&mut connection));
-    assert!(!connection.is_errored());
+    assert!(connection.condition().is_reusable());
     ping(&mut connection).await.unwrap();
     drop(connection);
     assert_eq!(pool.status().available, 1);

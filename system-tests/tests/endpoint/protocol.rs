@@ -11,7 +11,7 @@ async fn a_reply_to_another_request_is_refused() {
     let CommandFailure::Wire { source: WireError::ResponseTo { value: -7, .. }, .. } = failure else {
         panic!("another failure: {failure}")
     };
-    assert!(connection.is_errored());
+    assert!(!connection.condition().is_reusable());
     let error = endpoint(&server).connect().await.unwrap_err();
     assert_refused(&error, Stage::Hello, Labels::NONE);
 }
@@ -28,7 +28,7 @@ async fn an_impossible_length_is_refused_at_once() {
             panic!("another failure: {failure}")
         };
         assert_eq!(value, i64::from(length));
-        assert!(connection.is_errored());
+        assert!(!connection.condition().is_reusable());
     }
 }
 
@@ -292,7 +292,7 @@ async fn a_command_is_not_sent_over_a_connection_on_which_unasked_bytes_have_com
     let CommandFailure::Lost { source, .. } = &failure else { panic!("another failure: {failure}") };
     assert_eq!(source.kind(), io::ErrorKind::InvalidData);
     assert!(failure.is_retryable() && !failure.clears_pool() && !failure.is_timeout(), "{failure:?}");
-    assert!(connection.is_errored());
+    assert!(!connection.condition().is_reusable());
     let mut rest = Vec::new();
     drop(connection);
     stream.read_to_end(&mut rest).await.unwrap();

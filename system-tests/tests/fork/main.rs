@@ -19,7 +19,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use wharf::{
-    CheckOutError, Clear, Connection, Establish, EstablishError, Establishing, Fit, Phase, Pool, PoolEvent, PoolOptions,
+    CheckOutError, Clear, Condition, Connection, Establish, EstablishError, Establishing, Phase, Pool, PoolEvent,
+    PoolOptions,
 };
 
 /// Counts, in atomics only: a lock could be held by a thread that the child does not have.
@@ -37,8 +38,8 @@ struct Counters {
     /// `PoolCleared` events whose subscriber has found the pool cleared.
     cleared_in_use: AtomicU32,
     pool_closed: AtomicU32,
-    /// Ends a recovery. Not touched where the parent has other threads.
-    recovered: Notify,
+    /// Ends a drain. Not touched where the parent has other threads.
+    drained: Notify,
     /// While it is set, connections are not opened.
     opens_nothing: AtomicBool,
 }
@@ -54,7 +55,7 @@ fn count(counter: &AtomicU32) {
 struct MockConnection {
     process: u32,
     mock: Mock,
-    unfinished: bool,
+    needs_drain: bool,
 }
 
 impl MockConnection {
@@ -79,16 +80,16 @@ impl Establish for Mock {
             tokio::task::yield_now().await;
         }
         count(&self.0.established);
-        Ok(MockConnection { process: process::id(), mock: self.clone(), unfinished: false })
+        Ok(MockConnection { process: process::id(), mock: self.clone(), needs_drain: false })
     }
 
-    fn fit(&self, connection: &mut MockConnection) -> Fit {
-        if connection.unfinished { Fit::Unfinished } else { Fit::Good }
+    fn condition(&self, connection: &mut MockConnection) -> Condition {
+        if connection.needs_drain { Condition::NeedsDrain } else { Condition::Reusable }
     }
 
-    async fn recover(&self, connection: &mut MockConnection) {
-        self.0.recovered.notified().await;
-        connection.unfinished = false;
+    async fn drain(&self, connection: &mut MockConnection) {
+        self.0.drained.notified().await;
+        connection.needs_drain = false;
     }
 
     fn close(&self, connection: MockConnection) {
@@ -109,7 +110,7 @@ const FORKS: usize = 20;
 fn a_forked_child_starts_anew_and_the_parent_goes_on() {
     a_paused_pool_stays_paused_and_a_closed_one_closed();
     a_child_without_a_runtime_gets_its_background_task_with_one();
-    a_recovery_is_the_parents_also_where_the_child_inherits_its_task();
+    a_drain_is_the_parents_also_where_the_child_inherits_its_task();
     a_background_task_that_the_child_inherits_leaves_the_parents_pool_alone();
     an_establishment_that_the_child_inherits_does_not_go_on_there();
     events::counts_made_from_the_events_add_up_in_the_child();
@@ -179,14 +180,14 @@ fn a_child_without_a_runtime_gets_its_background_task_with_one() {
 
 /// A runtime on one thread goes on in the child, and with it the task that brings the parent's connection to the end of a
 /// command.
-fn a_recovery_is_the_parents_also_where_the_child_inherits_its_task() {
+fn a_drain_is_the_parents_also_where_the_child_inherits_its_task() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let mock = Mock::default();
     let counters = &mock.0;
     let pool = runtime.block_on(async {
         let pool = Pool::builder("mock:27017", mock.clone()).build().unwrap();
         pool.ready();
-        pool.check_out().await.unwrap().unfinished = true;
+        pool.check_out().await.unwrap().needs_drain = true;
         // The task begins to wait.
         while pool.status().pending > 0 {
             tokio::task::yield_now().await;
@@ -205,7 +206,7 @@ fn a_recovery_is_the_parents_also_where_the_child_inherits_its_task() {
             if child == "that looks at its pool first" {
                 first(&pool)?;
             }
-            counters.recovered.notify_one();
+            counters.drained.notify_one();
             runtime.block_on(settle());
             first(&pool)?;
             if (read(&counters.abandoned), read(&counters.closed), read(&counters.violated)) != (1, 0, 0) {
@@ -218,12 +219,12 @@ fn a_recovery_is_the_parents_also_where_the_child_inherits_its_task() {
             })
         });
     }
-    counters.recovered.notify_one();
+    counters.drained.notify_one();
     runtime.block_on(async {
         settle().await;
         assert_eq!((pool.status().in_use, pool.status().available), (0, 1));
         let connection = pool.check_out().await.unwrap();
-        assert!(connection.is_ours() && connection.id() == 1 && !connection.unfinished);
+        assert!(connection.is_ours() && connection.id() == 1 && !connection.needs_drain);
     });
     assert_eq!((read(&counters.abandoned), read(&counters.closed), read(&counters.violated)), (0, 0, 0));
 }

@@ -51,8 +51,8 @@
 //! | | X509, PLAIN | `silent::mechanisms_of_one_message_fail_whatever_part_of_the_reply_there_is` |
 //! | | replies of commands | `endpoint/commands::a_reply_cut_at_any_byte_is_a_network_error` |
 //! | | SOCKS5 | `silent::a_proxy_that_closes_at_any_byte_says_nothing_about_the_server` |
-//! | cancelled commands | TLS, each compressor | `salvage::cancelled_commands_cost_no_connection_whatever_they_travel_in` |
-//! | | none of them, many more | `salvage/storm::storm_of_cancellations_in_a_full_pool_opens_no_more_than_closing_would`, `salvage/storm::storm_of_cancellations_with_places_to_spare_opens_no_connection` |
+//! | cancelled commands | TLS, each compressor | `drain::cancelled_commands_cost_no_connection_whatever_they_travel_in` |
+//! | | none of them, many more | `drain/storm::storm_of_cancellations_in_a_full_pool_opens_no_more_than_closing_would`, `drain/storm::storm_of_cancellations_with_places_to_spare_opens_no_connection` |
 //! | reauthentication | SCRAM, TLS, zstd | `reauthentication::a_command_is_run_once_more_and_not_twice` |
 //! | | | `reauthentication::who_cannot_be_authenticated_again_is_told_so_and_the_connection_is_closed` |
 //! | | PLAIN, whatever ends it | `reauthentication::what_ends_the_second_authentication_is_what_is_reported` |
@@ -84,11 +84,11 @@ use wharf_testbed::relay::{Direction, Relay};
 use wharf_testbed::socks::{SocksFault, SocksMessage, SocksOptions, SocksProxy};
 
 mod chain;
+mod drain;
 mod interrupted;
 mod load_balanced;
 mod pools;
 mod reauthentication;
-mod salvage;
 mod silent;
 
 /// What ends a test that would otherwise never end.

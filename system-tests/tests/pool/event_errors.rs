@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
 use wharf::{
-    Cause, CheckOutError, CheckOutFailedReason, Clear, Establish, EstablishError, Establishing, Fit, Pool, PoolEvent,
-    PoolOptions, Stage,
+    Cause, CheckOutError, CheckOutFailedReason, Clear, Condition, Establish, EstablishError, Establishing, Pool,
+    PoolEvent, PoolOptions, Stage,
 };
 
 use super::mock::poll_once;
@@ -25,8 +25,8 @@ impl Establish for Faulty {
         }
     }
 
-    fn fit(&self, connection: &mut Self::Connection) -> Fit {
-        if connection.is_some() { Fit::Broken } else { Fit::Good }
+    fn condition(&self, connection: &mut Self::Connection) -> Condition {
+        if connection.is_some() { Condition::Broken } else { Condition::Reusable }
     }
 
     fn fault(&self, connection: &Self::Connection) -> Option<Cause> {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use wharf::pool::{Core, Environment, Grant, Lease, Pending, Place};
 use wharf::{
-    BackgroundInterval, CheckOutError, Clear, Establish, EstablishError, Establishing, Phase, Pool, PoolEvent,
-    PoolOptions,
+    BackgroundInterval, CheckOutError, Clear, Condition, Establish, EstablishError, Establishing, Phase, Pool,
+    PoolEvent, PoolOptions,
 };
 
 use super::mock::{Mock, counts, poll_once, pool, service, settle};
@@ -242,9 +242,9 @@ impl Establish for Panicking {
         Ok(Fuse::default())
     }
 
-    fn is_errored(&self, connection: &Fuse) -> bool {
+    fn condition(&self, connection: &mut Fuse) -> Condition {
         assert!(!connection.at_check_in, "told to panic at check-in");
-        false
+        Condition::Reusable
     }
 
     fn close(&self, connection: Fuse) {

@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use bson::oid::ObjectId;
 use tokio::sync::Semaphore;
-use wharf::{Establish, EstablishError, Establishing, Pool, PoolBuilder, PoolEvent, PoolOptions, Stage};
+use wharf::{Condition, Establish, EstablishError, Establishing, Pool, PoolBuilder, PoolEvent, PoolOptions, Stage};
 
 /// What happens to one attempt at establishing a connection.
 #[derive(Debug, Clone, Copy)]
@@ -107,8 +107,8 @@ impl Establish for Mock {
         Ok(connection)
     }
 
-    fn is_errored(&self, connection: &MockConnection) -> bool {
-        connection.errored
+    fn condition(&self, connection: &mut MockConnection) -> Condition {
+        if connection.errored { Condition::Broken } else { Condition::Reusable }
     }
 }
 

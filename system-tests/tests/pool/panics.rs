@@ -10,8 +10,8 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::time::Duration;
 
 use wharf::{
-    CheckOutError, Clear, Connection, ConnectionClosedReason, Establish, EstablishError, Establishing, Pool, PoolEvent,
-    PoolOptions, Stage,
+    CheckOutError, Clear, Condition, Connection, ConnectionClosedReason, Establish, EstablishError, Establishing, Pool,
+    PoolEvent, PoolOptions, Stage,
 };
 
 use super::mock::settle;
@@ -34,9 +34,9 @@ impl Establish for Fragile {
         Ok(connecting.connection_id())
     }
 
-    fn is_errored(&self, _connection: &u64) -> bool {
+    fn condition(&self, _connection: &mut u64) -> Condition {
         assert!(!self.judge.swap(false, Ordering::Relaxed), "the judge was told to panic");
-        false
+        Condition::Reusable
     }
 
     fn close(&self, _connection: u64) {

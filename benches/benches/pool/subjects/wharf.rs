@@ -1,6 +1,6 @@
 //! wharf: sharded lock-free idle stacks, one FIFO queue of waiters, direct hand-off.
 
-use wharf::{Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
+use wharf::{Condition, Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 use super::{Clear, Create, Dummy, Queue, Subject};
 
@@ -17,8 +17,8 @@ impl Establish for Opener {
         Ok(Dummy::open())
     }
 
-    fn is_errored(&self, connection: &Dummy) -> bool {
-        connection.broken
+    fn condition(&self, connection: &mut Dummy) -> Condition {
+        if connection.broken { Condition::Broken } else { Condition::Reusable }
     }
 }
 
@@ -44,7 +44,7 @@ impl Subject for Wharf {
 
 impl Queue for Wharf {}
 
-/// Closing is `is_errored`: a connection that comes back errored is closed and not pooled.
+/// Closing is `Condition::Broken`: such a connection is closed and not pooled.
 impl Create for Wharf {
     async fn create_and_close(&self) {
         let mut connection = self.check_out().await;

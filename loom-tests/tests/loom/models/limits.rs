@@ -118,8 +118,8 @@ fn noticed<T: Send + 'static>(name: &'static str, bound: Option<usize>, last: fn
 /// A good one comes to the shard's head, which tells already. A broken one does not.
 #[test]
 fn the_end_of_a_closed_pools_last_connection_is_noticed() {
-    let breaks = |patient| recover(patient, false);
-    noticed("the_end_of_a_closed_pools_last_connection_is_noticed", Some(4), unfinished, breaks);
+    let breaks = |draining| end_drain(draining, false);
+    noticed("the_end_of_a_closed_pools_last_connection_is_noticed", Some(4), begin_drain, breaks);
 }
 
 #[test]

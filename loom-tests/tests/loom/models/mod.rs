@@ -2,7 +2,8 @@
 
 mod clearing;
 mod delivery;
-mod drains;
+mod drain_queue;
+mod draining;
 pub mod harness;
 mod hits;
 mod limits;
@@ -10,7 +11,6 @@ pub mod mutants;
 mod openers;
 mod opening;
 mod primitives;
-mod recovery;
 mod renewal;
 mod services;
 mod shards;

@@ -11,13 +11,13 @@ use std::time::Instant;
 use event_listener::Event;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
-use wharf::pool::{Core, Environment, Fit, Grant, Idle, Lease, Opening, Pending, Place, Unfinished};
-use wharf::{BackgroundInterval, PoolEvent, PoolOptions};
+use wharf::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending, Place};
+use wharf::{BackgroundInterval, Condition, PoolEvent, PoolOptions};
 
 pub type Pool = Core<World>;
 pub type Granted = Grant<World>;
 pub type Leased = Lease<World>;
-pub type Patient = Unfinished<World>;
+pub type Drain = Draining<World>;
 pub type Opened = (Idle<World>, Opening<World>);
 
 /// A connection. Its marks are std's: loom neither sees nor reorders them, so they add no synchronisation that could
@@ -26,12 +26,12 @@ pub struct Connection {
     /// What users do to it. loom reports every access that is not ordered with the one before.
     contents: UnsafeCell<u32>,
     held: AtomicBool,
-    unfinished: AtomicBool,
+    needs_drain: AtomicBool,
 }
 
 impl Connection {
     fn new() -> Self {
-        Self { contents: UnsafeCell::new(0), held: AtomicBool::new(false), unfinished: AtomicBool::new(false) }
+        Self { contents: UnsafeCell::new(0), held: AtomicBool::new(false), needs_drain: AtomicBool::new(false) }
     }
 
     #[allow(unsafe_code)]
@@ -52,8 +52,8 @@ pub struct World {
     changed: Option<Event>,
     opened: AtomicU32,
     disposed: AtomicU32,
-    /// Who came back unfinished, and is not in recovery yet.
-    patients: Mutex<Vec<Patient>>,
+    /// Who came back undrained, and is not being drained yet.
+    drains: Mutex<Vec<Drain>>,
 }
 
 impl World {
@@ -65,7 +65,7 @@ impl World {
             changed: None,
             opened: AtomicU32::new(0),
             disposed: AtomicU32::new(0),
-            patients: Mutex::default(),
+            drains: Mutex::default(),
         }
     }
 
@@ -101,9 +101,9 @@ impl World {
         self.disposed.load(StatisticOrdering::Relaxed)
     }
 
-    /// The connection that came back unfinished last, if it was not closed at once.
-    pub fn patient(&self) -> Option<Patient> {
-        self.patients.lock().unwrap().pop()
+    /// The connection that came back undrained last, if it was not closed at once.
+    pub fn last_draining(&self) -> Option<Drain> {
+        self.drains.lock().unwrap().pop()
     }
 
     /// How many runs the calling thread has asked for.
@@ -149,12 +149,16 @@ impl Environment for World {
         self.events.lock().unwrap().push(event);
     }
 
-    fn fit(&self, connection: &mut Connection) -> Fit {
-        if connection.unfinished.load(StatisticOrdering::Relaxed) { Fit::Unfinished } else { Fit::Good }
+    fn condition(&self, connection: &mut Connection) -> Condition {
+        if connection.needs_drain.load(StatisticOrdering::Relaxed) {
+            Condition::NeedsDrain
+        } else {
+            Condition::Reusable
+        }
     }
 
-    fn recover(&self, unfinished: Patient) {
-        self.patients.lock().unwrap().push(unfinished);
+    fn drain(&self, draining: Drain) {
+        self.drains.lock().unwrap().push(draining);
     }
 
     fn dispose(&self, connection: Connection) {
@@ -288,7 +292,7 @@ pub fn hit(pool: &Arc<Pool>) -> Option<Leased> {
 
 fn used(lease: Leased) -> Leased {
     assert!(!lease.held.swap(true, StatisticOrdering::Relaxed), "held twice");
-    assert!(!lease.unfinished.load(StatisticOrdering::Relaxed), "somebody else's business is unfinished");
+    assert!(!lease.needs_drain.load(StatisticOrdering::Relaxed), "left undrained by an earlier user");
     lease.operate();
     lease
 }
@@ -299,23 +303,23 @@ pub fn check_in(lease: Leased) {
     drop(lease);
 }
 
-pub fn check_in_unfinished(lease: Leased) {
-    lease.unfinished.store(true, StatisticOrdering::Relaxed);
+pub fn check_in_undrained(lease: Leased) {
+    lease.needs_drain.store(true, StatisticOrdering::Relaxed);
     check_in(lease);
 }
 
-/// A connection that was checked in unfinished.
-pub fn unfinished(pool: &Arc<Pool>) -> Patient {
-    check_in_unfinished(leased(pool));
-    pool.environment().patient().expect("it came back unfinished")
+/// A connection that was checked in undrained, and is being drained.
+pub fn begin_drain(pool: &Arc<Pool>) -> Drain {
+    check_in_undrained(leased(pool));
+    pool.environment().last_draining().expect("it came back undrained")
 }
 
-/// Does what a recovery does, with success or without.
-pub fn recover(mut patient: Patient, succeeds: bool) {
-    let (connection, _) = patient.recoverable();
+/// Ends a drain, with success or without.
+pub fn end_drain(mut draining: Drain, succeeds: bool) {
+    let (connection, _) = draining.revocable();
     connection.operate();
-    connection.unfinished.store(!succeeds, StatisticOrdering::Relaxed);
-    drop(patient);
+    connection.needs_drain.store(!succeeds, StatisticOrdering::Relaxed);
+    drop(draining);
 }
 
 /// Makes use of a grant: checks a connection out and in, or opens one and makes it available.

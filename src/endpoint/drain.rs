@@ -54,7 +54,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The exchange is not at its end. [`fit`](Self::fit) tells whether it might be brought there yet.
+    /// The exchange is not at its end. [`condition`](Self::condition) tells whether it might be brought there yet.
     ///
     /// # Cancel safety
     ///

@@ -145,7 +145,7 @@ async fn a_clear_ends_the_draining() {
 }
 
 #[tokio::test]
-async fn a_held_connection_recovers_by_itself() {
+async fn held_connection_is_drained_on_request() {
     let server = start(100).await;
     let mut connection = Endpoint::new(&server.address()).unwrap().connect().await.unwrap();
     block(&server, "ping", Duration::from_millis(20)).await;
@@ -154,7 +154,7 @@ async fn a_held_connection_recovers_by_itself() {
         outcome = connection.run_command("admin", &ping) => panic!("answered: {outcome:?}"),
         _ = server.until(|counters| counters.commands("ping") == 1) => {}
     }
-    assert!(connection.is_errored());
-    assert!(connection.recover().await);
+    assert!(!connection.condition().is_reusable());
+    assert!(connection.drain().await);
     connection.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
 }

@@ -27,10 +27,10 @@ fn a_drain_that_begins_against_a_registration_keeps_no_check_out_waiting() {
     model("a_drain_that_begins_against_a_registration_keeps_no_check_out_waiting", Some(4), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
-        let returns = thread::spawn(move || check_in_unfinished(lease));
+        let returns = thread::spawn(move || check_in_undrained(lease));
         drop(place(acquire(&pool)));
         returns.join().unwrap();
-        drop(pool.environment().patient());
+        drop(pool.environment().last_draining());
         wind_up(pool);
     });
 }
@@ -39,11 +39,11 @@ fn a_drain_that_begins_against_a_registration_keeps_no_check_out_waiting() {
 fn a_drain_that_ends_against_a_check_out_that_would_wait_has_one_end() {
     model("a_drain_that_ends_against_a_check_out_that_would_wait_has_one_end", Some(3), || {
         let pool = recorded(options(1, 1));
-        let patient = unfinished(&pool);
-        let recovers = thread::spawn(move || recover(patient, true));
+        let draining = begin_drain(&pool);
+        let drains = thread::spawn(move || end_drain(draining, true));
         let grant = acquire(&pool);
         make_use(&pool, grant);
-        recovers.join().unwrap();
+        drains.join().unwrap();
         assert_at_most(&pool, 1);
         wind_up(pool);
     });
@@ -53,11 +53,11 @@ fn a_drain_that_ends_against_a_check_out_that_would_wait_has_one_end() {
 fn a_drain_that_fails_against_a_check_out_that_would_wait_has_one_end() {
     model("a_drain_that_fails_against_a_check_out_that_would_wait_has_one_end", Some(3), || {
         let pool = recorded(options(1, 1));
-        let patient = unfinished(&pool);
-        let recovers = thread::spawn(move || recover(patient, false));
+        let draining = begin_drain(&pool);
+        let drains = thread::spawn(move || end_drain(draining, false));
         let grant = acquire(&pool);
         make_use(&pool, grant);
-        recovers.join().unwrap();
+        drains.join().unwrap();
         assert_at_most(&pool, 1);
         wind_up(pool);
     });
@@ -68,13 +68,13 @@ fn a_drain_that_fails_against_a_check_out_that_would_wait_has_one_end() {
 fn a_place_to_open_that_comes_free_against_a_registration_closes_a_drain() {
     model("a_place_to_open_that_comes_free_against_a_registration_closes_a_drain", Some(4), || {
         let pool = unheard(options(2, 1));
-        let patient = unfinished(&pool);
+        let draining = begin_drain(&pool);
         let (idle, opening) = opened(&pool);
         let lease = check_out(&pool, idle);
         let established = thread::spawn(move || drop(opening));
         drop(place(acquire(&pool)));
         established.join().unwrap();
-        drop(patient);
+        drop(draining);
         check_in(lease);
         wind_up(pool);
     });
@@ -86,12 +86,12 @@ fn a_second_drain_that_begins_against_two_check_outs_keeps_neither_waiting() {
     model("a_second_drain_that_begins_against_two_check_outs_keeps_neither_waiting", Some(3), || {
         let pool = unheard(options(2, 2));
         let lease = leased(&pool);
-        let patient = unfinished(&pool);
-        let returns = thread::spawn(move || check_in_unfinished(lease));
+        let draining = begin_drain(&pool);
+        let returns = thread::spawn(move || check_in_undrained(lease));
         let first = place(acquire(&pool));
         let second = place(acquire(&pool));
         returns.join().unwrap();
-        drop((first, second, patient, pool.environment().patient()));
+        drop((first, second, draining, pool.environment().last_draining()));
         wind_up(pool);
     });
 }
@@ -102,16 +102,16 @@ fn a_second_drain_stays_after_the_first_has_ended_and_keeps_no_check_out_waiting
         let pool = unheard(options(2, 2));
         let (held, stays) = (leased(&pool), leased(&pool));
         let ends = {
-            check_in_unfinished(held);
-            pool.environment().patient()
+            check_in_undrained(held);
+            pool.environment().last_draining()
         };
         let stays = {
-            check_in_unfinished(stays);
-            pool.environment().patient()
+            check_in_undrained(stays);
+            pool.environment().last_draining()
         };
-        let recovers = thread::spawn(move || recover(ends.expect("nothing waits"), false));
+        let drains = thread::spawn(move || end_drain(ends.expect("nothing waits"), false));
         let (first, second) = (place(acquire(&pool)), place(acquire(&pool)));
-        recovers.join().unwrap();
+        drains.join().unwrap();
         drop((first, second, stays));
         wind_up(pool);
     });
@@ -121,8 +121,8 @@ fn a_second_drain_stays_after_the_first_has_ended_and_keeps_no_check_out_waiting
 fn a_drain_against_a_clear_and_a_check_out_has_one_end() {
     model("a_drain_against_a_clear_and_a_check_out_has_one_end", Some(2), || {
         let pool = recorded(options(1, 1));
-        let patient = unfinished(&pool);
-        let recovers = thread::spawn(move || recover(patient, true));
+        let draining = begin_drain(&pool);
+        let drains = thread::spawn(move || end_drain(draining, true));
         let waits = thread::spawn({
             let pool = pool.clone();
             move || {
@@ -131,7 +131,7 @@ fn a_drain_against_a_clear_and_a_check_out_has_one_end() {
             }
         });
         pool.clear(Clear::new()).unwrap();
-        recovers.join().unwrap();
+        drains.join().unwrap();
         waits.join().unwrap();
         pool.run();
         assert_empty(&pool);
@@ -144,8 +144,8 @@ fn a_drain_against_a_clear_and_a_check_out_has_one_end() {
 fn a_drain_against_a_close_and_a_check_out_has_one_end() {
     model("a_drain_against_a_close_and_a_check_out_has_one_end", Some(2), || {
         let pool = recorded(options(1, 1));
-        let patient = unfinished(&pool);
-        let recovers = thread::spawn(move || recover(patient, true));
+        let draining = begin_drain(&pool);
+        let drains = thread::spawn(move || end_drain(draining, true));
         let waits = thread::spawn({
             let pool = pool.clone();
             move || {
@@ -154,7 +154,7 @@ fn a_drain_against_a_close_and_a_check_out_has_one_end() {
             }
         });
         pool.close();
-        recovers.join().unwrap();
+        drains.join().unwrap();
         waits.join().unwrap();
         assert_empty(&pool);
         wind_up(pool);

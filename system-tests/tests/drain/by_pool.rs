@@ -6,55 +6,55 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, Semaphore};
-use wharf::{Clear, Establish, EstablishError, Establishing, Fit, Pool, PoolEvent, PoolOptions};
+use wharf::{Clear, Condition, Establish, EstablishError, Establishing, Pool, PoolEvent, PoolOptions};
 
 use super::AGES;
 
-/// Connections that recover when the test says so.
+/// Connections that drain when the test says so.
 #[derive(Clone)]
-struct Patients(Arc<Ward>);
+struct Mock(Arc<Gates>);
 
-struct Ward {
-    /// A permit for each recovery that may end.
+struct Gates {
+    /// A permit for each drain that may end.
     gate: Semaphore,
     begun: Notify,
-    /// What a recovery makes of a connection.
-    result: Mutex<Fit>,
+    /// What a drain makes of a connection.
+    result: Mutex<Condition>,
     panics: bool,
     /// Whether connections that are opened from now on never get established.
     hangs: AtomicBool,
-    /// How often a recovery was polled.
+    /// How often a drain was polled.
     polls: AtomicU32,
 }
 
 #[derive(Debug)]
-struct Patient {
-    fit: Fit,
+struct MockConnection {
+    condition: Condition,
 }
 
-impl Patients {
-    fn new(result: Fit, panics: bool) -> Self {
+impl Mock {
+    fn new(result: Condition, panics: bool) -> Self {
         let (gate, begun, result) = (Semaphore::new(0), Notify::new(), Mutex::new(result));
         let (hangs, polls) = (AtomicBool::new(false), AtomicU32::new(0));
-        Self(Arc::new(Ward { gate, begun, result, panics, hangs, polls }))
+        Self(Arc::new(Gates { gate, begun, result, panics, hangs, polls }))
     }
 }
 
-impl Establish for Patients {
-    type Connection = Patient;
+impl Establish for Mock {
+    type Connection = MockConnection;
 
-    async fn establish(&self, _: Establishing) -> Result<Patient, EstablishError> {
+    async fn establish(&self, _: Establishing) -> Result<MockConnection, EstablishError> {
         if self.0.hangs.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
-        Ok(Patient { fit: Fit::Good })
+        Ok(MockConnection { condition: Condition::Reusable })
     }
 
-    fn fit(&self, connection: &mut Patient) -> Fit {
-        connection.fit
+    fn condition(&self, connection: &mut MockConnection) -> Condition {
+        connection.condition
     }
 
-    async fn recover(&self, connection: &mut Patient) {
+    async fn drain(&self, connection: &mut MockConnection) {
         self.0.begun.notify_one();
         let mut admission = pin!(self.0.gate.acquire());
         poll_fn(|context| {
@@ -65,21 +65,21 @@ impl Establish for Patients {
         .unwrap()
         .forget();
         assert!(!self.0.panics, "on request");
-        connection.fit = *self.0.result.lock().unwrap();
+        connection.condition = *self.0.result.lock().unwrap();
     }
 }
 
 type Events = Arc<Mutex<Vec<String>>>;
 
 /// A ready pool of one connection, and the events from then on.
-fn pool(patients: &Patients) -> (Pool<Patients>, Events) {
-    pool_with(patients, PoolOptions::default().max_pool_size(1))
+fn pool(mock: &Mock) -> (Pool<Mock>, Events) {
+    pool_with(mock, PoolOptions::default().max_pool_size(1))
 }
 
-fn pool_with(patients: &Patients, options: PoolOptions) -> (Pool<Patients>, Events) {
+fn pool_with(mock: &Mock, options: PoolOptions) -> (Pool<Mock>, Events) {
     let events = Events::default();
     let noted = events.clone();
-    let pool = Pool::builder("mock:27017", patients.clone())
+    let pool = Pool::builder("mock:27017", mock.clone())
         .options(options)
         .subscriber(move |event: &PoolEvent| {
             let reason = event.reason().map(|reason| format!(" {reason}")).unwrap_or_default();
@@ -95,34 +95,34 @@ fn taken(events: &Events) -> Vec<String> {
     std::mem::take(&mut *events.lock().unwrap())
 }
 
-/// Checks the only connection in unfinished, and waits until its recovery has begun.
-async fn give_up(pool: &Pool<Patients>, patients: &Patients, events: &Events) {
-    give_up_one(pool, patients, events).await;
+/// Checks the only connection in undrained, and waits until its drain has begun.
+async fn give_up(pool: &Pool<Mock>, mock: &Mock, events: &Events) {
+    give_up_one(pool, mock, events).await;
     assert!(taken(events).is_empty(), "it is not checked in yet");
     let status = pool.status();
     assert_eq!((status.total, status.in_use, status.available), (1, 1, 0), "it counts as in use");
 }
 
-async fn give_up_one(pool: &Pool<Patients>, patients: &Patients, events: &Events) {
+async fn give_up_one(pool: &Pool<Mock>, mock: &Mock, events: &Events) {
     let mut connection = pool.check_out().await.unwrap();
-    connection.fit = Fit::Unfinished;
+    connection.condition = Condition::NeedsDrain;
     taken(events);
     drop(connection);
-    tokio::time::timeout(AGES, patients.0.begun.notified()).await.unwrap();
+    tokio::time::timeout(AGES, mock.0.begun.notified()).await.unwrap();
 }
 
 #[tokio::test]
-async fn recovered_connection_goes_to_a_check_out_that_opens_one() {
-    let patients = Patients::new(Fit::Good, false);
-    let (pool, events) = pool_with(&patients, PoolOptions::default().max_pool_size(2));
-    give_up(&pool, &patients, &events).await;
-    patients.0.hangs.store(true, Ordering::Relaxed);
+async fn drained_connection_goes_to_a_check_out_that_opens_one() {
+    let mock = Mock::new(Condition::Reusable, false);
+    let (pool, events) = pool_with(&mock, PoolOptions::default().max_pool_size(2));
+    give_up(&pool, &mock, &events).await;
+    mock.0.hangs.store(true, Ordering::Relaxed);
     let mut opening = Box::pin(pool.check_out());
     while !taken(&events).contains(&"ConnectionCreated".to_owned()) {
         assert!(futures_poll(&mut opening).await.is_none(), "it opens one that never gets established");
         tokio::task::yield_now().await;
     }
-    patients.0.gate.add_permits(1);
+    mock.0.gate.add_permits(1);
     let connection = tokio::time::timeout(AGES, opening).await.unwrap().unwrap();
     assert_eq!(connection.id(), 1);
     drop(connection);
@@ -133,9 +133,9 @@ async fn recovered_connection_goes_to_a_check_out_that_opens_one() {
 
 #[tokio::test]
 async fn check_out_that_would_wait_closes_the_connection_and_takes_its_place() {
-    let patients = Patients::new(Fit::Good, false);
-    let (pool, events) = pool(&patients);
-    give_up(&pool, &patients, &events).await;
+    let mock = Mock::new(Condition::Reusable, false);
+    let (pool, events) = pool(&mock);
+    give_up(&pool, &mock, &events).await;
     // Whatever the task does that drains, the place is there at the first poll.
     let mut waiting = Box::pin(pool.check_out());
     assert!(futures_poll(&mut waiting).await.is_none(), "it opens one");
@@ -145,9 +145,9 @@ async fn check_out_that_would_wait_closes_the_connection_and_takes_its_place() {
     let connection = tokio::time::timeout(AGES, waiting).await.unwrap().unwrap();
     assert_eq!(connection.id(), 2);
     drop(connection);
-    // The recovery has been told, and is over, without a second end of the connection.
+    // The drain has been told, and is over, without a second end of the connection.
     let freed = async {
-        while Arc::strong_count(&patients.0) > 2 {
+        while Arc::strong_count(&mock.0) > 2 {
             tokio::task::yield_now().await;
         }
     };
@@ -168,9 +168,9 @@ async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 
 #[tokio::test]
 async fn slow_subscriber_does_not_keep_the_place_of_a_drain_from_a_check_out() {
-    let patients = Patients::new(Fit::Good, false);
-    let (pool, events) = pool(&patients);
-    give_up(&pool, &patients, &events).await;
+    let mock = Mock::new(Condition::Reusable, false);
+    let (pool, events) = pool(&mock);
+    give_up(&pool, &mock, &events).await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     pool.subscribe({
         let (pool, seen) = (pool.clone(), seen.clone());
@@ -187,12 +187,12 @@ async fn slow_subscriber_does_not_keep_the_place_of_a_drain_from_a_check_out() {
 }
 
 #[tokio::test]
-async fn a_connection_that_does_not_recover_is_closed() {
-    for (result, panics) in [(Fit::Unfinished, false), (Fit::Broken, false), (Fit::Good, true)] {
-        let patients = Patients::new(result, panics);
-        let (pool, events) = pool(&patients);
-        give_up(&pool, &patients, &events).await;
-        patients.0.gate.add_permits(1);
+async fn a_connection_that_cannot_be_drained_is_closed() {
+    for (result, panics) in [(Condition::NeedsDrain, false), (Condition::Broken, false), (Condition::Reusable, true)] {
+        let mock = Mock::new(result, panics);
+        let (pool, events) = pool(&mock);
+        give_up(&pool, &mock, &events).await;
+        mock.0.gate.add_permits(1);
         until(&pool, 0).await;
         assert_eq!(taken(&events), ["ConnectionCheckedIn", "ConnectionClosed error"], "{result:?}");
     }
@@ -202,56 +202,56 @@ async fn a_connection_that_does_not_recover_is_closed() {
 struct Hasty;
 
 impl Establish for Hasty {
-    type Connection = Fit;
+    type Connection = Condition;
 
-    async fn establish(&self, _: Establishing) -> Result<Fit, EstablishError> {
-        Ok(Fit::Good)
+    async fn establish(&self, _: Establishing) -> Result<Condition, EstablishError> {
+        Ok(Condition::Reusable)
     }
 
-    fn fit(&self, connection: &mut Fit) -> Fit {
+    fn condition(&self, connection: &mut Condition) -> Condition {
         *connection
     }
 
-    fn recover(&self, connection: &mut Fit) -> impl Future<Output = ()> + Send {
-        *connection = Fit::Good;
-        assert_eq!(*connection, Fit::Broken, "it always panics");
+    fn drain(&self, connection: &mut Condition) -> impl Future<Output = ()> + Send {
+        *connection = Condition::Reusable;
+        assert_eq!(*connection, Condition::Broken, "it always panics");
         std::future::ready(())
     }
 }
 
 #[tokio::test]
-async fn a_recovery_that_panics_when_it_is_called_closes_the_connection_however_good_it_looks() {
+async fn a_drain_that_panics_when_it_is_called_closes_the_connection_however_good_it_looks() {
     let pool = Pool::builder("mock:27017", Hasty).options(PoolOptions::default().max_pool_size(1)).build().unwrap();
     pool.ready();
     let mut connection = pool.check_out().await.unwrap();
-    *connection = Fit::Unfinished;
+    *connection = Condition::NeedsDrain;
     drop(connection);
     until(&pool, 0).await;
 }
 
 #[tokio::test]
-async fn connections_that_come_and_go_do_not_wake_a_recovery() {
-    let patients = Patients::new(Fit::Good, false);
-    let (pool, events) = pool_with(&patients, PoolOptions::default().max_pool_size(3).min_pool_size(2));
-    give_up_one(&pool, &patients, &events).await;
+async fn connections_that_come_and_go_do_not_wake_a_drain() {
+    let mock = Mock::new(Condition::Reusable, false);
+    let (pool, events) = pool_with(&mock, PoolOptions::default().max_pool_size(3).min_pool_size(2));
+    give_up_one(&pool, &mock, &events).await;
     for _ in 0..20 {
         // Each of them is replaced, because of `minPoolSize`, by a run of the background task.
         let mut connection = pool.check_out().await.unwrap();
-        connection.fit = Fit::Broken;
+        connection.condition = Condition::Broken;
         drop(connection);
         until(&pool, 2).await;
     }
-    assert_eq!(patients.0.polls.load(Ordering::Relaxed), 1);
+    assert_eq!(mock.0.polls.load(Ordering::Relaxed), 1);
     pool.clear(Clear::new()).unwrap();
     until(&pool, 0).await;
 }
 
 #[tokio::test]
-async fn a_clear_ends_the_recovery_and_the_connection() {
+async fn a_clear_ends_the_drain_and_the_connection() {
     for interrupt in [false, true] {
-        let patients = Patients::new(Fit::Good, false);
-        let (pool, events) = pool(&patients);
-        give_up(&pool, &patients, &events).await;
+        let mock = Mock::new(Condition::Reusable, false);
+        let (pool, events) = pool(&mock);
+        give_up(&pool, &mock, &events).await;
         pool.clear(Clear::new().interrupt_in_use_connections(interrupt)).unwrap();
         until(&pool, 0).await;
         assert_eq!(taken(&events), ["PoolCleared", "ConnectionCheckedIn", "ConnectionClosed stale"]);
@@ -259,10 +259,10 @@ async fn a_clear_ends_the_recovery_and_the_connection() {
 }
 
 #[tokio::test]
-async fn a_close_ends_the_recovery_and_the_connection() {
-    let patients = Patients::new(Fit::Good, false);
-    let (pool, events) = pool(&patients);
-    give_up(&pool, &patients, &events).await;
+async fn a_close_ends_the_drain_and_the_connection() {
+    let mock = Mock::new(Condition::Reusable, false);
+    let (pool, events) = pool(&mock);
+    give_up(&pool, &mock, &events).await;
     pool.close();
     tokio::time::timeout(AGES, pool.closed()).await.unwrap();
     let events = taken(&events);
@@ -271,10 +271,10 @@ async fn a_close_ends_the_recovery_and_the_connection() {
 
 #[tokio::test]
 async fn a_connection_that_is_stale_already_is_closed_at_once() {
-    let patients = Patients::new(Fit::Good, false);
-    let (pool, events) = pool(&patients);
+    let mock = Mock::new(Condition::Reusable, false);
+    let (pool, events) = pool(&mock);
     let mut connection = pool.check_out().await.unwrap();
-    connection.fit = Fit::Unfinished;
+    connection.condition = Condition::NeedsDrain;
     pool.clear(Clear::new()).unwrap();
     taken(&events);
     drop(connection);
@@ -283,12 +283,12 @@ async fn a_connection_that_is_stale_already_is_closed_at_once() {
 
 #[test]
 fn connection_that_outlives_its_runtime_is_closed_as_stale() {
-    let patients = Patients::new(Fit::Good, false);
+    let mock = Mock::new(Condition::Reusable, false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (pool, events, connection) = runtime.block_on(async {
-        let (pool, events) = pool(&patients);
+        let (pool, events) = pool(&mock);
         let mut connection = pool.check_out().await.unwrap();
-        connection.fit = Fit::Unfinished;
+        connection.condition = Condition::NeedsDrain;
         taken(&events);
         (pool, events, connection)
     });
@@ -299,17 +299,17 @@ fn connection_that_outlives_its_runtime_is_closed_as_stale() {
 }
 
 #[test]
-fn runtime_that_ends_during_the_recovery_makes_the_connection_stale() {
+fn runtime_that_ends_during_the_drain_makes_the_connection_stale() {
     // tokio drops tasks in an order that depends on their numbers, so that other tasks between them change it.
     for others in 0..16 {
-        let patients = Patients::new(Fit::Good, false);
+        let mock = Mock::new(Condition::Reusable, false);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (pool, events) = runtime.block_on(async {
-            let (pool, events) = pool(&patients);
+            let (pool, events) = pool(&mock);
             for _ in 0..others {
                 tokio::spawn(std::future::pending::<()>());
             }
-            give_up(&pool, &patients, &events).await;
+            give_up(&pool, &mock, &events).await;
             (pool, events)
         });
         drop(runtime);

@@ -12,22 +12,22 @@ use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork::OfThisProcess;
 use super::home::Home;
-use crate::pool::Unfinished;
+use crate::pool::Draining;
 use crate::sync::{Watch, contain};
 
-/// Lets the establisher recover the connection, on the pool's runtime, or without one on the caller's. Without any, and
+/// Lets the establisher drain the connection, on the pool's runtime, or without one on the caller's. Without any, and
 /// on one that is shutting down, the connection is closed.
 #[cold]
-pub(super) fn begin<E: Establish>(unfinished: Unfinished<TokioEnvironment<E>>) {
-    let home = unfinished.environment().residence.home();
+pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
+    let home = draining.environment().residence.home();
     let runtime = home.as_ref().map(|home| home.handle().clone()).or_else(|| Handle::try_current().ok());
-    let patient = Patient::<E> { unfinished: ManuallyDrop::new(unfinished), home };
+    let task = DrainTask::<E> { draining: ManuallyDrop::new(draining), home };
     if let Some(runtime) = runtime {
-        runtime.spawn(recover(patient));
+        runtime.spawn(drain(task));
     }
 }
 
-/// How a recovery ended.
+/// How a drain ended.
 enum End {
     /// It did what it could. The connection is judged once more.
     Done,
@@ -39,15 +39,15 @@ enum End {
     Forked,
 }
 
-async fn recover<E: Establish>(mut patient: Patient<E>) {
-    let core = patient.unfinished.core();
+async fn drain<E: Establish>(mut task: DrainTask<E>) {
+    let core = task.draining.core();
     let environment = core.environment();
     // Its list's lock may be held by a thread that a forked child does not have.
     let mut change = OfThisProcess::new(Watch::new(&environment.changed));
     let end = {
-        let (connection, revocation) = patient.unfinished.recoverable();
+        let (connection, revocation) = task.draining.revocable();
         // A block, so that a panic of the call itself is one of the first poll.
-        let mut recovery = pin!(async move { environment.establish.recover(connection).await });
+        let mut drain = pin!(async move { environment.establish.drain(connection).await });
         let change = &mut change;
         poll_fn(move |context| {
             if environment.is_the_parents() {
@@ -56,50 +56,50 @@ async fn recover<E: Establish>(mut patient: Patient<E>) {
             if revocation.poll(context).is_ready() || change.poll(context, || revocation.is_stale()).is_ready() {
                 return Poll::Ready(End::Revoked);
             }
-            match contain(|| recovery.as_mut().poll(context)) {
+            match contain(|| drain.as_mut().poll(context)) {
                 Some(polled) => polled.map(|()| End::Done),
                 None => Poll::Ready(End::Panicked),
             }
         })
         .await
     };
-    patient.home = None;
+    task.home = None;
     match end {
-        End::Done | End::Revoked | End::Forked => drop(patient),
-        End::Panicked => patient.close(),
+        End::Done | End::Revoked | End::Forked => drop(task),
+        End::Panicked => task.close(),
     }
 }
 
-/// A connection in recovery, which in a forked child is still the parent's.
-struct Patient<E: Establish> {
-    unfinished: ManuallyDrop<Unfinished<TokioEnvironment<E>>>,
-    /// The pool's runtime, if the task runs there, until the recovery ends. A task that is dropped before tells that the
+/// A connection being drained, which in a forked child is still the parent's.
+struct DrainTask<E: Establish> {
+    draining: ManuallyDrop<Draining<TokioEnvironment<E>>>,
+    /// The pool's runtime, if the task runs there, until the drain ends. A task that is dropped before tells that the
     /// runtime has ended.
     home: Option<Arc<Home>>,
 }
 
-impl<E: Establish> Patient<E> {
+impl<E: Establish> DrainTask<E> {
     #[allow(unsafe_code)]
     fn close(self) {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not used again, and its `Drop` does not run.
-        unsafe { ManuallyDrop::take(&mut this.unfinished) }.close();
+        unsafe { ManuallyDrop::take(&mut this.draining) }.close();
     }
 }
 
 #[allow(unsafe_code)]
-impl<E: Establish> Drop for Patient<E> {
+impl<E: Establish> Drop for DrainTask<E> {
     fn drop(&mut self) {
         // SAFETY: taken here or in `close`, which keeps this from running; and nothing uses it afterwards.
-        let unfinished = unsafe { ManuallyDrop::take(&mut self.unfinished) };
-        if !unfinished.environment().is_the_parents() {
+        let draining = unsafe { ManuallyDrop::take(&mut self.draining) };
+        if !draining.environment().is_the_parents() {
             if let Some(home) = self.home.take() {
-                home.end(&unfinished.core());
+                home.end(&draining.core());
             }
-            return drop(unfinished);
+            return drop(draining);
         }
-        let establish = Arc::clone(&unfinished.environment().establish);
-        if let Some(connection) = unfinished.leak() {
+        let establish = Arc::clone(&draining.environment().establish);
+        if let Some(connection) = draining.leak() {
             establish.abandon_after_fork(connection);
         }
     }

@@ -5,24 +5,25 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::core::Core;
-use super::drains::Ticket;
-use super::environment::{Environment, Fit};
+use super::drain_queue::Ticket;
+use super::environment::Environment;
 use super::fault::Fault;
 use super::held::Held;
 use super::ledger::Membership;
+use crate::condition::Condition;
 use crate::event::ConnectionClosedReason;
 use crate::sync::mutant;
 
 impl<E: Environment> Held<E> {
     /// Disposes of a connection that cannot be used by the next as it is.
     #[cold]
-    pub(super) fn not_good(self, fit: Fit) {
+    pub(super) fn not_reusable(self, condition: Condition) {
         self.unpin();
-        match fit {
-            Fit::Unfinished if !self.is_stale() => self.drain(),
+        match condition {
+            Condition::NeedsDrain if !self.is_stale() => self.drain(),
             // Nobody could use it anyway.
-            Fit::Unfinished => self.close_after_use(self.stale_reason()),
-            Fit::Good | Fit::Broken => self.close_because(Fault::Unfit),
+            Condition::NeedsDrain => self.close_after_use(self.stale_reason()),
+            Condition::Reusable | Condition::Broken => self.close_because(Fault::Unusable),
         }
     }
 
@@ -41,13 +42,13 @@ impl<E: Environment> Held<E> {
         if is_wanted {
             core.serve_places();
         }
-        let unfinished = Unfinished { ticket, connection, id, generation, membership, core: Arc::clone(&core) };
-        if mutant("unfinished_is_available_too") {
+        let draining = Draining { ticket, connection, id, generation, membership, core: Arc::clone(&core) };
+        if mutant("draining_is_available_too") {
             self.make_available();
         }
         // It need not be this one that was closed.
-        if !(is_wanted && unfinished.is_over()) {
-            core.environment.recover(unfinished);
+        if !(is_wanted && draining.is_over()) {
+            core.environment.drain(draining);
         }
     }
 
@@ -74,8 +75,8 @@ impl<E: Environment> Held<E> {
 ///
 /// Dropping it judges it once more: it becomes available if it is good by now, and else is closed. It counts as in use
 /// until then. A check-out that waits for its place closes it before; then dropping it only disposes of the connection.
-#[must_use = "dropping it closes the connection, unless it has recovered"]
-pub struct Unfinished<E: Environment> {
+#[must_use = "dropping it closes the connection, unless it has drained"]
+pub struct Draining<E: Environment> {
     /// Whose slot it is, as long as the ledger has it.
     ticket: Ticket,
     /// Taken by `drop`, `close` and `leak` only.
@@ -88,7 +89,7 @@ pub struct Unfinished<E: Environment> {
     core: Arc<Core<E>>,
 }
 
-impl<E: Environment> Unfinished<E> {
+impl<E: Environment> Draining<E> {
     /// The connection's number.
     pub fn id(&self) -> u64 {
         self.id
@@ -104,14 +105,14 @@ impl<E: Environment> Unfinished<E> {
         Arc::clone(&self.core)
     }
 
-    /// The connection, and what tells meanwhile that there is no use in recovering it any more.
-    pub fn recoverable(&mut self) -> (&mut E::Connection, Revocation<'_, E>) {
+    /// The connection, and what tells meanwhile that there is no use in draining it any more.
+    pub fn revocable(&mut self) -> (&mut E::Connection, Revocation<'_, E>) {
         let Self { ticket, connection, generation, membership, core, .. } = self;
-        let connection = connection.as_mut().expect("BUG: an unfinished connection is not there");
+        let connection = connection.as_mut().expect("BUG: a drain without its connection");
         (connection, Revocation { ticket: *ticket, generation: *generation, membership, core })
     }
 
-    /// Closes the connection with the reason "error", however good it looks: the code that was to recover it panicked.
+    /// Closes the connection with the reason "error", however good it looks: the code that was to drain it panicked.
     pub fn close(mut self) {
         if let Some(held) = self.claim() {
             held.close_because(Fault::Panicked);
@@ -144,7 +145,7 @@ impl<E: Environment> Unfinished<E> {
     }
 }
 
-impl<E: Environment> Drop for Unfinished<E> {
+impl<E: Environment> Drop for Draining<E> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         let Some(held) = self.claim() else { return };
@@ -153,22 +154,22 @@ impl<E: Environment> Drop for Unfinished<E> {
         }
         let closed_on_panic = ClosedOnPanic(held);
         // SAFETY: INV-1: the slot is ours, and nothing else borrows the connection.
-        let connection = unsafe { held.slot().value_mut() }.expect("BUG: an unfinished connection is not there");
-        let fit = self.core.environment.fit(connection);
+        let connection = unsafe { held.slot().value_mut() }.expect("BUG: a drain without its connection");
+        let condition = self.core.environment.condition(connection);
         std::mem::forget(closed_on_panic);
-        if fit != Fit::Good {
-            return held.close_because(Fault::Unfit);
+        if !condition.is_reusable() {
+            return held.close_because(Fault::Unusable);
         }
         held.touch();
         held.end_use();
-        if !mutant("recovered_is_kept") {
+        if !mutant("drained_is_kept") {
             held.make_available();
         }
         self.core.environment.deliver();
     }
 }
 
-/// Tells that there is no use in recovering an unfinished connection any more.
+/// Tells that there is no use in draining a connection any more.
 pub struct Revocation<'u, E: Environment> {
     ticket: Ticket,
     generation: u64,
@@ -199,9 +200,9 @@ impl<E: Environment> Drop for ClosedOnPanic<E> {
     }
 }
 
-impl<E: Environment> fmt::Debug for Unfinished<E> {
+impl<E: Environment> fmt::Debug for Draining<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unfinished").field("id", &self.id()).finish_non_exhaustive()
+        f.debug_struct("Draining").field("id", &self.id()).finish_non_exhaustive()
     }
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bson::{doc, rawdoc};
 use tokio::time::Instant;
-use wharf::{Command, Endpoint, Establish, EstablishError, Establishing, Fit, Options, Pool, PoolEvent, PoolOptions};
+use wharf::{
+    Command, Condition, Endpoint, Establish, EstablishError, Establishing, Options, Pool, PoolEvent, PoolOptions,
+};
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 use super::AGES;
@@ -31,26 +33,26 @@ struct Simulated {
 }
 
 impl Establish for Simulated {
-    type Connection = Fit;
+    type Connection = Condition;
 
-    async fn establish(&self, _: Establishing) -> Result<Fit, EstablishError> {
+    async fn establish(&self, _: Establishing) -> Result<Condition, EstablishError> {
         self.opened.fetch_add(1, Ordering::Relaxed);
-        Ok(Fit::Good)
+        Ok(Condition::Reusable)
     }
 
-    fn fit(&self, connection: &mut Fit) -> Fit {
+    fn condition(&self, connection: &mut Condition) -> Condition {
         match self.after {
-            After::Close if *connection == Fit::Unfinished => Fit::Broken,
+            After::Close if *connection == Condition::NeedsDrain => Condition::Broken,
             _ => *connection,
         }
     }
 
-    async fn recover(&self, connection: &mut Fit) {
+    async fn drain(&self, connection: &mut Condition) {
         let After::Drain { most, reply } = self.after else { unreachable!("nothing is drained") };
         match reply {
             Some(reply) if reply <= most => {
                 tokio::time::sleep(reply).await;
-                *connection = Fit::Good;
+                *connection = Condition::Reusable;
             }
             _ => tokio::time::sleep(most).await,
         }
@@ -101,7 +103,7 @@ impl Scene {
         let deadline = Instant::now() + limit;
         let Ok(mut connection) = self.pool.check_out_until(deadline).await else { return false };
         if !answered {
-            *connection = Fit::Unfinished;
+            *connection = Condition::NeedsDrain;
             tokio::time::sleep_until(deadline).await;
         }
         answered
@@ -155,7 +157,7 @@ async fn first_success_after_a_half_open_network_waits_for_no_drain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn check_outs_that_wait_get_the_places_of_connections_that_come_back_unfinished() {
+async fn check_outs_that_wait_get_the_places_of_connections_that_come_back_undrained() {
     for after in [After::Close, IN_VAIN] {
         let scene = Arc::new(Scene::new(after, 2));
         let mut pings = tokio::task::JoinSet::new();
@@ -197,7 +199,7 @@ async fn oldest_drain_is_given_up_first() {
     let mut held = Vec::new();
     for _ in 0..3 {
         let mut connection = scene.pool.check_out().await.unwrap();
-        *connection = Fit::Unfinished;
+        *connection = Condition::NeedsDrain;
         held.push(connection);
     }
     held.swap(0, 1);

@@ -1,14 +1,14 @@
 //! Every place where an exchange can be left, byte by byte, and what the bounds refuse. What a pool makes of it is tested
-//! from outside, in `system-tests/tests/salvage/main.rs`.
+//! from outside, in `system-tests/tests/drain/main.rs`.
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
+use crate::condition::Condition;
 use crate::endpoint::channel::Request;
 use crate::endpoint::tests::pair;
-use crate::pool::Fit;
 use crate::wire::{Limits, Message, Outgoing};
 
 /// As much as any test needs.
@@ -73,8 +73,8 @@ async fn a_request_may_be_left_at_any_byte() {
             already += channel.transport.write(&request[already..written]).await.unwrap();
         }
         channel.phase = Phase::Sending { written, then };
-        let expected = if written == 0 { Fit::Good } else { Fit::Unfinished };
-        assert_eq!(channel.fit(), expected, "{written}");
+        let expected = if written == 0 { Condition::Reusable } else { Condition::NeedsDrain };
+        assert_eq!(channel.condition(), expected, "{written}");
         if written > 0 {
             let serve = async {
                 let received = receive(&mut server).await;
@@ -87,7 +87,7 @@ async fn a_request_may_be_left_at_any_byte() {
         } else {
             channel.drain(0).await.unwrap();
         }
-        assert_eq!((channel.fit(), channel.phase), (Fit::Good, Phase::Idle), "{written}");
+        assert_eq!((channel.condition(), channel.phase), (Condition::Reusable, Phase::Idle), "{written}");
     }
     goes_on(&mut channel, &mut server).await;
 }
@@ -103,7 +103,7 @@ async fn a_reply_may_be_left_at_any_byte() {
         let bytes = reply(number, Flags::NONE, &body);
         server.write_all(&bytes[..prefix]).await.unwrap();
         read_prefix(&mut channel, prefix).await;
-        assert_eq!(channel.fit(), Fit::Unfinished, "{prefix}");
+        assert_eq!(channel.condition(), Condition::NeedsDrain, "{prefix}");
         // A drain that is left itself loses nothing either.
         tokio::select! {
             biased;
@@ -112,7 +112,7 @@ async fn a_reply_may_be_left_at_any_byte() {
         }
         server.write_all(&bytes[prefix..]).await.unwrap();
         channel.drain(PLENTY).await.unwrap();
-        assert_eq!(channel.fit(), Fit::Good, "{prefix}");
+        assert_eq!(channel.condition(), Condition::Reusable, "{prefix}");
     }
     goes_on(&mut channel, &mut server).await;
 }
@@ -135,11 +135,11 @@ async fn a_large_reply_is_thrown_away_without_being_kept_and_may_be_left_too() {
             // The buffers of the operating system are smaller than this, so some of it was read.
             sent = server.write_all(&tail[..half]) => sent.unwrap(),
         }
-        assert_eq!(channel.fit(), Fit::Unfinished);
+        assert_eq!(channel.condition(), Condition::NeedsDrain);
         let (sent, drained) = tokio::join!(server.write_all(&tail[half..]), channel.drain(PLENTY));
         sent.unwrap();
         drained.unwrap();
-        assert_eq!(channel.fit(), Fit::Good, "{prefix}");
+        assert_eq!(channel.condition(), Condition::Reusable, "{prefix}");
         assert!(channel.incoming.capacity() <= KEPT_CAPACITY, "{}", channel.incoming.capacity());
     }
     goes_on(&mut channel, &mut server).await;
@@ -152,7 +152,7 @@ async fn a_request_without_a_reply_is_only_written() {
     let request = channel.outgoing.clone();
     assert_eq!(channel.transport.write(&request[..5]).await.unwrap(), 5);
     channel.phase = Phase::Sending { written: 5, then: None };
-    assert_eq!(channel.fit(), Fit::Unfinished);
+    assert_eq!(channel.condition(), Condition::NeedsDrain);
     channel.drain(PLENTY).await.unwrap();
     assert_eq!(receive(&mut server).await, request);
 
@@ -160,9 +160,9 @@ async fn a_request_without_a_reply_is_only_written() {
     begin(&mut channel, &rawdoc! { "insert": "c" }, Flags::MORE_TO_COME);
     let request = channel.outgoing.clone();
     assert!(!channel.advance().await.unwrap());
-    assert_eq!((channel.phase, channel.fit()), (Phase::Flushing, Fit::Unfinished));
+    assert_eq!((channel.phase, channel.condition()), (Phase::Flushing, Condition::NeedsDrain));
     channel.drain(PLENTY).await.unwrap();
-    assert_eq!(channel.fit(), Fit::Good);
+    assert_eq!(channel.condition(), Condition::Reusable);
     assert_eq!(receive(&mut server).await, request);
     goes_on(&mut channel, &mut server).await;
 }
@@ -176,7 +176,7 @@ async fn more_than_the_limit_is_not_drained() {
     let needed = bytes.len() as u64;
     let refused = channel.drain(needed - 1).await;
     assert!(matches!(refused, Err(NotDrained::TooMuch { needed: n, allowed }) if (n, allowed) == (needed, needed - 1)));
-    assert_eq!(channel.fit(), Fit::Unfinished);
+    assert_eq!(channel.condition(), Condition::NeedsDrain);
     server.write_all(&bytes[16..]).await.unwrap();
     channel.drain(needed).await.unwrap();
 
@@ -193,12 +193,12 @@ async fn more_than_the_limit_is_not_drained() {
 async fn replies_without_a_known_end_are_not_drained() {
     let (mut channel, mut server) = pair().await;
     begin(&mut channel, &rawdoc! { "getMore": 1_i64 }, Flags::EXHAUST_ALLOWED);
-    assert_eq!(channel.fit(), Fit::Good, "nothing was sent yet");
+    assert_eq!(channel.condition(), Condition::Reusable, "nothing was sent yet");
     while !channel.is_sent() {
         channel.advance().await.unwrap();
     }
     receive(&mut server).await;
-    assert_eq!(channel.fit(), Fit::Broken);
+    assert_eq!(channel.condition(), Condition::Broken);
     assert!(matches!(channel.drain(PLENTY).await, Err(NotDrained::Endless)));
     // Two replies in one piece, each answering the one before.
     let mut bytes = reply(1, Flags::MORE_TO_COME, &rawdoc! { "ok": 1, "n": 1 });
@@ -208,7 +208,7 @@ async fn replies_without_a_known_end_are_not_drained() {
         channel.finish().await.unwrap();
         let reply = channel.take_reply().unwrap();
         assert_eq!(channel.body(&reply).get_i32("n").unwrap(), number);
-        assert_eq!(channel.fit(), if is_last { Fit::Good } else { Fit::Broken });
+        assert_eq!(channel.condition(), if is_last { Condition::Reusable } else { Condition::Broken });
     }
     goes_on(&mut channel, &mut server).await;
 }
@@ -237,7 +237,7 @@ async fn a_reply_that_breaks_the_protocol_ends_the_draining() {
             server.shutdown().await.unwrap();
         });
         assert!(matches!(drained, Err(NotDrained::Failed(ExchangeError::Wire(_)))), "{drained:?}");
-        assert_eq!(channel.fit(), Fit::Broken);
+        assert_eq!(channel.condition(), Condition::Broken);
     }
 }
 
@@ -252,5 +252,5 @@ async fn goes_on(channel: &mut Channel, server: &mut TcpStream) {
             server.write_all(&reply(number, Flags::NONE, &rawdoc! { "last": 1 })).await.unwrap();
         }
     );
-    assert_eq!((answer, channel.fit()), (1, Fit::Good));
+    assert_eq!((answer, channel.condition()), (1, Condition::Reusable));
 }

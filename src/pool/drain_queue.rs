@@ -1,8 +1,8 @@
-//! The drains: connections that came back unfinished, in the order in which they came.
+//! The drains: connections that came back undrained, in the order in which they came.
 //!
 //! A drain owns its connection, but not its place. The slot belongs to the entry here, and so to the first that
 //! [claims](Core::claim_drain) it, under the ledger's lock: the drain's own end, or a check-out that waits for a place
-//! and closes the oldest. The connection itself is with the [`Unfinished`](super::Unfinished), so that the place is free
+//! and closes the oldest. The connection itself is with the [`Draining`](super::Draining), so that the place is free
 //! at once, whatever the task does that drains.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::sync::{discard, mutant, wake};
 pub(super) struct Ticket(u64);
 
 #[derive(Default)]
-pub(super) struct Drains {
+pub(super) struct DrainQueue {
     last: u64,
     present: BTreeMap<Ticket, Drain>,
 }

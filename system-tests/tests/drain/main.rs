@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 mod bounds;
-mod recovery;
+mod by_pool;
 mod starvation;
 mod storm;
 

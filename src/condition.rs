@@ -1,0 +1,22 @@
+//! What a connection is good for when it comes back.
+
+/// The condition of a connection that is checked in: whether it can be checked out again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Condition {
+    /// The connection can be checked out again as it is.
+    Reusable,
+    /// Its last user left in the middle of something. The connection can be checked out again once it is
+    /// [drained](crate::Establish::drain).
+    NeedsDrain,
+    /// The connection cannot be used again, and is to be closed.
+    Broken,
+}
+
+impl Condition {
+    /// Whether the connection can be checked out again as it is.
+    #[must_use]
+    #[inline]
+    pub fn is_reusable(self) -> bool {
+        matches!(self, Self::Reusable)
+    }
+}
