@@ -6,7 +6,7 @@
 //!
 //! - `Arc`: reference counts guard memory, and no ordering of the pool relies on them.
 //! - A connection's number and what its events have said of it: they are passed on with the ownership of its slot, or
-//!   change under the ledger's lock. They are atomics for a forked child, which reads them alone.
+//!   change under the registry's lock. They are atomics for a forked child, which reads them alone.
 //! - The numbers of pinned connections: statistics for an error message, on which nothing depends.
 //!
 //! # Mutants

@@ -17,9 +17,9 @@
 //! | `Core::try_check_out` | `Shard::pop_at_once` | `unheard` |
 //! | the drop of a `Lease` | `Shard::push_at_once`, and `Held::put_on` where it fails | `unheard` |
 //! | the same, heard | `Lease::give_back_and_tell`, `Held::put_on`, `Shard::push`, `Held::hand_over` | `heard` |
-//! | `Core::try_take`, `Core::acquire`, `Core::acquire_meanwhile`, and their drops | `seek`, `queue_up`, `queue_up_as_opener`, `settle`, the wait list | `heard`, `unheard` |
-//! | `Place::create`, `Pending::established`, `Opening::hand_on`, and their drops | `Capacity`, `Slab::grow`, `Core::serve_places` | `heard`, `unheard` |
-//! | `Core::clear`, `Core::ready`, `Core::close`, `Core::run`, `Core::populate`, `Core::status` | all | `heard`, `unheard` |
+//! | `Core::try_take`, `Core::acquire`, `Core::acquire_as_opener`, and their drops | `seek`, `queue_up`, `queue_up_as_opener`, `settle`, the wait list | `heard`, `unheard` |
+//! | `Permit::create`, `Pending::established`, `Opening::hand_on`, and their drops | `Capacity`, `Slab::grow`, `Core::serve_permits` | `heard`, `unheard` |
+//! | `Core::clear`, `Core::ready`, `Core::close`, `Core::maintain`, `Core::populate`, `Core::status` | all | `heard`, `unheard` |
 //!
 //! `every_mutant_is_caught` runs mutants of the hit path (see `src/sync.rs`) in child processes, as `loom.rs` does.
 //!
@@ -159,7 +159,7 @@ fn establish(pool: &Arc<Pool>, pending: Pending<World>) -> Option<Established> {
 
 /// Looks a few times for a connection that comes back while one's own is being opened.
 fn look_for_another(pool: &Arc<Pool>) -> Option<Idle<World>> {
-    let mut waits = Box::pin(pool.acquire_meanwhile());
+    let mut waits = Box::pin(pool.acquire_as_opener());
     for _ in 0..thread_rng().gen_range(1..4) {
         if let Poll::Ready(idle) = waits.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return Some(idle);
@@ -172,9 +172,9 @@ fn look_for_another(pool: &Arc<Pool>) -> Option<Idle<World>> {
 fn make_use(pool: &Arc<Pool>, grant: Grant<World>) {
     match grant {
         Grant::Connection(idle) => operate(idle.check_out(pool.check_out_started())),
-        Grant::Place(_) if chance(8) => {}
-        Grant::Place(place) => {
-            let Ok(pending) = place.create() else { return };
+        Grant::Permit(_) if chance(8) => {}
+        Grant::Permit(permit) => {
+            let Ok(pending) = permit.create() else { return };
             let sooner = if chance(2) { look_for_another(pool) } else { None };
             let own = establish(pool, pending);
             if let Some(idle) = sooner {
@@ -241,7 +241,7 @@ fn server_monitor(pool: &Arc<Pool>) {
 
 fn background(pool: &Arc<Pool>) {
     for _ in 0..6 {
-        pool.run();
+        pool.maintain();
         while let Some(pending) = pool.populate() {
             if let Some((idle, opening)) = establish(pool, pending) {
                 opening.hand_on(Some(idle));

@@ -12,7 +12,7 @@ use super::held::Held;
 use super::shard::Popped;
 use super::slab::Slot;
 use super::state::Phase;
-use super::tokens::{Idle, Lease, Place};
+use super::tokens::{Idle, Lease, Permit};
 use super::waitlist::{Lane, Node, WaitQueue};
 use crate::error::{Cause, ConnectionError};
 use crate::event::ConnectionClosedReason;
@@ -24,7 +24,7 @@ pub enum Grant<E: Environment> {
     /// An available connection.
     Connection(Idle<E>),
     /// The right to open one.
-    Place(Place<E>),
+    Permit(Permit<E>),
     /// Neither: the pool is not ready. Boxed, because it is rare and would make every grant larger than two words,
     /// which is what comes back in registers.
     Refused(Box<Refusal>),
@@ -34,7 +34,7 @@ impl<E: Environment> fmt::Debug for Grant<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connection(idle) => f.debug_tuple("Connection").field(&idle.id()).finish(),
-            Self::Place(_) => f.write_str("Place"),
+            Self::Permit(_) => f.write_str("Permit"),
             Self::Refused(refusal) => f.debug_tuple("Refused").field(refusal).finish(),
         }
     }
@@ -59,7 +59,7 @@ pub enum Refusal {
 /// What came of the attempt to queue up.
 enum Queued<E: Environment> {
     Waits,
-    /// For the place of a connection that is drained.
+    /// For the capacity of a connection that is drained.
     WaitsForDrain,
     Granted(Grant<E>),
     NotReady,
@@ -68,7 +68,7 @@ enum Queued<E: Environment> {
 }
 
 impl<E: Environment> Core<E> {
-    /// How many stale connections a check-out closes on its way, and again as long as there is no place for it. The
+    /// How many stale connections a check-out closes on its way, and again as long as there is no permit for it. The
     /// background run closes the rest.
     const CLOSED_ON_THE_WAY: usize = 4;
 
@@ -106,7 +106,7 @@ impl<E: Environment> Core<E> {
 
     /// Gets a connection or the right to open one, in the order of arrival.
     ///
-    /// The first poll searches all shards, then asks for a place under `maxPoolSize` and `maxConnecting`, and else
+    /// The first poll searches all shards, then asks for a permit under `maxPoolSize` and `maxConnecting`, and else
     /// queues up. Lock-free until it queues up.
     ///
     /// # Cancel safety
@@ -123,11 +123,11 @@ impl<E: Environment> Core<E> {
     /// # Cancel safety
     ///
     /// As that of [`Core::acquire`].
-    pub fn acquire_meanwhile(self: &Arc<Self>) -> Meanwhile<'_, E> {
-        Meanwhile(self.acquire())
+    pub fn acquire_as_opener(self: &Arc<Self>) -> OpenerWait<'_, E> {
+        OpenerWait(self.acquire())
     }
 
-    /// Searches the shards and asks for a place. `None`: queue up.
+    /// Searches the shards and asks for a permit. `None`: queue up.
     fn seek(self: &Arc<Self>) -> Option<Grant<E>> {
         // Whoever waits is first, and `queue_up` asks all of the following where nobody waits any more.
         if self.shard(self.environment.shard_hint()).is_waited_for() && !mutant("newcomers_ignore_waiters") {
@@ -157,11 +157,11 @@ impl<E: Environment> Core<E> {
             }
             if counts.admits(self.limits) {
                 match self.capacity.try_admit(counts) {
-                    Ok(()) => return Some(Grant::Place(Place::new(self.clone()))),
+                    Ok(()) => return Some(Grant::Permit(Permit::new(self.clone()))),
                     Err(()) => continue,
                 }
             }
-            // Relaxed: a hint to try again; the ledger's lock orders the rest.
+            // Relaxed: a hint to try again; the registry's lock orders the rest.
             if self.stale.load(Ordering::Relaxed) == 0 {
                 return None;
             }
@@ -187,7 +187,7 @@ impl<E: Environment> Core<E> {
     /// first in the queue is the work of this function: it raises the flags, so that every push and every release from
     /// here on comes to the list's lock, and then looks once more.
     fn queue_up(self: &Arc<Self>, node: Pin<&Node<Grant<E>>>, waker: Waker) -> Queued<E> {
-        let mut queue = self.waiters.lock_with_room(Lane::Others);
+        let mut queue = self.wait_list.lock_with_room(Lane::Waiters);
         // A clear changes the word before it takes the list's lock to fail all who wait: either we see the change, or
         // it finds us in the queue.
         if self.state.load().phase != Phase::Ready && !mutant("phase_not_asked_again") {
@@ -195,7 +195,7 @@ impl<E: Environment> Core<E> {
             discard(waker);
             return Queued::NotReady;
         }
-        if queue.len(Lane::Others) == 0 {
+        if queue.len(Lane::Waiters) == 0 {
             let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
@@ -211,31 +211,31 @@ impl<E: Environment> Core<E> {
                         Ok(idle) => Queued::Granted(Grant::Connection(idle)),
                         Err(Perished) => Queued::Again,
                     },
-                    None if admitted => Queued::Granted(Grant::Place(Place::new(self.clone()))),
+                    None if admitted => Queued::Granted(Grant::Permit(Permit::new(self.clone()))),
                     None => Queued::Again,
                 };
                 // `seek` does not come to it where an opener waits.
                 self.close_stale(Self::CLOSED_ON_THE_WAY);
                 return queued;
             }
-            queue.enqueue(Lane::Others, node, waker);
+            queue.enqueue(Lane::Waiters, node, waker);
             let wanted = refused.is_some_and(|counts| counts.wants_a_drain_closed(self.limits));
             return if wanted && !mutant("waiters_ignore_drains") { Queued::WaitsForDrain } else { Queued::Waits };
         }
         // DrainQueue do not keep the first in the queue waiting any more, and so not this one.
-        queue.enqueue(Lane::Others, node, waker);
+        queue.enqueue(Lane::Waiters, node, waker);
         Queued::Waits
     }
 
     /// Queues up among the openers, unless there turns out to be a connection. Establishes INV-5 as `queue_up` does.
     ///
-    /// Does not ask for the phase: a clear fails nobody whose own connection is on the way, `Place::create` refuses one
+    /// Does not ask for the phase: a clear fails nobody whose own connection is on the way, `Permit::create` refuses one
     /// that is yet to be created unless the pool is ready again, and a pool that is not ready has nothing that could be
     /// handed over.
     fn queue_up_as_opener(self: &Arc<Self>, node: Pin<&Node<Grant<E>>>, waker: &Waker) -> Option<Idle<E>> {
         loop {
             let waker = waker.clone();
-            let mut queue = self.waiters.lock_with_room(Lane::Openers);
+            let mut queue = self.wait_list.lock_with_room(Lane::Openers);
             let Some(slot) = self.look_for_the_first(&queue) else {
                 queue.enqueue(Lane::Openers, node, waker);
                 return None;
@@ -251,7 +251,7 @@ impl<E: Environment> Core<E> {
 
     /// Where nobody waits yet, raises the shards' flags for whoever is about to, and takes an available connection.
     fn look_for_the_first(&self, queue: &WaitQueue<Grant<E>>) -> Option<&Slot<E::Connection>> {
-        if queue.len(Lane::Openers) > 0 || queue.len(Lane::Others) > 0 {
+        if queue.len(Lane::Openers) > 0 || queue.len(Lane::Waiters) > 0 {
             // INV-5: they are raised, and there is none.
             return None;
         }
@@ -320,7 +320,7 @@ impl<E: Environment> Future for Acquire<'_, E> {
         // SAFETY: `node` stays where it is, and is not moved out of; the other fields are not pinned.
         let this = unsafe { self.get_unchecked_mut() };
         if this.node.is_queued() {
-            return this.core.waiters.poll(&this.node, context);
+            return this.core.wait_list.poll(&this.node, context);
         }
         loop {
             if let Some(grant) = this.core.seek() {
@@ -331,9 +331,9 @@ impl<E: Environment> Future for Acquire<'_, E> {
             match this.core.queue_up(node, context.waker().clone()) {
                 Queued::Waits => return Poll::Pending,
                 Queued::WaitsForDrain => {
-                    this.core.serve_places();
+                    this.core.serve_permits();
                     // Mostly it is this check-out that was served.
-                    return this.core.waiters.poll(&this.node, context);
+                    return this.core.wait_list.poll(&this.node, context);
                 }
                 Queued::Granted(grant) => return Poll::Ready(grant),
                 Queued::NotReady => return Poll::Ready(Grant::Refused(Box::new(this.core.refusal()))),
@@ -348,7 +348,7 @@ impl<E: Environment> Drop for Acquire<'_, E> {
         if !self.node.is_queued() {
             return;
         }
-        let grant = self.core.waiters.leave(&self.node, |queue| self.core.settle(queue));
+        let grant = self.core.wait_list.leave(&self.node, |queue| self.core.settle(queue));
         if mutant("grant_to_the_cancelled_is_lost") {
             return std::mem::forget(grant);
         }
@@ -357,11 +357,11 @@ impl<E: Environment> Drop for Acquire<'_, E> {
     }
 }
 
-/// The future of [`Core::acquire_meanwhile`].
-pub struct Meanwhile<'p, E: Environment>(Acquire<'p, E>);
+/// The future of [`Core::acquire_as_opener`].
+pub struct OpenerWait<'p, E: Environment>(Acquire<'p, E>);
 
 #[allow(unsafe_code)]
-impl<E: Environment> Future for Meanwhile<'_, E> {
+impl<E: Environment> Future for OpenerWait<'_, E> {
     type Output = Idle<E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -372,7 +372,7 @@ impl<E: Environment> Future for Meanwhile<'_, E> {
             let node = unsafe { Pin::new_unchecked(&*node) };
             return core.queue_up_as_opener(node, context.waker()).map_or(Poll::Pending, Poll::Ready);
         }
-        core.waiters.poll(node, context).map(|grant| match grant {
+        core.wait_list.poll(node, context).map(|grant| match grant {
             Grant::Connection(idle) => idle,
             other => unreachable!("BUG: {other:?} for one who opens a connection"),
         })

@@ -15,10 +15,10 @@ pub(super) struct Counts {
     pub(super) total: u32,
     /// Connections in establishment.
     pub(super) pending: u32,
-    /// Somebody waits who has no connection on the way, so that a place that comes free belongs to the first of them.
+    /// Somebody waits who has no connection on the way, so that capacity that comes free belongs to the first of them.
     /// Changes only under the wait list's lock.
     pub(super) waiting: bool,
-    /// Some of the connections are drained, and can be closed for their places. Changes only under the ledger's lock.
+    /// Some of the connections are drained, and can be closed for their capacity. Changes only under the registry's lock.
     pub(super) draining: bool,
     /// Counts the changes, modulo 2^22.
     version: u32,
@@ -61,7 +61,7 @@ impl Counts {
         self.total < limits.total && self.pending < limits.pending
     }
 
-    /// Whether a check-out waits for nothing but a place, and a drain that ends would give it one.
+    /// Whether a check-out waits for nothing but capacity, and a drain that ends would give it one.
     pub(super) fn wants_a_drain_closed(self, limits: Limits) -> bool {
         self.waiting && self.draining && self.total >= limits.total && self.pending < limits.pending
     }
@@ -129,16 +129,16 @@ impl Capacity {
     }
 
     /// Notes whether connections are drained. Returns whether a check-out waits that one of them keeps waiting from now
-    /// on. The caller holds the ledger's lock.
+    /// on. The caller holds the registry's lock.
     ///
     /// "Somebody waits" and "some are drained" are bits of one word, so of a check-out that queues up and a drain that
     /// begins, the second finds the first, and closes the drain:
     ///
     /// | a check-out queues up | a drain begins |
     /// | --- | --- |
-    /// | 1. `admit_or_wait` sets `waiting`, finds `draining` | a. enters the ledger |
-    /// | 2. closes the oldest drain of the ledger | b. sets `draining`, finds `waiting` |
-    /// | | c. closes the oldest drain of the ledger |
+    /// | 1. `admit_or_wait` sets `waiting`, finds `draining` | a. enters the registry |
+    /// | 2. closes the oldest drain of the registry | b. sets `draining`, finds `waiting` |
+    /// | | c. closes the oldest drain of the registry |
     #[must_use]
     pub(super) fn set_draining(&self, draining: bool, limits: Limits) -> bool {
         let after = |counts: Counts| Counts { draining, ..counts.next() };
@@ -151,7 +151,7 @@ impl Capacity {
         let _ = self.update(|counts| counts.waiting.then(|| Counts { waiting: false, ..counts.next() }));
     }
 
-    /// Gives back a place under one limit or both. Returns whether somebody waits for it.
+    /// Gives back capacity under one limit or both. Returns whether somebody waits for it.
     #[must_use]
     pub(super) fn release(&self, total: u32, pending: u32) -> bool {
         let before = self.update(|counts| {
@@ -166,9 +166,9 @@ impl Capacity {
 
     /// Writes the word without changing what it counts, for [`Core::close`](super::Core::close).
     ///
-    /// A place that is given back meets this write in the order of the word's changes:
+    /// Capacity that is given back meets this write in the order of the word's changes:
     ///
-    /// | the pool is closed | a place is given back |
+    /// | the pool is closed | capacity is given back |
     /// | --- | --- |
     /// | 1. the phase becomes `Closed` | a. `release` |
     /// | 2. this write | b. look at the phase |
@@ -273,7 +273,7 @@ mod tests {
         assert!(!capacity.set_draining(false, limits));
         assert!(capacity.set_draining(true, limits), "now somebody waits");
         assert!(capacity.release(1, 0));
-        assert!(!capacity.load().wants_a_drain_closed(limits), "there is a place");
+        assert!(!capacity.load().wants_a_drain_closed(limits), "there is capacity");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::acquire::{Grant, Refusal};
 use super::capacity::{Capacity, Limits};
 use super::environment::Environment;
 use super::held::Held;
-use super::ledger::Ledger;
+use super::registry::Registry;
 use super::shard::{Shard, Shards};
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
@@ -38,9 +38,9 @@ pub struct Core<E: Environment> {
     pub(super) capacity: CachePadded<Capacity>,
     pub(super) shards: Shards,
     pub(super) slab: Slab<E::Connection>,
-    pub(super) waiters: CachePadded<WaitList<Grant<E>>>,
-    pub(super) ledger: Mutex<Ledger>,
-    /// The last connection id given out. Changes under the ledger's lock; a forked child reads it without.
+    pub(super) wait_list: CachePadded<WaitList<Grant<E>>>,
+    pub(super) registry: Mutex<Registry>,
+    /// The last connection id given out. Changes under the registry's lock; a forked child reads it without.
     last_id: UnmodelledU64,
     /// How many detached connections are still to be closed.
     pub(super) stale: AtomicU32,
@@ -175,8 +175,8 @@ impl<E: Environment> Core<E> {
             capacity: CachePadded::new(Capacity::new()),
             shards: Shards::new(shards, capacity),
             slab: Slab::new(capacity),
-            waiters: CachePadded::new(WaitList::new()),
-            ledger: Mutex::new(Ledger::default()),
+            wait_list: CachePadded::new(WaitList::new()),
+            registry: Mutex::new(Registry::default()),
             last_id: UnmodelledU64::new(0),
             stale: AtomicU32::new(0),
             service_cleared: AtomicU32::new(0),
@@ -211,24 +211,24 @@ impl<E: Environment> Core<E> {
     /// The event is emitted before the word changes, and nobody opens a connection before having seen the word: no
     /// observer can see a connection created before it sees the pool ready (ordering 1).
     pub fn ready(&self) -> bool {
-        let mut ledger = self.ledger.lock();
+        let mut registry = self.registry.lock();
         let state = self.state.load();
         if state.phase != Phase::Paused {
             return false;
         }
         // Dropped after the lock, because an error is code of others.
-        let _cause = ledger.cause.take();
+        let _cause = registry.cause.take();
         let announce = || self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
         if !mutant("ready_announced_late") {
             announce();
         }
         self.state.store(PoolState { phase: Phase::Ready, ..state });
-        drop(ledger);
+        drop(registry);
         if mutant("ready_announced_late") {
             announce();
         }
         self.environment.deliver();
-        self.environment.schedule_run();
+        self.environment.schedule_maintenance();
         true
     }
 
@@ -252,7 +252,7 @@ impl<E: Environment> Core<E> {
         let refusal = || Refusal::Paused { cause: clear.cause.clone(), never_ready: false };
         // The cause before is dropped after the lock, because an error is code of others.
         let (away, _cause) = {
-            let mut ledger = self.ledger.lock();
+            let mut registry = self.registry.lock();
             let state = self.state.load();
             if state.phase == Phase::Closed || clear.generation.is_some_and(|asked| asked != state.generation) {
                 return Ok(false);
@@ -267,11 +267,11 @@ impl<E: Environment> Core<E> {
             if mutant("cleared_announced_early") {
                 announce();
             }
-            self.begin_generation(&mut ledger, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
+            self.begin_generation(&mut registry, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
             if clear.interrupt_in_use_connections {
-                ledger.interrupt = Some(state.generation + u64::from(mutant("interrupt_reaches_one_more")));
+                registry.interrupt = Some(state.generation + u64::from(mutant("interrupt_reaches_one_more")));
             }
-            let before = std::mem::replace(&mut ledger.cause, clear.cause.clone());
+            let before = std::mem::replace(&mut registry.cause, clear.cause.clone());
             if mutant("refused_before_announced") {
                 self.refuse(self.turn_away(), refusal);
             }
@@ -285,7 +285,7 @@ impl<E: Environment> Core<E> {
         if !mutant("stale_before_they_are") {
             self.environment.connections_went_stale();
         }
-        self.environment.schedule_run();
+        self.environment.schedule_maintenance();
         Ok(true)
     }
 
@@ -299,30 +299,30 @@ impl<E: Environment> Core<E> {
         if !self.options.load_balanced {
             return Err(ClearError::NotLoadBalanced);
         }
-        let mut ledger = self.ledger.lock();
-        let generation = ledger.service(service_id).map(|(generation, _)| generation);
+        let mut registry = self.registry.lock();
+        let generation = registry.service(service_id).map(|(generation, _)| generation);
         if self.state.load().phase == Phase::Closed
             || generation.is_none()
             || clear.generation.is_some_and(|asked| Some(asked) != generation)
         {
             return Ok(false);
         }
-        let before = ledger.clear_service(service_id).expect("BUG: a service gone under the ledger's lock");
+        let before = registry.clear_service(service_id).expect("BUG: a service gone under the registry's lock");
         // ORD: Release; pairs with the Acquire in `reap`, which then sees the new generation. An exchange, because loom
         // lets a store come before an exchange that has not read it.
         self.service_cleared.swap(1, unless_mutant("service_cleared_publishes_nothing", Ordering::Release));
         if clear.interrupt_in_use_connections {
-            ledger.interrupt_services.push((service_id, before));
+            registry.interrupt_services.push((service_id, before));
         }
         self.emit_locked(|| PoolEvent::PoolCleared {
             address: self.address.clone(),
             service_id: Some(service_id),
             interrupt_in_use_connections: clear.interrupt_in_use_connections,
         });
-        drop(ledger);
+        drop(registry);
         self.environment.deliver();
         self.environment.connections_went_stale();
-        self.environment.schedule_run();
+        self.environment.schedule_maintenance();
         Ok(true)
     }
 
@@ -334,7 +334,7 @@ impl<E: Environment> Core<E> {
     pub fn close(self: &Arc<Self>) -> bool {
         let early;
         {
-            let _ledger = self.ledger.lock();
+            let _registry = self.registry.lock();
             let state = self.state.load();
             if state.phase == Phase::Closed {
                 return false;
@@ -343,7 +343,7 @@ impl<E: Environment> Core<E> {
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
         }
         if !mutant("close_leaves_the_counts_alone") {
-            // Whoever gives back the last place from here on notices that it is the last; we see all before.
+            // Whoever gives back the last capacity from here on notices that it is the last; we see all before.
             self.capacity.order_releases();
         }
         let available = early.unwrap_or_else(|| self.detach_all());
@@ -357,13 +357,13 @@ impl<E: Environment> Core<E> {
         self.interrupt_pending();
         self.emit(|| PoolEvent::PoolClosed { address: self.address.clone() });
         self.environment.connections_went_stale();
-        self.environment.schedule_run();
+        self.environment.schedule_maintenance();
         true
     }
 
     /// A service's generation and the number of connections to it, in load-balanced mode.
     pub fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
-        self.ledger.lock().service(service_id)
+        self.registry.lock().service(service_id)
     }
 
     /// The number of the connection that was created last; 0 if there was none.
@@ -372,7 +372,7 @@ impl<E: Environment> Core<E> {
         self.last_id.load(UnmodelledOrdering::Relaxed)
     }
 
-    /// The number of the next connection. The caller holds the ledger's lock.
+    /// The number of the next connection. The caller holds the registry's lock.
     pub(super) fn next_id(&self) -> u64 {
         // Relaxed: under the lock.
         let id = self.last_id.load(UnmodelledOrdering::Relaxed) + 1;
@@ -383,7 +383,7 @@ impl<E: Environment> Core<E> {
     /// The locks of the pool, held.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn hold_locks(&self) -> impl Sized + '_ {
-        (self.ledger.lock(), self.waiters.lock())
+        (self.registry.lock(), self.wait_list.lock())
     }
 
     /// Emits an event, which is only built if somebody listens. For callers that hold no lock.
@@ -400,7 +400,7 @@ impl<E: Environment> Core<E> {
         self.environment.publish(event());
     }
 
-    /// Emits an event where none may be delivered yet: under the ledger's lock, or while the caller has what others wait
+    /// Emits an event where none may be delivered yet: under the registry's lock, or while the caller has what others wait
     /// for. The caller asks for delivery later.
     pub(super) fn emit_locked(&self, event: impl FnOnce() -> PoolEvent) {
         if self.environment.listens() {
@@ -410,17 +410,17 @@ impl<E: Environment> Core<E> {
 
     /// Why the pool was cleared last, if it was not made ready since and whoever cleared it said so.
     pub fn cause(&self) -> Option<Cause> {
-        self.ledger.lock().cause.clone()
+        self.registry.lock().cause.clone()
     }
 
     /// Why a check-out of a pool fails that is not ready, or was cleared meanwhile.
     pub fn refusal(&self) -> Refusal {
-        let ledger = self.ledger.lock();
+        let registry = self.registry.lock();
         let PoolState { phase, generation } = self.state.load();
         match phase {
             Phase::Closed => Refusal::Closed,
             Phase::Paused | Phase::Ready => Refusal::Paused {
-                cause: ledger.cause.clone(),
+                cause: registry.cause.clone(),
                 // Each clear counts a generation, so nothing but its beginning has paused this one.
                 never_ready: phase == Phase::Paused && generation == 0,
             },
@@ -428,26 +428,26 @@ impl<E: Environment> Core<E> {
     }
 
     /// Makes all connections stale and leaves the phase and the queue as they are: what they depended on is gone, which
-    /// says nothing about the server. Emits no event and closes nothing: [`Core::run`] closes what was available. The
+    /// says nothing about the server. Emits no event and closes nothing: [`Core::maintain`] closes what was available. The
     /// connections to services become stale as well. Does nothing to a closed pool.
     pub fn renew(&self) {
-        let mut ledger = self.ledger.lock();
+        let mut registry = self.registry.lock();
         let state = self.state.load();
         if state.phase != Phase::Closed {
-            ledger.clear_services();
-            self.begin_generation(&mut ledger, PoolState { generation: state.generation + 1, ..state });
+            registry.clear_services();
+            self.begin_generation(&mut registry, PoolState { generation: state.generation + 1, ..state });
         }
     }
 
     /// Changes the pool word to a new generation, then empties the shards: a check-in that comes after the emptying sees
-    /// the new generation. The caller holds the ledger's lock.
-    fn begin_generation(&self, ledger: &mut Ledger, state: PoolState) {
+    /// the new generation. The caller holds the registry's lock.
+    fn begin_generation(&self, registry: &mut Registry, state: PoolState) {
         let early = mutant("clear_detaches_first").then(|| self.detach_all());
         self.state.store(state);
         let stale = early.unwrap_or_else(|| self.detach_all());
-        // Relaxed: whoever reads a count above zero takes the ledger's lock next.
+        // Relaxed: whoever reads a count above zero takes the registry's lock next.
         self.stale.fetch_add(stale.iter().map(|(_, len)| len).sum(), Ordering::Relaxed);
-        ledger.stale.extend(stale.into_iter().map(|(top, _)| top));
+        registry.stale.extend(stale.into_iter().map(|(top, _)| top));
     }
 
     /// Refuses all check-outs in the queue, because a connection could not be established for a check-out before them.
@@ -466,7 +466,7 @@ impl<E: Environment> Core<E> {
     /// Takes all who wait out of the queue, to be [refused](Self::refuse) outside of the locks. Openers stay: the outcome
     /// of their own connections tells them.
     fn turn_away(&self) -> Option<TurnedAway<Grant<E>>> {
-        let mut queue = self.waiters.lock();
+        let mut queue = self.wait_list.lock();
         let away = queue.turn_away();
         if away.is_some() {
             self.settle(&queue);
@@ -482,7 +482,7 @@ impl<E: Environment> Core<E> {
         let (mut claimed, mut wakers) = (Vec::with_capacity(most), Vec::with_capacity(most));
         let mut are_more = true;
         while are_more {
-            self.waiters.claim_turned_away(&mut away, &mut claimed);
+            self.wait_list.claim_turned_away(&mut away, &mut claimed);
             are_more = claimed.len() == most;
             wakers.extend(claimed.drain(..).map(|claimed| claimed.grant(Grant::Refused(Box::new(refusal())))));
             wakers.drain(..).for_each(wake);
@@ -491,7 +491,7 @@ impl<E: Environment> Core<E> {
 
     /// Lowers the flags that nobody needs any more. To be called after the queue became shorter, under its lock.
     pub(super) fn settle(&self, queue: &WaitQueue<Grant<E>>) {
-        if queue.len(Lane::Others) > 0 {
+        if queue.len(Lane::Waiters) > 0 {
             return;
         }
         self.capacity.nobody_waits();

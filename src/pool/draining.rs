@@ -9,7 +9,7 @@ use super::drain_queue::Ticket;
 use super::environment::Environment;
 use super::fault::Fault;
 use super::held::Held;
-use super::ledger::Membership;
+use super::registry::Membership;
 use crate::condition::Condition;
 use crate::event::ConnectionClosedReason;
 use crate::sync::mutant;
@@ -28,7 +28,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Has the environment bring the connection to the end of what its user has left undone; or closes it, if a check-out waits
-    /// for its place.
+    /// for its capacity.
     #[allow(unsafe_code)]
     fn drain(self) {
         let core = Arc::clone(&self.shared_core());
@@ -36,11 +36,11 @@ impl<E: Environment> Held<E> {
         let connection = unsafe { self.slot().replace(None) };
         let (id, generation) = (self.id(), self.generation());
         let membership = self.record(|record| record.membership.clone());
-        // The slot is the ledger's after this.
+        // The slot is the registry's after this.
         let (ticket, is_wanted) = core.enter_drain(self);
         let is_wanted = is_wanted && !mutant("drain_ignores_waiters");
         if is_wanted {
-            core.serve_places();
+            core.serve_permits();
         }
         let draining = Draining { ticket, connection, id, generation, membership, core: Arc::clone(&core) };
         if mutant("draining_is_available_too") {
@@ -74,10 +74,10 @@ impl<E: Environment> Held<E> {
 /// A connection that came back in the middle of something, and is checked in only when that has been brought to an end.
 ///
 /// Dropping it judges it once more: it becomes available if it is good by now, and else is closed. It counts as in use
-/// until then. A check-out that waits for its place closes it before; then dropping it only disposes of the connection.
+/// until then. A check-out that waits for its capacity closes it before; then dropping it only disposes of the connection.
 #[must_use = "dropping it closes the connection, unless it has drained"]
 pub struct Draining<E: Environment> {
-    /// Whose slot it is, as long as the ledger has it.
+    /// Whose slot it is, as long as the registry has it.
     ticket: Ticket,
     /// Taken by `drop`, `close` and `leak` only.
     connection: Option<E::Connection>,
@@ -125,12 +125,12 @@ impl<E: Environment> Draining<E> {
         std::mem::ManuallyDrop::new(self).connection.take()
     }
 
-    /// Whether the connection was closed for its place.
+    /// Whether the connection was closed for its capacity.
     fn is_over(&self) -> bool {
         self.core.is_drain_closed(self.ticket)
     }
 
-    /// Puts the connection back into its slot, which is the caller's; or disposes of it, if it was closed for its place.
+    /// Puts the connection back into its slot, which is the caller's; or disposes of it, if it was closed for its capacity.
     /// `None` also if it is not there any more.
     #[allow(unsafe_code)]
     fn claim(&mut self) -> Option<Held<E>> {
@@ -185,13 +185,13 @@ impl<E: Environment> Revocation<'_, E> {
             || self.membership.as_ref().is_some_and(Membership::is_stale)
     }
 
-    /// Completes when the connection was closed for its place, which a check-out has by now. Takes the ledger's lock.
+    /// Completes when the connection was closed for its capacity, which a check-out has by now. Takes the registry's lock.
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         self.core.poll_drain_closed(self.ticket, context)
     }
 }
 
-/// Closes a connection that cannot be judged, because the judge panics: it would be lost, and its place with it.
+/// Closes a connection that cannot be judged, because the judge panics: it would be lost, and its capacity with it.
 pub(super) struct ClosedOnPanic<E: Environment>(pub(super) Held<E>);
 
 impl<E: Environment> Drop for ClosedOnPanic<E> {

@@ -12,7 +12,7 @@ use crate::event::PoolEvent;
 /// The core itself does no I/O, reads no clock, spawns nothing and draws no random numbers. That lets loom check it,
 /// tests drive it in virtual time, and anybody compare it with other pools on dummy connections.
 ///
-/// The core may call `emit` under its ledger's lock, so it must not call back into the pool: it should do no more than
+/// The core may call `emit` under its registry's lock, so it must not call back into the pool: it should do no more than
 /// queue the event. `deliver` is called outside of all locks.
 pub trait Environment: Send + Sync + 'static {
     /// What the pool's connections are. The core moves them, and never looks inside.
@@ -58,7 +58,7 @@ pub trait Environment: Send + Sync + 'static {
     }
 
     /// Takes care of a connection that came back [`Condition::NeedsDrain`]. Called outside of all locks, and only while no
-    /// check-out waits for its place. By default the connection is closed.
+    /// check-out waits for its capacity. By default the connection is closed.
     fn drain(&self, draining: Draining<Self>)
     where
         Self: Sized,
@@ -75,6 +75,6 @@ pub trait Environment: Send + Sync + 'static {
     /// Called outside of all locks, for those that have an [`Draining`].
     fn connections_went_stale(&self) {}
 
-    /// There is something to do for [`Core::run`](super::Core::run) or [`Core::populate`](super::Core::populate).
-    fn schedule_run(&self) {}
+    /// There is something to do for [`Core::maintain`](super::Core::maintain) or [`Core::populate`](super::Core::populate).
+    fn schedule_maintenance(&self) {}
 }

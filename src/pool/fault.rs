@@ -17,7 +17,7 @@ pub(super) enum Fault {
     Unusable,
     /// The code that judges or drains it panicked.
     Panicked,
-    /// Its last command was being brought to an end, and a check-out needed its place.
+    /// Its last command was being brought to an end, and a check-out needed its capacity.
     Displaced,
 }
 
@@ -30,7 +30,7 @@ enum Unexplained {
     Unusable,
     #[error("the code that judges the connection panicked")]
     Panicked,
-    #[error("the rest of its last command was given up because a check-out needed the connection's place")]
+    #[error("the rest of its last command was given up because a check-out needed the connection's capacity")]
     Displaced,
 }
 

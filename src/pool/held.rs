@@ -54,7 +54,7 @@ impl<E: Environment> Held<E> {
 
     #[inline]
     pub(super) fn core_pointer(&self) -> *const Core<E> {
-        // SAFETY: INV-1: we own the slot. It has lived through `Place::create` of this very type of core.
+        // SAFETY: INV-1: we own the slot. It has lived through `Permit::create` of this very type of core.
         unsafe { self.slot().core() }.cast()
     }
 
@@ -162,7 +162,7 @@ impl<E: Environment> Held<E> {
     #[inline(never)]
     fn hand_over(self, generation: u64, lanes: [Lane; 2]) -> bool {
         let core = self.core();
-        let mut queue = core.waiters.lock();
+        let mut queue = core.wait_list.lock();
         if !self.is_current(generation) && !mutant("hand_over_of_the_stale") {
             drop(queue);
             self.retire(self.stale_reason(), false);
@@ -190,7 +190,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Closes the connection, for a reason other than an error: emits `ConnectionClosed`, frees the slot, gives back its
-    /// place, disposes of the connection. `pending`: it still counts as pending.
+    /// capacity, disposes of the connection. `pending`: it still counts as pending.
     pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
         self.close(reason, None, pending, true);
     }
@@ -202,8 +202,8 @@ impl<E: Environment> Held<E> {
         self.close(ConnectionClosedReason::Error, error, pending, true);
     }
 
-    /// As [`Held::retire`], for a caller that serves the place to those who wait, and delivers the events then.
-    pub(super) fn retire_for_place(self, reason: ConnectionClosedReason, error: Option<EventError>) {
+    /// As [`Held::retire`], for a caller that serves the capacity to those who wait, and delivers the events then.
+    pub(super) fn retire_for_waiter(self, reason: ConnectionClosedReason, error: Option<EventError>) {
         self.close(reason, error, false, false);
     }
 
@@ -212,7 +212,7 @@ impl<E: Environment> Held<E> {
         self.core().environment.listens().then(|| fault.into_error(self))
     }
 
-    /// As [`Held::retire`]. `serves`: those who wait for the place are served, and the events are delivered.
+    /// As [`Held::retire`]. `serves`: those who wait for the capacity are served, and the events are delivered.
     #[inline(never)]
     fn close(self, reason: ConnectionClosedReason, error: Option<EventError>, pending: bool, serves: bool) {
         let core = self.shared_core();
@@ -220,24 +220,24 @@ impl<E: Environment> Held<E> {
         // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
         let connection = unsafe { self.slot().replace(None) };
         let (home, waker) = {
-            let mut ledger = core.ledger.lock();
+            let mut registry = core.registry.lock();
             // Under the lock, so that a connection is not seen closed as stale before the pool is seen cleared.
             let address = &core.address;
             core.emit_locked(|| PoolEvent::ConnectionClosed { address: address.clone(), connection_id, reason, error });
             let record = self.record_mut(std::mem::take);
             if let Some(membership) = &record.membership {
-                ledger.quit(membership, self.slot().index());
+                registry.quit(membership, self.slot().index());
             }
             let waker = self.slot().take_waker();
             self.slot().set_stamp(Stamp::default());
-            ledger.free.push(self.slot().index());
+            registry.free.push(self.slot().index());
             (record.home, waker)
         };
         // Outside of the lock, as it is foreign code.
         discard(waker);
-        // Freed before the place is given back, so that there are never more slots than places.
+        // Freed before the capacity is given back, so that there are never more slots than the capacity allows.
         if core.capacity.release(1, u32::from(pending)) && serves {
-            core.serve_places();
+            core.serve_permits();
         }
         if let Some(connection) = connection {
             core.environment.dispose(connection);
@@ -248,7 +248,7 @@ impl<E: Environment> Held<E> {
         } else {
             core.schedule_population();
         }
-        // After all else, so that a slow subscriber does not keep the place from others.
+        // After all else, so that a slow subscriber does not keep the permit from others.
         if serves && core.environment.listens() {
             core.environment.deliver();
         }

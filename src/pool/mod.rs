@@ -1,7 +1,7 @@
 //! The core of the pool: no I/O, no clock, no tasks, no randomness.
 //!
 //! [`Core`] is generic over its connections and over the world around it ([`Environment`]). What has to happen outside, such
-//! as opening a connection, comes back as a token: a [`Place`] is the right to open one, a [`Pending`] one that is
+//! as opening a connection, comes back as a token: a [`Permit`] is the right to open one, a [`Pending`] one that is
 //! being opened, an [`Idle`] one that nobody uses, a [`Lease`] one that somebody uses, an [`Draining`] one that its user
 //! has left in the middle of something. [`Pool`](crate::Pool) is a core
 //! on tokio.
@@ -10,11 +10,11 @@
 //!
 //! | word | holds | written by |
 //! | --- | --- | --- |
-//! | pool word (`state.rs`) | phase, generation | ready, clear, renew and close, under the ledger's lock |
+//! | pool word (`state.rs`) | phase, generation | ready, clear, renew and close, under the registry's lock |
 //! | capacity word (`capacity.rs`) | total, pending, "somebody waits", "some are drained", version | creating, establishing and closing a connection; the first and the last who wait; the first and the last drain |
 //! | a shard's head (`shard.rs`), one per core | top of the stack, "somebody waits", tag | check-out and check-in; the first and the last who wait |
 //! | wait list (`waitlist/`) | who waits, in order | who waits, and who serves them |
-//! | ledger (`ledger.rs`) | ids, free slots, stale stacks, services, drains | all that is rare |
+//! | registry (`registry.rs`) | ids, free slots, stale stacks, services, drains | all that is rare |
 //!
 //! A check-out that finds a connection on top of its thread's shard swaps that head, and its check-in swaps it back.
 //! Neither writes anything else that is shared, and neither takes a lock. The only other shared line that a check-in
@@ -42,7 +42,7 @@
 //! A waiter is granted a connection, the right to open one, or a refusal, all through the one queue. The first two are
 //! tokens, so a waiter that goes away at the wrong moment drops them, and they go to the next.
 //!
-//! Whoever opens a connection waits on as an opener ([`Core::acquire_meanwhile`]), for whichever comes first: its own, or
+//! Whoever opens a connection waits on as an opener ([`Core::acquire_as_opener`]), for whichever comes first: its own, or
 //! one that comes back. It is older than all others who wait, so the specification's "MUST NOT service any newer
 //! checkOut requests before fulfilling the original one" holds, and a slow handshake keeps nobody from a connection that is
 //! free. If another one came first, its own serves the next when it is open.
@@ -53,19 +53,19 @@
 //! lie there until that is polled or dropped, as with any fair queue.
 //!
 //! Two things go past an opener. A new connection that nobody is there for goes to who would open one more, which keeps
-//! the pool from opening more than it needs. And who was granted a place after waiting is no opener before its task has
+//! the pool from opening more than it needs. And who was granted a permit after waiting is no opener before its task has
 //! come to look; until then, what comes back is for those who wait, or for all.
 //!
 //! # DrainQueue
 //!
 //! A connection that comes back undrained is drained: the environment brings it to the end of what its user has left undone. A
-//! drain costs nothing. Where a check-out would have to wait for nothing but a place under `maxPoolSize`, the oldest drain
-//! is closed, which is the most hopeless one, and the first in the queue gets its place (`Core::serve_places`). So a pool
+//! drain costs nothing. Where a check-out would have to wait for nothing but capacity under `maxPoolSize`, the oldest drain
+//! is closed, which is the most hopeless one, and the first in the queue gets its capacity (`Core::serve_permits`). So a pool
 //! is never worse off than if it had closed the connection at once. The connection has left its slot for the
-//! [`Draining`], so the place is free without the task that drains (`drain_queue.rs`). While places are free, drains count
+//! [`Draining`], so the capacity is free without the task that drains (`drain_queue.rs`). While there is capacity, drains count
 //! for nothing.
 //!
-//! INV-7 (drains keep no check-out waiting): if a check-out waits and some connections are drained, then either a place
+//! INV-7 (drains keep no check-out waiting): if a check-out waits and some connections are drained, then either a permit
 //! is free, or `maxConnecting` admits none, or a thread is about to close a drain. Each change that could break this is a
 //! change of the capacity word, and the thread that makes it looks at the word: a check-out that queues up, a drain that
 //! begins, and a connection that is no longer pending.
@@ -74,7 +74,7 @@
 //!
 //! 1. `PoolReady` is emitted before anybody can open a connection: `Core::ready` emits, then changes the word; and a
 //!    connection is created, and its event emitted, under the same lock, after another look at the word
-//!    (`Place::create`).
+//!    (`Permit::create`).
 //! 2. A connection that was opened in the background is available before it stops counting as pending: it is put first,
 //!    then its [`Opening`] is dropped. Who wants to open one reads the capacity word, searches the shards, and swaps the
 //!    word it has read (`Core::seek`).
@@ -83,10 +83,10 @@
 //! 4. First come, first served in each lane, and nobody barges: INV-5, and one queue.
 //! 5. Both limits hold at every instant: they are in one word.
 //! 6. A check-in that races a clear or a close is either detached with the others or notices: `Shard::push`.
-//! 7. Ids are in the order of the `ConnectionCreated` events: both under the ledger's lock.
+//! 7. Ids are in the order of the `ConnectionCreated` events: both under the registry's lock.
 //! 8. `PoolCleared` follows the change of the generation, under the same lock. [`Core::renew`] changes the generation
 //!    without an event: the connections became useless by no fault of the server, and the pool serves on.
-//! 9. Whoever closes the pool sees that nothing is left, or whoever gives back the last place sees that the pool is
+//! 9. Whoever closes the pool sees that nothing is left, or whoever gives back the last capacity sees that the pool is
 //!    closed and says so: `Capacity::order_releases`.
 //! 10. Of a drain that begins and a check-out that queues up, the second notices the first: `Capacity::set_draining`.
 //!
@@ -110,7 +110,7 @@ mod draining;
 mod environment;
 mod fault;
 mod held;
-mod ledger;
+mod registry;
 mod right;
 mod shard;
 mod slab;
@@ -121,11 +121,11 @@ mod upkeep;
 mod waitlist;
 
 pub use self::core::{Clear, Core};
-pub use acquire::{Acquire, Grant, Meanwhile, Refusal};
+pub use acquire::{Acquire, Grant, OpenerWait, Refusal};
 pub use draining::{Draining, Revocation};
 pub use environment::Environment;
-pub use right::SharedPlace;
+pub use right::SharedPermit;
 pub use slab::Purpose;
 pub use state::{Phase, PoolState};
 pub use status::PoolStatus;
-pub use tokens::{Established, Idle, Interrupted, Interruption, Lease, Opening, Pending, Place, Started};
+pub use tokens::{Established, Idle, Interrupted, Interruption, Lease, Opening, Pending, Permit, Started};

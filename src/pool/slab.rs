@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool as UnmodelledBool, AtomicU64 as UnmodelledU64
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::ledger::Membership;
+use super::registry::Membership;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock, UnsafeCell, mutant, unless_mutant};
 
@@ -25,7 +25,7 @@ pub enum Purpose {
     Transaction,
 }
 
-/// The place of one connection.
+/// Room for one connection.
 ///
 /// INV-1 (one owner): between its allocation and its being freed, a slot has one owner at a time: a token, or the stack
 /// that it is pushed on. Only the owner touches `record` and `value`. Ownership passes by the swaps of a shard's head,
@@ -454,9 +454,9 @@ impl<C> Slab<C> {
         ((highest - first) as usize, (index - (1 << highest)) as usize)
     }
 
-    /// Hands out a slot that never was. The caller holds the ledger's lock, and stays within the capacity.
+    /// Hands out a slot that never was. The caller holds the registry's lock, and stays within the capacity.
     pub(super) fn grow(&self) -> u32 {
-        // Relaxed, as changes are under the ledger's lock.
+        // Relaxed, as changes are under the registry's lock.
         let index = self.len.load(Ordering::Relaxed);
         // The index at which a segment begins is also the number of its slots.
         if index as usize >= self.first.len() && index.is_power_of_two() {

@@ -46,7 +46,7 @@ impl PoolState {
     }
 }
 
-/// Written by ready, clear, renew and close only, each under the ledger's lock; read by everybody.
+/// Written by ready, clear, renew and close only, each under the registry's lock; read by everybody.
 #[derive(Debug)]
 pub(super) struct PoolWord(AtomicU64);
 
@@ -58,11 +58,11 @@ impl PoolWord {
     #[inline]
     pub(super) fn load(&self) -> PoolState {
         // ORD: Acquire; pairs with the Release in `store`. Whoever sees the pool ready also sees that `PoolReady` was
-        // emitted, and whoever sees a new generation sees that of the ledger.
+        // emitted, and whoever sees a new generation sees that of the registry.
         PoolState::unpack(self.0.load(unless_mutant("pool_word_acquires_nothing", Ordering::Acquire)))
     }
 
-    /// The caller holds the ledger's lock.
+    /// The caller holds the registry's lock.
     pub(super) fn store(&self, state: PoolState) {
         // ORD: Release; pairs with the Acquire in `load`; publishes the events emitted so far.
         self.0.store(state.pack(), unless_mutant("pool_word_publishes_nothing", Ordering::Release));

@@ -72,7 +72,7 @@ impl<E: Environment> Core<E> {
         }
         // ORD: Relaxed; the comparison of two collections tells whether it fits the rest.
         let stale = self.stale.load(Ordering::Relaxed);
-        let waiting = self.waiters.lock().len(Lane::Others);
+        let waiting = self.wait_list.lock().len(Lane::Waiters);
         // Of different instants, the parts may exceed the whole.
         let stale = stale.min(counts.total - counts.pending);
         let available = available.min(counts.total - counts.pending - stale);

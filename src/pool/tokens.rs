@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!           create             established                check_out
-//! Place ──────────────► Pending ─────────────► Idle + Opening ──────────► Lease
+//! Permit ──────────────► Pending ─────────────► Idle + Opening ──────────► Lease
 //!   │ drop                 │ drop                │ drop                     │ drop
 //!   ▼                      ▼                     ▼                          ▼
 //! capacity − 1         closed (error)        available, or            checked in: available,
@@ -38,11 +38,11 @@ use crate::sync::{discard, mutant, wake};
 
 /// The right to open one connection: it counts as pending already.
 #[must_use = "dropping it gives the right to the next in the queue"]
-pub struct Place<E: Environment> {
+pub struct Permit<E: Environment> {
     core: Arc<Core<E>>,
 }
 
-impl<E: Environment> Place<E> {
+impl<E: Environment> Permit<E> {
     /// For a caller that has counted it in the capacity word.
     pub(super) fn new(core: Arc<Core<E>>) -> Self {
         Self { core }
@@ -50,7 +50,7 @@ impl<E: Environment> Place<E> {
 
     /// Creates the connection, in the state "pending", and emits `ConnectionCreated`.
     ///
-    /// Under the ledger's lock, where the pool is marked ready, cleared and closed as well: the event lies between a
+    /// Under the registry's lock, where the pool is marked ready, cleared and closed as well: the event lies between a
     /// `PoolReady` and the next `PoolCleared`, and the ids are in the order of the events (orderings 1 and 7).
     ///
     /// # Errors
@@ -59,14 +59,14 @@ impl<E: Environment> Place<E> {
     #[allow(unsafe_code)]
     pub fn create(self) -> Result<Pending<E>, Refusal> {
         let core = &self.core;
-        let mut ledger = core.ledger.lock();
+        let mut registry = core.registry.lock();
         let state = core.state.load();
         if state.phase != Phase::Ready {
-            drop(ledger);
+            drop(registry);
             return Err(self.core.refusal());
         }
         let created = core.environment.now();
-        let slot = core.slab.slot(ledger.allocate(&core.slab));
+        let slot = core.slab.slot(registry.allocate(&core.slab));
         let connection_id = core.next_id();
         let home: Arc<Core<E>> = core.clone();
         slot.set_known_as(connection_id, false);
@@ -77,9 +77,9 @@ impl<E: Environment> Place<E> {
             slot.set_core(Arc::as_ptr(core).cast());
         }
         slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, ..Stamp::default() });
-        let ledger = (!mutant("created_outside_the_lock")).then_some(ledger);
+        let registry = (!mutant("created_outside_the_lock")).then_some(registry);
         core.emit_locked(|| PoolEvent::ConnectionCreated { address: core.address.clone(), connection_id });
-        drop(ledger);
+        drop(registry);
         core.environment.deliver();
         let held = Held::new(core, slot);
         // The count goes on to the pending connection; the reference to the core, which the record has, does not.
@@ -90,13 +90,13 @@ impl<E: Environment> Place<E> {
     }
 }
 
-impl<E: Environment> Drop for Place<E> {
+impl<E: Environment> Drop for Permit<E> {
     fn drop(&mut self) {
-        if mutant("unused_place_is_kept") {
+        if mutant("unused_permit_is_kept") {
             return;
         }
         if self.core.capacity.release(1, 1) {
-            self.core.serve_places();
+            self.core.serve_permits();
         }
         // It counted: towards `minPoolSize`, and as the last thing that a closed pool had.
         self.core.schedule_population();
@@ -123,7 +123,7 @@ impl<E: Environment> Pending<E> {
     pub fn identify(&self, service_id: ObjectId) {
         let core = self.0.core();
         if core.options.load_balanced && self.0.service().is_none() {
-            let membership = core.ledger.lock().join(service_id, self.0.slot().index());
+            let membership = core.registry.lock().join(service_id, self.0.slot().index());
             self.0.record_mut(|record| record.membership = Some(membership));
         }
     }
@@ -223,7 +223,7 @@ impl<E: Environment> Opening<E> {
 impl<E: Environment> Drop for Opening<E> {
     fn drop(&mut self) {
         if self.core.capacity.release(0, 1) {
-            self.core.serve_places();
+            self.core.serve_permits();
         }
         self.core.schedule_population();
         if self.core.environment.listens() {
@@ -522,17 +522,17 @@ impl<C> fmt::Debug for Interruption<'_, C> {
 }
 
 impl<E: Environment> Core<E> {
-    /// Hands free places to those who wait, in their order, and closes drains for them where it is only their places that
+    /// Hands free permits to those who wait, in their order, and closes drains for them where it is only their capacity that
     /// are missing.
-    pub(super) fn serve_places(self: &Arc<Self>) {
-        if mutant("places_are_not_served") {
+    pub(super) fn serve_permits(self: &Arc<Self>) {
+        if mutant("permits_are_not_served") {
             return;
         }
         let mut has_closed = false;
         loop {
             let claimed = {
-                let mut queue = self.waiters.lock();
-                if queue.len(Lane::Others) == 0 {
+                let mut queue = self.wait_list.lock();
+                if queue.len(Lane::Waiters) == 0 {
                     break;
                 }
                 if let Err(counts) = self.capacity.admit_first(self.limits) {
@@ -544,13 +544,13 @@ impl<E: Environment> Core<E> {
                     }
                     break;
                 }
-                let claimed = queue.claim_first(Lane::Others).expect("BUG: a lane with a length and without a first");
+                let claimed = queue.claim_first(Lane::Waiters).expect("BUG: a lane with a length and without a first");
                 self.settle(&queue);
                 claimed
             };
-            wake(claimed.grant(Grant::Place(Place::new(self.clone()))));
+            wake(claimed.grant(Grant::Permit(Permit::new(self.clone()))));
         }
-        // After all else, so that a slow subscriber does not keep the places from others.
+        // After all else, so that a slow subscriber does not keep the permit from others.
         if has_closed && self.environment.listens() {
             self.environment.deliver();
         }
@@ -559,17 +559,17 @@ impl<E: Environment> Core<E> {
     /// A connection is gone, or an establishment has succeeded: there may be another to open towards `minPoolSize`.
     pub(super) fn schedule_population(&self) {
         if self.options.min_pool_size > 0 {
-            self.environment.schedule_run();
+            self.environment.schedule_maintenance();
         } else {
             self.schedule_if_closed();
         }
     }
 
-    /// A connection is gone: in a closed pool, there may be none left at all. To be called after its place was given
+    /// A connection is gone: in a closed pool, there may be none left at all. To be called after its capacity was given
     /// back: `Capacity::order_releases` tells why the phase that is read here is not too old.
     pub(super) fn schedule_if_closed(&self) {
         if self.state.load().phase == Phase::Closed {
-            self.environment.schedule_run();
+            self.environment.schedule_maintenance();
         }
     }
 

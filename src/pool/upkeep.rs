@@ -9,7 +9,7 @@ use super::environment::Environment;
 use super::held::Held;
 use super::slab::Stamp;
 use super::state::Phase;
-use super::tokens::{Pending, Place};
+use super::tokens::{Pending, Permit};
 use super::waitlist::Lane;
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::sync::{mutant, unless_mutant, wake};
 impl<E: Environment> Core<E> {
     /// One background run, without its last part (see [`Core::populate`]): interrupts what is to be interrupted,
     /// closes what is stale, and removes available connections that have perished. Does what is there to do, and ends.
-    pub fn run(self: &Arc<Self>) {
+    pub fn maintain(self: &Arc<Self>) {
         self.interrupt_cleared();
         self.close_stale(usize::MAX);
         if self.vetting {
@@ -27,12 +27,12 @@ impl<E: Environment> Core<E> {
     }
 
     /// Creates a connection towards `minPoolSize`. `None`: there are enough connections, the pool is not ready, a check-out
-    /// waits, which opens one itself, or it would take the last place under `maxConnecting`.
+    /// waits, which opens one itself, or it would take the last capacity under `maxConnecting`.
     ///
     /// A run calls it until it returns `None`, because a run "MUST do as much work as readily available" ("Background
-    /// Thread"). One place is left to check-outs: the official case `pool-checkout-minPoolSize-connection-maxConnecting`
-    /// wants a check-out to open its connection beside the background's, and no third one to be created. With all places
-    /// taken there would be one: the first connection that is ready serves the first check-out, and gives back a place, in
+    /// Thread"). One permit is left to check-outs: the official case `pool-checkout-minPoolSize-connection-maxConnecting`
+    /// wants a check-out to open its connection beside the background's, and no third one to be created. With all permits
+    /// taken there would be one: the first connection that is ready serves the first check-out, and gives back a permit, in
     /// which the second check-out must create one ("Checking Out a Connection") before the other is ready.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
         let limits = Limits { pending: (self.limits.pending - 1).max(1), ..self.limits };
@@ -46,7 +46,7 @@ impl<E: Environment> Core<E> {
                 return None;
             }
             if self.capacity.try_admit(counts).is_ok() {
-                return Place::new(self.clone()).create().ok();
+                return Permit::new(self.clone()).create().ok();
             }
         }
     }
@@ -54,7 +54,7 @@ impl<E: Environment> Core<E> {
     /// Closes up to `most` connections that a clear has detached.
     #[inline]
     pub(super) fn close_stale(&self, most: usize) {
-        // Relaxed: a hint; the ledger's lock orders the rest. Whoever misses it leaves the work to the next.
+        // Relaxed: a hint; the registry's lock orders the rest. Whoever misses it leaves the work to the next.
         if self.stale.load(Ordering::Relaxed) > 0 {
             self.close_those_stale(most);
         }
@@ -63,10 +63,10 @@ impl<E: Environment> Core<E> {
     #[cold]
     fn close_those_stale(&self, most: usize) {
         let stale = {
-            let mut ledger = self.ledger.lock();
-            let stale = ledger.take_stale(&self.slab, most);
+            let mut registry = self.registry.lock();
+            let stale = registry.take_stale(&self.slab, most);
             // Relaxed: under the lock. Before the closing: whoever has nothing to close here queues up instead of
-            // spinning until we are done, and gets the place when we give it back.
+            // spinning until we are done, and gets the permit when we give it back.
             self.stale.fetch_sub(stale.len() as u32, Ordering::Relaxed);
             stale
         };
@@ -78,12 +78,12 @@ impl<E: Environment> Core<E> {
     /// Interrupts the connections that the last clears have marked, in use or pending.
     fn interrupt_cleared(&self) {
         let (generation, wakers) = {
-            let mut ledger = self.ledger.lock();
-            let services = std::mem::take(&mut ledger.interrupt_services);
-            // Under the ledger's lock no slot changes hands between services, and no service begins anew.
-            let members = services.iter().flat_map(|(service_id, cleared)| ledger.members(*service_id, *cleared));
+            let mut registry = self.registry.lock();
+            let services = std::mem::take(&mut registry.interrupt_services);
+            // Under the registry's lock no slot changes hands between services, and no service begins anew.
+            let members = services.iter().flat_map(|(service_id, cleared)| registry.members(*service_id, *cleared));
             let wakers: Vec<Waker> = members.filter_map(|index| self.slab.slot(index).interrupt(|_| true)).collect();
-            (ledger.interrupt.take(), wakers)
+            (registry.interrupt.take(), wakers)
         };
         wakers.into_iter().for_each(wake);
         if let Some(cleared) = generation {

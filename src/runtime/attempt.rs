@@ -15,11 +15,11 @@ use super::connection::Connection;
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork::{self, Forked};
-use super::opening::{self, Errand};
+use super::opening::{self, OpenRequest};
 use super::pool::Pool;
 use super::timer::{Lapse, within};
 use crate::error::{CheckOutError, NoRuntime, TimeLimit};
-use crate::pool::{Environment, Grant, Idle, Phase, Place, Refusal, Started};
+use crate::pool::{Environment, Grant, Idle, Permit, Phase, Refusal, Started};
 
 /// A check-out that has started and must end with an event.
 pub(super) struct Attempt<'p, E: Establish> {
@@ -99,13 +99,13 @@ impl<E: Establish> Drop for Attempt<'_, E> {
 
 /// What came of opening a connection.
 enum Opened<E: Establish> {
-    Ended(opening::Delivery<E>),
+    Ended(opening::Acquired<E>),
     /// The runtime of the task that was opening it has ended, and the right to open one with it.
     RuntimeEnded,
 }
 
 /// Until when a check-out waits.
-struct Limits {
+struct TimeLimits {
     begun: Instant,
     /// When it ends, whatever it waits for then, and by which limit.
     whole: Option<(Instant, TimeLimit)>,
@@ -113,7 +113,7 @@ struct Limits {
     queue: Option<Instant>,
 }
 
-impl Limits {
+impl TimeLimits {
     fn none() -> Self {
         Self { begun: Instant::now(), whole: None, queue: None }
     }
@@ -146,29 +146,29 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Waits for a connection within the limits of the pool's options.
-    pub(super) async fn obtain_in_options_time(&self) -> opening::Delivery<E> {
-        self.obtain(None, Limits::of_options(self)).await
+    pub(super) async fn obtain_in_options_time(&self) -> opening::Acquired<E> {
+        self.obtain(None, TimeLimits::of_options(self)).await
     }
 
     /// Waits for a connection until a deadline, and within `waitQueueTimeoutMS` where that holds.
-    pub(super) async fn obtain_until(&self, deadline: Instant) -> opening::Delivery<E> {
-        let limits = Limits { whole: Some((deadline, TimeLimit::Deadline)), ..Limits::of_options(self) };
+    pub(super) async fn obtain_until(&self, deadline: Instant) -> opening::Acquired<E> {
+        let limits = TimeLimits { whole: Some((deadline, TimeLimit::Deadline)), ..TimeLimits::of_options(self) };
         self.obtain(None, limits).await
     }
 
     /// Waits for a connection until the `timeoutMS` of an operation is up.
-    pub(super) async fn obtain_within_operation(&self, end: Instant) -> opening::Delivery<E> {
-        let limits = Limits { whole: Some((end, TimeLimit::Timeout)), ..Limits::none() };
+    pub(super) async fn obtain_within_operation(&self, end: Instant) -> opening::Acquired<E> {
+        let limits = TimeLimits { whole: Some((end, TimeLimit::Timeout)), ..TimeLimits::none() };
         self.obtain(None, limits).await
     }
 
     /// Waits for a connection without a limit. `grant`: what the check-out has already.
-    pub(super) async fn obtain_unlimited(&self, grant: Grant<TokioEnvironment<E>>) -> opening::Delivery<E> {
-        self.obtain(Some(grant), Limits::none()).await
+    pub(super) async fn obtain_unlimited(&self, grant: Grant<TokioEnvironment<E>>) -> opening::Acquired<E> {
+        self.obtain(Some(grant), TimeLimits::none()).await
     }
 
     /// Waits for a grant, unless there is one already, and makes a connection of it.
-    async fn obtain(&self, mut grant: Option<Grant<TokioEnvironment<E>>>, limits: Limits) -> opening::Delivery<E> {
+    async fn obtain(&self, mut grant: Option<Grant<TokioEnvironment<E>>>, limits: TimeLimits) -> opening::Acquired<E> {
         let core = &self.core;
         loop {
             let granted = match grant.take() {
@@ -185,8 +185,8 @@ impl<E: Establish> Pool<E> {
                     }
                 }
                 Grant::Connection(idle) => return Ok(idle),
-                Grant::Place(place) => match self.open(place, &limits).await {
-                    Opened::Ended(delivery) => return delivery,
+                Grant::Permit(permit) => match self.open(permit, &limits).await {
+                    Opened::Ended(outcome) => return outcome,
                     Opened::RuntimeEnded => {}
                 },
                 Grant::Refused(refusal) => return Err(core.refused(*refusal)),
@@ -195,7 +195,7 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Waits for a grant.
-    async fn acquire_in_time(&self, limits: &Limits) -> Result<Grant<TokioEnvironment<E>>, CheckOutError> {
+    async fn acquire_in_time(&self, limits: &TimeLimits) -> Result<Grant<TokioEnvironment<E>>, CheckOutError> {
         let lapsed = {
             let mut acquire = pin!(self.core.acquire());
             // No timer is made for what comes at once.
@@ -221,7 +221,7 @@ impl<E: Establish> Pool<E> {
         within(at, || self.core.environment().living_runtime(), future).await.map_err(|lapse| (lapse, limit))
     }
 
-    fn error_of(&self, (lapse, limit): (Lapse, TimeLimit), limits: &Limits) -> CheckOutError {
+    fn error_of(&self, (lapse, limit): (Lapse, TimeLimit), limits: &TimeLimits) -> CheckOutError {
         match lapse {
             Lapse::TimeUp => self.core.timed_out(limits.begun.elapsed(), limit),
             Lapse::NoRuntime => NoRuntime::of(self.core.address()).into(),
@@ -233,38 +233,38 @@ impl<E: Establish> Pool<E> {
     /// open; if it was not created when another one came, it never is.
     ///
     /// Where both have come, the other one is taken: a failure of the caller's own is no reason to fail then.
-    async fn open(&self, place: Place<TokioEnvironment<E>>, limits: &Limits) -> Opened<E> {
+    async fn open(&self, permit: Permit<TokioEnvironment<E>>, limits: &TimeLimits) -> Opened<E> {
         let core = &self.core;
         let mut returned = pin!(self.returned());
-        // Something may have come back between the grant of the place and our coming to look.
+        // Something may have come back between the grant of the permit and our coming to look.
         if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
             return Opened::Ended(Ok(idle));
         }
-        let errand = Arc::new(Errand::new(core.clone(), place));
-        let (asked_by, delivery) = oneshot::channel();
+        let request = Arc::new(OpenRequest::new(core.clone(), permit));
+        let (requester, opened) = oneshot::channel();
         // The runtime that polls the caller is the pool's from now on, if that has none that lives.
         let Some(home) = self.home(|| Handle::try_current().ok()) else {
             return Opened::Ended(Err(NoRuntime::of(core.address()).into()));
         };
-        let task = home.handle().spawn(fork::own(opening::open_for(errand.clone(), asked_by)));
+        let task = home.handle().spawn(fork::own(opening::open_for(request.clone(), requester)));
         let first = async {
             tokio::select! {
                 biased;
                 idle = returned => {
-                    drop(errand.take_place());
+                    drop(request.take_permit());
                     Opened::Ended(Ok(idle))
                 }
-                delivered = delivery => match delivered {
+                outcome = opened => match outcome {
                     // As good as lost: nothing will move its bytes any more.
                     Ok(Ok(_idle)) if home.has_ended() => Opened::RuntimeEnded,
-                    Ok(delivered) => Opened::Ended(delivered),
+                    Ok(outcome) => Opened::Ended(outcome),
                     // Only a runtime that shuts down cancels it.
                     Err(_gone) => match task.await {
                         Err(error) if error.is_cancelled() => {
                             home.end(core);
                             Opened::RuntimeEnded
                         }
-                        _ => Opened::Ended(Err(errand.task_ended())),
+                        _ => Opened::Ended(Err(request.task_ended())),
                     },
                 },
             }
@@ -278,7 +278,7 @@ impl<E: Establish> Pool<E> {
     /// The first connection that comes back to a caller who has the right to open one.
     async fn returned(&self) -> Idle<TokioEnvironment<E>> {
         loop {
-            let idle = self.core.acquire_meanwhile().await;
+            let idle = self.core.acquire_as_opener().await;
             if !idle.is_stale() {
                 return idle;
             }

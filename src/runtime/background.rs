@@ -18,7 +18,7 @@ pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
     loop {
         let interval = match core.options().interval() {
             BackgroundInterval::Every(interval) => {
-                core.run();
+                core.maintain();
                 while let Some(pending) = core.populate() {
                     resident.handle().spawn(fork::own(open(core.clone(), pending, None)));
                 }
@@ -29,7 +29,7 @@ pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
         if core.state().phase == Phase::Closed {
             return;
         }
-        let asked_for = core.environment().run.notified();
+        let asked_for = core.environment().maintenance.notified();
         // A timer would not be free while it rests: with one, tokio reads the clock whenever a thread goes to sleep.
         match interval {
             Some(interval) => tokio::select! {

@@ -11,7 +11,7 @@ use super::attempt::Attempt;
 use super::connection::Connection;
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
-use super::opening::Delivery;
+use super::opening::Acquired;
 use super::pool::Pool;
 use crate::boxed::boxed;
 use crate::error::CheckOutError;
@@ -59,7 +59,7 @@ pin_project! {
         /// In the queue, without a time limit. The other frequent case besides the one that does not wait.
         Queue { #[pin] acquire: Acquire<'p, TokioEnvironment<E>> },
         /// In any other way.
-        Otherwise { future: Pin<Box<dyn Future<Output = Delivery<E>> + Send + 'p>> },
+        Otherwise { future: Pin<Box<dyn Future<Output = Acquired<E>> + Send + 'p>> },
     }
 }
 
@@ -91,11 +91,11 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
         }
         // SAFETY: `ManuallyDrop` is pinned with what it holds, which is never moved.
         let pinned = unsafe { waiting.as_mut().map_unchecked_mut(|waiting| &mut **waiting) };
-        let delivery = ready!(pinned.poll_for(present.pool(), context));
+        let outcome = ready!(pinned.poll_for(present.pool(), context));
         let attempt = attempt.take().expect("BUG: it was there just now");
         // SAFETY: without an attempt, nothing else drops or uses it, and it is not moved.
         unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
-        Poll::Ready(match delivery {
+        Poll::Ready(match outcome {
             Ok(idle) => Ok(attempt.succeed(idle)),
             Err(error) => Err(attempt.fail(error)),
         })
@@ -104,7 +104,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
 
 impl<'p, E: Establish> Waiting<'p, E> {
     #[inline]
-    fn poll_for(mut self: Pin<&mut Self>, pool: &'p Pool<E>, context: &mut Context<'_>) -> Poll<Delivery<E>> {
+    fn poll_for(mut self: Pin<&mut Self>, pool: &'p Pool<E>, context: &mut Context<'_>) -> Poll<Acquired<E>> {
         if let Way::Queue { acquire } = self.as_mut().project() {
             match ready!(acquire.poll(context)) {
                 Grant::Connection(idle) if !idle.is_stale() => return Poll::Ready(Ok(idle)),

@@ -31,7 +31,7 @@ pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
 enum End {
     /// It did what it could. The connection is judged once more.
     Done,
-    /// The pool was cleared or closed meanwhile, or a check-out has taken the connection's place.
+    /// The pool was cleared or closed meanwhile, or a check-out has taken the connection's capacity.
     Revoked,
     /// The establisher's code panicked.
     Panicked,

@@ -30,7 +30,7 @@ pub struct TokioEnvironment<E: Establish> {
     /// The runtime that the pool's tasks run on.
     pub(super) residence: Residence,
     /// Wakes the background task.
-    pub(super) run: tokio::sync::Notify,
+    pub(super) maintenance: tokio::sync::Notify,
     /// Notified when the pool was cleared or closed, for those who drain connections of it.
     pub(super) changed: Event,
     /// `fork::forks()` when the pool was built.
@@ -55,7 +55,7 @@ impl<E: Establish> TokioEnvironment<E> {
             on_failure,
             timeout: None,
             residence: Residence::default(),
-            run: tokio::sync::Notify::new(),
+            maintenance: tokio::sync::Notify::new(),
             changed: Event::new(),
             forks: fork::forks(),
         }
@@ -135,8 +135,8 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
         self.changed.notify(usize::MAX);
     }
 
-    fn schedule_run(&self) {
-        self.run.notify_one();
+    fn schedule_maintenance(&self) {
+        self.maintenance.notify_one();
         self.publisher.delivery().look_again();
     }
 }

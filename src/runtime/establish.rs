@@ -88,12 +88,12 @@ pub trait Establish: Send + Sync + 'static {
     /// available, and any other is closed with the reason "error". The pool sets no limit to the time that this takes, so
     /// an implementation must. By default nothing is done.
     ///
-    /// This costs no check-out anything. One that would have to wait for the connection's place has it at once: the
+    /// This costs no check-out anything. One that would have to wait for the connection's capacity has it at once: the
     /// connection is closed, also if this has not ended, the oldest first.
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped, and the connection closed, when a check-out needs its place, the pool is cleared or closed, or
+    /// The future is dropped, and the connection closed, when a check-out needs its capacity, the pool is cleared or closed, or
     /// its runtime shuts down.
     fn drain(&self, connection: &mut Self::Connection) -> impl Future<Output = ()> + Send {
         let _ = connection;

@@ -59,7 +59,7 @@ impl Home {
         self.ended.store(true, Ordering::Release);
         self.renewal.call_once(|| core.renew());
         core.environment().connections_went_stale();
-        core.run();
+        core.maintain();
     }
 }
 

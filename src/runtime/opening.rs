@@ -10,11 +10,11 @@ use tokio::task::yield_now;
 use super::environment::{Failure, TokioEnvironment};
 use super::establish::{Establish, Establishing};
 use crate::error::{CheckOutError, ConnectionError, EstablishError, PoolCleared, Stage};
-use crate::pool::{Core, Established, Idle, Pending, Phase, Place, Refusal, SharedPlace};
+use crate::pool::{Core, Established, Idle, Pending, Permit, Phase, Refusal, SharedPermit};
 use crate::sync::contain;
 
 type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
-pub(super) type Delivery<E> = Result<Idle<TokioEnvironment<E>>, CheckOutError>;
+pub(super) type Acquired<E> = Result<Idle<TokioEnvironment<E>>, CheckOutError>;
 
 /// The establisher panicked.
 #[derive(Debug, Error)]
@@ -22,14 +22,14 @@ pub(super) type Delivery<E> = Result<Idle<TokioEnvironment<E>>, CheckOutError>;
 pub(super) struct TaskEnded;
 
 /// What a check-out and the task that opens its connection share, besides what is delivered.
-pub(super) struct Errand<E: Establish> {
+pub(super) struct OpenRequest<E: Establish> {
     core: SharedCore<E>,
     /// The right to open one, until it is made use of, or is not needed any more.
-    place: SharedPlace<TokioEnvironment<E>>,
+    permit: SharedPermit<TokioEnvironment<E>>,
     created: OnceLock<Created>,
 }
 
-type HeldPlace<E> = Place<TokioEnvironment<E>>;
+type HeldPermit<E> = Permit<TokioEnvironment<E>>;
 
 /// A connection's number and generation.
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,15 +38,15 @@ struct Created {
     generation: u64,
 }
 
-impl<E: Establish> Errand<E> {
-    pub fn new(core: SharedCore<E>, place: HeldPlace<E>) -> Self {
-        Self { core, place: SharedPlace::new(place), created: OnceLock::new() }
+impl<E: Establish> OpenRequest<E> {
+    pub fn new(core: SharedCore<E>, permit: HeldPermit<E>) -> Self {
+        Self { core, permit: SharedPermit::new(permit), created: OnceLock::new() }
     }
 
     /// Takes the right to open one, if the connection was not created yet. By whoever asked and has another one, who drops
     /// it; or by the task that opens.
-    pub fn take_place(&self) -> Option<HeldPlace<E>> {
-        self.place.take()
+    pub fn take_permit(&self) -> Option<HeldPermit<E>> {
+        self.permit.take()
     }
 
     /// The error for a check-out whose task went away without a word.
@@ -67,18 +67,18 @@ impl<E: Establish> Errand<E> {
 /// Tasks that are ready run first. If one of them gives back a connection to who asks, no other needs to be opened. It is
 /// this task that waits for them, and not the check-out: nobody knows when that will be polled again, and until then
 /// nobody else could make use of the right.
-pub(super) async fn open_for<E: Establish>(errand: Arc<Errand<E>>, asked_by: oneshot::Sender<Delivery<E>>) {
+pub(super) async fn open_for<E: Establish>(request: Arc<OpenRequest<E>>, requester: oneshot::Sender<Acquired<E>>) {
     yield_now().await;
-    let Some(place) = errand.take_place() else { return };
-    let core = &errand.core;
-    match place.create() {
+    let Some(permit) = request.take_permit() else { return };
+    let core = &request.core;
+    match permit.create() {
         Ok(pending) => {
             let created = Created { id: pending.id(), generation: pending.generation() };
-            errand.created.get_or_init(|| created);
-            open(core.clone(), pending, Some(asked_by)).await;
+            request.created.get_or_init(|| created);
+            open(core.clone(), pending, Some(requester)).await;
         }
         // The receiver may be gone.
-        Err(refusal) => drop(asked_by.send(Err(core.refused(refusal)))),
+        Err(refusal) => drop(requester.send(Err(core.refused(refusal)))),
     }
 }
 
@@ -89,26 +89,26 @@ pub(super) async fn open_for<E: Establish>(errand: Arc<Errand<E>>, asked_by: one
 pub(super) async fn open<E: Establish>(
     core: SharedCore<E>,
     pending: Pending<TokioEnvironment<E>>,
-    asked_by: Option<oneshot::Sender<Delivery<E>>>,
+    requester: Option<oneshot::Sender<Acquired<E>>>,
 ) {
-    let delivery = establish(&core, pending, asked_by.as_ref()).await;
-    match (asked_by, delivery) {
-        (Some(asked_by), Ok((idle, opening))) => {
-            let unclaimed = asked_by.send(Ok(idle)).err().and_then(Result::ok);
+    let outcome = establish(&core, pending, requester.as_ref()).await;
+    match (requester, outcome) {
+        (Some(requester), Ok((idle, opening))) => {
+            let unclaimed = requester.send(Ok(idle)).err().and_then(Result::ok);
             opening.hand_on(unclaimed);
         }
         (None, Ok((idle, opening))) => opening.hand_on(Some(idle)),
         // The receiver may be gone; the failure sink has been told.
-        (Some(asked_by), Err(error)) => drop(asked_by.send(Err(error))),
+        (Some(requester), Err(error)) => drop(requester.send(Err(error))),
         (None, Err(_)) => {}
     }
 }
 
-/// Establishes the connection. `asked_by`: the check-out that it is for; `None` for `minPoolSize`.
+/// Establishes the connection. `requester`: the check-out that it is for; `None` for `minPoolSize`.
 async fn establish<E: Establish>(
     core: &SharedCore<E>,
     pending: Pending<TokioEnvironment<E>>,
-    asked_by: Option<&oneshot::Sender<Delivery<E>>>,
+    requester: Option<&oneshot::Sender<Acquired<E>>>,
 ) -> Result<Established<TokioEnvironment<E>>, CheckOutError> {
     let (connection_id, generation) = (pending.id(), pending.generation());
     // The establisher may keep its `Establishing` for longer than we want to keep the token, so both share it.
@@ -119,7 +119,7 @@ async fn establish<E: Establish>(
         connection_id,
         generation,
         core.options().is_load_balanced(),
-        asked_by.is_none(),
+        requester.is_none(),
         Box::new({
             let shared = shared.clone();
             move |service_id| {
@@ -149,7 +149,7 @@ async fn establish<E: Establish>(
                 // A panic of the sink's must not hide the error from whoever asked for the connection.
                 contain(|| on_failure(&failure));
             }
-            if error.is_timeout() && asked_by.is_some_and(|asked_by| !asked_by.is_closed()) {
+            if error.is_timeout() && requester.is_some_and(|requester| !requester.is_closed()) {
                 // A connection that comes back goes to the openers first. The check-out has had none for as long as an
                 // establishment may take, and so there is none to be expected for those that wait behind it, and another
                 // establishment would take as long. With a monitor, the pool would be cleared by now.

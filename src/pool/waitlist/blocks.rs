@@ -161,7 +161,7 @@ impl<G> Claimed<G> {
     }
 }
 
-/// The waiters of [`Lane::Others`] that [`WaitQueue::turn_away`] took out of the queue: those up to this era.
+/// The waiters of [`Lane::Waiters`] that [`WaitQueue::turn_away`] took out of the queue: those up to this era.
 #[must_use = "they wait for a refusal"]
 pub(in crate::pool) struct TurnedAway<G> {
     era: u32,
@@ -274,14 +274,14 @@ impl<G> WaitList<G> {
 /// line that moves from core to core with each hand-over was an eighth of the throughput.
 #[repr(C)]
 pub(in crate::pool) struct WaitQueue<G> {
-    others: Chain<G>,
+    waiters: Chain<G>,
     openers: Chain<G>,
     /// Blocks without nodes, linked by `next`.
     spare: Option<NonNull<Block<G>>>,
-    /// What [`WaitQueue::turn_away`] took out of `others`, for as long as it is not claimed.
+    /// What [`WaitQueue::turn_away`] took out of `waiters`, for as long as it is not claimed.
     away: Chain<G>,
-    /// How often all of `others` were turned away, modulo 2^32. A block of theirs keeps the era in which it was linked,
-    /// and so tells whether it is in `others` or in `away`.
+    /// How often all of `waiters` were turned away, modulo 2^32. A block of theirs keeps the era in which it was linked,
+    /// and so tells whether it is in `waiters` or in `away`.
     era: u32,
 }
 
@@ -328,7 +328,7 @@ impl<G> Block<G> {
             previous: None,
             next: None,
             waiting: 0,
-            lane: Lane::Others,
+            lane: Lane::Waiters,
             era: 0,
             entries: [std::ptr::null(); Block::<()>::ENTRIES],
         })
@@ -360,7 +360,7 @@ enum Which {
 
 impl<G> WaitQueue<G> {
     fn new() -> Self {
-        Self { others: Chain::new(), openers: Chain::new(), spare: None, away: Chain::new(), era: 0 }
+        Self { waiters: Chain::new(), openers: Chain::new(), spare: None, away: Chain::new(), era: 0 }
     }
 
     /// How many wait in a lane.
@@ -372,7 +372,7 @@ impl<G> WaitQueue<G> {
     fn chain(&self, lane: Lane) -> &Chain<G> {
         match lane {
             Lane::Openers => &self.openers,
-            Lane::Others => &self.others,
+            Lane::Waiters => &self.waiters,
         }
     }
 
@@ -380,7 +380,7 @@ impl<G> WaitQueue<G> {
     fn chain_mut(&mut self, which: Which) -> &mut Chain<G> {
         match which {
             Which::Lane(Lane::Openers) => &mut self.openers,
-            Which::Lane(Lane::Others) => &mut self.others,
+            Which::Lane(Lane::Waiters) => &mut self.waiters,
             Which::Away => &mut self.away,
         }
     }
@@ -429,20 +429,20 @@ impl<G> WaitQueue<G> {
         self.claim(Which::Lane(lane), first)
     }
 
-    /// Takes all of [`Lane::Others`] out of the queue at once, to be claimed one by one and refused. Until then they may
+    /// Takes all of [`Lane::Waiters`] out of the queue at once, to be claimed one by one and refused. Until then they may
     /// leave, and nothing else is granted to them.
     pub(in crate::pool) fn turn_away(&mut self) -> Option<TurnedAway<G>> {
-        if self.others.len == 0 {
+        if self.waiters.len == 0 {
             return None;
         }
-        let last = self.others.last.expect("BUG: a lane with a length and without a block");
+        let last = self.waiters.last.expect("BUG: a lane with a length and without a block");
         if block(last).waiting == 0 {
-            self.unlink(Which::Lane(Lane::Others), last);
+            self.unlink(Which::Lane(Lane::Waiters), last);
         }
         let era = self.era;
         self.era = era.wrapping_add(u32::from(!mutant("turned_away_still_count")));
-        let others = std::mem::replace(&mut self.others, Chain::new());
-        self.away.append_all(others);
+        let waiters = std::mem::replace(&mut self.waiters, Chain::new());
+        self.away.append_all(waiters);
         Some(TurnedAway { era, of: PhantomData })
     }
 
@@ -481,7 +481,7 @@ impl<G> WaitQueue<G> {
         let present = block(place);
         // The block of a claimed node may have become spare, and other nodes' since: it is here only if its entry says so.
         let is_here = present.waiting >> entry & 1 == 1 && std::ptr::eq(present.entries[entry as usize], node);
-        let is_away = present.lane == Lane::Others && present.era != self.era;
+        let is_away = present.lane == Lane::Waiters && present.era != self.era;
         let chain = if is_away { Which::Away } else { Which::Lane(present.lane) };
         is_here.then_some(Found { chain, block: place, entry })
     }
@@ -564,7 +564,7 @@ impl<G> Chain<G> {
 impl<G> Drop for WaitQueue<G> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        for mut next in [self.others.first, self.openers.first, self.away.first, self.spare] {
+        for mut next in [self.waiters.first, self.openers.first, self.away.first, self.spare] {
             while let Some(here) = next {
                 // SAFETY: INV-7: the list goes away, and a block is in one chain only. It came from a `Box`.
                 next = unsafe { Box::from_raw(here.as_ptr()) }.next;

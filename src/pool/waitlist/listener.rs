@@ -88,7 +88,7 @@ pub(in crate::pool) struct WaitList<G> {
 /// The list, locked.
 pub(in crate::pool) struct WaitQueue<G> {
     openers: Queue<G>,
-    others: Queue<G>,
+    waiters: Queue<G>,
 }
 
 /// Promises that [`WaitQueue::turn_away`] made and that are not kept yet.
@@ -115,7 +115,7 @@ impl<G> WaitList<G> {
     pub(in crate::pool) const BATCH: usize = 16;
 
     pub(in crate::pool) fn new() -> Self {
-        Self { queue: Mutex::new(WaitQueue { openers: Queue::new(), others: Queue::new() }) }
+        Self { queue: Mutex::new(WaitQueue { openers: Queue::new(), waiters: Queue::new() }) }
     }
 
     pub(in crate::pool) fn lock(&self) -> MutexGuard<'_, WaitQueue<G>> {
@@ -182,7 +182,7 @@ impl<G> WaitQueue<G> {
     pub(in crate::pool) fn len(&self, lane: Lane) -> u32 {
         match lane {
             Lane::Openers => self.openers.len,
-            Lane::Others => self.others.len,
+            Lane::Waiters => self.waiters.len,
         }
     }
 
@@ -206,16 +206,16 @@ impl<G> WaitQueue<G> {
         Some(Claimed(queue.event.clone()))
     }
 
-    /// Promises something to all of [`Lane::Others`] at once.
+    /// Promises something to all of [`Lane::Waiters`] at once.
     pub(in crate::pool) fn turn_away(&mut self) -> Option<TurnedAway<G>> {
-        let left = std::mem::take(&mut self.others.len);
-        (left > 0).then(|| TurnedAway { event: self.others.event.clone(), left })
+        let left = std::mem::take(&mut self.waiters.len);
+        (left > 0).then(|| TurnedAway { event: self.waiters.event.clone(), left })
     }
 
     fn lane(&mut self, lane: Lane) -> &mut Queue<G> {
         match lane {
             Lane::Openers => &mut self.openers,
-            Lane::Others => &mut self.others,
+            Lane::Waiters => &mut self.waiters,
         }
     }
 }

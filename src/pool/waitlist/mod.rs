@@ -4,7 +4,7 @@
 //! its own is there it stays in front of all who came later, and takes one that comes back sooner.
 //!
 //! There are two wait lists with one interface. `blocks` is the one that ships: wharf's own nodes. The feature
-//! `event-listener-queue` puts the queue of event-listener in its place, as the measured alternative. It passes the same
+//! `event-listener-queue` puts the queue of event-listener in its capacity, as the measured alternative. It passes the same
 //! tests, and a saturated pool takes 2.5 times as long with it: each hand-over takes the lock of the list four times
 //! (listen, poll, notify, poll) where wharf's own needs two. Wakers run under that lock, so each is wrapped: a panic of one
 //! would spoil the event's counts. BENCHMARKS.md has the figures, which are from before the wrapping.
@@ -19,20 +19,20 @@
 //! - [`WaitList::poll`]: the owner looks for the grant.
 //! - [`WaitList::leave`]: the owner goes away, with the grant if it was promised one.
 
-/// The lanes of the wait list. Whatever comes back goes to the first of the openers, or else of the others.
+/// The lanes of the wait list. Whatever comes back goes to the first of the openers, or else of the waiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// Those who open a connection of their own, or are about to.
+    /// Check-outs that open a connection of their own, or are about to.
     Openers,
-    /// Those who have nothing yet, and take a connection or the right to open one.
-    Others,
+    /// Check-outs that have nothing yet, and take a connection or a permit to open one.
+    Waiters,
 }
 
 impl Lane {
     /// Who gets a connection that comes back: the first to come.
-    pub(super) const OF_RETURNED: [Self; 2] = [Self::Openers, Self::Others];
+    pub(super) const OF_RETURNED: [Self; 2] = [Self::Openers, Self::Waiters];
     /// Who gets a new one that nobody has asked for, or whose check-out has gone or has another: who would open one more.
-    pub(super) const OF_NEW: [Self; 2] = [Self::Others, Self::Openers];
+    pub(super) const OF_NEW: [Self; 2] = [Self::Waiters, Self::Openers];
 }
 
 #[cfg(not(feature = "event-listener-queue"))]

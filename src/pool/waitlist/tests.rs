@@ -7,7 +7,7 @@ use super::{Lane, Node, WaitList};
 
 fn queue_up<'n>(list: &WaitList<u32>, nodes: impl IntoIterator<Item = &'n Pin<Box<Node<u32>>>>) {
     for node in nodes {
-        list.lock_with_room(Lane::Others).enqueue(Lane::Others, node.as_ref(), Waker::noop().clone());
+        list.lock_with_room(Lane::Waiters).enqueue(Lane::Waiters, node.as_ref(), Waker::noop().clone());
     }
 }
 
@@ -16,7 +16,7 @@ fn nodes(count: usize) -> Vec<Pin<Box<Node<u32>>>> {
 }
 
 fn grant(list: &WaitList<u32>, value: u32) -> bool {
-    let claimed = list.lock().claim_first(Lane::Others);
+    let claimed = list.lock().claim_first(Lane::Waiters);
     claimed.map(|claimed| claimed.grant(value)).is_some()
 }
 
@@ -48,7 +48,7 @@ fn who_leaves_is_passed_over_and_who_was_granted_gets_it_back() {
     assert_eq!(list.leave(&nodes[0], |_| {}), Some(1), "granted before it left");
     assert!(grant(&list, 2));
     assert_eq!(look(&list, &nodes[2]), Some(2));
-    assert_eq!(list.lock().len(Lane::Others), 0);
+    assert_eq!(list.lock().len(Lane::Waiters), 0);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn whoever_leaves_tells_how_many_are_left() {
     queue_up(&list, &nodes);
     let mut left = Vec::new();
     for node in &nodes {
-        assert_eq!(list.leave(node, |queue| left.push(queue.len(Lane::Others))), None);
+        assert_eq!(list.leave(node, |queue| left.push(queue.len(Lane::Waiters))), None);
     }
     assert_eq!(left, [1, 0]);
 }
@@ -67,7 +67,7 @@ fn all_can_be_turned_away_at_once_and_those_who_come_later_are_not() {
     let (list, nodes) = (WaitList::new(), nodes(40));
     queue_up(&list, &nodes[..39]);
     let mut away = list.lock().turn_away().expect("all wait");
-    assert_eq!(list.lock().len(Lane::Others), 0);
+    assert_eq!(list.lock().len(Lane::Waiters), 0);
     assert!(list.lock().turn_away().is_none(), "nobody waits");
     queue_up(&list, &nodes[39..]);
     let (mut claimed, mut refused) = (Vec::with_capacity(WaitList::<u32>::BATCH), 0);
@@ -83,7 +83,7 @@ fn all_can_be_turned_away_at_once_and_those_who_come_later_are_not() {
     }
     assert_eq!(refused, 39);
     assert!((0..39).all(|index| look(&list, &nodes[index]) == Some(index as u32)));
-    assert_eq!(list.lock().len(Lane::Others), 1);
+    assert_eq!(list.lock().len(Lane::Waiters), 1);
     assert_eq!(look(&list, &nodes[39]), None);
     assert!(grant(&list, 7));
     assert_eq!(look(&list, &nodes[39]), Some(7));
@@ -97,12 +97,12 @@ fn a_storm_of_cancellations_keeps_the_order() {
     for index in (0..1_000).filter(|index| !stays(index)) {
         assert_eq!(list.leave(&nodes[index], |_| {}), None);
     }
-    assert_eq!(list.lock().len(Lane::Others), 10);
+    assert_eq!(list.lock().len(Lane::Waiters), 10);
     for index in (0..1_000).filter(stays) {
         assert!(grant(&list, index as u32));
         assert_eq!(look(&list, &nodes[index]), Some(index as u32));
     }
-    assert_eq!(list.lock().len(Lane::Others), 0);
+    assert_eq!(list.lock().len(Lane::Waiters), 0);
 }
 
 #[test]
@@ -118,16 +118,16 @@ fn a_node_can_queue_up_again() {
 #[test]
 fn the_lanes_keep_apart() {
     let (list, nodes) = (WaitList::new(), nodes(4));
-    for (lane, node) in [Lane::Others, Lane::Openers, Lane::Others, Lane::Openers].into_iter().zip(&nodes) {
+    for (lane, node) in [Lane::Waiters, Lane::Openers, Lane::Waiters, Lane::Openers].into_iter().zip(&nodes) {
         list.lock_with_room(lane).enqueue(lane, node.as_ref(), Waker::noop().clone());
     }
-    assert_eq!([Lane::Openers, Lane::Others].map(|lane| list.lock().len(lane)), [2, 2]);
+    assert_eq!([Lane::Openers, Lane::Waiters].map(|lane| list.lock().len(lane)), [2, 2]);
     drop(list.lock().claim_first(Lane::Openers).map(|claimed| claimed.grant(7)));
     assert_eq!([0, 1, 2, 3].map(|index: usize| look(&list, &nodes[index])), [None, Some(7), None, None]);
     let mut left = Vec::new();
     for index in [0, 3, 2] {
         assert_eq!(
-            list.leave(&nodes[index], |queue| left.push((queue.len(Lane::Openers), queue.len(Lane::Others)))),
+            list.leave(&nodes[index], |queue| left.push((queue.len(Lane::Openers), queue.len(Lane::Waiters)))),
             None
         );
     }

@@ -111,10 +111,10 @@ fn fill(core: &Arc<Core<Alone>>) {
     let mut context = Context::from_waker(Waker::noop());
     let mut opened = Vec::new();
     for number in 0..IDLE {
-        let Poll::Ready(Grant::Place(place)) = pin!(core.acquire()).poll(&mut context) else {
-            panic!("an empty pool gives places");
+        let Poll::Ready(Grant::Permit(permit)) = pin!(core.acquire()).poll(&mut context) else {
+            panic!("an empty pool gives permits");
         };
-        let pending = place.create().expect("the pool is ready");
+        let pending = permit.create().expect("the pool is ready");
         let (idle, opening) = pending.established(number as u64).expect("nobody clears the pool");
         drop(opening);
         opened.push(idle);

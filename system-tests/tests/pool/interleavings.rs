@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use wharf::pool::{Core, Environment, Grant, Lease, Pending, Place};
+use wharf::pool::{Core, Environment, Grant, Lease, Pending, Permit};
 use wharf::{
     BackgroundInterval, CheckOutError, Clear, Condition, Establish, EstablishError, Establishing, Phase, Pool,
     PoolEvent, PoolOptions,
@@ -61,15 +61,15 @@ fn core(options: PoolOptions) -> Arc<Core<World>> {
     core
 }
 
-fn place(core: &Arc<Core<World>>) -> Place<World> {
+fn permit(core: &Arc<Core<World>>) -> Permit<World> {
     match pin!(core.acquire()).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Grant::Place(place)) => place,
+        Poll::Ready(Grant::Permit(permit)) => permit,
         other => panic!("{other:?}"),
     }
 }
 
 fn open(core: &Arc<Core<World>>) -> Pending<World> {
-    place(core).create().unwrap()
+    permit(core).create().unwrap()
 }
 
 fn lease(core: &Arc<Core<World>>) -> Lease<World> {
@@ -88,7 +88,7 @@ async fn closed_completes_when_the_last_place_is_not_made_use_of() {
     assert!(poll_once(waiter.as_mut()).await.is_none());
     held.errored = true;
     drop(held);
-    assert_eq!(counts(&pool), (1, 1, 0, 0, 0), "the waiter has a place, and does not know yet");
+    assert_eq!(counts(&pool), (1, 1, 0, 0, 0), "the waiter has a permit, and does not know yet");
     pool.close();
     let mut closed = pin!(pool.closed());
     assert!(poll_once(closed.as_mut()).await.is_none());
@@ -111,7 +111,7 @@ async fn a_place_that_is_not_made_use_of_goes_on_to_the_minimum() {
     mock.let_one_in();
     let _first = first.await.unwrap();
     settle().await;
-    assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "the second has a place, and does not know yet");
+    assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "the second has a permit, and does not know yet");
     drop(second);
     mock.forget_instructions();
     settle().await;
@@ -140,7 +140,7 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::SeqCst);
         if let Some(core) = self.1.take() {
-            // Takes the ledger's lock.
+            // Takes the registry's lock.
             let _ = core.service(service());
         }
     }
@@ -173,7 +173,7 @@ fn no_waker_is_dropped_under_a_lock() {
         drop(pending);
         done.send(()).unwrap();
     });
-    is_done.recv_timeout(Duration::from_secs(5)).expect("a deadlock: the waker's drop wants the ledger");
+    is_done.recv_timeout(Duration::from_secs(5)).expect("a deadlock: the waker's drop wants the registry");
     core.close();
 }
 
@@ -185,7 +185,7 @@ fn an_interruption_of_a_service_does_not_reach_its_successor() {
     drop(old);
     assert_eq!(core.service(service()), None, "the last connection has taken the entry with it");
     let new = lease(&core);
-    core.run();
+    core.maintain();
     assert!(!new.is_interrupted() && !new.is_stale());
     drop(new);
     core.close();
@@ -199,11 +199,11 @@ fn a_check_in_against_a_clear_of_its_service_leaves_nothing_stale_behind() {
         let core = core.clone();
         move || {
             assert!(core.clear_service(service(), Clear::new()).unwrap());
-            core.run();
+            core.maintain();
         }
     }));
     drop(held);
-    core.run();
+    core.maintain();
     assert_eq!(core.status().total, 0, "{:?}", core.status());
     core.close();
 }
@@ -215,15 +215,15 @@ fn no_connection_is_closed_as_stale_before_the_pool_is_cleared() {
     let (closing, closed) = std::sync::mpsc::channel();
     *core.environment().before_pool_cleared.lock().unwrap() = Some(Box::new(move || {
         let check_in = std::thread::spawn(move || drop(held));
-        // Time for it to come to the ledger's lock, which is ours.
+        // Time for it to come to the registry's lock, which is ours.
         std::thread::sleep(Duration::from_millis(200));
         closing.send(check_in).unwrap();
     }));
     core.clear(Clear::new()).unwrap();
     closed.recv().unwrap().join().unwrap();
     let events = core.environment().events.lock().unwrap();
-    let place = |name| events.iter().position(|event| *event == name).unwrap();
-    assert!(place("PoolCleared") < place("ConnectionClosed"), "{events:?}");
+    let permit = |name| events.iter().position(|event| *event == name).unwrap();
+    assert!(permit("PoolCleared") < permit("ConnectionClosed"), "{events:?}");
 }
 
 /// Panics wherever a connection says so.
@@ -284,7 +284,7 @@ fn who_opens_takes_what_is_available_and_leaves_the_rest_to_all() {
     let available = [lease(&core), lease(&core)];
     let own = open(&core);
     drop(available);
-    let mut opens = pin!(core.acquire_meanwhile());
+    let mut opens = pin!(core.acquire_as_opener());
     let Poll::Ready(_taken) = opens.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
         panic!("there are two")
     };
@@ -300,7 +300,7 @@ fn who_opens_takes_no_connection_of_a_service_that_was_cleared() {
     let own = open(&core);
     drop(cleared);
     assert!(core.clear_service(service(), Clear::new()).unwrap());
-    let mut opens = pin!(core.acquire_meanwhile());
+    let mut opens = pin!(core.acquire_as_opener());
     assert!(opens.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     assert_eq!((core.status().total, core.status().pending), (1, 1), "closed on the way");
     drop(own);

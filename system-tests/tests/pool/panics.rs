@@ -294,7 +294,7 @@ async fn a_waker_that_panics_keeps_nobody_else_from_hearing_that_the_pool_has_cl
     }
 }
 
-/// An error whose drop asks the pool for what is under its ledger's lock.
+/// An error whose drop asks the pool for what is under its registry's lock.
 struct Curious(Pool<Fragile>);
 
 impl std::fmt::Debug for Curious {

@@ -27,7 +27,7 @@ fn a_check_in_against_a_clear_is_closed_once_as_stale() {
         let returns = thread::spawn(move || check_in(lease));
         assert!(pool.clear(Clear::new()).unwrap());
         returns.join().unwrap();
-        pool.run();
+        pool.maintain();
         assert_empty(&pool);
         assert_eq!(closed_reasons(&pool), [ConnectionClosedReason::Stale]);
         wind_up(pool);
@@ -76,14 +76,14 @@ fn a_check_out_against_a_clear_shares_no_connection_with_it() {
             let pool = pool.clone();
             move || {
                 pool.clear(Clear::new()).unwrap();
-                pool.run();
+                pool.maintain();
             }
         });
         if let Some(idle) = pool.try_take() {
             check_in(check_out(&pool, idle));
         }
         clears.join().unwrap();
-        pool.run();
+        pool.maintain();
         assert_empty(&pool);
         wind_up(pool);
     });
@@ -98,9 +98,9 @@ fn a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed() {
         pool.ready();
         let runs = thread::spawn({
             let pool = pool.clone();
-            move || pool.run()
+            move || pool.maintain()
         });
-        drop(place(acquire(&pool)));
+        drop(permit(acquire(&pool)));
         runs.join().unwrap();
         wind_up(pool);
     });
@@ -144,7 +144,7 @@ fn interrupting_clear(pool: &Arc<Pool>) -> impl FnOnce() + use<> {
     move || {
         pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
         pool.ready();
-        pool.run();
+        pool.maintain();
     }
 }
 
@@ -154,11 +154,11 @@ fn an_interruption_reaches_exactly_the_generations_before_its_clear() {
         let pool = unheard(options(2, 1));
         let old = leased(&pool);
         let clears = thread::spawn(interrupting_clear(&pool));
-        let place = match poll(&mut waiter(&pool)) {
-            Some(Grant::Place(place)) => place.create().ok(),
+        let permit = match poll(&mut waiter(&pool)) {
+            Some(Grant::Permit(permit)) => permit.create().ok(),
             _ => None,
         };
-        let open = place.and_then(|pending| pending.established(pool.environment().connect()).ok());
+        let open = permit.and_then(|pending| pending.established(pool.environment().connect()).ok());
         let new = open.map(|(idle, opening)| {
             drop(opening);
             check_out(&pool, idle)
@@ -183,7 +183,7 @@ fn an_interruption_wakes_who_waits_for_it() {
             let pool = pool.clone();
             move || {
                 pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
-                pool.run();
+                pool.maintain();
             }
         });
         let (_, mut interruption) = lease.interruptible();
@@ -207,8 +207,8 @@ fn a_slot_is_watched_anew_only_after_its_last_waker_was_taken() {
         drop(interruption);
         check_in(lease);
         // The next connection has the same slot, and if the pool is ready again, nothing to do with that clear.
-        if let Some(Grant::Place(place)) = poll(&mut waiter(&pool))
-            && let Ok(pending) = place.create()
+        if let Some(Grant::Permit(permit)) = poll(&mut waiter(&pool))
+            && let Ok(pending) = permit.create()
         {
             let interrupted = pending.poll_interrupted(&mut context).is_ready();
             assert!(!interrupted || pending.generation() == 0, "generation {}", pending.generation());
@@ -245,9 +245,9 @@ fn an_interruption_against_the_growth_of_the_slab_finds_every_slot() {
         let leases = [(); 2].map(|()| leased(&pool));
         pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
         pool.ready();
-        let place = place(poll(&mut waiter(&pool)).expect("there is a place"));
-        let creates = thread::spawn(move || drop(place.create()));
-        pool.run();
+        let permit = permit(poll(&mut waiter(&pool)).expect("there is a permit"));
+        let creates = thread::spawn(move || drop(permit.create()));
+        pool.maintain();
         creates.join().unwrap();
         for lease in leases {
             assert!(lease.is_interrupted());

@@ -1,4 +1,4 @@
-//! Drains keep no check-out waiting: where only their places are missing, one of them is closed, exactly once.
+//! Drains keep no check-out waiting: where only their capacity is missing, one of them is closed, exactly once.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn a_drain_that_begins_against_a_registration_keeps_no_check_out_waiting() {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in_undrained(lease));
-        drop(place(acquire(&pool)));
+        drop(permit(acquire(&pool)));
         returns.join().unwrap();
         drop(pool.environment().last_draining());
         wind_up(pool);
@@ -63,16 +63,16 @@ fn a_drain_that_fails_against_a_check_out_that_would_wait_has_one_end() {
     });
 }
 
-/// While one is pending, the place of a drain is of no use. Neither drain nor connection comes back by itself.
+/// While one is pending, the capacity of a drain is of no use. Neither drain nor connection comes back by itself.
 #[test]
-fn a_place_to_open_that_comes_free_against_a_registration_closes_a_drain() {
-    model("a_place_to_open_that_comes_free_against_a_registration_closes_a_drain", Some(4), || {
+fn a_permit_to_open_that_comes_free_against_a_registration_closes_a_drain() {
+    model("a_permit_to_open_that_comes_free_against_a_registration_closes_a_drain", Some(4), || {
         let pool = unheard(options(2, 1));
         let draining = begin_drain(&pool);
         let (idle, opening) = opened(&pool);
         let lease = check_out(&pool, idle);
         let established = thread::spawn(move || drop(opening));
-        drop(place(acquire(&pool)));
+        drop(permit(acquire(&pool)));
         established.join().unwrap();
         drop(draining);
         check_in(lease);
@@ -88,8 +88,8 @@ fn a_second_drain_that_begins_against_two_check_outs_keeps_neither_waiting() {
         let lease = leased(&pool);
         let draining = begin_drain(&pool);
         let returns = thread::spawn(move || check_in_undrained(lease));
-        let first = place(acquire(&pool));
-        let second = place(acquire(&pool));
+        let first = permit(acquire(&pool));
+        let second = permit(acquire(&pool));
         returns.join().unwrap();
         drop((first, second, draining, pool.environment().last_draining()));
         wind_up(pool);
@@ -110,7 +110,7 @@ fn a_second_drain_stays_after_the_first_has_ended_and_keeps_no_check_out_waiting
             pool.environment().last_draining()
         };
         let drains = thread::spawn(move || end_drain(ends.expect("nothing waits"), false));
-        let (first, second) = (place(acquire(&pool)), place(acquire(&pool)));
+        let (first, second) = (permit(acquire(&pool)), permit(acquire(&pool)));
         drains.join().unwrap();
         drop((first, second, stays));
         wind_up(pool);
@@ -133,7 +133,7 @@ fn a_drain_against_a_clear_and_a_check_out_has_one_end() {
         pool.clear(Clear::new()).unwrap();
         drains.join().unwrap();
         waits.join().unwrap();
-        pool.run();
+        pool.maintain();
         assert_empty(&pool);
         assert_at_most(&pool, 1);
         wind_up(pool);

@@ -15,7 +15,7 @@ fn a_drain_against_a_clear_is_closed_once_as_stale() {
         let drains = thread::spawn(move || end_drain(draining, true));
         assert!(pool.clear(Clear::new()).unwrap());
         drains.join().unwrap();
-        pool.run();
+        pool.maintain();
         assert_empty(&pool);
         assert_eq!(closed_reasons(&pool), [ConnectionClosedReason::Stale]);
         wind_up(pool);
@@ -50,7 +50,7 @@ fn a_drain_that_fails_against_a_clear_is_closed_once() {
     });
 }
 
-/// What waits for one that is pending, and so for no place.
+/// What waits for one that is pending, and so for no capacity.
 #[test]
 fn a_drained_connection_goes_to_who_waits() {
     model("a_drained_connection_goes_to_who_waits", Some(5), || {
@@ -66,12 +66,12 @@ fn a_drained_connection_goes_to_who_waits() {
 }
 
 #[test]
-fn a_drain_that_fails_gives_its_place_to_who_waits() {
-    model("a_drain_that_fails_gives_its_place_to_who_waits", Some(6), || {
+fn a_drain_that_fails_gives_its_permit_to_who_waits() {
+    model("a_drain_that_fails_gives_its_permit_to_who_waits", Some(6), || {
         let pool = unheard(options(1, 1));
         let draining = begin_drain(&pool);
         let drains = thread::spawn(move || end_drain(draining, false));
-        drop(place(acquire(&pool)));
+        drop(permit(acquire(&pool)));
         drains.join().unwrap();
         wind_up(pool);
     });
@@ -89,7 +89,7 @@ fn a_clear_against_a_drain_answers_who_waits_once() {
         make_use(&pool, loom::future::block_on(waiter));
         drains.join().unwrap();
         drop(blocks_opening);
-        pool.run();
+        pool.maintain();
         assert_empty(&pool);
         wind_up(pool);
     });
@@ -103,7 +103,7 @@ fn a_cleared_connection_that_was_drained_is_never_handed_to_a_later_waiter() {
         let drains = thread::spawn(move || end_drain(draining, true));
         pool.clear(Clear::new()).unwrap();
         pool.ready();
-        drop(place(acquire(&pool)));
+        drop(permit(acquire(&pool)));
         drains.join().unwrap();
         wind_up(pool);
     });

@@ -127,12 +127,12 @@ fn a_hit_against_a_clear_shares_no_connection_with_it() {
             let pool = pool.clone();
             move || {
                 pool.clear(Clear::new()).unwrap();
-                pool.run();
+                pool.maintain();
             }
         });
         hit(&pool).into_iter().for_each(check_in);
         clears.join().unwrap();
-        pool.run();
+        pool.maintain();
         assert_empty(&pool);
         wind_up(pool);
     });
@@ -149,7 +149,7 @@ fn a_return_against_a_clear_leaves_no_stale_connection_to_hit() {
         pool.ready();
         returns.join().unwrap();
         assert!(hit(&pool).is_none(), "a connection of an older generation");
-        pool.run();
+        pool.maintain();
         assert_empty(&pool);
         wind_up(pool);
     });

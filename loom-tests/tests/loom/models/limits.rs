@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use loom::thread;
-use wharf::pool::{Grant, Place};
+use wharf::pool::{Grant, Permit};
 
 use super::harness::model;
 use super::world::*;
@@ -26,21 +26,21 @@ impl Tokens {
     }
 }
 
-/// Three threads try once to get a place each, and do `open` with it.
+/// Three threads try once to get a permit each, and do `open` with it.
 fn limits<R: Send + 'static>(
     name: &'static str,
     max_pool_size: u32,
     max_connecting: u32,
-    open: impl Fn(&Arc<Pool>, Place<World>, &Tokens) -> R + Copy + Send + Sync + 'static,
+    open: impl Fn(&Arc<Pool>, Permit<World>, &Tokens) -> R + Copy + Send + Sync + 'static,
     end: impl Fn(R) + Copy + Send + Sync + 'static,
 ) {
     model(name, Some(2), move || {
         let (pool, tokens) = (unheard(options(max_pool_size, max_connecting)), Arc::new(Tokens::default()));
         let attempt = move |pool: Arc<Pool>, tokens: Arc<Tokens>| match poll(&mut waiter(&pool)) {
-            Some(Grant::Place(place)) => {
+            Some(Grant::Permit(permit)) => {
                 Tokens::more(&tokens.total, max_pool_size);
                 Tokens::more(&tokens.pending, max_connecting);
-                Some(open(&pool, place, &tokens))
+                Some(open(&pool, permit, &tokens))
             }
             _ => None,
         };
@@ -57,8 +57,8 @@ fn limits<R: Send + 'static>(
 
 #[test]
 fn total_stays_within_max_pool_size_at_every_instant() {
-    let open_and_fail = |_: &Arc<Pool>, place: Place<World>, tokens: &Tokens| {
-        let pending = place.create().unwrap();
+    let open_and_fail = |_: &Arc<Pool>, permit: Permit<World>, tokens: &Tokens| {
+        let pending = permit.create().unwrap();
         Tokens::less(&tokens.total);
         Tokens::less(&tokens.pending);
         drop(pending);
@@ -68,8 +68,8 @@ fn total_stays_within_max_pool_size_at_every_instant() {
 
 #[test]
 fn pending_stays_within_max_connecting_at_every_instant() {
-    let open_and_keep = |pool: &Arc<Pool>, place: Place<World>, tokens: &Tokens| {
-        let (idle, opening) = place.create().unwrap().established(pool.environment().connect()).unwrap();
+    let open_and_keep = |pool: &Arc<Pool>, permit: Permit<World>, tokens: &Tokens| {
+        let (idle, opening) = permit.create().unwrap().established(pool.environment().connect()).unwrap();
         Tokens::less(&tokens.pending);
         drop(opening);
         check_out(pool, idle)
@@ -104,7 +104,7 @@ fn noticed<T: Send + 'static>(name: &'static str, bound: Option<usize>, last: fn
             let pool = pool.clone();
             move || {
                 end(last);
-                pool.environment().runs_asked_for_here()
+                pool.environment().maintenance_asked_for_here()
             }
         });
         pool.close();
@@ -128,7 +128,7 @@ fn the_end_of_a_closed_pools_last_establishment_is_noticed() {
 }
 
 #[test]
-fn the_end_of_a_closed_pools_last_place_is_noticed() {
-    let unused = |pool: &Arc<Pool>| place(acquire(pool));
-    noticed("the_end_of_a_closed_pools_last_place_is_noticed", Some(6), unused, drop);
+fn the_end_of_a_closed_pools_last_permit_is_noticed() {
+    let unused = |pool: &Arc<Pool>| permit(acquire(pool));
+    noticed("the_end_of_a_closed_pools_last_permit_is_noticed", Some(6), unused, drop);
 }

@@ -13,7 +13,7 @@ fn a_check_in_against_an_opener_loses_no_wake_up() {
         let lease = leased(&pool);
         let own = pending(&pool);
         let returns = thread::spawn(move || check_in(lease));
-        let idle = loom::future::block_on(pool.acquire_meanwhile());
+        let idle = loom::future::block_on(pool.acquire_as_opener());
         check_in(check_out(&pool, idle));
         returns.join().unwrap();
         drop(pool.try_take().expect("nobody waits, so the connection is there for all"));
@@ -59,13 +59,13 @@ fn who_leaves_the_queue_lowers_no_flag_over_an_opener() {
 }
 
 #[test]
-fn a_place_that_comes_free_is_not_for_an_opener() {
-    model("a_place_that_comes_free_is_not_for_an_opener", Some(3), || {
+fn a_permit_that_comes_free_is_not_for_an_opener() {
+    model("a_permit_that_comes_free_is_not_for_an_opener", Some(3), || {
         let pool = unheard(options(2, 2));
         let (own, fails) = (pending(&pool), pending(&pool));
         let (opens, waits) = (opener(&pool), queued(&pool));
         let failed = thread::spawn(move || drop(fails));
-        drop(place(loom::future::block_on(waits)));
+        drop(permit(loom::future::block_on(waits)));
         failed.join().unwrap();
         drop(opens);
         drop(own);

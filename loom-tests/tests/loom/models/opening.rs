@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use loom::thread;
-use wharf::pool::{Grant, SharedPlace};
+use wharf::pool::{Grant, SharedPermit};
 use wharf::{Clear, Phase, PoolEvent};
 
 use super::harness::model;
@@ -65,7 +65,7 @@ fn pool_ready_is_emitted_before_any_establishment_while_another_clears() {
             let pool = pool.clone();
             move || pool.clear(Clear::new()).unwrap()
         });
-        let grant = poll(&mut waiter(&pool)).expect("there is a place or a refusal");
+        let grant = poll(&mut waiter(&pool)).expect("there is a permit or a refusal");
         make_use(&pool, grant);
         marks.join().unwrap();
         clears.join().unwrap();
@@ -122,8 +122,8 @@ fn pending_count_drops_after_the_connection_is_available_on_another_shard() {
 fn ids_are_in_the_order_of_the_created_events() {
     model("ids_are_in_the_order_of_the_created_events", None, || {
         let pool = recorded(options(2, 2));
-        let places = [(); 2].map(|()| place(poll(&mut waiter(&pool)).unwrap()));
-        let [here, there] = places;
+        let permits = [(); 2].map(|()| permit(poll(&mut waiter(&pool)).unwrap()));
+        let [here, there] = permits;
         let creates = thread::spawn(move || drop(there.create()));
         drop(here.create());
         creates.join().unwrap();
@@ -138,23 +138,23 @@ fn ids_are_in_the_order_of_the_created_events() {
 /// A check-out has the right to open a connection, and a task that is to do it. Another connection may come first, and
 /// then the check-out gives the right up, for which another check-out waits.
 #[test]
-fn a_right_to_open_is_used_once_or_given_up() {
-    model("a_right_to_open_is_used_once_or_given_up", Some(4), || {
+fn a_permit_is_used_once_or_given_up() {
+    model("a_permit_is_used_once_or_given_up", Some(4), || {
         let pool = unheard(options(1, 1));
-        let right = Arc::new(SharedPlace::new(place(poll(&mut waiter(&pool)).expect("there is a place"))));
+        let right = Arc::new(SharedPermit::new(permit(poll(&mut waiter(&pool)).expect("there is a permit"))));
         let waits = queued(&pool);
         let opens = thread::spawn({
             let (pool, right) = (pool.clone(), right.clone());
             move || {
-                let Some(place) = right.take() else { return false };
-                make_use(&pool, Grant::Place(place));
+                let Some(permit) = right.take() else { return false };
+                make_use(&pool, Grant::Permit(permit));
                 true
             }
         });
         let given_up = right.take().map(drop).is_some();
         drop(right);
         let granted = loom::future::block_on(waits);
-        assert_eq!(given_up, matches!(granted, Grant::Place(_)), "{granted:?}");
+        assert_eq!(given_up, matches!(granted, Grant::Permit(_)), "{granted:?}");
         assert_ne!(opens.join().unwrap(), given_up, "one of the two has the right");
         drop(granted);
         wind_up(pool);

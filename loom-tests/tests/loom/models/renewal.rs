@@ -15,7 +15,7 @@ fn check_in_against_a_renewal_is_closed_once_as_stale() {
         let returns = thread::spawn(move || check_in(lease));
         pool.renew();
         returns.join().unwrap();
-        pool.run();
+        pool.maintain();
         assert_empty(&pool);
         assert_eq!(closed_reasons(&pool), [ConnectionClosedReason::Stale]);
         assert_eq!(pool.state().phase, Phase::Ready);
@@ -32,13 +32,13 @@ fn registration_against_a_renewal_is_served() {
             let pool = pool.clone();
             move || {
                 pool.renew();
-                pool.run();
+                pool.maintain();
             }
         });
         let grant = acquire(&pool);
         make_use(&pool, grant);
         renews.join().unwrap();
-        pool.run();
+        pool.maintain();
         wind_up(pool);
     });
 }
@@ -54,10 +54,10 @@ fn waiter_is_served_through_a_renewal() {
             let pool = pool.clone();
             move || {
                 pool.renew();
-                pool.run();
+                pool.maintain();
             }
         });
-        // What comes back before the renewal is granted, and stale when it is looked at. Its place comes next.
+        // What comes back before the renewal is granted, and stale when it is looked at. A permit in its stead comes next.
         let grant = match loom::future::block_on(waits) {
             wharf::pool::Grant::Connection(idle) if idle.is_stale() => {
                 drop(idle);
@@ -68,7 +68,7 @@ fn waiter_is_served_through_a_renewal() {
         make_use(&pool, grant);
         returns.join().unwrap();
         renews.join().unwrap();
-        pool.run();
+        pool.maintain();
         wind_up(pool);
     });
 }

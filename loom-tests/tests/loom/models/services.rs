@@ -38,7 +38,7 @@ fn a_check_in_against_a_clear_of_its_service_is_closed_once_as_stale() {
         let lease = leased_of(&pool, CLEARED);
         let returns = thread::spawn(move || check_in(lease));
         assert!(pool.clear_service(CLEARED, Clear::new()).unwrap());
-        pool.run();
+        pool.maintain();
         returns.join().unwrap();
         // The run may have come before the check-in, which then has closed the connection itself: no second run.
         assert_empty(&pool);
@@ -56,9 +56,9 @@ fn a_check_out_while_a_run_looks_through_the_shards_is_handed_what_is_put_back()
         assert!(pool.clear_service(CLEARED, Clear::new()).unwrap());
         let runs = thread::spawn({
             let pool = pool.clone();
-            move || pool.run()
+            move || pool.maintain()
         });
-        // While the run has the connection off its shard this finds nothing, and there is no place either.
+        // While the run has the connection off its shard this finds nothing, and there is no permit either.
         check_in(check_out(&pool, connection(acquire(&pool))));
         runs.join().unwrap();
         assert_eq!(closed(&pool), []);
@@ -80,10 +80,10 @@ fn a_clear_of_a_service_reaches_every_shard_in_one_of_two_runs() {
             let pool = pool.clone();
             move || assert!(pool.clear_service(CLEARED, Clear::new()).unwrap())
         });
-        pool.run();
+        pool.maintain();
         clears.join().unwrap();
         // A run that has taken note of the clear has done all there is to do.
-        pool.run();
+        pool.maintain();
         assert_eq!(closed(&pool).len(), 2);
         assert_empty(&pool);
         wind_up(pool);

@@ -37,7 +37,7 @@ fn a_clear_against_returns_leaves_nothing_stale_on_any_shard() {
             prefer_shard(shard);
             assert!(hit(&pool).is_none(), "a connection of an older generation");
         }
-        pool.run();
+        pool.maintain();
         assert_empty(&pool);
         wind_up(pool);
     });
@@ -86,7 +86,7 @@ fn an_opener_is_served_from_every_shard_and_leaves_none_flagged() {
         let lease = leased(&pool);
         let own = pending(&pool);
         let returns = thread::spawn(move || check_in_on(1, lease));
-        let idle = loom::future::block_on(pool.acquire_meanwhile());
+        let idle = loom::future::block_on(pool.acquire_as_opener());
         returns.join().unwrap();
         assert_each_shard_serves(&pool, check_out(&pool, idle));
         drop(own);

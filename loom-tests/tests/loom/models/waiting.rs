@@ -43,12 +43,12 @@ fn a_check_in_to_another_shard_against_a_registration_loses_no_wake_up() {
 }
 
 #[test]
-fn a_place_that_comes_free_against_a_registration_loses_no_wake_up() {
-    model("a_place_that_comes_free_against_a_registration_loses_no_wake_up", None, || {
+fn a_permit_that_comes_free_against_a_registration_loses_no_wake_up() {
+    model("a_permit_that_comes_free_against_a_registration_loses_no_wake_up", None, || {
         let pool = unheard(options(1, 1));
         let pending = pending(&pool);
         let fails = thread::spawn(move || drop(pending));
-        drop(place(acquire(&pool)));
+        drop(permit(acquire(&pool)));
         fails.join().unwrap();
         wind_up(pool);
     });
@@ -101,8 +101,8 @@ fn a_cancelled_waiter_loses_no_connection_for_the_next() {
 }
 
 #[test]
-fn a_cancelled_waiter_loses_no_place_for_the_next() {
-    cancelled("a_cancelled_waiter_loses_no_place_for_the_next", |pool| {
+fn a_cancelled_waiter_loses_no_permit_for_the_next() {
+    cancelled("a_cancelled_waiter_loses_no_permit_for_the_next", |pool| {
         let pending = pending(pool);
         Box::new(move || drop(pending))
     });
@@ -168,7 +168,7 @@ fn a_clear_against_a_hand_over_answers_the_waiter_once() {
         drop(loom::future::block_on(waits));
         returns.join().unwrap();
         clears.join().unwrap();
-        pool.run();
+        pool.maintain();
         assert_empty(&pool);
         wind_up(pool);
     });
@@ -184,7 +184,7 @@ fn a_cleared_connection_is_never_handed_to_a_later_waiter() {
         pool.clear(Clear::new()).unwrap();
         drop(earlier);
         pool.ready();
-        drop(place(acquire(&pool)));
+        drop(permit(acquire(&pool)));
         returns.join().unwrap();
         wind_up(pool);
     });
@@ -225,23 +225,23 @@ fn a_newcomer_never_overtakes_who_waits_for_a_connection() {
 }
 
 #[test]
-fn a_newcomer_never_overtakes_who_waits_for_a_place() {
-    in_order("a_newcomer_never_overtakes_who_waits_for_a_place", |pool| {
+fn a_newcomer_never_overtakes_who_waits_for_a_permit() {
+    in_order("a_newcomer_never_overtakes_who_waits_for_a_permit", |pool| {
         let pending = pending(pool);
         Box::new(move || drop(pending))
     });
 }
 
 #[test]
-fn a_warm_up_never_overtakes_who_waits_for_a_place() {
-    model("a_warm_up_never_overtakes_who_waits_for_a_place", Some(6), || {
+fn a_warm_up_never_overtakes_who_waits_for_a_permit() {
+    model("a_warm_up_never_overtakes_who_waits_for_a_permit", Some(6), || {
         let pool = unheard(options(1, 1).min_pool_size(1));
         let failing = pending(&pool);
         let mut waits = queued(&pool);
         let fails = thread::spawn(move || drop(failing));
-        assert!(pool.populate().is_none(), "the place belongs to who waits");
+        assert!(pool.populate().is_none(), "the permit belongs to who waits");
         fails.join().unwrap();
-        drop(place(poll(&mut waits).expect("a place")));
+        drop(permit(poll(&mut waits).expect("a permit")));
         wind_up(pool);
     });
 }
@@ -318,7 +318,7 @@ fn a_waiter_that_leaves_during_a_clear_is_counted_out_once() {
         leaves.join().unwrap();
         assert_eq!(pool.status().waiting, 0);
         check_in(lease);
-        pool.run();
+        pool.maintain();
         wind_up(pool);
     });
 }

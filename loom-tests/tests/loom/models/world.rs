@@ -11,7 +11,7 @@ use std::time::Instant;
 use event_listener::Event;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
-use wharf::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending, Place};
+use wharf::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending, Permit};
 use wharf::{BackgroundInterval, Condition, PoolEvent, PoolOptions};
 
 pub type Pool = Core<World>;
@@ -106,8 +106,8 @@ impl World {
         self.drains.lock().unwrap().pop()
     }
 
-    /// How many runs the calling thread has asked for.
-    pub fn runs_asked_for_here(&self) -> usize {
+    /// How often the calling thread has asked for maintenance.
+    pub fn maintenance_asked_for_here(&self) -> usize {
         RUNS.with(Cell::get)
     }
 
@@ -173,7 +173,7 @@ impl Environment for World {
         }
     }
 
-    fn schedule_run(&self) {
+    fn schedule_maintenance(&self) {
         RUNS.with(|runs| runs.set(runs.get() + 1));
     }
 }
@@ -239,7 +239,7 @@ pub fn queued(pool: &Arc<Pool>) -> Waiter {
 /// A check-out that has a connection of its own on the way, and waits for one that comes back sooner.
 pub fn opener(pool: &Arc<Pool>) -> Pin<Box<dyn Future<Output = Idle<World>> + Send>> {
     let pool = pool.clone();
-    let mut opener = Box::pin(async move { pool.acquire_meanwhile().await });
+    let mut opener = Box::pin(async move { pool.acquire_as_opener().await });
     let polled = opener.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_pending(), "nothing to be had, so it waits");
     opener
@@ -250,9 +250,9 @@ pub fn acquire(pool: &Arc<Pool>) -> Granted {
     loom::future::block_on(pool.acquire())
 }
 
-pub fn place(grant: Granted) -> Place<World> {
+pub fn permit(grant: Granted) -> Permit<World> {
     match grant {
-        Grant::Place(place) => place,
+        Grant::Permit(permit) => permit,
         other => panic!("not the right to open a connection, but {other:?}"),
     }
 }
@@ -266,7 +266,7 @@ pub fn connection(grant: Granted) -> Idle<World> {
 
 /// The right to open a connection, made use of, in a pool that is ready and idle.
 pub fn pending(pool: &Arc<Pool>) -> Pending<World> {
-    place(poll(&mut waiter(pool)).expect("there is a place")).create().expect("the pool is ready")
+    permit(poll(&mut waiter(pool)).expect("there is a permit")).create().expect("the pool is ready")
 }
 
 /// An open connection that still counts as pending.
@@ -326,8 +326,8 @@ pub fn end_drain(mut draining: Drain, succeeds: bool) {
 pub fn make_use(pool: &Arc<Pool>, grant: Granted) {
     match grant {
         Grant::Connection(idle) => check_in(check_out(pool, idle)),
-        Grant::Place(place) => {
-            let Ok(pending) = place.create() else { return };
+        Grant::Permit(permit) => {
+            let Ok(pending) = permit.create() else { return };
             if let Ok((idle, opening)) = pending.established(pool.environment().connect()) {
                 opening.hand_on(Some(idle));
             }

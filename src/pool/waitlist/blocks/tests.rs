@@ -40,7 +40,7 @@ fn refuse_all(list: &WaitList<u32>, away: &mut TurnedAway<u32>, grant: u32) -> u
 fn blocks(list: &WaitList<u32>) -> usize {
     let queue = list.lock();
     let mut count = 0;
-    for mut next in [queue.others.first, queue.openers.first, queue.away.first, queue.spare] {
+    for mut next in [queue.waiters.first, queue.openers.first, queue.away.first, queue.spare] {
         while let Some(here) = next {
             next = block(here).next;
             count += 1;
@@ -63,7 +63,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
         assert!(census.sections > 0 && census.longest <= most, "{what}: {census:?}");
         assert_eq!(census.allocations, 0, "{what}: {census:?}");
     };
-    let all_queue_up = || nodes.iter().for_each(|node| enqueue(&list, Lane::Others, node));
+    let all_queue_up = || nodes.iter().for_each(|node| enqueue(&list, Lane::Waiters, node));
     // A stride that is coprime to the number of nodes comes to all of them, block by block or across all blocks.
     let all_leave = |stride: usize| {
         for step in 0..WAITERS {
@@ -80,7 +80,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
         nodes[1..WAITERS - 1].iter().for_each(|node| assert_eq!(list.leave(node, |_| {}), None));
     });
     assert_short("serving the ends", MOST_STEPS, &|| {
-        assert!([7, 8].iter().all(|g| grant_first(&list, Lane::Others, *g)))
+        assert!([7, 8].iter().all(|g| grant_first(&list, Lane::Waiters, *g)))
     });
     assert_eq!([0, WAITERS - 1].map(|index| nodes[index].take_grant()), [Some(7), Some(8)]);
     // All are turned away.
@@ -103,7 +103,7 @@ fn a_poll_with_the_same_waker_takes_no_lock_and_clones_nothing() {
     let (task, other) = (Arc::new(Task), Arc::new(Task));
     let waker = Waker::from(task.clone());
     let (list, nodes) = (WaitList::new(), nodes(1));
-    list.lock_with_room(Lane::Others).enqueue(Lane::Others, nodes[0].as_ref(), waker.clone());
+    list.lock_with_room(Lane::Waiters).enqueue(Lane::Waiters, nodes[0].as_ref(), waker.clone());
     let wakers = Arc::strong_count(&task);
     let (census, polled) = census::of(|| list.poll(&nodes[0], &mut Context::from_waker(&waker)));
     assert_eq!((census.sections, polled, Arc::strong_count(&task)), (0, Poll::Pending, wakers));
@@ -112,7 +112,7 @@ fn a_poll_with_the_same_waker_takes_no_lock_and_clones_nothing() {
     let (census, polled) = census::of(|| list.poll(&nodes[0], &mut Context::from_waker(&renewed)));
     assert_eq!((census.sections, polled, Arc::strong_count(&task)), (1, Poll::Pending, wakers - 1));
     // It is the one that the granter gets, and a poll between the claim and the grant takes no lock either.
-    let claimed = list.lock().claim_first(Lane::Others).expect("one waits");
+    let claimed = list.lock().claim_first(Lane::Waiters).expect("one waits");
     let (census, polled) = census::of(|| list.poll(&nodes[0], &mut Context::from_waker(&renewed)));
     assert_eq!((census.sections, polled), (0, Poll::Pending));
     assert!(claimed.grant(7).will_wake(&renewed));
@@ -128,10 +128,10 @@ fn a_waker_is_dropped_once_however_its_waiter_ends() {
     let task = Arc::new(Task);
     let (list, nodes) = (WaitList::new(), nodes(3));
     for node in &nodes {
-        list.lock_with_room(Lane::Others).enqueue(Lane::Others, node.as_ref(), Waker::from(task.clone()));
+        list.lock_with_room(Lane::Waiters).enqueue(Lane::Waiters, node.as_ref(), Waker::from(task.clone()));
     }
     assert_eq!(list.leave(&nodes[0], |_| {}), None);
-    assert!(grant_first(&list, Lane::Others, 7));
+    assert!(grant_first(&list, Lane::Waiters, 7));
     assert_eq!(Arc::strong_count(&task), 2, "one has left, one was granted, one waits");
     assert_eq!(list.leave(&nodes[1], |_| {}), Some(7));
     assert_eq!(list.leave(&nodes[2], |_| {}), None);
@@ -141,10 +141,10 @@ fn a_waker_is_dropped_once_however_its_waiter_ends() {
 #[test]
 fn a_claimed_node_does_not_take_the_entry_of_another_for_its_own() {
     let (list, nodes) = (WaitList::new(), nodes(2));
-    enqueue(&list, Lane::Others, &nodes[0]);
-    let claimed = list.lock().claim_first(Lane::Others).expect("one waits");
+    enqueue(&list, Lane::Waiters, &nodes[0]);
+    let claimed = list.lock().claim_first(Lane::Waiters).expect("one waits");
     // The block is empty now, so the second node comes to the first one's entry.
-    enqueue(&list, Lane::Others, &nodes[1]);
+    enqueue(&list, Lane::Waiters, &nodes[1]);
     assert!(list.lock().find(&nodes[0]).is_none());
     assert!(list.lock().find(&nodes[1]).is_some());
     discard(claimed.grant(7));
@@ -155,13 +155,13 @@ fn a_claimed_node_does_not_take_the_entry_of_another_for_its_own() {
 #[test]
 fn blocks_are_used_again_however_many_pass_behind_one_that_stays() {
     let (list, nodes) = (WaitList::new(), nodes(101));
-    enqueue(&list, Lane::Others, &nodes[100]);
+    enqueue(&list, Lane::Waiters, &nodes[100]);
     for _ in 0..1_000 {
-        nodes[..100].iter().for_each(|node| enqueue(&list, Lane::Others, node));
+        nodes[..100].iter().for_each(|node| enqueue(&list, Lane::Waiters, node));
         nodes[..100].iter().for_each(|node| assert_eq!(list.leave(node, |_| {}), None));
     }
     assert!(blocks(&list) <= 10, "{} blocks for 101 nodes", blocks(&list));
-    assert!(grant_first(&list, Lane::Others, 7));
+    assert!(grant_first(&list, Lane::Waiters, 7));
     assert_eq!(nodes[100].take_grant(), Some(7));
 }
 
@@ -169,14 +169,14 @@ fn blocks_are_used_again_however_many_pass_behind_one_that_stays() {
 fn eras_come_around() {
     let (list, nodes) = (WaitList::new(), nodes(3));
     list.lock().era = u32::MAX;
-    enqueue(&list, Lane::Others, &nodes[0]);
+    enqueue(&list, Lane::Waiters, &nodes[0]);
     let mut first = list.lock().turn_away().expect("one waits");
-    enqueue(&list, Lane::Others, &nodes[1]);
+    enqueue(&list, Lane::Waiters, &nodes[1]);
     let mut second = list.lock().turn_away().expect("one waits");
-    enqueue(&list, Lane::Others, &nodes[2]);
+    enqueue(&list, Lane::Waiters, &nodes[2]);
     assert_eq!(refuse_all(&list, &mut first, 1), 1, "only those of its own era and before");
     assert_eq!(refuse_all(&list, &mut second, 2), 1);
-    assert!(grant_first(&list, Lane::Others, 3));
+    assert!(grant_first(&list, Lane::Waiters, 3));
     assert_eq!([0, 1, 2].map(|index: usize| nodes[index].take_grant()), [Some(1), Some(2), Some(3)]);
 }
 
@@ -191,7 +191,7 @@ enum Operation {
 
 fn operation() -> impl Strategy<Value = Operation> {
     const NODES: usize = 60;
-    let lane = || prop_oneof![3 => Just(Lane::Others), 1 => Just(Lane::Openers)];
+    let lane = || prop_oneof![3 => Just(Lane::Waiters), 1 => Just(Lane::Openers)];
     prop_oneof![
         8 => (lane(), 0..NODES).prop_map(|(lane, node)| Operation::Enqueue(lane, node)),
         4 => (0..NODES).prop_map(Operation::Leave),
@@ -207,24 +207,24 @@ proptest! {
     fn the_queue_does_what_its_model_does(operations in prop::collection::vec(operation(), 1..400)) {
         const REFUSED: u32 = u32::MAX;
         let (list, nodes) = (WaitList::new(), nodes(60));
-        let (mut others, mut openers, mut away) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let (mut waiters, mut openers, mut away) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
         let mut turned_away: Option<TurnedAway<u32>> = None;
         let mut grants = 0;
         for operation in operations {
             match operation {
                 Operation::Enqueue(lane, node) if !nodes[node].is_queued() => {
                     enqueue(&list, lane, &nodes[node]);
-                    if lane == Lane::Others { others.push_back(node) } else { openers.push_back(node) }
+                    if lane == Lane::Waiters { waiters.push_back(node) } else { openers.push_back(node) }
                 }
                 Operation::Leave(node) if nodes[node].is_queued() => {
                     prop_assert_eq!(list.leave(&nodes[node], |_| {}), None);
-                    for queue in [&mut others, &mut openers, &mut away] {
+                    for queue in [&mut waiters, &mut openers, &mut away] {
                         queue.retain(|waits| *waits != node);
                     }
                 }
                 Operation::Enqueue(..) | Operation::Leave(_) => {}
                 Operation::Claim(lane) => {
-                    let first = if lane == Lane::Others { others.pop_front() } else { openers.pop_front() };
+                    let first = if lane == Lane::Waiters { waiters.pop_front() } else { openers.pop_front() };
                     prop_assert_eq!(grant_first(&list, lane, grants), first.is_some());
                     if let Some(first) = first {
                         prop_assert_eq!(nodes[first].take_grant(), Some(grants));
@@ -233,8 +233,8 @@ proptest! {
                 }
                 Operation::TurnAway => {
                     let new = list.lock().turn_away();
-                    prop_assert_eq!(new.is_some(), !others.is_empty());
-                    away.append(&mut others);
+                    prop_assert_eq!(new.is_some(), !waiters.is_empty());
+                    away.append(&mut waiters);
                     turned_away = new.or(turned_away);
                 }
                 Operation::RefuseABatch => if let Some(turned_away) = &mut turned_away {
@@ -248,8 +248,8 @@ proptest! {
                     }
                 },
             }
-            let lengths = [Lane::Others, Lane::Openers].map(|lane| list.lock().len(lane) as usize);
-            prop_assert_eq!(lengths, [others.len(), openers.len()]);
+            let lengths = [Lane::Waiters, Lane::Openers].map(|lane| list.lock().len(lane) as usize);
+            prop_assert_eq!(lengths, [waiters.len(), openers.len()]);
         }
         for node in &nodes {
             if node.is_queued() {

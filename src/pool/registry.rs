@@ -1,9 +1,9 @@
-//! The ledger: what changes rarely, under one mutex.
+//! The registry: what changes rarely, under one mutex.
 //!
 //! Creating and freeing a slot, marking the pool ready, clearing and closing it go through here. Connection ids are
 //! given out, and `ConnectionCreated` events emitted, under this lock, which makes their orders the same.
 //!
-//! Lock order: the ledger, then the wait list. Nobody takes the ledger's lock while holding the other.
+//! Lock order: the registry, then the wait list. Nobody takes the registry's lock while holding the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::error::Cause;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(super) struct Registry {
     /// Slots that are nobody's.
     pub(super) free: Vec<u32>,
     /// The tops of detached stacks, all of whose connections are stale and still to be closed.
@@ -54,14 +54,14 @@ pub(super) struct Membership {
 
 impl Membership {
     pub(super) fn is_stale(&self) -> bool {
-        // Relaxed: a connection is closed as stale under the ledger's lock, and so after the `PoolCleared` of the section
+        // Relaxed: a connection is closed as stale under the registry's lock, and so after the `PoolCleared` of the section
         // that has changed this. `Core::reap` comes with an Acquire of its own (`Core::service_cleared`), and a push after
         // its detach with that of the head.
         self.current.load(Ordering::Relaxed) != self.generation
     }
 }
 
-impl Ledger {
+impl Registry {
     /// A slot for a new connection.
     pub(super) fn allocate<C>(&mut self, slab: &Slab<C>) -> u32 {
         self.free.pop().unwrap_or_else(|| slab.grow())
@@ -85,7 +85,7 @@ impl Ledger {
             .services
             .entry(service_id)
             .or_insert_with(|| Service { generation: Arc::new(AtomicU64::new(first)), members: HashMap::new() });
-        // Relaxed: changes are under the ledger's lock.
+        // Relaxed: changes are under the registry's lock.
         let generation = service.generation.load(Ordering::Relaxed);
         service.members.insert(index, generation);
         Membership { service_id, generation, current: service.generation.clone() }
@@ -97,7 +97,7 @@ impl Ledger {
         let service = self.services.get_mut(&membership.service_id).expect("BUG: a member of an unknown service");
         service.members.remove(&index);
         if service.members.is_empty() {
-            // Relaxed: changes are under the ledger's lock.
+            // Relaxed: changes are under the registry's lock.
             let last = service.generation.load(Ordering::Relaxed);
             self.first_generation = self.first_generation.max(last + 1);
             self.services.remove(&membership.service_id);
@@ -117,7 +117,7 @@ impl Ledger {
     pub(super) fn clear_services(&mut self) {
         for service in self.services.values() {
             // Relaxed: the pool's generation changes with it, and makes the same connections stale. Changes are under the
-            // ledger's lock.
+            // registry's lock.
             service.generation.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -135,7 +135,7 @@ impl Ledger {
     /// A service's generation and the number of its connections.
     pub(super) fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
         let service = self.services.get(&service_id)?;
-        // Relaxed: changes are under the ledger's lock.
+        // Relaxed: changes are under the registry's lock.
         Some((service.generation.load(Ordering::Relaxed), service.members.len() as u32))
     }
 }
@@ -146,20 +146,20 @@ mod tests {
 
     #[test]
     fn a_service_is_counted_while_it_has_connections_and_never_repeats_a_generation() {
-        let (mut ledger, service) = (Ledger::default(), ObjectId::new());
-        let old = ledger.join(service, 0);
-        assert_eq!(ledger.service(service), Some((0, 1)));
-        assert_eq!(ledger.clear_service(service), Some(0));
+        let (mut registry, service) = (Registry::default(), ObjectId::new());
+        let old = registry.join(service, 0);
+        assert_eq!(registry.service(service), Some((0, 1)));
+        assert_eq!(registry.clear_service(service), Some(0));
         assert!(old.is_stale());
-        let new = ledger.join(service, 1);
+        let new = registry.join(service, 1);
         assert!(!new.is_stale());
-        assert_eq!(ledger.service(service), Some((1, 2)));
-        assert_eq!(ledger.members(service, 0).collect::<Vec<_>>(), [0]);
-        ledger.quit(&old, 0);
-        ledger.quit(&new, 1);
-        assert_eq!(ledger.service(service), None);
-        let next = ledger.join(service, 0);
+        assert_eq!(registry.service(service), Some((1, 2)));
+        assert_eq!(registry.members(service, 0).collect::<Vec<_>>(), [0]);
+        registry.quit(&old, 0);
+        registry.quit(&new, 1);
+        assert_eq!(registry.service(service), None);
+        let next = registry.join(service, 0);
         assert!(!next.is_stale());
-        assert_eq!(ledger.service(service), Some((2, 1)), "an error at generation 0 or 1 is not of this entry");
+        assert_eq!(registry.service(service), Some((2, 1)), "an error at generation 0 or 1 is not of this entry");
     }
 }
