@@ -1,5 +1,6 @@
 //! The pool's options, checked once when a pool is built.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::InvalidOption;
@@ -10,41 +11,213 @@ use super::InvalidOption;
 /// A connection's place in the pool is a 20-bit index, because it shares a 64-bit word with a tag.
 pub const MAX_CONNECTIONS: u32 = (1 << 20) - 1;
 
-/// The options of one pool, in the words of the CMAP specification ("Connection Pool Options").
+/// Declares [`PoolOptions`] and [`PoolOptions::TABLE`] from one entry for each option that connection strings can set.
 ///
-/// Start from [`PoolOptions::default`] and set what differs. Nothing is checked until the pool is built; then
-/// [`PoolOptions::validate`] refuses what cannot work, with the option's name, its value and what is allowed.
+/// An entry is all that an option needs to be stored, set, read from connection strings, validated, logged, and listed
+/// in events and in the guide. Its first line of documentation is also its description in the guide's table.
 ///
-/// ```
-/// use std::time::Duration;
-/// use wharf::PoolOptions;
-///
-/// let options = PoolOptions::default()
-///     .max_pool_size(50)
-///     .max_idle_time(Duration::from_secs(60));
-/// assert!(options.validate().is_ok());
-///
-/// let error = PoolOptions::default().max_connecting(0).validate().unwrap_err();
-/// assert_eq!(error.to_string(), "maxConnecting is 0, but must be 1 to 1048575");
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use]
-pub struct PoolOptions {
-    pub(crate) max_pool_size: u32,
-    pub(crate) min_pool_size: u32,
-    pub(crate) max_idle_time: Duration,
-    pub(crate) max_connecting: u32,
-    pub(crate) wait_queue_timeout: Duration,
-    pub(crate) background_interval: BackgroundInterval,
-    pub(crate) load_balanced: bool,
-    specified: Specified,
+/// The order is that in which the specification logs the options of a pool that is created.
+macro_rules! pool_options {
+    ($(
+        #[doc = $summary:literal]
+        $(#[doc = $detail:literal])*
+        $field:ident: $type:ty {
+            uri: $uri:literal,
+            default: $default:literal,
+            range: $range:expr,
+            allowed: $allowed:literal,
+        }
+    )*) => {
+        /// The options of one pool, in the words of the CMAP specification ("Connection Pool Options").
+        ///
+        /// Start from [`PoolOptions::default`] and set what differs. Nothing is checked until the pool is built; then
+        /// [`PoolOptions::validate`] refuses what cannot work, with the option's name, its value and what is allowed.
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use wharf::PoolOptions;
+        ///
+        /// let options = PoolOptions::default()
+        ///     .max_pool_size(50)
+        ///     .max_idle_time(Duration::from_secs(60));
+        /// assert_eq!(options.max_pool_size, 50);
+        /// assert!(options.validate().is_ok());
+        ///
+        /// let error = PoolOptions::default().max_connecting(0).validate().unwrap_err();
+        /// assert_eq!(error.to_string(), "maxConnecting is 0, but must be 1 to 1048575");
+        /// ```
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[non_exhaustive]
+        #[must_use]
+        pub struct PoolOptions {
+            $(
+                #[doc = $summary]
+                $(#[doc = $detail])*
+                #[doc = concat!("\n`", $uri, "` in connection strings. Default ", $default, "; allowed: ", $allowed, ".")]
+                pub $field: $type,
+            )*
+            /// How long the background task rests between two runs. Not part of connection strings. Default 10 seconds.
+            pub background_interval: BackgroundInterval,
+            /// Whether the address is a load balancer's.
+            ///
+            /// Then each connection belongs to one of several services behind it, and generations are kept for each
+            /// service. `loadBalanced` in connection strings. Default `false`.
+            pub load_balanced: bool,
+            specified: Specified,
+        }
+
+        /// Which options were set by a method, also to their default.
+        #[derive(Debug, Clone, Copy, Default)]
+        struct Specified {
+            $($field: bool,)*
+        }
+
+        impl Default for PoolOptions {
+            fn default() -> Self {
+                Self {
+                    $($field: <$type>::from_number($default),)*
+                    background_interval: BackgroundInterval::Every(Duration::from_secs(10)),
+                    load_balanced: false,
+                    specified: Specified::default(),
+                }
+            }
+        }
+
+        impl PoolOptions {
+            /// One row for each option that connection strings can set.
+            pub(super) const TABLE: &[PoolOption] = &[$(
+                PoolOption {
+                    name: $uri,
+                    #[cfg(not(loom))]
+                    summary: $summary,
+                    #[cfg(not(loom))]
+                    default: stringify!($default),
+                    range: $range,
+                    allowed: $allowed,
+                    value: |options| options.$field.to_number(),
+                    #[cfg(not(loom))]
+                    set: |options, number| {
+                        options.$field = <$type>::from_number(number);
+                        options.specified.$field = true;
+                    },
+                    differs: |options| options.$field != <$type>::from_number($default),
+                    is_specified: |options| options.specified.$field,
+                },
+            )*];
+
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), "), `", $uri, "`.")]
+                pub fn $field(mut self, value: $type) -> Self {
+                    self.$field = value;
+                    self.specified.$field = true;
+                    self
+                }
+            )*
+        }
+    };
 }
 
-/// Which options were set, whatever to. It is no part of what the options are: two that came about in different ways are
-/// equal.
-#[derive(Debug, Clone, Copy, Default)]
-struct Specified(u8);
+pool_options! {
+    /// How long a connection may be idle before it is closed.
+    max_idle_time: Duration {
+        uri: "maxIdleTimeMS",
+        default: 0,
+        range: 0..=u64::MAX,
+        allowed: "0 (no limit) to 2147483647",
+    }
 
+    /// How many connections the background task keeps open while the pool is ready.
+    ///
+    /// At most `maxPoolSize`.
+    min_pool_size: u32 {
+        uri: "minPoolSize",
+        default: 0,
+        range: 0..=MAX_CONNECTIONS as u64,
+        allowed: "0 to 1048575",
+    }
+
+    /// How many connections may exist at a time: pending, idle and in use together.
+    ///
+    /// Without a limit the pool stops growing at [`MAX_CONNECTIONS`].
+    max_pool_size: u32 {
+        uri: "maxPoolSize",
+        default: 100,
+        range: 0..=MAX_CONNECTIONS as u64,
+        allowed: "0 (no limit) to 1048575",
+    }
+
+    /// How many connections may be opened at a time.
+    max_connecting: u32 {
+        uri: "maxConnecting",
+        default: 2,
+        range: 1..=MAX_CONNECTIONS as u64,
+        allowed: "1 to 1048575",
+    }
+
+    /// How long a check-out waits for an idle connection or for a permit to open one.
+    ///
+    /// Deprecated in favour of `timeoutMS`, and ignored where that is set, for the pool or for the operation. The time
+    /// that a connection's establishment takes does not count: an endpoint limits that by `connectTimeoutMS`. The
+    /// [guide](crate::guide#time-limits) has a table of all limits.
+    wait_queue_timeout: Duration {
+        uri: "waitQueueTimeoutMS",
+        default: 0,
+        range: 0..=u64::MAX,
+        allowed: "0 (no limit) to 2147483647",
+    }
+}
+
+/// One option of a pool: what documentation, connection strings, validation, events and the log need of it.
+pub(super) struct PoolOption {
+    /// The name in connection strings, events and logs.
+    pub name: &'static str,
+    /// What the option is for, in one line.
+    #[cfg(not(loom))]
+    pub summary: &'static str,
+    /// The default, as connection strings write it.
+    #[cfg(not(loom))]
+    pub default: &'static str,
+    /// The numbers that work, of connections or of milliseconds. Of what the specification allows, connection strings
+    /// refuse what is above the range, and ignore what is below.
+    pub range: RangeInclusive<u64>,
+    /// The numbers that connection strings may give, in words.
+    pub allowed: &'static str,
+    value: fn(&PoolOptions) -> u64,
+    #[cfg(not(loom))]
+    pub set: fn(&mut PoolOptions, u64),
+    differs: fn(&PoolOptions) -> bool,
+    is_specified: fn(&PoolOptions) -> bool,
+}
+
+/// The type of a pool option, as a number in the specification's unit.
+trait OptionNumber {
+    fn from_number(number: u64) -> Self;
+    fn to_number(self) -> u64;
+}
+
+/// A number of connections.
+impl OptionNumber for u32 {
+    fn from_number(number: u64) -> Self {
+        Self::try_from(number).unwrap_or(Self::MAX)
+    }
+
+    fn to_number(self) -> u64 {
+        self.into()
+    }
+}
+
+/// Milliseconds.
+impl OptionNumber for Duration {
+    fn from_number(number: u64) -> Self {
+        Self::from_millis(number)
+    }
+
+    fn to_number(self) -> u64 {
+        u64::try_from(self.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// How an option was set makes no difference: options are equal if their values are.
 impl PartialEq for Specified {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -57,105 +230,36 @@ impl Eq for Specified {}
 ///
 /// The specification leaves the interval open; its test format calls it `backgroundThreadIntervalMS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BackgroundInterval {
-    /// Runs begin by themselves this long after the last one ended, and at once after a clear. Without `minPoolSize`
-    /// and `maxIdleTimeMS`, unless in load-balanced mode, time alone leaves nothing to do, and they only begin when
-    /// there is.
+    /// A run begins this long after the end of the last one, and at once after a clear.
+    ///
+    /// Without `minPoolSize` and `maxIdleTimeMS`, time alone leaves nothing to do, and a run begins only when there is
+    /// work. In load-balanced mode runs always begin at intervals.
     Every(Duration),
-    /// No run ever begins. For tests: such a pool neither populates itself to `minPoolSize` nor removes idle
-    /// connections without traffic nor interrupts connections in use.
+    /// No run ever begins. For tests: such a pool does not open connections towards `minPoolSize`, does not close idle
+    /// connections without traffic, and does not interrupt connections in use.
     Never,
 }
 
-impl Default for PoolOptions {
-    fn default() -> Self {
-        Self {
-            max_pool_size: 100,
-            min_pool_size: 0,
-            max_idle_time: Duration::ZERO,
-            max_connecting: 2,
-            wait_queue_timeout: Duration::ZERO,
-            background_interval: BackgroundInterval::Every(Duration::from_secs(10)),
-            load_balanced: false,
-            specified: Specified::default(),
-        }
-    }
-}
-
-/// The options that the log tells of, by their bit in [`Specified`].
-const LOGGED: [&str; 5] = ["maxIdleTimeMS", "minPoolSize", "maxPoolSize", "maxConnecting", "waitQueueTimeoutMS"];
-const MAX_IDLE_TIME: u8 = 0;
-const MIN_POOL_SIZE: u8 = 1;
-const MAX_POOL_SIZE: u8 = 2;
-const MAX_CONNECTING: u8 = 3;
-const WAIT_QUEUE_TIMEOUT: u8 = 4;
-
 impl PoolOptions {
-    /// `maxPoolSize`: how many connections may exist at a time, pending, available and in use together.
-    ///
-    /// Default 100; 0 means no limit (but for [`MAX_CONNECTIONS`]).
-    pub fn max_pool_size(mut self, connections: u32) -> Self {
-        self.max_pool_size = connections;
-        self.specified.0 |= 1 << MAX_POOL_SIZE;
-        self
-    }
-
-    /// `minPoolSize`: how many connections the background task keeps in existence while the pool is ready.
-    ///
-    /// Default 0; at most `maxPoolSize`.
-    pub fn min_pool_size(mut self, connections: u32) -> Self {
-        self.min_pool_size = connections;
-        self.specified.0 |= 1 << MIN_POOL_SIZE;
-        self
-    }
-
-    /// `maxIdleTimeMS`: how long a connection may be available without being checked out before it is closed.
-    ///
-    /// Default zero, which means no limit.
-    pub fn max_idle_time(mut self, time: Duration) -> Self {
-        self.max_idle_time = time;
-        self.specified.0 |= 1 << MAX_IDLE_TIME;
-        self
-    }
-
-    /// `maxConnecting`: how many connections may be in establishment at a time.
-    ///
-    /// Default 2; at least 1.
-    pub fn max_connecting(mut self, connections: u32) -> Self {
-        self.max_connecting = connections;
-        self.specified.0 |= 1 << MAX_CONNECTING;
-        self
-    }
-
-    /// `waitQueueTimeoutMS`: how long a check-out waits for an available connection or for the right to open one.
-    ///
-    /// Default zero, which means no limit. Deprecated in favour of `timeoutMS`, and ignored where that is set, for the pool
-    /// or for the operation. The time that a connection's establishment takes does not count: an endpoint limits that by
-    /// `connectTimeoutMS`. The [guide](crate::guide#time-limits) has a table of all limits.
-    pub fn wait_queue_timeout(mut self, time: Duration) -> Self {
-        self.wait_queue_timeout = time;
-        self.specified.0 |= 1 << WAIT_QUEUE_TIMEOUT;
-        self
-    }
-
-    /// How long the background task rests between two runs. Default 10 seconds.
+    /// Sets [`background_interval`](Self#structfield.background_interval).
     pub fn background_interval(mut self, interval: BackgroundInterval) -> Self {
         self.background_interval = interval;
         self
     }
 
-    /// `loadBalanced`: whether the address is a load balancer's, so that each connection belongs to one of several
-    /// services behind it and generations are kept per service. Default `false`.
+    /// Sets [`load_balanced`](Self#structfield.load_balanced), `loadBalanced`.
     pub fn load_balanced(mut self, load_balanced: bool) -> Self {
         self.load_balanced = load_balanced;
         self
     }
 
-    /// Refuses options that cannot work.
+    /// Checks that the options can work.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] names the first offending option, its value and what is allowed.
+    /// [`InvalidOption`] names the first option that cannot, its value and what is allowed.
     pub fn validate(&self) -> Result<(), InvalidOption> {
         self.check()?;
         self.check_together()
@@ -163,18 +267,16 @@ impl PoolOptions {
 
     /// Refuses values that no other option could make work.
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
-        let refuse = |option, value: String, allowed: String| Err(InvalidOption { option, value, allowed });
-        if self.max_pool_size > MAX_CONNECTIONS {
-            return refuse("maxPoolSize", self.max_pool_size.to_string(), format!("0 (no limit) to {MAX_CONNECTIONS}"));
-        }
-        if self.min_pool_size > MAX_CONNECTIONS {
-            return refuse("minPoolSize", self.min_pool_size.to_string(), format!("0 to {MAX_CONNECTIONS}"));
-        }
-        if self.max_connecting == 0 || self.max_connecting > MAX_CONNECTIONS {
-            return refuse("maxConnecting", self.max_connecting.to_string(), format!("1 to {MAX_CONNECTIONS}"));
+        let refuse =
+            |option, value: String, allowed: &str| Err(InvalidOption { option, value, allowed: allowed.to_owned() });
+        for option in Self::TABLE {
+            let value = (option.value)(self);
+            if !option.range.contains(&value) {
+                return refuse(option.name, value.to_string(), option.allowed);
+            }
         }
         if self.background_interval == BackgroundInterval::Every(Duration::ZERO) {
-            return refuse("backgroundInterval", "0 ms".into(), "a positive duration, or Never".into());
+            return refuse("backgroundInterval", "0 ms".into(), "a positive duration, or Never");
         }
         Ok(())
     }
@@ -215,62 +317,30 @@ impl PoolOptions {
         if self.max_pool_size == 0 { MAX_CONNECTIONS } else { self.max_pool_size }
     }
 
-    /// The options that were set, also to their default, as far as the log of a pool's creation has them: by the
-    /// specification's names and in its units.
+    /// The options that the log of a pool's creation shows: those that were set, also to their default.
+    ///
+    /// Each has the specification's name and unit.
     #[must_use]
     pub fn specified(&self) -> Vec<(&'static str, u64)> {
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let values = [
-            millis(self.max_idle_time),
-            self.min_pool_size.into(),
-            self.max_pool_size.into(),
-            self.max_connecting.into(),
-            millis(self.wait_queue_timeout),
-        ];
-        let logged = LOGGED.into_iter().zip(values).enumerate();
-        logged.filter(|(bit, _)| self.specified.0 >> bit & 1 == 1).map(|(_, option)| option).collect()
+        let specified = Self::TABLE.iter().filter(|option| (option.is_specified)(self) || (option.differs)(self));
+        specified.map(|option| (option.name, (option.value)(self))).collect()
     }
 
-    /// The options that differ from the default, by the specification's names and in its units, as the
-    /// `PoolCreated` event carries them.
+    /// The options that differ from their default, as the `PoolCreated` event carries them.
+    ///
+    /// Each has the specification's name and unit.
     #[must_use]
     pub fn non_default(&self) -> Vec<(&'static str, OptionValue)> {
-        let default = Self::default();
-        let millis = |time: Duration| OptionValue::Number(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        let mut options = Vec::new();
-        let mut note = |differs: bool, name, value| {
-            if differs {
-                options.push((name, value));
-            }
-        };
-        note(
-            self.max_pool_size != default.max_pool_size,
-            "maxPoolSize",
-            OptionValue::Number(self.max_pool_size.into()),
-        );
-        note(
-            self.min_pool_size != default.min_pool_size,
-            "minPoolSize",
-            OptionValue::Number(self.min_pool_size.into()),
-        );
-        note(self.max_idle_time != default.max_idle_time, "maxIdleTimeMS", millis(self.max_idle_time));
-        note(
-            self.max_connecting != default.max_connecting,
-            "maxConnecting",
-            OptionValue::Number(self.max_connecting.into()),
-        );
-        note(
-            self.wait_queue_timeout != default.wait_queue_timeout,
-            "waitQueueTimeoutMS",
-            millis(self.wait_queue_timeout),
-        );
-        note(self.load_balanced, "loadBalanced", OptionValue::Flag(self.load_balanced));
-        options
+        let differing = Self::TABLE.iter().filter(|option| (option.differs)(self));
+        let numbers = differing.map(|option| (option.name, OptionValue::Number((option.value)(self))));
+        let flag = self.load_balanced.then_some(("loadBalanced", OptionValue::Flag(true)));
+        numbers.chain(flag).collect()
     }
 }
 
 /// The value of an option in a `PoolCreated` event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OptionValue {
     /// A count, or a time in milliseconds.
     Number(u64),
@@ -325,9 +395,9 @@ mod tests {
         assert_eq!(
             options.non_default(),
             [
-                ("maxPoolSize", OptionValue::Number(50)),
-                ("minPoolSize", OptionValue::Number(5)),
                 ("maxIdleTimeMS", OptionValue::Number(100)),
+                ("minPoolSize", OptionValue::Number(5)),
+                ("maxPoolSize", OptionValue::Number(50)),
             ]
         );
     }

@@ -4,7 +4,7 @@
 //! allow, is ignored with a warning, as the specification wants it. Three kinds of values are refused instead:
 //!
 //! - those without which the connection would be less protected: invalid values of `tls` and its kin
-//!   (`draft::protects`), an unknown `authMechanism`, an empty `authSource`, contradictions among TLS options;
+//!   (`Row::protects`), an unknown `authMechanism`, an empty `authSource`, contradictions among TLS options;
 //! - those that the specification allows and wharf cannot honour, such as a `maxPoolSize` of two million;
 //! - every one, with [`Options::parse_strict`].
 //!
@@ -15,11 +15,15 @@
 
 mod draft;
 mod finish;
+mod table;
 mod text;
+mod value;
 
 use super::{InvalidOption, Options, Secret, ServerAddress, SrvName, UriWarning};
 use draft::{Draft, Refusal};
+use table::{OldName, Repetition, Row};
 use text::{decode, is_plain};
+use value::Value;
 
 /// The options that a TXT record may set.
 #[cfg(feature = "srv")]
@@ -80,11 +84,11 @@ impl Options {
             let refuse = |value: String| InvalidOption::new("TXT record", value, "of key=value pairs joined by &");
             let (key, value) =
                 pair.split_once('=').ok_or_else(|| refuse(format!("{} without a value", shown(pair))))?;
-            let Some(name) = TXT_OPTIONS.into_iter().find(|name| name.eq_ignore_ascii_case(key)) else {
+            let Some(row) = Row::of(key).filter(|row| TXT_OPTIONS.contains(&row.name)) else {
                 let allowed = format!("only {}", TXT_OPTIONS.join(", "));
                 return Err(InvalidOption::new("option in TXT record", shown(key), allowed));
             };
-            reader.read_option(name, value, &mut draft)?;
+            reader.read_option(row, value, &mut draft)?;
         }
         let defaults = draft.options;
         if self.auth_source.is_none() && defaults.auth_source.is_some() {
@@ -236,68 +240,75 @@ impl Reader {
     }
 
     fn read_options(&mut self, text: &str, draft: &mut Draft) -> Result<(), InvalidOption> {
-        let mut given: Vec<(&'static str, &str)> = Vec::new();
+        let mut given: Vec<(Row, &str)> = Vec::new();
         let mut deprecated = Vec::new();
-        let may_be_secret = |pair: &str| pair.split_once('=').is_some_and(|(key, _)| draft::is_secret(key));
+        let is_secret = |key: &str| Row::of(key).is_some_and(|row| row.is_secret);
+        let may_be_secret = |pair: &str| pair.split_once('=').is_some_and(|(key, _)| is_secret(key));
         self.shows_keys = self.shows_values && !text.split('&').any(may_be_secret);
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let Some((key, value)) = pair.split_once('=') else {
                 let key = if self.shows_keys { shown(pair) } else { "not shown".to_owned() };
                 return Err(InvalidOption::new("option", format!("without a value ({key})"), "key=value"));
             };
-            if let Some(replaced) = draft::replacement_of(key) {
-                deprecated.push((replaced, value));
-            } else if let Some(name) = draft::NAMES.into_iter().find(|name| name.eq_ignore_ascii_case(key)) {
-                self.note_repetition(name, &given)?;
-                given.push((name, value));
+            if let Some(old) = OldName::of(key) {
+                deprecated.push((old, value));
+            } else if let Some(row) = Row::of(key) {
+                if given.iter().any(|(other, _)| other.name == row.name) {
+                    self.note_repetition(row)?;
+                }
+                given.push((row, value));
             } else {
                 let option = (self.shows_keys && is_plain(key)).then(|| key.to_owned());
                 self.warn(UriWarning::UnknownOption { option });
             }
         }
-        for ((option, replacement), value) in deprecated {
-            let ignored = given.iter().any(|(name, _)| *name == replacement);
-            self.warn(UriWarning::DeprecatedOption { option, replacement, ignored });
+        draft.given = given.iter().map(|(row, _)| row.name).collect();
+        for (OldName { row, replacement }, value) in deprecated {
+            let ignored = draft.given.contains(&replacement);
+            self.warn(UriWarning::DeprecatedOption { option: row.name, replacement, ignored });
             if !ignored {
-                self.read_option(option, value, draft)?;
+                self.read_option(row, value, draft)?;
             }
         }
-        let is_given = |option: &str| given.iter().any(|(name, _)| *name == option);
+        let is_given = |option: &&str| draft.given.contains(option);
         if let Some((one, other)) = EXCLUSIVE.into_iter().find(|(one, other)| is_given(one) && is_given(other)) {
             return Err(InvalidOption::new(one, "given", format!("left out with {other}")));
         }
-        for (name, value) in &given {
-            self.read_option(name, value, draft)?;
-        }
-        draft.given = given.into_iter().map(|(name, _)| name).collect();
-        Ok(())
+        given.into_iter().try_for_each(|(row, value)| self.read_option(row, value, draft))
     }
 
-    fn note_repetition(&mut self, option: &'static str, given: &[(&'static str, &str)]) -> Result<(), InvalidOption> {
-        if option == "readPreferenceTags" || !given.iter().any(|(name, _)| *name == option) {
-            return Ok(());
+    fn note_repetition(&mut self, row: Row) -> Result<(), InvalidOption> {
+        match row.repetition {
+            Repetition::Adds => {}
+            Repetition::LastCounts => self.warn(UriWarning::RepeatedOption { option: row.name }),
+            Repetition::Refused => {
+                return Err(InvalidOption::new(row.name, "given more than once", "given once"));
+            }
         }
-        if option.starts_with("proxy") {
-            return Err(InvalidOption::new(option, "given more than once", "given once"));
-        }
-        self.warn(UriWarning::RepeatedOption { option });
         Ok(())
     }
 
     /// Sets one option, or leaves it as it is, with a warning.
-    fn read_option(&mut self, option: &'static str, value: &str, draft: &mut Draft) -> Result<(), InvalidOption> {
+    fn read_option(&mut self, row: Row, value: &str, draft: &mut Draft) -> Result<(), InvalidOption> {
+        let option = row.name;
         let before = draft.clone();
-        let allowed = match draft.set(option, value, self) {
+        let text = if row.is_raw { Some(value.to_owned()) } else { decode(value) };
+        let set = match text {
+            Some(text) => row.read(draft, Value { option, text, reader: self }),
+            None => Err(Refusal::NotDecoded),
+        };
+        let allowed = match set {
             Ok(()) => match draft.options.check() {
                 Ok(()) => return Ok(()),
                 Err(error) => error.allowed,
             },
-            Err(Refusal::Ignored { allowed }) => allowed,
+            Err(Refusal::NotAllowed) => row.allowed.to_owned(),
+            Err(Refusal::NotDecoded) => "percent-encoded, in UTF-8".to_owned(),
             Err(Refusal::Fatal(error)) => return Err(error),
         };
         *draft = before;
-        let value = (self.shows_values && !draft::is_secret(option)).then(|| value.to_owned());
-        if draft::protects(option) {
+        let value = (self.shows_values && !row.is_secret).then(|| value.to_owned());
+        if row.protects {
             let value = value.map_or_else(|| "not shown".to_owned(), |value| format!("{value:?}"));
             return Err(InvalidOption::new(option, value, allowed));
         }

@@ -1,0 +1,98 @@
+//! One value of a connection string, and the types that it can be read as.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::super::{Acknowledgement, InvalidOption, Mechanism, UriWarning};
+use super::Reader;
+use super::draft::Refusal;
+
+/// The value of an option that is being read.
+pub(super) struct Value<'r> {
+    /// The option's name, as messages show it.
+    pub option: &'static str,
+    /// The value, percent-decoded unless the option does that by itself.
+    pub text: String,
+    pub reader: &'r mut Reader,
+}
+
+impl Value<'_> {
+    /// Reads a text that is not empty.
+    pub fn name(self) -> Result<String, Refusal> {
+        if self.text.is_empty() { Err(Refusal::NotAllowed) } else { Ok(self.text) }
+    }
+
+    /// Reads the path of a file.
+    pub fn path(self) -> Result<Option<PathBuf>, Refusal> {
+        self.name().map(|name| Some(name.into()))
+    }
+
+    /// Reads the name of a database. Without it, authentication would go to another database.
+    pub fn source(self) -> Result<String, Refusal> {
+        if self.text.is_empty() {
+            return Err(Refusal::Fatal(InvalidOption::new(self.option, "empty", "the name of a database")));
+        }
+        Ok(self.text)
+    }
+
+    /// Reads a number: digits, and nothing else.
+    pub fn number<N: TryFrom<u64>>(&self, least: u64, most: u64) -> Result<N, Refusal> {
+        let number = match self.text.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => self.text.parse().ok().filter(|number| (least..=most).contains(number)),
+            false => None,
+        };
+        number.and_then(|number| N::try_from(number).ok()).ok_or(Refusal::NotAllowed)
+    }
+
+    /// Reads milliseconds.
+    pub fn millis(&self, most: u64) -> Result<Duration, Refusal> {
+        self.millis_from(0, most)
+    }
+
+    /// Reads milliseconds that must not be fewer than `least`.
+    pub fn millis_from(&self, least: u64, most: u64) -> Result<Duration, Refusal> {
+        self.number(least, most).map(Duration::from_millis)
+    }
+
+    /// Reads the level of zlib.
+    pub fn level(&self) -> Result<i32, Refusal> {
+        match self.text.as_str() {
+            "-1" => Ok(-1),
+            _ => self.number(0, 9),
+        }
+    }
+
+    /// Reads `true` or `false`. Other words for them are deprecated.
+    pub fn flag(self) -> Result<bool, Refusal> {
+        let meaning = match self.text.as_str() {
+            "true" => return Ok(true),
+            "false" => return Ok(false),
+            "1" | "yes" | "y" | "t" => true,
+            "0" | "-1" | "no" | "n" | "f" => false,
+            _ => return Err(Refusal::NotAllowed),
+        };
+        self.reader.warn(UriWarning::DeprecatedBoolean { option: self.option, value: self.text, meaning });
+        Ok(meaning)
+    }
+
+    /// Reads one of `words`, by its name.
+    pub fn word<W: Copy>(&self, words: &[W], name: fn(W) -> &'static str) -> Result<W, Refusal> {
+        words.iter().copied().find(|word| name(*word) == self.text).ok_or(Refusal::NotAllowed)
+    }
+
+    /// Reads a mechanism. Without it, a client would authenticate in another way.
+    pub fn mechanism(&self) -> Result<Mechanism, Refusal> {
+        Mechanism::named(&self.text).ok_or_else(|| {
+            let allowed = format!("one of {}", Mechanism::supported());
+            Refusal::Fatal(InvalidOption::new(self.option, format!("{:?}", self.text), allowed))
+        })
+    }
+
+    /// Reads a number of servers, or the name of a mode.
+    pub fn acknowledgement(self) -> Result<Acknowledgement, Refusal> {
+        match self.text.parse::<i64>() {
+            Ok(_) => self.number(0, i32::MAX.unsigned_abs().into()).map(Acknowledgement::Servers),
+            Err(_) => Ok(Acknowledgement::Mode(self.text)),
+        }
+    }
+}
