@@ -4,23 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use wharf::{Acknowledgement, Compressor, OptionValue, Options, PoolOptions, Secret, TlsOptions};
+use wharf::{Acknowledgement, Compressor, Options, Secret, TlsOptions};
 
 /// The value, or `None` where the option is not set and has no default.
 pub fn value_of(options: &Options, name: &str) -> Option<Value> {
     let millis = |limit: Duration| json!(u64::try_from(limit.as_millis()).unwrap());
     let path = |file: &Option<std::path::PathBuf>| file.as_ref().map(|file| json!(file.to_str().unwrap()));
     let tls = options.tls.as_ref();
-    let pool = |name: &str| {
-        let set = options.pool.non_default().into_iter().find(|(option, _)| *option == name);
-        set.map_or_else(
-            || pool_default(name),
-            |(_, value)| match value {
-                OptionValue::Number(number) => json!(number),
-                OptionValue::Flag(flag) => json!(flag),
-            },
-        )
-    };
     let is_insecure = |tls: &TlsOptions| {
         tls.allow_invalid_certificates
             && tls.allow_invalid_hostnames
@@ -45,7 +35,10 @@ pub fn value_of(options: &Options, name: &str) -> Option<Value> {
         }
         "localthresholdms" => Some(millis(options.local_threshold)),
         "maxadaptiveretries" => Some(json!(options.max_adaptive_retries)),
-        "maxconnecting" | "maxpoolsize" | "minpoolsize" | "maxidletimems" | "waitqueuetimeoutms" => Some(pool(name)),
+        "maxconnecting" => Some(json!(options.pool.max_connecting)),
+        "maxidletimems" => Some(millis(options.pool.max_idle_time)),
+        "maxpoolsize" => Some(json!(options.pool.max_pool_size)),
+        "minpoolsize" => Some(json!(options.pool.min_pool_size)),
         "maxstalenessseconds" => options.read_preference.max_staleness.map(|limit| json!(limit.as_secs())),
         "readconcernlevel" => options.read_concern.as_ref().map(|level| json!(level)),
         "readpreference" => Some(json!(options.read_preference.mode.name())),
@@ -71,6 +64,7 @@ pub fn value_of(options: &Options, name: &str) -> Option<Value> {
         "tlsdisablecertificaterevocationcheck" => Some(json!(tls?.disable_certificate_revocation_check)),
         "tlsdisableocspendpointcheck" => Some(json!(tls?.disable_ocsp_endpoint_check)),
         "tlsinsecure" => Some(json!(is_insecure(tls?))),
+        "waitqueuetimeoutms" => Some(millis(options.pool.wait_queue_timeout)),
         "w" => options.write_concern.w.as_ref().map(|w| match w {
             Acknowledgement::Servers(servers) => json!(servers),
             Acknowledgement::Mode(mode) => json!(mode),
@@ -89,15 +83,4 @@ pub fn properties(properties: &[(String, Secret)]) -> Value {
     let properties: BTreeMap<_, _> =
         properties.iter().map(|(name, value)| (name.clone(), json!(value.reveal()))).collect();
     Value::Object(Map::from_iter(properties))
-}
-
-/// The defaults, which `non_default` leaves out.
-fn pool_default(name: &str) -> Value {
-    assert_eq!(PoolOptions::default().non_default(), []);
-    match name {
-        "maxConnecting" => json!(2),
-        "maxPoolSize" => json!(100),
-        "minPoolSize" | "maxIdleTimeMS" | "waitQueueTimeoutMS" => json!(0),
-        unknown => panic!("{unknown} is not an option of pools"),
-    }
 }

@@ -99,8 +99,8 @@ pub struct Options {
     /// and how many may be left of a request that is written then. Connections with more are closed instead. Default 4
     /// MiB: about as much work as a new connection. Not part of connection strings.
     pub drain_limit: u64,
-    /// The options of each server's pool: `maxPoolSize`, `minPoolSize`, `maxIdleTimeMS`, `maxConnecting`,
-    /// `waitQueueTimeoutMS`. They hold for each server by itself, not for all of them together.
+    /// The options of each server's pool, such as `maxPoolSize`. They hold for each server by itself, not for all of
+    /// them together.
     pub pool: PoolOptions,
     /// `loadBalanced`, where it was given: whether the one host is a load balancer. Default `false`.
     pub load_balanced: Option<bool>,

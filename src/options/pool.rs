@@ -85,7 +85,7 @@ macro_rules! pool_options {
 
         impl PoolOptions {
             /// One row for each option that connection strings can set.
-            pub(super) const TABLE: &[PoolOption] = &[$(
+            pub(crate) const TABLE: &[PoolOption] = &[$(
                 PoolOption {
                     name: $uri,
                     #[cfg(not(loom))]
@@ -168,7 +168,7 @@ pool_options! {
 }
 
 /// One option of a pool: what documentation, connection strings, validation, events and the log need of it.
-pub(super) struct PoolOption {
+pub(crate) struct PoolOption {
     /// The name in connection strings, events and logs.
     pub name: &'static str,
     /// What the option is for, in one line.

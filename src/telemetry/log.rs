@@ -333,6 +333,18 @@ mod tests {
     }
 
     #[test]
+    fn every_option_in_the_table_is_logged() {
+        let mut options = PoolOptions::default();
+        for option in PoolOptions::TABLE {
+            (option.set)(&mut options, 1);
+        }
+        let logged = logged(&[PoolEvent::PoolCreated { address: "here".into(), options }]);
+        for option in PoolOptions::TABLE {
+            assert_eq!(logged[0].get(option.name).map(String::as_str), Some("1"), "{}", option.name);
+        }
+    }
+
+    #[test]
     fn option_that_is_set_to_its_default_is_logged() {
         let defaults = PoolOptions::default();
         let options = PoolOptions::default()

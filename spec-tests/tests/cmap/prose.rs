@@ -11,9 +11,9 @@ use wharf::{
 
 /// Each pool option with a value of its own that is not the default.
 const GIVEN: [(&str, u64); 5] = [
-    ("maxPoolSize", 17),
-    ("minPoolSize", 3),
     ("maxIdleTimeMS", 4_000),
+    ("minPoolSize", 3),
+    ("maxPoolSize", 17),
     ("maxConnecting", 5),
     ("waitQueueTimeoutMS", 600),
 ];

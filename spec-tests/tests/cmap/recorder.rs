@@ -73,6 +73,7 @@ fn to_json(event: &PoolEvent) -> Value {
                 let value = match value {
                     OptionValue::Number(number) => json!(number),
                     OptionValue::Flag(flag) => json!(flag),
+                    other => panic!("{other:?}"),
                 };
                 (name.to_owned(), value)
             });

@@ -164,7 +164,7 @@ fn a_value_that_would_leave_a_connection_less_protected_is_refused() {
     assert_eq!(refusal("mongodb://a/?ssl=%ff"), r#"ssl is "%ff", but must be percent-encoded, in UTF-8"#);
     // Without the file, the system's authorities would be trusted, and the client would have no certificate.
     for option in ["tlsCAFile", "tlsCertificateKeyFile"] {
-        let message = format!(r#"{option} is "", but must be a text that is not empty"#);
+        let message = format!(r#"{option} is "", but must be a path that is not empty"#);
         assert_eq!(refusal(&format!("mongodb://a/?tls=true&{option}=")), message);
     }
     let hidden = "tls is not shown, because it may be part of a password, but must be true or false";
