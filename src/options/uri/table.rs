@@ -479,7 +479,7 @@ mod tests {
             assert_eq!(given, left_out, "{}", row.name);
             compared += 1;
         }
-        assert_eq!(compared, 30);
+        assert!(compared >= 30, "{compared}");
     }
 
     #[test]
