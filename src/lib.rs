@@ -78,11 +78,11 @@ pub mod wire;
 
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use endpoint::{Command, CommandError, CommandFailure, Endpoint, EndpointConnection, OperationError, ResolveError};
+pub use endpoint::{Command, CommandError, Endpoint, EndpointConnection, OperationError, ResolveError, ServerError};
 #[doc(inline)]
 pub use error::{
-    Cause, CheckOutError, ClearError, ConnectionError, EstablishError, ForeignConnection, Holders, Labels, NoRuntime,
-    PoolCleared, PoolClosed, Stage, TimeLimit, WaitQueueTimeout,
+    Cause, CheckInError, CheckOutError, ClearError, EstablishError, Holders, Labels, NoRuntimeError, PoolClearedError,
+    PoolClosedError, Stage, TimeLimit, WaitQueueTimeoutError,
 };
 #[doc(inline)]
 pub use event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
@@ -116,7 +116,7 @@ pub use condition::Condition;
 pub use pool::{Clear, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use runtime::{BuildError, Connection, Establish, Establishing, Failure, Pool, PoolBuilder, Subscriber};
+pub use runtime::{BuildError, Connection, Establish, Establishing, FailedConnection, Pool, PoolBuilder, Subscriber};
 /// The version of rustls that wharf uses, for [`TlsOptions::client_config`] and [`TlsOptions::crypto_provider`].
 #[cfg(not(loom))]
 #[doc(no_inline)]

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use bson::rawdoc;
-use wharf::{Endpoint, Failure, Options, Pool, PoolEvent};
+use wharf::{Endpoint, FailedConnection, Options, Pool, PoolEvent};
 
 mod monitor;
 
@@ -32,7 +32,7 @@ fn print(event: &PoolEvent) {
 }
 
 /// Connections that cannot be opened say something of the server, too.
-fn heed(failure: &Failure) {
+fn heed(failure: &FailedConnection) {
     if failure.clears_pool() {
         failure.clear_pool();
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bson::rawdoc;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
-use wharf::endpoint::ConnectTimeout;
+use wharf::endpoint::ConnectTimeoutError;
 use wharf::{
     Cause, Clear, Command, Endpoint, EndpointConnection, EstablishError, InvalidOption, Options, Phase, Pool, PoolEvent,
 };
@@ -112,9 +112,9 @@ struct CheckFailed {
 
 impl From<EstablishError> for CheckFailed {
     fn from(error: EstablishError) -> Self {
-        let source = error.source.downcast_ref::<std::io::Error>();
+        let source = error.cause().downcast_ref::<std::io::Error>();
         let of_network = source.is_some_and(|source| source.kind() == std::io::ErrorKind::TimedOut);
-        let is_timeout = of_network || error.source.is::<ConnectTimeout>();
+        let is_timeout = of_network || error.cause().is::<ConnectTimeoutError>();
         Self { is_timeout, is_first: false, cause: Arc::new(error) }
     }
 }

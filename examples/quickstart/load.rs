@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bson::rawdoc;
 use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
-use wharf::{CheckOutError, CommandFailure, Endpoint, OperationError, Pool};
+use wharf::{CheckOutError, CommandError, Endpoint, OperationError, Pool};
 use wharf_testbed::embedded::{COLLECTION, DATABASE};
 
 use crate::server::DOCUMENTS;
@@ -145,7 +145,7 @@ fn check_out_error(error: &CheckOutError) -> &'static str {
         CheckOutError::PoolClosed(_) => "check-out: the pool is closed",
         CheckOutError::PoolCleared(_) => "check-out: the pool was cleared",
         CheckOutError::WaitQueueTimeout(_) => "check-out: no connection in time",
-        CheckOutError::Connection(_) => "check-out: connection not established",
+        CheckOutError::Establish(_) => "check-out: connection not established",
         _ => "check-out: other",
     }
 }
@@ -153,9 +153,9 @@ fn check_out_error(error: &CheckOutError) -> &'static str {
 fn operation_error(error: &OperationError) -> &'static str {
     match error {
         OperationError::Interrupted(_) => "command: interrupted",
-        OperationError::Failed(CommandFailure::Command { .. }) => "command: refused by the server",
-        OperationError::Failed(CommandFailure::Network { .. }) => "command: network",
-        OperationError::Failed(CommandFailure::Wire { .. }) => "command: wire protocol",
+        OperationError::Command(CommandError::Server { .. }) => "command: refused by the server",
+        OperationError::Command(CommandError::Network { .. }) => "command: network",
+        OperationError::Command(CommandError::Wire { .. }) => "command: wire protocol",
         _ => "command: other",
     }
 }

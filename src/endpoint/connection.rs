@@ -16,7 +16,7 @@ use super::authentication::Authentication;
 use super::channel::{Channel, ExchangeError, Reply, Request};
 use super::command::{Command, Limit, MaxTime};
 use super::deadline::Deadline;
-use super::failure::{CommandFailure, Expired, Origin};
+use super::failure::{CommandError, CommandTimeoutError, Origin};
 use crate::boxed::boxed;
 use crate::condition::Condition;
 use crate::error::Cause;
@@ -24,7 +24,7 @@ use crate::milliseconds::Milliseconds;
 use crate::options::{Compressor, Options};
 use crate::runtime::{Lapse, on_runtime, within};
 use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, Unsuccessful};
-use crate::wire::{CommandError, Flags, HelloReply};
+use crate::wire::{Flags, HelloReply, ServerError};
 
 /// An established connection to a MongoDB server. Dropping it closes it.
 #[derive(Debug)]
@@ -92,12 +92,12 @@ impl Identity {
 
     /// The failure of a command whose exchange failed.
     #[cold]
-    pub fn failed(&self, error: ExchangeError) -> Box<CommandFailure> {
+    pub fn failed(&self, error: ExchangeError) -> Box<CommandError> {
         let origin = self.origin();
         Box::new(match error {
-            ExchangeError::Network(source) => CommandFailure::Network { origin, source: Arc::new(source) },
-            ExchangeError::Wire(source) => CommandFailure::Wire { origin, source },
-            ExchangeError::Errored => CommandFailure::Closed { origin },
+            ExchangeError::Network(source) => CommandError::Network { origin, source: Arc::new(source) },
+            ExchangeError::Wire(source) => CommandError::Wire { origin, source },
+            ExchangeError::Errored => CommandError::Closed { origin },
         })
     }
 }
@@ -105,13 +105,13 @@ impl Identity {
 impl Identity {
     /// The failure of a command before any of it was sent, because of what was found on the idle stream.
     #[cold]
-    fn lost(&self, found: ExchangeError) -> Box<CommandFailure> {
+    fn lost(&self, found: ExchangeError) -> Box<CommandError> {
         let source = match found {
             ExchangeError::Network(source) => source,
             ExchangeError::Wire(unasked) => io::Error::new(io::ErrorKind::InvalidData, unasked),
             ExchangeError::Errored => return self.failed(found),
         };
-        Box::new(CommandFailure::Lost { origin: self.origin(), source: Arc::new(source) })
+        Box::new(CommandError::Lost { origin: self.origin(), source: Arc::new(source) })
     }
 }
 
@@ -156,11 +156,7 @@ impl EndpointConnection {
     /// # Cancel safety
     ///
     /// That of [`run`](Self::run).
-    pub async fn run_command(
-        &mut self,
-        database: &str,
-        command: &RawDocument,
-    ) -> Result<RawDocumentBuf, CommandFailure> {
+    pub async fn run_command(&mut self, database: &str, command: &RawDocument) -> Result<RawDocumentBuf, CommandError> {
         self.run(Command::new(database, command)).await
     }
 
@@ -187,17 +183,17 @@ impl EndpointConnection {
     ///
     /// # Errors
     ///
-    /// [`CommandFailure`] tells a command that the server refused from one whose outcome is unknown, and both from one
-    /// that was not sent. After a [`Network`](CommandFailure::Network) or [`Wire`](CommandFailure::Wire) failure, and
+    /// [`CommandError`] tells a command that the server refused from one whose outcome is unknown, and both from one
+    /// that was not sent. After a [`Network`](CommandError::Network) or [`Wire`](CommandError::Wire) failure, and
     /// after a timeout of a command that was sent, the connection's [`condition`](Self::condition) is no longer
     /// [reusable](Condition::Reusable).
     ///
     /// # Cancel safety
     ///
     /// Dropping the future after its first poll leaves the connection in the middle of the command, and the next
-    /// command fails with [`CommandFailure::Closed`]. Whether the server executes the command is unknown. A pool brings
+    /// command fails with [`CommandError::Closed`]. Whether the server executes the command is unknown. A pool brings
     /// it to an end in the background when the connection is checked in; [`drain`](Self::drain) does so here.
-    pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandFailure> {
+    pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandError> {
         let limit = command.limit(&self.options);
         let outcome = self.complete(&command, limit).await.and_then(|()| self.outcome(limit));
         let outcome = match outcome {
@@ -215,12 +211,12 @@ impl EndpointConnection {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run) but for [`CommandFailure::Command`] and the server's own time limit.
+    /// Those of [`run`](Self::run) but for [`CommandError::Server`] and the server's own time limit.
     ///
     /// # Cancel safety
     ///
     /// That of [`run`](Self::run).
-    pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, CommandFailure> {
+    pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, CommandError> {
         let command = Command::new(database, command);
         self.complete(&command, command.limit(&self.options)).await.map_err(|failure| *failure)?;
         let reply = self.channel.take_reply().map_err(|error| *self.identity.failed(error))?;
@@ -237,7 +233,7 @@ impl EndpointConnection {
     /// # Cancel safety
     ///
     /// That of [`run`](Self::run).
-    pub async fn send(&mut self, command: Command<'_>) -> Result<(), CommandFailure> {
+    pub async fn send(&mut self, command: Command<'_>) -> Result<(), CommandError> {
         let command = command.with_flags(Flags::MORE_TO_COME);
         self.complete(&command, command.limit(&self.options)).await.map_err(|failure| *failure)?;
         self.channel.trim();
@@ -319,7 +315,7 @@ impl EndpointConnection {
     }
 
     /// Encodes the command. Nothing is sent yet.
-    pub(super) fn begin(&mut self, command: &Command<'_>, max_time: MaxTime) -> Result<(), Box<CommandFailure>> {
+    pub(super) fn begin(&mut self, command: &Command<'_>, max_time: MaxTime) -> Result<(), Box<CommandError>> {
         if !self.condition().is_reusable() {
             return Err(self.identity.failed(ExchangeError::Errored));
         }
@@ -342,7 +338,7 @@ impl EndpointConnection {
     }
 
     /// Sends the command, and reads its reply into the channel, within the limit, which is running.
-    async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), Box<CommandFailure>> {
+    async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), Box<CommandError>> {
         if self.is_timed(limit) {
             // Boxed, so that what has no limit has no timer either.
             return boxed(|| self.complete_in_time(command, limit)).await;
@@ -356,7 +352,7 @@ impl EndpointConnection {
         &mut self,
         command: &Command<'_>,
         limit: Limit,
-    ) -> Result<(), Box<CommandFailure>> {
+    ) -> Result<(), Box<CommandError>> {
         let max_time = self.max_time(command, limit)?;
         self.begin(command, max_time)?;
         self.finish_in_time(limit).await
@@ -367,7 +363,7 @@ impl EndpointConnection {
     /// Not compiled into its callers, so that what a command runs lies in one place, beside `begin` and `outcome`. A core
     /// that has slept since the last command has to fetch every page and line of it.
     #[inline(never)]
-    pub(super) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Box<CommandFailure>>> {
+    pub(super) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Box<CommandError>>> {
         let finished = ready!(self.channel.poll_finish(context));
         Poll::Ready(finished.map_err(|error| self.identity.failed(error)))
     }
@@ -379,22 +375,22 @@ impl EndpointConnection {
     }
 
     /// What the server is told of the time limit.
-    fn max_time(&self, command: &Command<'_>, limit: Limit) -> Result<MaxTime, Box<CommandFailure>> {
+    fn max_time(&self, command: &Command<'_>, limit: Limit) -> Result<MaxTime, Box<CommandError>> {
         let Limit::Until { at, limit } = limit else { return Ok(MaxTime::NONE) };
         let left = at.saturating_duration_since(Instant::now());
-        command.max_time(left).ok_or_else(|| self.timed_out(limit, Expired::Unsent))
+        command.max_time(left).ok_or_else(|| self.timed_out(limit, CommandTimeoutError::Unsent))
     }
 
     /// Goes on with the exchange until its next reply is there, for as long as the limit allows.
-    pub(super) async fn finish_in_time(&mut self, limit: Limit) -> Result<(), Box<CommandFailure>> {
+    pub(super) async fn finish_in_time(&mut self, limit: Limit) -> Result<(), Box<CommandError>> {
         match limit {
             Limit::Until { at, limit } => {
                 match within(at, || Some(self.runtime.clone()), self.channel.finish()).await {
                     Ok(finished) => finished.map_err(|error| self.identity.failed(error)),
                     Err(Lapse::NoRuntime) => Err(self.runtime_ended()),
-                    Err(_) if self.channel.is_unsent() => Err(self.timed_out(limit, Expired::Unsent)),
-                    Err(_) if self.channel.is_sent() => Err(self.timed_out(limit, Expired::Receiving)),
-                    Err(_) => Err(self.timed_out(limit, Expired::Sending)),
+                    Err(_) if self.channel.is_unsent() => Err(self.timed_out(limit, CommandTimeoutError::Unsent)),
+                    Err(_) if self.channel.is_sent() => Err(self.timed_out(limit, CommandTimeoutError::Receiving)),
+                    Err(_) => Err(self.timed_out(limit, CommandTimeoutError::Sending)),
                 }
             }
             Limit::Unset if !self.options.socket_timeout.is_zero() => loop {
@@ -412,7 +408,7 @@ impl EndpointConnection {
                     Err(Lapse::TimeUp) => {
                         let message = format!("nothing for socketTimeoutMS ({})", Milliseconds(limit));
                         let source = Arc::new(io::Error::new(io::ErrorKind::TimedOut, message));
-                        return Err(Box::new(CommandFailure::Network { origin: self.identity.origin(), source }));
+                        return Err(Box::new(CommandError::Network { origin: self.identity.origin(), source }));
                     }
                 }
             },
@@ -421,7 +417,7 @@ impl EndpointConnection {
     }
 
     /// Takes the reply that is there, out of the connection's buffer. An error unless it is one of success.
-    pub(super) fn outcome(&mut self, limit: Limit) -> Result<RawDocumentBuf, Box<CommandFailure>> {
+    pub(super) fn outcome(&mut self, limit: Limit) -> Result<RawDocumentBuf, Box<CommandError>> {
         let reply = self.channel.take_body().map_err(|error| self.identity.failed(error))?;
         let examined = examine(reply.document, limit, &self.identity).map(|()| reply.document.to_owned());
         if let Err(failure) = &examined {
@@ -432,7 +428,7 @@ impl EndpointConnection {
     }
 
     /// As [`outcome`](Self::outcome), but leaves the reply where it lies.
-    pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, Box<CommandFailure>> {
+    pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, Box<CommandError>> {
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
         if let Err(failure) = examine(self.channel.body(&reply), limit, &self.identity) {
             self.condemn_after(&failure);
@@ -444,24 +440,24 @@ impl EndpointConnection {
 
     /// A reply that breaks the protocol above its framing is the last on its connection.
     #[cold]
-    fn condemn_after(&mut self, failure: &CommandFailure) {
-        if let CommandFailure::Wire { .. } = failure {
+    fn condemn_after(&mut self, failure: &CommandError) {
+        if let CommandError::Wire { .. } = failure {
             self.channel.condemn();
         }
     }
 
     /// Whether the command failed because the server wants the connection to authenticate again, and it can.
-    pub(super) fn must_authenticate(&self, failure: &CommandFailure) -> bool {
-        let code = failure.command_error().map(|error| error.code);
+    pub(super) fn must_authenticate(&self, failure: &CommandError) -> bool {
+        let code = failure.server_error().map(|error| error.code);
         code == Some(REAUTHENTICATION_REQUIRED) && self.authentication.is_some()
     }
 
     /// Authenticates again, because the server wants it, and runs the command once more.
-    pub(super) async fn run_again(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, Box<CommandFailure>> {
+    pub(super) async fn run_again(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, Box<CommandError>> {
         let deadline = match command.limit {
             Limit::Until { at, limit } => match at.checked_duration_since(Instant::now()) {
                 Some(left) if !left.is_zero() => Deadline::of_operation(left),
-                _ => return Err(self.timed_out(limit, Expired::Unsent)),
+                _ => return Err(self.timed_out(limit, CommandTimeoutError::Unsent)),
             },
             _ => Deadline::after(self.options.connect_timeout),
         };
@@ -473,7 +469,7 @@ impl EndpointConnection {
             };
             if let Err(error) = repeated {
                 let (origin, source) = (self.identity.origin(), Arc::new(error));
-                return Err(Box::new(CommandFailure::Reauthentication { origin, source }));
+                return Err(Box::new(CommandError::Reauthentication { origin, source }));
             }
             self.reauthenticating = false;
         }
@@ -485,18 +481,18 @@ impl EndpointConnection {
     /// The failure of a command whose time nothing keeps any more: it is polled outside of tokio, and the runtime that the
     /// connection is registered with has ended.
     #[cold]
-    fn runtime_ended(&self) -> Box<CommandFailure> {
+    fn runtime_ended(&self) -> Box<CommandError> {
         let source = Arc::new(io::Error::other("the tokio runtime that opened the connection has ended"));
         let origin = self.identity.origin();
         Box::new(match self.channel.is_unsent() {
-            true => CommandFailure::Lost { origin, source },
-            false => CommandFailure::Network { origin, source },
+            true => CommandError::Lost { origin, source },
+            false => CommandError::Network { origin, source },
         })
     }
 
     #[cold]
-    fn timed_out(&self, limit: Duration, source: Expired) -> Box<CommandFailure> {
-        Box::new(CommandFailure::Timeout { origin: self.identity.origin(), limit, source })
+    fn timed_out(&self, limit: Duration, source: CommandTimeoutError) -> Box<CommandError> {
+        Box::new(CommandError::Timeout { origin: self.identity.origin(), limit, source })
     }
 
     pub(super) fn options(&self) -> &Options {
@@ -543,7 +539,7 @@ impl EndpointConnection {
 
 /// Tells a reply of success from any other. With a time limit, the server's own is told from its other errors.
 #[inline]
-fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandFailure>> {
+fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandError>> {
     if limit == Limit::Unset && reply::begins_with_success(reply) {
         return Ok(());
     }
@@ -552,10 +548,14 @@ fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(),
 
 /// As [`examine`], for who has a time limit, or a reply that does not begin with success.
 #[inline(never)]
-fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandFailure>> {
-    let expired = |source: Box<CommandError>| {
+fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandError>> {
+    let expired = |source: Box<ServerError>| {
         let length = if let Limit::Until { limit, .. } = limit { limit } else { Duration::ZERO };
-        Box::new(CommandFailure::Timeout { origin: identity.origin(), limit: length, source: Expired::Server(source) })
+        Box::new(CommandError::Timeout {
+            origin: identity.origin(),
+            limit: length,
+            source: CommandTimeoutError::Server(source),
+        })
     };
     match reply::check(reply) {
         Ok(()) if limit == Limit::Unset => Ok(()),
@@ -563,9 +563,7 @@ fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Re
         Err(Unsuccessful::Command(error)) if limit != Limit::Unset && error.code == MAX_TIME_MS_EXPIRED => {
             Err(expired(error))
         }
-        Err(Unsuccessful::Command(source)) => {
-            Err(Box::new(CommandFailure::Command { origin: identity.origin(), source }))
-        }
-        Err(Unsuccessful::Wire(source)) => Err(Box::new(CommandFailure::Wire { origin: identity.origin(), source })),
+        Err(Unsuccessful::Command(source)) => Err(Box::new(CommandError::Server { origin: identity.origin(), source })),
+        Err(Unsuccessful::Wire(source)) => Err(Box::new(CommandError::Wire { origin: identity.origin(), source })),
     }
 }

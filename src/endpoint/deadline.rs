@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-pub use crate::error::ConnectTimeout;
+pub use crate::error::ConnectTimeoutError;
 
 /// When the establishment of a connection must have ended, and how long each of its commands may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
-    limit: ConnectTimeout,
+    limit: ConnectTimeoutError,
     /// `None` if there is no limit.
     at: Option<Instant>,
     /// How long one command may take, whatever is left until then.
-    each: Option<ConnectTimeout>,
+    each: Option<ConnectTimeoutError>,
     /// Whether it is an operation's own, from which nothing is excepted.
     #[cfg_attr(not(feature = "oidc"), allow(dead_code, reason = "only MONGODB-OIDC excepts anything"))]
     whole: bool,
@@ -23,21 +23,21 @@ pub(super) struct Deadline {
 impl Deadline {
     /// The deadline after `connectTimeoutMS` from now; none if that is zero, or too long for the clock.
     pub fn after(limit: Duration) -> Self {
-        Self::of(ConnectTimeout { limit, option: "connectTimeoutMS" }, false)
+        Self::of(ConnectTimeoutError { limit, option: "connectTimeoutMS" }, false)
     }
 
     /// The deadline after what is left of an operation's own time, from which nothing is excepted.
     pub fn of_operation(left: Duration) -> Self {
-        Self::of(ConnectTimeout { limit: left, option: "timeoutMS" }, true)
+        Self::of(ConnectTimeoutError { limit: left, option: "timeoutMS" }, true)
     }
 
-    fn of(limit: ConnectTimeout, whole: bool) -> Self {
+    fn of(limit: ConnectTimeoutError, whole: bool) -> Self {
         let at = if limit.limit.is_zero() { None } else { Instant::now().checked_add(limit.limit) };
         Self { limit, at, each: None, whole }
     }
 
     /// This deadline, with a limit for each command besides.
-    pub fn with_each(self, each: Option<ConnectTimeout>) -> Self {
+    pub fn with_each(self, each: Option<ConnectTimeoutError>) -> Self {
         Self { each, ..self }
     }
 
@@ -61,7 +61,7 @@ impl Deadline {
     }
 
     /// Runs `step` until the deadline.
-    pub async fn bound<T>(self, step: impl Future<Output = T>) -> Result<T, ConnectTimeout> {
+    pub async fn bound<T>(self, step: impl Future<Output = T>) -> Result<T, ConnectTimeoutError> {
         match self.at {
             None => Ok(step.await),
             Some(at) => timeout_at(at, step).await.map_err(|_| self.limit),
@@ -69,7 +69,7 @@ impl Deadline {
     }
 
     /// Runs one command until the deadline, and for as long as one may take.
-    pub async fn bound_command<T>(self, command: impl Future<Output = T>) -> Result<T, ConnectTimeout> {
+    pub async fn bound_command<T>(self, command: impl Future<Output = T>) -> Result<T, ConnectTimeoutError> {
         let each = self.each.and_then(|limit| Some((Instant::now().checked_add(limit.limit)?, limit)));
         match each {
             Some((at, limit)) if self.at.is_none_or(|whole| at < whole) => {
@@ -90,7 +90,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn limit_of_each_command_is_refreshed() {
-        let each = ConnectTimeout { limit: 20 * MS, option: "timeoutMS" };
+        let each = ConnectTimeoutError { limit: 20 * MS, option: "timeoutMS" };
         let deadline = Deadline::after(1000 * MS).with_each(Some(each));
         for _ in 0..3 {
             assert_eq!(deadline.bound_command(sleep(15 * MS)).await, Ok(()));
@@ -103,9 +103,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn whole_deadline_bounds_each_command() {
-        let each = ConnectTimeout { limit: 200 * MS, option: "timeoutMS" };
+        let each = ConnectTimeoutError { limit: 200 * MS, option: "timeoutMS" };
         let deadline = Deadline::after(50 * MS).with_each(Some(each));
-        let whole = ConnectTimeout { limit: 50 * MS, option: "connectTimeoutMS" };
+        let whole = ConnectTimeoutError { limit: 50 * MS, option: "connectTimeoutMS" };
         assert_eq!(deadline.bound_command(sleep(100 * MS)).await, Err(whole));
         let unlimited = Deadline::after(Duration::ZERO).with_each(Some(each));
         assert_eq!(unlimited.bound_command(sleep(300 * MS)).await, Err(each));

@@ -5,7 +5,7 @@ use bson::RawDocument;
 use super::Endpoint;
 use super::command::{Command, Limit, MaxTime};
 use super::connection::EndpointConnection;
-use super::failure::CommandFailure;
+use super::failure::CommandError;
 use super::pooled::OperationError;
 use crate::runtime::Connection;
 use crate::wire::Flags;
@@ -33,14 +33,14 @@ impl EndpointConnection {
     ///
     /// # Errors
     ///
-    /// [`CommandFailure::Wire`], [`Lost`](CommandFailure::Lost) and [`Closed`](CommandFailure::Closed), as
+    /// [`CommandError::Wire`], [`Lost`](CommandError::Lost) and [`Closed`](CommandError::Closed), as
     /// [`run`](Self::run). Nothing has been sent.
-    pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, CommandFailure> {
+    pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, CommandError> {
         let limit = self.begin_exhaust(&command).map_err(|failure| *failure)?;
         Ok(Replies { connection: self, limit, is_over: false })
     }
 
-    fn begin_exhaust(&mut self, command: &Command<'_>) -> Result<Limit, Box<CommandFailure>> {
+    fn begin_exhaust(&mut self, command: &Command<'_>) -> Result<Limit, Box<CommandError>> {
         self.begin(&command.with_flags(Flags::EXHAUST_ALLOWED), MaxTime::NONE)?;
         Ok(match (command.limit, self.options().timeout) {
             (Limit::Unset, Some(timeout)) => Limit::of(timeout),
@@ -50,8 +50,8 @@ impl EndpointConnection {
 }
 
 /// What a reply's failure means for those after it: after a timeout of the client's they go on.
-fn ends_replies(failure: &CommandFailure) -> bool {
-    failure.command_error().is_some() || !failure.is_timeout()
+fn ends_replies(failure: &CommandError) -> bool {
+    failure.server_error().is_some() || !failure.is_timeout()
 }
 
 impl Replies<'_, EndpointConnection> {
@@ -62,13 +62,13 @@ impl Replies<'_, EndpointConnection> {
     ///
     /// # Errors
     ///
-    /// Those of [`EndpointConnection::run`]. After [`CommandFailure::Timeout`] the replies go on, and the next one may be
+    /// Those of [`EndpointConnection::run`]. After [`CommandError::Timeout`] the replies go on, and the next one may be
     /// asked for again. After any other there are no more.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost: the next call returns the reply that this one would have.
-    pub async fn next(&mut self) -> Result<Option<&RawDocument>, CommandFailure> {
+    pub async fn next(&mut self) -> Result<Option<&RawDocument>, CommandError> {
         if self.is_over {
             return Ok(None);
         }

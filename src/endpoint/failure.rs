@@ -9,24 +9,24 @@ use bson::RawDocument;
 use bson::oid::ObjectId;
 use thiserror::Error;
 
-use super::authentication::{AuthenticationCause, AuthenticationFailed};
+use super::authentication::{AuthenticationCause, AuthenticationError};
 use crate::error::Labels;
 use crate::milliseconds::Milliseconds;
 use crate::wire::reply::StateChange;
-use crate::wire::{CommandError, WireError};
+use crate::wire::{ServerError, WireError};
 
 /// A command has no successful reply.
 #[derive(Clone, Error)]
 #[non_exhaustive]
-pub enum CommandFailure {
+pub enum CommandError {
     /// The server executed the command, or refused to, and says that it failed. The connection is as good as before.
-    /// [`is_retryable`](CommandFailure::is_retryable) and the error's labels tell whether to try again.
+    /// [`is_retryable`](CommandError::is_retryable) and the error's labels tell whether to try again.
     #[error("Command on {origin} failed: {source}")]
-    Command {
+    Server {
         /// Where it happened.
         origin: Box<Origin>,
         /// What the server says.
-        source: Box<CommandError>,
+        source: Box<ServerError>,
     },
     /// The network failed, or the server closed the connection, or a read or a write took longer than
     /// `socketTimeoutMS`. The command may or may not have been executed.
@@ -38,7 +38,7 @@ pub enum CommandFailure {
         /// [`TimedOut`](io::ErrorKind::TimedOut).
         source: Arc<io::Error>,
     },
-    /// The time of `timeoutMS` was up. Unless it says [`Unsent`](Expired::Unsent), the command may or may not have been
+    /// The time of `timeoutMS` was up. Unless it says [`Unsent`](CommandTimeoutError::Unsent), the command may or may not have been
     /// executed.
     #[error("Command on {origin} did not end {}: {source}", InTime(*limit))]
     Timeout {
@@ -47,7 +47,7 @@ pub enum CommandFailure {
         /// How long the command might have taken; zero if only the server had a limit.
         limit: Duration,
         /// When it was noticed, or the underlying error.
-        source: Expired,
+        source: CommandTimeoutError,
     },
     /// The command is too large to be sent, in which case the connection is as good as before; or the reply breaks the
     /// protocol, and then trying again does not help.
@@ -82,16 +82,16 @@ pub enum CommandFailure {
         /// Where it happened.
         origin: Box<Origin>,
         /// Why it failed.
-        source: Arc<AuthenticationFailed>,
+        source: Arc<AuthenticationError>,
     },
 }
 
-crate::error::debug_as_sentence!(CommandFailure);
+crate::error::debug_as_sentence!(CommandError);
 
 /// What a time limit ended.
 #[derive(Clone, Error)]
 #[non_exhaustive]
-pub enum Expired {
+pub enum CommandTimeoutError {
     /// The command was not sent: no time was left, or not as much as a round trip takes.
     #[error("the time was up before the command was sent")]
     Unsent,
@@ -103,10 +103,10 @@ pub enum Expired {
     Receiving,
     /// The server's own time limit, which the client had told it (`MaxTimeMSExpired`, code 50).
     #[error(transparent)]
-    Server(Box<CommandError>),
+    Server(Box<ServerError>),
 }
 
-crate::error::debug_as_sentence!(Expired);
+crate::error::debug_as_sentence!(CommandTimeoutError);
 
 /// The limit that a command has exceeded; zero is that of the server alone.
 struct InTime(Duration);
@@ -148,12 +148,12 @@ impl fmt::Display for Origin {
     }
 }
 
-impl CommandFailure {
+impl CommandError {
     /// Where it happened: address, connection, generation, service.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         match self {
-            Self::Command { origin, .. }
+            Self::Server { origin, .. }
             | Self::Network { origin, .. }
             | Self::Timeout { origin, .. }
             | Self::Wire { origin, .. }
@@ -165,7 +165,7 @@ impl CommandFailure {
 
     pub(super) fn origin_mut(&mut self) -> &mut Origin {
         match self {
-            Self::Command { origin, .. }
+            Self::Server { origin, .. }
             | Self::Network { origin, .. }
             | Self::Timeout { origin, .. }
             | Self::Wire { origin, .. }
@@ -183,9 +183,11 @@ impl CommandFailure {
 
     /// The server's error, if it is the server that says the command failed, also because its time was up.
     #[must_use]
-    pub fn command_error(&self) -> Option<&CommandError> {
+    pub fn server_error(&self) -> Option<&ServerError> {
         match self {
-            Self::Command { source, .. } | Self::Timeout { source: Expired::Server(source), .. } => Some(source),
+            Self::Server { source, .. } | Self::Timeout { source: CommandTimeoutError::Server(source), .. } => {
+                Some(source)
+            }
             Self::Reauthentication { .. }
             | Self::Network { .. }
             | Self::Timeout { .. }
@@ -196,10 +198,10 @@ impl CommandFailure {
     }
 
     /// The server's error, whether it is about the command or about the authentication before it is run once more.
-    fn server_error(&self) -> Option<&CommandError> {
+    fn any_server_error(&self) -> Option<&ServerError> {
         match self {
-            Self::Reauthentication { source, .. } => source.command_error(),
-            _ => self.command_error(),
+            Self::Reauthentication { source, .. } => source.server_error(),
+            _ => self.server_error(),
         }
     }
 
@@ -221,7 +223,7 @@ impl CommandFailure {
     /// commands on established connections by what the operation was, which only who made the command knows.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
-        self.server_error().is_some_and(|error| error.has_label(label))
+        self.any_server_error().is_some_and(|error| error.has_label(label))
     }
 
     /// Whether the command may be tried again, whatever it is: the server says so with the label `RetryableError`, or
@@ -233,7 +235,7 @@ impl CommandFailure {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Lost { .. } | Self::Closed { .. } => true,
-            Self::Command { .. } | Self::Reauthentication { .. } => {
+            Self::Server { .. } | Self::Reauthentication { .. } => {
                 Labels::RETRYABLE.names().all(|label| self.has_label(label))
             }
             Self::Network { .. } | Self::Timeout { .. } | Self::Wire { .. } => false,
@@ -265,7 +267,7 @@ impl CommandFailure {
     /// [`reply::state_change`](crate::wire::reply::state_change).
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
-        self.server_error().and_then(CommandError::state_change)
+        self.any_server_error().and_then(ServerError::state_change)
     }
 
     /// Whether the specifications want the server marked as Unknown: after a network error that is no timeout, and
@@ -288,6 +290,6 @@ impl CommandFailure {
     /// The `topologyVersion` in the server's error, to tell old news from new.
     #[must_use]
     pub fn topology_version(&self) -> Option<&RawDocument> {
-        self.server_error()?.reply.get_document("topologyVersion").ok()
+        self.any_server_error()?.reply.get_document("topologyVersion").ok()
     }
 }

@@ -7,7 +7,7 @@ use crate::wire::PeerText;
 /// The peer's answer to the first hello is in another protocol than MongoDB's. Trying again does not help.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum ForeignAnswer {
+pub enum ForeignProtocolError {
     /// It is a record of TLS, by which a server refuses a client that does not begin with a handshake.
     #[error("the server answered in TLS: set tls=true")]
     Tls,
@@ -28,7 +28,7 @@ pub enum ForeignAnswer {
 /// How many bytes of a text are looked at and shown.
 const START: usize = 64;
 
-impl ForeignAnswer {
+impl ForeignProtocolError {
     /// What the first bytes of an answer look like, if they cannot begin a message of MongoDB's protocol.
     ///
     /// Four characters of text make a length of at least 151 million bytes, so no text is mistaken.
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn an_answer_in_another_protocol_is_known_by_its_start() {
-        let shown = |bytes: &[u8]| ForeignAnswer::of(bytes).map(|answer| answer.to_string());
+        let shown = |bytes: &[u8]| ForeignProtocolError::of(bytes).map(|answer| answer.to_string());
         let http = "the peer answered in HTTP (\"HTTP/1.1 400 Bad Request\"): is this a MongoDB server?";
         assert_eq!(shown(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n").as_deref(), Some(http));
         let ssh = "the peer answered with text (\"SSH-2.0-OpenSSH_9.2\"): is this a MongoDB server?";
@@ -67,7 +67,7 @@ mod tests {
     fn what_may_begin_a_message_is_not_guessed_about() {
         let header = [0x26, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0xdd, 7, 0, 0];
         for received in [&header[..], &header[..3], b"", b"HTT", b"HTTP\x00", &[0xff; 20], &[0x15, 3], &[0x15, 4, 1]] {
-            assert_eq!(ForeignAnswer::of(received), None, "{received:?}");
+            assert_eq!(ForeignProtocolError::of(received), None, "{received:?}");
         }
     }
 }

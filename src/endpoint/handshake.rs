@@ -13,13 +13,13 @@ use bson::{RawDocument, RawDocumentBuf};
 use super::authentication::{Speculation, Wiped};
 use super::channel::{Channel, ExchangeError};
 use super::deadline::Deadline;
-use super::foreign::ForeignAnswer;
+use super::foreign::ForeignProtocolError;
 use super::{platform, transport};
 use crate::error::{EstablishError, Labels, Stage};
 use crate::options::{Compressor, DriverInfo, InvalidOption, Options};
 use crate::wire::metadata::ClientMetadata;
 use crate::wire::reply::{self, StateChange, Unsuccessful};
-use crate::wire::{CommandError, HelloReply, hello, server_api};
+use crate::wire::{HelloReply, ServerError, hello, server_api};
 
 /// What all connections of some options say in their hello.
 #[derive(Debug)]
@@ -116,14 +116,14 @@ impl Handshake {
         let document = match deadline.bound_command(exchange).await {
             Ok(Ok(document)) => document,
             failed => {
-                if let Some(foreign) = ForeignAnswer::of(channel.received()) {
-                    return Err(EstablishError::unlabelled(Stage::Hello, foreign));
+                if let Some(foreign) = ForeignProtocolError::of(channel.received()) {
+                    return Err(EstablishError::permanent(Stage::Hello, foreign));
                 }
                 return Err(match failed {
                     Ok(Err(ExchangeError::Network(error))) => {
                         transport::stream_failed(Stage::Hello, without_answer(channel, error))
                     }
-                    Ok(Err(ExchangeError::Wire(error))) => EstablishError::unlabelled(Stage::Hello, error),
+                    Ok(Err(ExchangeError::Wire(error))) => EstablishError::permanent(Stage::Hello, error),
                     Ok(Ok(_) | Err(ExchangeError::Errored)) => {
                         unreachable!("BUG: hello is the first command on its channel")
                     }
@@ -132,9 +132,9 @@ impl Handshake {
             }
         };
         reply::check(&document).map_err(refusal)?;
-        let hello = HelloReply::read(document).map_err(|error| EstablishError::unlabelled(Stage::Hello, error))?;
+        let hello = HelloReply::read(document).map_err(|error| EstablishError::permanent(Stage::Hello, error))?;
         if let Err(incompatible) = hello.check_compatible(address) {
-            return Err(EstablishError::unlabelled(Stage::Hello, incompatible));
+            return Err(EstablishError::permanent(Stage::Hello, incompatible));
         }
         Ok(hello)
     }
@@ -152,9 +152,9 @@ fn without_answer(channel: &Channel, error: io::Error) -> io::Error {
 /// A hello that the server refused.
 fn refusal(unsuccessful: Unsuccessful) -> EstablishError {
     match unsuccessful {
-        Unsuccessful::Wire(error) => EstablishError::unlabelled(Stage::Hello, error),
+        Unsuccessful::Wire(error) => EstablishError::permanent(Stage::Hello, error),
         Unsuccessful::Command(error) => {
-            let refused = EstablishError::unlabelled(Stage::Hello, (*error).clone());
+            let refused = EstablishError::permanent(Stage::Hello, (*error).clone());
             judged_by(&error, refused)
         }
     }
@@ -162,18 +162,13 @@ fn refusal(unsuccessful: Unsuccessful) -> EstablishError {
 
 /// An establishment's failure, with what the server's own error says of it: its labels and no others, whether to try
 /// again, and whether to clear the pool.
-pub(super) fn judged_by(error: &CommandError, failure: EstablishError) -> EstablishError {
+pub(super) fn judged_by(error: &ServerError, failure: EstablishError) -> EstablishError {
     let stays_up = matches!(error.state_change(), Some(StateChange::NotWritablePrimary | StateChange::Recovering));
-    EstablishError {
-        labels: labels_of(error),
-        retryable: error.has_retryable_code(),
-        clears_pool: !stays_up,
-        ..failure
-    }
+    failure.with_labels(labels_of(error)).with_retryable(error.has_retryable_code()).with_clears_pool(!stays_up)
 }
 
 /// The labels that a server gave its error, of those that matter to the pool.
-fn labels_of(error: &CommandError) -> Labels {
+fn labels_of(error: &ServerError) -> Labels {
     [Labels::SYSTEM_OVERLOADED, Labels::RETRYABLE]
         .into_iter()
         .filter(|label| label.names().all(|name| error.has_label(name)))

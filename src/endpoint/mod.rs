@@ -45,21 +45,21 @@ mod tests;
 mod transport;
 mod unpacking;
 
-pub use authentication::{AuthenticationCause, AuthenticationFailed};
+pub use authentication::{AuthenticationCause, AuthenticationError};
 pub use command::Command;
 pub use connection::EndpointConnection;
-pub use deadline::ConnectTimeout;
+pub use deadline::ConnectTimeoutError;
 pub use exhaust::Replies;
-pub use failure::{CommandFailure, Expired, Origin};
-pub use foreign::ForeignAnswer;
+pub use failure::{CommandError, CommandTimeoutError, Origin};
+pub use foreign::ForeignProtocolError;
 pub use pooled::OperationError;
 pub use srv::ResolveError;
 #[cfg(feature = "srv")]
 pub use srv::hickory_resolver;
-pub use transport::{AuthorityAsServer, ConnectFailed, FailedAttempt, NoTls, NoTrustedAuthority, ProxyFailed};
+pub use transport::{ConnectAttempt, ConnectError, ProxyError, TlsError};
 
 #[doc(inline)]
-pub use crate::wire::CommandError;
+pub use crate::wire::ServerError;
 #[doc(inline)]
 pub use crate::wire::ocsp::OcspError;
 
@@ -204,17 +204,16 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`EstablishError`] tells how far the attempt came. Its source is one of
+    /// [`EstablishError`] tells how far the attempt came. Its cause is one of
     ///
     /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network or TLS failed),
-    ///   [`ConnectFailed`], [`ProxyFailed`], [`NoTrustedAuthority`], [`NoTls`] or [`ConnectTimeout`];
+    ///   [`ConnectError`], [`ProxyError`], [`TlsError`] or [`ConnectTimeoutError`];
     /// - an [`OcspError`]: what the server has stapled about its certificate's revocation, or should have, is not
     ///   accepted. (A certificate that was revoked is an error of TLS.)
-    /// - an [`AuthorityAsServer`]: the server's certificate is that of an authority.
-    /// - an [`AuthenticationFailed`];
-    /// - a [`CommandError`], an [`IncompatibleServer`](crate::wire::hello::IncompatibleServer) or a
+    /// - an [`AuthenticationError`];
+    /// - a [`ServerError`], an [`IncompatibleServerError`](crate::wire::hello::IncompatibleServerError) or a
     ///   [`WireError`](crate::wire::WireError): the server's answer to hello;
-    /// - a [`ForeignAnswer`]: the peer's answer to hello, if it is of another protocol.
+    /// - a [`ForeignProtocolError`]: the peer's answer to hello, if it is of another protocol.
     ///
     /// A server that says that it is an arbiter has no users and is not authenticated with, also if the options have a
     /// credential: [`EndpointConnection::is_authenticated`] tells. A pool refuses such a connection, because a server can
@@ -229,7 +228,7 @@ impl Endpoint {
 
     /// Opens a connection for `place`, in load-balanced mode if that is the pool's.
     async fn open(&self, place: Place<'_>) -> Result<EndpointConnection, EstablishError> {
-        let runtime = Handle::try_current().map_err(|_| EstablishError::unlabelled(Stage::Resolve, NotOnRuntime))?;
+        let runtime = Handle::try_current().map_err(|_| EstablishError::permanent(Stage::Resolve, NotOnRuntime))?;
         let deadline = Deadline::after(self.options.connect_timeout).with_each(place.each_command);
         let transport = self.connector.connect(deadline).await?;
         let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
@@ -240,7 +239,7 @@ impl Endpoint {
         let load_balanced = place.identify.is_some();
         let mut hello = self.greet(&mut channel, load_balanced, &speculation, deadline).await?;
         if let Some(identify) = place.identify {
-            let refuse = |error| EstablishError::unlabelled(Stage::Hello, error);
+            let refuse = |error| EstablishError::permanent(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
         }
         let authentication = match &self.authenticator {
@@ -248,7 +247,7 @@ impl Endpoint {
                 let is_pooled = place.connection_id > 0;
                 let outcome =
                     authenticator.authenticate(&mut channel, &self.address, &hello, speculation, deadline, is_pooled);
-                outcome.await.map_err(AuthenticationFailed::into_establish_error)?.map(Box::new)
+                outcome.await.map_err(AuthenticationError::into_establish_error)?.map(Box::new)
             }
             None => None,
         };
@@ -271,13 +270,13 @@ impl Endpoint {
 
     /// How long one command of a pooled connection's handshake may take (CSOT, "Server Selection" and "Background
     /// Connection Pooling"). What opens for a check-out has no limit by `timeoutMS`, because it outlives the check-out.
-    fn limit_of_each_command(&self, in_background: bool) -> Option<ConnectTimeout> {
+    fn limit_of_each_command(&self, in_background: bool) -> Option<ConnectTimeoutError> {
         let (limit, option) = match self.options.timeout {
             Some(timeout) if in_background => (timeout, "timeoutMS"),
             Some(_) => return None,
             None => (self.options.socket_timeout, "socketTimeoutMS"),
         };
-        (!limit.is_zero()).then_some(ConnectTimeout { limit, option })
+        (!limit.is_zero()).then_some(ConnectTimeoutError { limit, option })
     }
 
     /// Makes the handshake, and leaves nothing of it in the channel's buffers, because what was speculated may be a
@@ -306,7 +305,7 @@ struct Place<'a> {
     /// The pool's generation, or 0.
     generation: u64,
     /// How long one command of the handshake may take, besides the limit for the whole.
-    each_command: Option<ConnectTimeout>,
+    each_command: Option<ConnectTimeoutError>,
     /// In load-balanced mode, who is to be told the connection's service.
     identify: Option<&'a (dyn Fn(ObjectId) + Sync)>,
 }

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::Endpoint;
 use super::command::{Command, Limit, MaxTime};
 use super::connection::EndpointConnection;
-use super::failure::CommandFailure;
+use super::failure::CommandError;
 use crate::boxed::boxed;
-use crate::error::{CheckOutError, PoolCleared};
+use crate::error::{CheckOutError, PoolClearedError};
 use crate::milliseconds::Milliseconds;
 use crate::pool::Clear;
 use crate::runtime::{Connection, Pool};
@@ -76,7 +76,7 @@ impl Pool<Endpoint> {
                 Limit::Infinite | Limit::For(_) => self.check_out_without_deadline::<false>().await?,
             };
             match connection.run(command).await {
-                Err(OperationError::Failed(CommandFailure::Lost { .. }))
+                Err(OperationError::Command(CommandError::Lost { .. }))
                     if connection.id() <= *last_old.get_or_insert_with(|| self.last_created()) => {}
                 outcome => return outcome,
             }
@@ -99,7 +99,7 @@ impl Pool<Endpoint> {
     /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) hears of each of them once, and check-outs may
     /// hear of them later.
     pub fn clear_after(&self, error: &OperationError) -> bool {
-        let OperationError::Failed(failure) = error else { return false };
+        let OperationError::Command(failure) = error else { return false };
         let Some(generation) = failure.origin().generation.filter(|_| failure.clears_pool()) else { return false };
         let clear = Clear::new().because(Arc::new(failure.clone())).only_at_generation(generation);
         match failure.origin().service_id {
@@ -152,7 +152,7 @@ impl Connection<Endpoint> {
     ///
     /// # Errors
     ///
-    /// [`OperationError::Failed`] when the command has no successful reply, [`OperationError::Interrupted`] when the
+    /// [`OperationError::Command`] when the command has no successful reply, [`OperationError::Interrupted`] when the
     /// pool was cleared. [`OperationError::is_retryable`] tells whether to try again, on another connection.
     ///
     /// # Cancel safety
@@ -202,7 +202,7 @@ impl Connection<Endpoint> {
         &mut self,
         command: &Command<'_>,
         limit: Limit,
-    ) -> Result<Result<(), Box<CommandFailure>>, OperationError> {
+    ) -> Result<Result<(), Box<CommandError>>, OperationError> {
         if self.is_timed(limit) {
             // Boxed, so that what has no limit has no timer either.
             let complete =
@@ -219,7 +219,7 @@ impl Connection<Endpoint> {
     /// The error for a command whose [`interruptible`](Self::interruptible) operation was interrupted. Where that had not
     /// begun, the state of the channel is an earlier command's.
     #[cold]
-    fn cut_off(&self, cleared: &PoolCleared) -> OperationError {
+    fn cut_off(&self, cleared: &PoolClearedError) -> OperationError {
         self.interrupted(cleared.sent && self.channel.has_sent()).into()
     }
 
@@ -233,7 +233,7 @@ impl Connection<Endpoint> {
     /// failure.
     async fn run_after(
         &mut self,
-        failure: Box<CommandFailure>,
+        failure: Box<CommandError>,
         command: Command<'_>,
     ) -> Result<RawDocumentBuf, OperationError> {
         if !self.must_authenticate(&failure) {
@@ -260,7 +260,7 @@ impl Connection<Endpoint> {
 
     /// The failure, with the generation as the pool knows it: in load-balanced mode the service's.
     #[cold]
-    pub(super) fn placed(&self, mut failure: CommandFailure) -> OperationError {
+    pub(super) fn placed(&self, mut failure: CommandError) -> OperationError {
         let origin = failure.origin_mut();
         origin.connection_id = Some(self.id());
         origin.generation = Some(self.generation());
@@ -275,11 +275,11 @@ impl Connection<Endpoint> {
 pub enum OperationError {
     /// The command has no successful reply.
     #[error(transparent)]
-    Failed(#[from] CommandFailure),
+    Command(#[from] CommandError),
     /// The pool was cleared with `interruptInUseConnections` before the command was sent, or while it ran. Where
-    /// [`sent`](PoolCleared::sent) says so, the server may have executed it.
+    /// [`sent`](PoolClearedError::sent) says so, the server may have executed it.
     #[error(transparent)]
-    Interrupted(#[from] PoolCleared),
+    Interrupted(#[from] PoolClearedError),
     /// There was no connection to run it on.
     #[error(transparent)]
     CheckOut(#[from] CheckOutError),
@@ -308,7 +308,7 @@ impl OperationError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Interrupted(cleared) => !cleared.sent,
-            Self::Failed(failure) => failure.is_retryable(),
+            Self::Command(failure) => failure.is_retryable(),
             Self::CheckOut(error) => error.is_retryable(),
             Self::CheckOutTimeout { .. } => false,
         }
@@ -319,39 +319,39 @@ impl OperationError {
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {
-            Self::Failed(failure) => failure.is_timeout(),
+            Self::Command(failure) => failure.is_timeout(),
             Self::CheckOutTimeout { .. } | Self::CheckOut(CheckOutError::WaitQueueTimeout(_)) => true,
-            Self::CheckOut(CheckOutError::Connection(error)) => error.is_timeout(),
+            Self::CheckOut(CheckOutError::Establish(error)) => error.is_timeout(),
             Self::CheckOut(_) | Self::Interrupted(_) => false,
         }
     }
 
     /// Whether the specifications want the pool cleared because of this error. See
-    /// [`CommandFailure::clears_pool`] and [`Pool::clear_after`].
+    /// [`CommandError::clears_pool`] and [`Pool::clear_after`].
     #[must_use]
     pub fn clears_pool(&self) -> bool {
-        self.command_failure().is_some_and(CommandFailure::clears_pool)
+        self.command_error().is_some_and(CommandError::clears_pool)
     }
 
     /// Whether the specifications want the server marked as Unknown because of this error. See
-    /// [`CommandFailure::marks_server_unknown`].
+    /// [`CommandError::marks_server_unknown`].
     #[must_use]
     pub fn marks_server_unknown(&self) -> bool {
-        self.command_failure().is_some_and(CommandFailure::marks_server_unknown)
+        self.command_error().is_some_and(CommandError::marks_server_unknown)
     }
 
-    /// What the error says of the server's state. See [`CommandFailure::state_change`].
+    /// What the error says of the server's state. See [`CommandError::state_change`].
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
-        self.command_failure()?.state_change()
+        self.command_error()?.state_change()
     }
 
     /// The failure of the command, if there was a connection to run it on: with the address, the connection and the
     /// generation.
     #[must_use]
-    pub fn command_failure(&self) -> Option<&CommandFailure> {
+    pub fn command_error(&self) -> Option<&CommandError> {
         match self {
-            Self::Failed(failure) => Some(failure),
+            Self::Command(failure) => Some(failure),
             Self::Interrupted(_) | Self::CheckOut(_) | Self::CheckOutTimeout { .. } => None,
         }
     }
@@ -360,9 +360,9 @@ impl OperationError {
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         match self {
-            Self::Failed(failure) => failure.has_label(label),
-            Self::CheckOut(CheckOutError::Connection(error))
-            | Self::CheckOutTimeout { source: CheckOutError::Connection(error), .. } => {
+            Self::Command(failure) => failure.has_label(label),
+            Self::CheckOut(CheckOutError::Establish(error))
+            | Self::CheckOutTimeout { source: CheckOutError::Establish(error), .. } => {
                 error.labels().names().any(|name| name == label)
             }
             Self::Interrupted(_) | Self::CheckOut(_) | Self::CheckOutTimeout { .. } => false,
@@ -373,7 +373,7 @@ impl OperationError {
     #[must_use]
     pub fn address(&self) -> &str {
         match self {
-            Self::Failed(failure) => failure.address(),
+            Self::Command(failure) => failure.address(),
             Self::Interrupted(cleared) => &cleared.address,
             Self::CheckOut(error) | Self::CheckOutTimeout { source: error, .. } => error.address(),
         }

@@ -9,7 +9,7 @@ use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 
 use super::*;
 use crate::error::Labels;
-use crate::wire::hello::LoadBalancingUnsupported;
+use crate::wire::hello::IncompatibleServerError;
 
 /// A channel with the limits of an established connection, and the other end of its stream.
 pub(super) async fn pair() -> (Channel, TcpStream) {
@@ -56,10 +56,10 @@ async fn a_server_without_load_balancing_is_refused_with_the_specifications_mess
     let (connection, identified) = open(&server).await;
     let error = connection.unwrap_err();
     assert_eq!(identified, []);
-    assert_eq!((error.stage, error.labels), (Stage::Hello, Labels::NONE));
-    assert!(error.source.is::<LoadBalancingUnsupported>());
+    assert_eq!((error.stage(), error.labels()), (Stage::Hello, Labels::NONE));
+    assert!(matches!(error.cause().downcast_ref(), Some(IncompatibleServerError::NoLoadBalancer)));
     assert_eq!(
-        error.source.to_string(),
+        error.cause().to_string(),
         "Driver attempted to initialize in load balancing mode, but the server does not support this mode."
     );
 }

@@ -14,7 +14,7 @@ use super::slab::Slot;
 use super::state::Phase;
 use super::tokens::{Idle, Lease, Permit};
 use super::waitlist::{Lane, Node, WaitQueue};
-use crate::error::{Cause, ConnectionError};
+use crate::error::{Cause, EstablishError};
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
 use crate::sync::{discard, mutant};
@@ -53,7 +53,7 @@ pub enum Refusal {
     /// It is closed.
     Closed,
     /// The establishment of a connection, behind which the check-out waited, has run out of time.
-    Unreachable(ConnectionError),
+    Unreachable(EstablishError),
 }
 
 /// What came of the attempt to queue up.

@@ -16,7 +16,7 @@ use super::shard::{Shard, Shards};
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
 use super::waitlist::{Lane, TurnedAway, WaitList, WaitQueue};
-use crate::error::{Cause, ClearError, ConnectionError};
+use crate::error::{Cause, ClearError, EstablishError};
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::options::{InvalidOption, PoolOptions};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -452,7 +452,7 @@ impl<E: Environment> Core<E> {
 
     /// Refuses all check-outs in the queue, because a connection could not be established for a check-out before them.
     /// Openers stay.
-    pub fn refuse_waiters(&self, error: &ConnectionError) {
+    pub fn refuse_waiters(&self, error: &EstablishError) {
         self.refuse(self.turn_away(), || Refusal::Unreachable(error.clone()));
     }
 

@@ -4,13 +4,13 @@ use thiserror::Error;
 
 use super::environment::Environment;
 use super::held::Held;
-use crate::error::ConnectionError;
+use crate::error::EstablishError;
 use crate::event::EventError;
 
 /// What happened to a connection that is closed with the reason "error".
 pub(super) enum Fault {
     /// It could not be established.
-    Failed(ConnectionError),
+    Failed(EstablishError),
     /// Its establishment was given up without an error.
     GivenUp,
     /// It cannot be used again. The environment knows more.

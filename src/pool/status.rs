@@ -8,7 +8,7 @@ use super::environment::Environment;
 use super::state::{Phase, PoolState};
 use super::tokens::Started;
 use super::waitlist::Lane;
-use crate::error::{CheckOutError, Holders, PoolCleared, PoolClosed, TimeLimit, WaitQueueTimeout};
+use crate::error::{CheckOutError, Holders, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueTimeoutError};
 use crate::event::{CheckOutFailedReason, EventError, PoolEvent};
 use crate::pool::Refusal;
 use crate::sync::atomic::Ordering;
@@ -132,9 +132,9 @@ impl<E: Environment> Core<E> {
         let address = self.address.clone();
         match refusal {
             Refusal::Paused { cause, never_ready } => {
-                PoolCleared { address, cause, interrupted: false, sent: false, never_ready }.into()
+                PoolClearedError { address, cause, interrupted: false, sent: false, never_ready }.into()
             }
-            Refusal::Closed => PoolClosed { address }.into(),
+            Refusal::Closed => PoolClosedError { address }.into(),
             Refusal::Unreachable(error) => error.into(),
         }
     }
@@ -148,7 +148,7 @@ impl<E: Environment> Core<E> {
             Holders { cursors, transactions, other_operations: in_use.saturating_sub(cursors + transactions) }
         });
         let (address, max_pool_size) = (self.address.clone(), self.options.max_pool_size);
-        WaitQueueTimeout { address, max_pool_size, total, in_use, pending, waiting, waited, limit, holders }.into()
+        WaitQueueTimeoutError { address, max_pool_size, total, in_use, pending, waiting, waited, limit, holders }.into()
     }
 }
 

@@ -32,7 +32,7 @@ use super::held::{Delivers, Held};
 use super::slab::{Purpose, Record, Slot, Stamp};
 use super::state::Phase;
 use super::waitlist::Lane;
-use crate::error::{ConnectionError, PoolCleared};
+use crate::error::{EstablishError, PoolClearedError};
 use crate::event::PoolEvent;
 use crate::sync::{discard, mutant, wake};
 
@@ -172,7 +172,7 @@ impl<E: Environment> Pending<E> {
 
 impl<E: Environment> Pending<E> {
     /// Closes the connection because it could not be established, with the error for its `ConnectionClosed` event.
-    pub fn fail(self, error: &ConnectionError) {
+    pub fn fail(self, error: &EstablishError) {
         ManuallyDrop::new(self).close(Fault::Failed(error.clone()));
     }
 
@@ -368,9 +368,9 @@ impl<E: Environment> Lease<E> {
     }
 
     /// The error for a use that was cancelled. `sent`: a part of it may have left this process.
-    pub fn interrupted(&self, sent: bool) -> PoolCleared {
+    pub fn interrupted(&self, sent: bool) -> PoolClearedError {
         let address = self.0.core().address.clone();
-        PoolCleared { address, cause: None, interrupted: true, sent, never_ready: false }
+        PoolClearedError { address, cause: None, interrupted: true, sent, never_ready: false }
     }
 
     /// Says what the connection is held for: counted in the time-out errors of load-balanced mode.

@@ -18,7 +18,7 @@ use super::fork::{self, Forked};
 use super::opening::{self, OpenRequest};
 use super::pool::Pool;
 use super::timer::{Lapse, within};
-use crate::error::{CheckOutError, NoRuntime, TimeLimit};
+use crate::error::{CheckOutError, NoRuntimeError, TimeLimit};
 use crate::pool::{Environment, Grant, Idle, Permit, Phase, Refusal, Started};
 
 /// A check-out that has started and must end with an event.
@@ -224,7 +224,7 @@ impl<E: Establish> Pool<E> {
     fn error_of(&self, (lapse, limit): (Lapse, TimeLimit), limits: &TimeLimits) -> CheckOutError {
         match lapse {
             Lapse::TimeUp => self.core.timed_out(limits.begun.elapsed(), limit),
-            Lapse::NoRuntime => NoRuntime::of(self.core.address()).into(),
+            Lapse::NoRuntime => NoRuntimeError::of(self.core.address()).into(),
         }
     }
 
@@ -244,7 +244,7 @@ impl<E: Establish> Pool<E> {
         let (requester, opened) = oneshot::channel();
         // The runtime that polls the caller is the pool's from now on, if that has none that lives.
         let Some(home) = self.home(|| Handle::try_current().ok()) else {
-            return Opened::Ended(Err(NoRuntime::of(core.address()).into()));
+            return Opened::Ended(Err(NoRuntimeError::of(core.address()).into()));
         };
         let task = home.handle().spawn(fork::own(opening::open_for(request.clone(), requester)));
         let first = async {

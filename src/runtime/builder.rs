@@ -6,7 +6,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::runtime::Handle;
 
-use super::environment::{Failure, FailureSink, TokioEnvironment};
+use super::environment::{FailedConnection, FailureSink, TokioEnvironment};
 use super::establish::Establish;
 use super::fork;
 use super::pool::Pool;
@@ -57,7 +57,7 @@ impl<E: Establish> PoolBuilder<E> {
     ///
     /// A pool that the sink clears stays paused until somebody calls [`Pool::ready`]. Network errors of commands on
     /// established connections do not come here.
-    pub fn on_failure(mut self, sink: impl Fn(&Failure<'_>) + Send + Sync + 'static) -> Self {
+    pub fn on_failure(mut self, sink: impl Fn(&FailedConnection<'_>) + Send + Sync + 'static) -> Self {
         self.on_failure = Some(Arc::new(sink));
         self
     }

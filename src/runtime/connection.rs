@@ -11,7 +11,7 @@ use bson::oid::ObjectId;
 
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
-use crate::error::PoolCleared;
+use crate::error::PoolClearedError;
 use crate::pool::{Core, Lease, Purpose};
 
 /// A connection that is checked out of a [`Pool`](crate::Pool). Dropping it checks it in.
@@ -74,7 +74,7 @@ impl<E: Establish> Connection<E> {
     ///
     /// # Errors
     ///
-    /// [`PoolCleared`] when the connection was interrupted. Its [`sent`](PoolCleared::sent) tells whether the operation
+    /// [`PoolClearedError`] when the connection was interrupted. Its [`sent`](PoolClearedError::sent) tells whether the operation
     /// had begun. The operation's future was dropped then, and the connection will be closed at check-in.
     ///
     /// # Cancel safety
@@ -83,7 +83,7 @@ impl<E: Establish> Connection<E> {
     pub async fn interruptible<T>(
         &mut self,
         operation: impl AsyncFnOnce(&mut E::Connection) -> T,
-    ) -> Result<T, PoolCleared> {
+    ) -> Result<T, PoolClearedError> {
         let mut has_begun = false;
         let done = {
             let (connection, mut interruption) = self.lease.interruptible();
@@ -130,7 +130,7 @@ impl<E: Establish> Connection<E> {
 
     /// The error for an operation that was interrupted. `sent`: a part of it may have left this process.
     #[cold]
-    pub(crate) fn interrupted(&self, sent: bool) -> PoolCleared {
+    pub(crate) fn interrupted(&self, sent: bool) -> PoolClearedError {
         self.lease.interrupted(sent)
     }
 

@@ -14,7 +14,7 @@ use super::fork;
 use super::home::Residence;
 use super::publisher::{Publisher, Subscribers};
 use crate::condition::Condition;
-use crate::error::{Cause, ClearError, ConnectionError};
+use crate::error::{Cause, ClearError, EstablishError};
 use crate::event::PoolEvent;
 use crate::pool::{Clear, Core, Draining, Environment};
 use crate::sync::contain;
@@ -73,7 +73,7 @@ impl<E: Establish> TokioEnvironment<E> {
     }
 }
 
-pub(super) type FailureSink = dyn Fn(&Failure<'_>) + Send + Sync;
+pub(super) type FailureSink = dyn Fn(&FailedConnection<'_>) + Send + Sync;
 
 impl<E: Establish> Environment for TokioEnvironment<E> {
     type Connection = E::Connection;
@@ -145,16 +145,16 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
 ///
 /// The errors of check-outs come here as well as those of connections that are opened in the background, each before
 /// its `ConnectionClosed` event.
-pub struct Failure<'f> {
-    pub(super) error: &'f ConnectionError,
+pub struct FailedConnection<'f> {
+    pub(super) error: &'f EstablishError,
     pub(super) service: Option<(ObjectId, u64)>,
     pub(super) pool: &'f dyn Clearable,
 }
 
-impl Failure<'_> {
+impl FailedConnection<'_> {
     /// The error, with the connection's number and generation.
     #[must_use]
-    pub fn error(&self) -> &ConnectionError {
+    pub fn error(&self) -> &EstablishError {
         self.error
     }
 
@@ -180,13 +180,16 @@ impl Failure<'_> {
             Some((service_id, generation)) => {
                 self.pool.clear_service(service_id, Clear::new().because(cause).only_at_generation(generation))
             }
-            None => self.pool.clear(Clear::new().because(cause).only_at_generation(self.error.generation())),
+            None => {
+                let of = |generation| self.pool.clear(Clear::new().because(cause).only_at_generation(generation));
+                self.error.generation().map_or(Ok(false), of)
+            }
         };
         cleared.unwrap_or(false)
     }
 }
 
-/// What a [`Failure`] can do to its pool, whatever the pool's type.
+/// What a [`FailedConnection`] can do to its pool, whatever the pool's type.
 pub(super) trait Clearable {
     fn is_load_balanced(&self) -> bool;
     fn clear(&self, clear: Clear) -> Result<bool, ClearError>;

@@ -19,7 +19,7 @@ mod timer;
 
 pub use builder::{BuildError, PoolBuilder};
 pub use connection::Connection;
-pub use environment::{Failure, TokioEnvironment};
+pub use environment::{FailedConnection, TokioEnvironment};
 pub use establish::{Establish, Establishing};
 pub(crate) use fork::PerProcess;
 #[cfg(all(test, unix))]

@@ -7,9 +7,9 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::environment::{Failure, TokioEnvironment};
+use super::environment::{FailedConnection, TokioEnvironment};
 use super::establish::{Establish, Establishing};
-use crate::error::{CheckOutError, ConnectionError, EstablishError, PoolCleared, Stage};
+use crate::error::{CheckOutError, EstablishError, PoolClearedError, Stage};
 use crate::pool::{Core, Established, Idle, Pending, Permit, Phase, Refusal, SharedPermit};
 use crate::sync::contain;
 
@@ -57,8 +57,8 @@ impl<E: Establish> OpenRequest<E> {
             None if core.state().phase != Phase::Ready => return core.refused(core.refusal()),
             None => Created::default(),
         };
-        let failure = EstablishError::unlabelled(Stage::Connect, TaskEnded);
-        ConnectionError::new(core.address().clone(), id, generation, failure).into()
+        let failure = EstablishError::permanent(Stage::Connect, TaskEnded);
+        failure.in_pool(core.address().clone(), id, generation).into()
     }
 }
 
@@ -143,9 +143,9 @@ async fn establish<E: Establish>(
     match outcome {
         Some(Ok(connection)) => pending.established(connection).map_err(|_interrupted| given_up(core)),
         Some(Err(failure)) => {
-            let error = ConnectionError::new(core.address().clone(), connection_id, generation, failure);
+            let error = failure.in_pool(core.address().clone(), connection_id, generation);
             if let Some(on_failure) = &core.environment().on_failure {
-                let failure = Failure { error: &error, service: pending.service(), pool: &**core };
+                let failure = FailedConnection { error: &error, service: pending.service(), pool: &**core };
                 // A panic of the sink's must not hide the error from whoever asked for the connection.
                 contain(|| on_failure(&failure));
             }
@@ -172,7 +172,7 @@ fn given_up<E: Establish>(core: &SharedCore<E>) -> CheckOutError {
         Phase::Closed => core.refused(Refusal::Closed),
         Phase::Paused | Phase::Ready => {
             let address = core.address().clone();
-            PoolCleared { address, cause: None, interrupted: true, sent: false, never_ready: false }.into()
+            PoolClearedError { address, cause: None, interrupted: true, sent: false, never_ready: false }.into()
         }
     }
 }

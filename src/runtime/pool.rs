@@ -17,7 +17,7 @@ use super::establish::Establish;
 use super::fork;
 use super::publisher::Subscriber;
 use crate::boxed::boxed;
-use crate::error::{CheckOutError, ClearError, ForeignConnection};
+use crate::error::{CheckInError, CheckOutError, ClearError};
 use crate::options::PoolOptions;
 use crate::pool::{Clear, Core, Environment, Phase, PoolStatus};
 use crate::sync::contained;
@@ -73,7 +73,7 @@ use crate::sync::contained;
 ///
 /// Nothing that the parent has begun goes on in the child, even if the child inherits a runtime: not the background task,
 /// and not the opening of a connection. A check-out that waited at the time of the fork fails with
-/// [`PoolCleared`](crate::PoolCleared) when the child polls it. Nothing in the child wakes it, so do not rely on that.
+/// [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes it, so do not rely on that.
 /// What such futures hold is leaked: the socket of a connection in establishment stays open in the child.
 ///
 /// The child of an [`Endpoint`](crate::Endpoint) derives its keys from the password anew, and obtains its own OIDC tokens.
@@ -153,14 +153,14 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// [`ForeignConnection`] gives back a connection that this pool did not create.
-    pub fn check_in(&self, connection: Connection<E>) -> Result<(), ForeignConnection<Connection<E>>> {
+    /// [`CheckInError`] gives back a connection that this pool did not create.
+    pub fn check_in(&self, connection: Connection<E>) -> Result<(), CheckInError<Connection<E>>> {
         let core = &self.here().core;
         if connection.belongs_to(core) {
             drop(connection);
             Ok(())
         } else {
-            Err(ForeignConnection { connection, address: core.address().clone() })
+            Err(CheckInError { connection, address: core.address().clone() })
         }
     }
 
@@ -177,7 +177,7 @@ impl<E: Establish> Pool<E> {
     /// Pauses the pool and makes all its connections stale. Returns whether anything was done: not if the pool is
     /// closed, or of another generation than asked for.
     ///
-    /// Whoever waits fails at once with [`PoolCleared`](crate::PoolCleared). Connections in use are closed when they
+    /// Whoever waits fails at once with [`PoolClearedError`](crate::PoolClearedError). Connections in use are closed when they
     /// come back, or with [`Clear::interrupt_in_use_connections`] are told to stop. The pool stays paused until
     /// somebody calls [`Pool::ready`].
     ///

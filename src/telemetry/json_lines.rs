@@ -244,7 +244,7 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::error::{CheckOutError, ConnectionError, EstablishError, Stage};
+    use crate::error::{CheckOutError, EstablishError, Stage};
     use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError};
     use crate::options::PoolOptions;
 
@@ -274,12 +274,13 @@ pub(super) mod tests {
                 address: address.clone(),
                 reason: CheckOutFailedReason::ConnectionError,
                 duration,
-                error: Some(EventError::new(CheckOutError::from(ConnectionError::new(
-                    address.clone(),
-                    connection_id,
-                    0,
-                    EstablishError::overloaded(Stage::Connect, io::Error::other("refused")),
-                )))),
+                error: Some(EventError::new(CheckOutError::from(
+                    EstablishError::overloaded(Stage::Connect, io::Error::other("refused")).in_pool(
+                        address.clone(),
+                        connection_id,
+                        0,
+                    ),
+                ))),
             },
             PoolEvent::ConnectionCheckedOut { address: address.clone(), connection_id, duration },
             PoolEvent::ConnectionCheckedIn { address, connection_id },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::debug;
 
 use super::sentence::Sentence;
-use crate::error::{CheckOutError, ConnectionError};
+use crate::error::{CheckOutError, EstablishError};
 use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
 use crate::printable::PrintableError;
 use crate::runtime::Subscriber;
@@ -135,8 +135,8 @@ pub(super) fn check_out_error(event: &PoolEvent) -> Option<&EventError> {
 /// All that an error reports: its text, and its labels. One line, whatever the text holds.
 pub(super) fn described(error: &EventError) -> String {
     let labels = match error.downcast_ref() {
-        Some(CheckOutError::Connection(error)) => error.labels(),
-        _ => error.downcast_ref().map(ConnectionError::labels).unwrap_or_default(),
+        Some(CheckOutError::Establish(error)) => error.labels(),
+        _ => error.downcast_ref().map(EstablishError::labels).unwrap_or_default(),
     };
     let mut text = PrintableError(error).to_string();
     let labels: Vec<_> = labels.names().collect();

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::server::{ServerDescription, ServerType};
 use crate::options::{Options, ServerAddress};
-use crate::wire::hello::IncompatibleServer;
+use crate::wire::hello::IncompatibleServerError;
 
 /// The kind of a deployment (SDAM, "TopologyType").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -52,7 +52,7 @@ pub struct TopologyDescription {
     max_set_version: Option<i64>,
     /// In the order in which the client learned of them: the seeds first.
     servers: Vec<Arc<ServerDescription>>,
-    incompatibility: Option<IncompatibleServer>,
+    incompatibility: Option<IncompatibleServerError>,
     logical_session_timeout_minutes: Option<i64>,
     has_one_seed: bool,
 }
@@ -179,7 +179,7 @@ impl TopologyDescription {
 
     /// Why wharf cannot work with the deployment: the first server without a wire version in common.
     #[must_use]
-    pub fn incompatibility(&self) -> Option<&IncompatibleServer> {
+    pub fn incompatibility(&self) -> Option<&IncompatibleServerError> {
         self.incompatibility.as_ref()
     }
 

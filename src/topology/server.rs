@@ -11,7 +11,7 @@ use super::TopologyVersion;
 use crate::error::Cause;
 use crate::options::ServerAddress;
 use crate::wire::WireError;
-use crate::wire::hello::{IncompatibleServer, check_wire_versions, out_of_range};
+use crate::wire::hello::{IncompatibleServerError, check_wire_versions, out_of_range};
 use crate::wire::reply::{self, Unsuccessful, whole_number};
 
 /// The kind of a server (SDAM, "ServerType").
@@ -282,8 +282,8 @@ impl ServerDescription {
     ///
     /// # Errors
     ///
-    /// [`IncompatibleServer`], with the specification's message.
-    pub fn check_compatible(&self) -> Result<(), IncompatibleServer> {
+    /// [`IncompatibleServerError`], with the specification's message.
+    pub fn check_compatible(&self) -> Result<(), IncompatibleServerError> {
         if self.server_type.is_unknown() || self.server_type == ServerType::LoadBalancer {
             return Ok(());
         }

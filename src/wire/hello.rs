@@ -240,8 +240,8 @@ impl HelloReply {
     ///
     /// # Errors
     ///
-    /// [`IncompatibleServer`], with the specification's message.
-    pub fn check_compatible(&self, address: &str) -> Result<(), IncompatibleServer> {
+    /// [`IncompatibleServerError`], with the specification's message.
+    pub fn check_compatible(&self, address: &str) -> Result<(), IncompatibleServerError> {
         check_wire_versions(self.min_wire_version, self.max_wire_version, address)
     }
 
@@ -249,9 +249,9 @@ impl HelloReply {
     ///
     /// # Errors
     ///
-    /// [`LoadBalancingUnsupported`] if the reply does not name one.
-    pub fn required_service_id(&self) -> Result<ObjectId, LoadBalancingUnsupported> {
-        self.service_id.ok_or(LoadBalancingUnsupported)
+    /// [`IncompatibleServerError::NoLoadBalancer`] if the reply does not name one.
+    pub fn required_service_id(&self) -> Result<ObjectId, IncompatibleServerError> {
+        self.service_id.ok_or(IncompatibleServerError::NoLoadBalancer)
     }
 }
 
@@ -300,13 +300,13 @@ impl fmt::Display for Shown<'_> {
 }
 
 /// Refuses a range of wire versions that has none in common with wharf's.
-pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Result<(), IncompatibleServer> {
+pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Result<(), IncompatibleServerError> {
     let address = || address.to_owned();
     if least > MAX_WIRE_VERSION {
-        return Err(IncompatibleServer::TooNew { address: address(), version: least });
+        return Err(IncompatibleServerError::TooNew { address: address(), version: least });
     }
     if most < MIN_WIRE_VERSION {
-        return Err(IncompatibleServer::TooOld { address: address(), version: most });
+        return Err(IncompatibleServerError::TooOld { address: address(), version: most });
     }
     Ok(())
 }
@@ -344,10 +344,10 @@ pub(crate) fn out_of_range(field: &'static str, value: i64, allowed: &'static st
     WireError::ReplyField { field, value: PeerText::of(value), allowed }
 }
 
-/// A server and wharf have no wire version in common. Trying again does not help.
+/// A server that this version of wharf, or the mode that the options ask for, cannot work with. Trying again does not help.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum IncompatibleServer {
+pub enum IncompatibleServerError {
     /// The server no longer speaks any version that wharf knows.
     #[error(
         "Server at {address} requires wire version {version}, but this version of wharf only supports up to \
@@ -370,16 +370,13 @@ pub enum IncompatibleServer {
         /// The server's `maxWireVersion`.
         version: i32,
     },
+    /// Load-balanced mode is on, but the server is not behind a load balancer that says so: its hello reply has no
+    /// `serviceId`.
+    #[error("Driver attempted to initialize in load balancing mode, but the server does not support this mode.")]
+    NoLoadBalancer,
 }
 
-crate::error::debug_as_sentence!(IncompatibleServer);
-
-/// The server is not behind a load balancer that says so: its hello reply has no `serviceId`.
-#[derive(Clone, Copy, PartialEq, Eq, Error)]
-#[error("Driver attempted to initialize in load balancing mode, but the server does not support this mode.")]
-pub struct LoadBalancingUnsupported;
-
-crate::error::debug_as_sentence!(LoadBalancingUnsupported);
+crate::error::debug_as_sentence!(IncompatibleServerError);
 
 #[cfg(test)]
 mod tests {

@@ -38,7 +38,7 @@ pub use hello::HelloReply;
 #[doc(inline)]
 pub use op_msg::{Flags, Limits, Message, Outgoing};
 #[doc(inline)]
-pub use reply::CommandError;
+pub use reply::ServerError;
 
 #[doc(inline)]
 pub use crate::printable::PeerText;

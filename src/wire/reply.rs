@@ -12,7 +12,7 @@ use crate::printable::Printable;
 /// A server executed a command, or refused to, and reports that it failed: a reply with `ok: 0`.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
-pub struct CommandError {
+pub struct ServerError {
     /// The server's number for the error; 0 if it gave none.
     pub code: i32,
     /// The server's name for the error; empty if it gave none.
@@ -25,9 +25,9 @@ pub struct CommandError {
     pub reply: RawDocumentBuf,
 }
 
-crate::error::debug_as_sentence!(CommandError);
+crate::error::debug_as_sentence!(ServerError);
 
-impl CommandError {
+impl ServerError {
     /// Whether the server gave the error this label.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
@@ -122,7 +122,7 @@ fn code_and_message(error: &RawDocument) -> (i32, &str) {
 /// The error of a successful reply in which the server says that a part of the command ran out of time: in its
 /// `writeErrors` or its `writeConcernError` (CSOT, "Error Transformations").
 #[must_use]
-pub fn max_time_expired(reply: &RawDocument) -> Option<Box<CommandError>> {
+pub fn max_time_expired(reply: &RawDocument) -> Option<Box<ServerError>> {
     let expired = |error: &RawDocument| code_and_message(error).0 == MAX_TIME_MS_EXPIRED;
     let write_concern_error = reply.get_document("writeConcernError").ok().filter(|error| expired(error));
     let of_a_write = || {
@@ -130,7 +130,7 @@ pub fn max_time_expired(reply: &RawDocument) -> Option<Box<CommandError>> {
         errors.filter_map(RawBsonRef::as_document).find(|error| expired(error))
     };
     let error = write_concern_error.or_else(of_a_write)?;
-    Some(Box::new(CommandError { reply: reply.to_owned(), ..CommandError::read(error) }))
+    Some(Box::new(ServerError { reply: reply.to_owned(), ..ServerError::read(error) }))
 }
 
 /// The code of `MaxTimeMSExpired`.
@@ -140,8 +140,8 @@ pub const MAX_TIME_MS_EXPIRED: i32 = 50;
 pub const REAUTHENTICATION_REQUIRED: i32 = 391;
 
 /// Shows what the server says with line breaks and other control characters escaped, and cut after 1,024 bytes: the
-/// server must neither write a line of its own into a log nor fill it. [`CommandError::message`] has it as it came.
-impl fmt::Display for CommandError {
+/// server must neither write a line of its own into a log nor fill it. [`ServerError::message`] has it as it came.
+impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { code, code_name, message, .. } = self;
         let message = Printable(message);
@@ -152,13 +152,13 @@ impl fmt::Display for CommandError {
     }
 }
 
-impl StdError for CommandError {}
+impl StdError for ServerError {}
 
 /// Why a reply is not that of a successful command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Unsuccessful {
     /// The command failed.
-    Command(Box<CommandError>),
+    Command(Box<ServerError>),
     /// The reply does not say whether the command succeeded.
     Wire(WireError),
 }
@@ -220,7 +220,7 @@ fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
         Ok(None) => return refuse("missing".into()),
         Err(error) => return refuse(error.to_string()),
     };
-    if succeeded { Ok(()) } else { Err(Unsuccessful::Command(Box::new(CommandError::read(reply)))) }
+    if succeeded { Ok(()) } else { Err(Unsuccessful::Command(Box::new(ServerError::read(reply)))) }
 }
 
 /// The whole number in a field, whichever numeric type the server chose for it; `None` if the field is missing.

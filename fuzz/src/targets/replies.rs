@@ -2,7 +2,7 @@
 
 use bson::{RawDocument, RawDocumentBuf};
 use wharf::wire::reply::{Unsuccessful, check};
-use wharf::wire::{CommandError, HelloReply};
+use wharf::wire::{HelloReply, ServerError};
 
 use super::document;
 use crate::Target;
@@ -47,7 +47,7 @@ fn reply(bytes: &[u8]) -> bool {
     match check(document) {
         Ok(()) => true,
         Err(Unsuccessful::Command(error)) => {
-            let CommandError { code, ref message, ref labels, ref reply, .. } = *error;
+            let ServerError { code, ref message, ref labels, ref reply, .. } = *error;
             assert_eq!(reply.as_bytes(), bytes);
             let shown = error.to_string();
             assert!(shown.contains(&code.to_string()));

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
-use wharf::CommandFailure;
-use wharf::endpoint::ConnectTimeout;
+use wharf::CommandError;
+use wharf::endpoint::ConnectTimeoutError;
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name, reply_length};
 
 use super::scripted_scram::{Behaviour, credential, replies};
@@ -43,7 +43,7 @@ async fn a_server_that_falls_silent_is_given_up_at_the_connect_timeout() {
         let error = connecting.await.unwrap().unwrap_err();
         tokio::time::resume();
         let AuthenticationCause::Timeout(timeout) = &failure(&error).cause else { panic!("another cause: {error}") };
-        assert_eq!(*timeout, ConnectTimeout { limit, option: "connectTimeoutMS" });
+        assert_eq!(*timeout, ConnectTimeoutError::new("connectTimeoutMS", limit));
         assert_eq!(server.commands().len(), answered + 1);
     }
 }
@@ -88,10 +88,10 @@ async fn a_pool_reports_the_failure_and_keeps_no_connection() {
     let pool = endpoint.pool().build().unwrap();
     pool.ready();
     let error = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap_err();
-    let wharf::CheckOutError::Connection(error) = error else { panic!("another error: {error}") };
+    let wharf::CheckOutError::Establish(error) = error else { panic!("another error: {error}") };
     assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE));
-    assert!(error.cause().is::<AuthenticationFailed>());
-    assert_eq!(error.connection_id(), 1);
+    assert!(error.cause().is::<AuthenticationError>());
+    assert_eq!(error.connection_id(), Some(1));
 }
 
 /// Tells when it is dropped, with the connection whose script holds it.
@@ -151,7 +151,7 @@ async fn whoever_gives_up_while_a_connection_is_authenticated_again_cannot_use_i
         }
         assert!(!connection.condition().is_reusable());
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-        assert!(matches!(failure, CommandFailure::Closed { .. }), "{failure}");
+        assert!(matches!(failure, CommandError::Closed { .. }), "{failure}");
         assert!(!tokio::time::timeout(AGES, connection.drain()).await.unwrap());
     }
 }

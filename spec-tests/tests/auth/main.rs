@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
-use wharf::endpoint::{AuthenticationCause, AuthenticationFailed};
+use wharf::endpoint::{AuthenticationCause, AuthenticationError};
 use wharf::wire::auth::scram::ScramError;
 use wharf::{
     CheckOutError, Credential, EndpointConnection, EstablishError, Labels, Mechanism, OperationError, Options, Stage,
@@ -22,16 +22,16 @@ mod scripted_scram;
 const AGES: Duration = Duration::from_secs(60);
 
 /// The failure of an authentication, after checking what all of them have in common.
-fn failure(error: &EstablishError) -> &AuthenticationFailed {
-    assert_eq!((error.stage, error.labels), (Stage::Authenticate, Labels::NONE), "{error}");
-    error.source.downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.source))
+fn failure(error: &EstablishError) -> &AuthenticationError {
+    assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE), "{error}");
+    error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.cause()))
 }
 
 /// Asserts that the server refused, as it does whatever is wrong with the user, the password or the mechanism.
 fn assert_refused(error: &EstablishError) {
     let failed = failure(error);
-    let refusal = failed.command_error().unwrap_or_else(|| panic!("not the server's error: {failed}"));
-    assert_eq!((refusal.code, &*refusal.code_name), (18, "AuthenticationFailed"), "{failed}");
+    let refusal = failed.server_error().unwrap_or_else(|| panic!("not the server's error: {failed}"));
+    assert_eq!((refusal.code, &*refusal.code_name), (18, "AuthenticationError"), "{failed}");
 }
 
 async fn connect(address: &str, credential: Credential) -> Result<EndpointConnection, EstablishError> {

@@ -100,7 +100,7 @@ async fn without_authentication_the_server_serves_nobody() {
     let endpoint = Options::new([&*server.address()]).unwrap().endpoint().unwrap();
     let mut connection = endpoint.connect().await.unwrap();
     let refused = connection.run_command("admin", &rawdoc! { "dbStats": 1 }).await.unwrap_err();
-    assert_eq!(refused.command_error().unwrap().code, 13);
+    assert_eq!(refused.server_error().unwrap().code, 13);
 }
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn whatever_is_wrong_the_error_says_who_was_refused_but_not_the_password()
     let failed = failure(&error);
     assert_eq!((failed.username.as_deref(), &*failed.database), (Some("both"), "shop"));
     let message = "authentication: user \"both\" of database \"shop\" (SCRAM-SHA-1): the server answered with error 18 \
-                   (AuthenticationFailed): Authentication failed.";
+                   (AuthenticationError): Authentication failed.";
     assert_eq!(error.to_string(), message);
 }
 
@@ -205,7 +205,7 @@ async fn a_server_api_is_declared_during_authentication_too() {
     let address = mongod.address().to_string();
     let options = || Options::new([address.as_str()]).unwrap();
     let refused = options().endpoint().unwrap().connect().await.unwrap_err();
-    assert_eq!((refused.stage, refused.source.is::<wharf::CommandError>()), (Stage::Hello, true), "{refused}");
+    assert_eq!((refused.stage(), refused.cause().is::<wharf::ServerError>()), (Stage::Hello, true), "{refused}");
 
     let api = wharf::ServerApi::new(wharf::ServerApiVersion::V1);
     let mut first = options().server_api(api.clone()).endpoint().unwrap().connect().await.unwrap();
@@ -215,7 +215,7 @@ async fn a_server_api_is_declared_during_authentication_too() {
     let mut declared = declared.endpoint().unwrap().connect().await.unwrap();
     run(&mut declared, "admin", doc! { "ping": 1 }).await;
     let refused = declared.run_command("admin", &rawdoc! { "serverStatus": 1 }).await.unwrap_err();
-    assert_eq!(&*refused.command_error().unwrap().code_name, "APIStrictError");
+    assert_eq!(&*refused.server_error().unwrap().code_name, "APIStrictError");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use bson::{Bson, rawdoc};
 use wharf::wire::WireError;
 use wharf::wire::auth::scram::{MAX_ITERATIONS, MIN_ITERATIONS};
-use wharf::{CommandFailure, TlsOptions};
+use wharf::{CommandError, TlsOptions};
 use wharf_testbed::certificates::{Certificates, Pem};
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 use wharf_testbed::tls_front::TlsFront;
@@ -138,7 +138,7 @@ async fn the_labels_that_a_server_gives_its_refusal_are_kept() {
     let server = start(Behaviour { replaced: refusal, ..Behaviour::default() }).await;
     let error = connect(&server.address(), credential()).await.unwrap_err();
     let expected = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
-    assert_eq!((error.stage, error.labels), (Stage::Authenticate, expected));
+    assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, expected));
 }
 
 /// A server whose hello has these fields, and that answers every other command with `reply`.
@@ -176,7 +176,7 @@ async fn plain_sends_the_name_and_the_password_to_the_external_source() {
     let error = connect(&server.address(), credential.clone()).await.unwrap_err();
     assert!(matches!(failure(&error).cause, AuthenticationCause::Endless), "{error}");
 
-    let refused = doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "no" };
+    let refused = doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationError", "errmsg": "no" };
     let server = answering(doc! {}, refused).await;
     let error = connect(&server.address(), credential).await.unwrap_err();
     assert_refused(&error);
@@ -224,7 +224,7 @@ async fn x509_is_done_with_hello_if_the_server_heeds_it_and_else_after_it() {
         assert_eq!(server.command_names(), ["isMaster", "authenticate"]);
         assert_eq!(server.commands()[1], expected);
     }
-    let refused = doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "no" };
+    let refused = doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationError", "errmsg": "no" };
     let server = answering(doc! {}, refused).await;
     assert_refused(&connect_with_certificate(&server, Credential::of(Mechanism::MongoDbX509)).await.unwrap_err());
 }
@@ -257,9 +257,9 @@ async fn a_pool_with_a_credential_uses_no_arbiter() {
             outcome.unwrap();
             continue;
         }
-        let Err(OperationError::CheckOut(CheckOutError::Connection(error))) = outcome else { panic!("{outcome:?}") };
+        let Err(OperationError::CheckOut(CheckOutError::Establish(error))) = outcome else { panic!("{outcome:?}") };
         assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE));
-        let failed: &AuthenticationFailed = error.cause().downcast_ref().unwrap();
+        let failed: &AuthenticationError = error.cause().downcast_ref().unwrap();
         assert!(matches!(failed.cause, AuthenticationCause::Arbiter), "{failed}");
         assert_eq!(failed.mechanism, mechanism);
         assert!(error.to_string().contains("the server says that it is an arbiter"), "{error}");
@@ -380,7 +380,7 @@ async fn a_connection_that_cannot_be_authenticated_again_is_not_used_again() {
             expired |= name(command) == "ping";
             match (expired, &*name(command)) {
                 (true, "ping") => Answer::Reply(doc! { "ok": 0.0, "code": 391, "errmsg": "expired" }),
-                (true, _) => Answer::Reply(doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed" }),
+                (true, _) => Answer::Reply(doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationError" }),
                 (false, _) => Answer::Reply(reply(command)),
             }
         })
@@ -388,7 +388,7 @@ async fn a_connection_that_cannot_be_authenticated_again_is_not_used_again() {
     let server = ScriptedServer::start(script).await.unwrap();
     let mut connection = connect(&server.address(), super::scripted_scram::credential()).await.unwrap();
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-    let CommandFailure::Reauthentication { source, .. } = &failure else { panic!("another failure: {failure}") };
-    assert_eq!(source.command_error().unwrap().code, 18);
+    let CommandError::Reauthentication { source, .. } = &failure else { panic!("another failure: {failure}") };
+    assert_eq!(source.server_error().unwrap().code, 18);
     assert!(!connection.condition().is_reusable());
 }

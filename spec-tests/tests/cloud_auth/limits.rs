@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::Notify;
-use wharf::endpoint::{AuthenticationCause, AuthenticationFailed, Command, CommandFailure};
+use wharf::endpoint::{AuthenticationCause, AuthenticationError, Command, CommandError};
 
 use super::*;
 
@@ -12,7 +12,7 @@ use super::*;
 const LIMIT: Duration = Duration::from_millis(400);
 
 fn cause(error: &EstablishError) -> &AuthenticationCause {
-    &error.source.downcast_ref::<AuthenticationFailed>().unwrap().cause
+    &error.cause().downcast_ref::<AuthenticationError>().unwrap().cause
 }
 
 /// Connects until the deadline, and fails otherwise.
@@ -149,14 +149,14 @@ async fn a_commands_timeout_limits_the_callback_that_it_needs() {
 }
 
 /// Runs a command within [`LIMIT`] whose connection must be authenticated again, and fails at that.
-async fn refused_once(server: &Server, credential: Credential, silent_at: Option<&'static str>) -> CommandFailure {
+async fn refused_once(server: &Server, credential: Credential, silent_at: Option<&'static str>) -> CommandError {
     let mut connection = connect(server, credential).await.unwrap();
     server.state().silent_at = silent_at;
     server.state().failures.push_back(("find", 391));
     let find = find();
     let running = connection.run(Command::new("test", &find).timeout(LIMIT));
     let failure = tokio::time::timeout(AGES, running).await.unwrap().unwrap_err();
-    assert!(matches!(failure, CommandFailure::Reauthentication { .. }), "{failure}");
+    assert!(matches!(failure, CommandError::Reauthentication { .. }), "{failure}");
     // Nobody knows who this is any more.
     assert!(!connection.condition().is_reusable());
     failure

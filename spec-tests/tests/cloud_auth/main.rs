@@ -78,7 +78,7 @@ fn find() -> RawDocumentBuf {
 
 /// The error's message and all of its debug output, after a check that neither shows a secret.
 fn shown(error: &EstablishError) -> String {
-    assert_eq!(error.stage, Stage::Authenticate, "{error}");
+    assert_eq!(error.stage(), Stage::Authenticate, "{error}");
     let debug = format!("{error:?}");
     let text = error.to_string();
     for secret in [SECRET_KEY, "token-"] {

@@ -244,7 +244,7 @@ async fn a_command_that_fails_again_is_not_run_a_third_time() {
     let mut connection = callback.endpoint(&server).connect().await.unwrap();
     server.state().failures.extend([("find", 391), ("find", 391)]);
     let error = connection.run_command("test", &find()).await.unwrap_err();
-    assert_eq!(error.command_error().unwrap().code, 391);
+    assert_eq!(error.server_error().unwrap().code, 391);
     assert_eq!((callback.calls(), server.state().count("find")), (2, 2));
 }
 

@@ -67,7 +67,7 @@ impl Establish for Mock {
             std::future::pending::<()>().await;
         }
         if self.fail.contains(&id) {
-            return Err(EstablishError::unlabelled(Stage::Authenticate, error()));
+            return Err(EstablishError::permanent(Stage::Authenticate, error()));
         }
         Ok(MockConnection { spoiled: false })
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use wharf::{CheckOutError, Clear, Connection, Establish, Phase, Pool, PoolCleared};
+use wharf::{CheckOutError, Clear, Connection, Establish, Phase, Pool, PoolClearedError};
 
 use super::case::{Case, millis, number};
 use super::recorder::{Recorder, Recording, matches};
@@ -187,7 +187,7 @@ impl<E: Establish> Stage<E> {
                 self.labelled.lock().unwrap().insert(label(operation).into(), connection);
                 let cleared = interrupted.expect_err("an endless operation has ended");
                 // It sends nothing, which only its caller knows.
-                let error = CheckOutError::from(PoolCleared { sent: false, ..cleared });
+                let error = CheckOutError::from(PoolClearedError { sent: false, ..cleared });
                 return Err(to_json(&error));
             }
             "assertStatus" => self.assert_status(operation),

@@ -7,19 +7,19 @@ use std::io;
 use thiserror::Error;
 
 use crate::endpoint::channel::ExchangeError;
-use crate::endpoint::deadline::ConnectTimeout;
+use crate::endpoint::deadline::ConnectTimeoutError;
 use crate::endpoint::handshake;
 use crate::error::{EstablishError, Stage};
 use crate::options::Mechanism;
 use crate::wire::auth::scram::ScramError;
-use crate::wire::{CommandError, WireError};
+use crate::wire::{ServerError, WireError};
 
 /// A connection could not be authenticated. It is the source of an [`EstablishError`] of [`Stage::Authenticate`], and of
 /// the error of a command for which the server wanted the connection to be authenticated again.
 ///
 /// It names the user, but nothing that is secret.
 #[non_exhaustive]
-pub struct AuthenticationFailed {
+pub struct AuthenticationError {
     /// The mechanism that was used: the one that the credential names, or the one that was negotiated.
     pub mechanism: Mechanism,
     /// The user's name, if the credential has one.
@@ -30,12 +30,12 @@ pub struct AuthenticationFailed {
     pub cause: AuthenticationCause,
 }
 
-crate::error::debug_as_sentence!(AuthenticationFailed);
+crate::error::debug_as_sentence!(AuthenticationError);
 
-impl AuthenticationFailed {
+impl AuthenticationError {
     /// The server's error, if it is the server that refused.
     #[must_use]
-    pub fn command_error(&self) -> Option<&CommandError> {
+    pub fn server_error(&self) -> Option<&ServerError> {
         match &self.cause {
             AuthenticationCause::Refused(error) => Some(error),
             _ => None,
@@ -47,17 +47,17 @@ impl AuthenticationFailed {
     /// The pool adds no label to what happens after hello (CMAP, "Backpressure-enabled"): a wrong password clears the
     /// pool, and so does a network that fails here. What the server's own error says is kept.
     pub(in crate::endpoint) fn into_establish_error(self) -> EstablishError {
-        let refused = self.command_error().cloned();
+        let refused = self.server_error().cloned();
         let is_of_network = matches!(self.cause, AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_));
         match refused {
-            Some(error) => handshake::judged_by(&error, EstablishError::unlabelled(Stage::Authenticate, self)),
+            Some(error) => handshake::judged_by(&error, EstablishError::permanent(Stage::Authenticate, self)),
             None if is_of_network => EstablishError::network(Stage::Authenticate, self),
-            None => EstablishError::unlabelled(Stage::Authenticate, self),
+            None => EstablishError::permanent(Stage::Authenticate, self),
         }
     }
 }
 
-impl fmt::Display for AuthenticationFailed {
+impl fmt::Display for AuthenticationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { mechanism, username, database, cause } = self;
         match username {
@@ -67,7 +67,7 @@ impl fmt::Display for AuthenticationFailed {
     }
 }
 
-impl StdError for AuthenticationFailed {
+impl StdError for AuthenticationError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         Some(&self.cause)
     }
@@ -79,13 +79,13 @@ impl StdError for AuthenticationFailed {
 pub enum AuthenticationCause {
     /// The server refused: the user or the proof is wrong, or the mechanism is not enabled.
     #[error(transparent)]
-    Refused(Box<CommandError>),
+    Refused(Box<ServerError>),
     /// The network failed, or the server closed the connection.
     #[error("the network failed: {0}")]
     Network(#[source] io::Error),
     /// Not all was done in time.
     #[error("{0}")]
-    Timeout(#[source] ConnectTimeout),
+    Timeout(#[source] ConnectTimeoutError),
     /// A reply breaks the protocol.
     #[error(transparent)]
     Wire(#[from] WireError),

@@ -32,7 +32,7 @@ mod scram;
 mod token_file;
 
 pub(super) use conversation::{Wiped, Wiping};
-pub use failure::{AuthenticationCause, AuthenticationFailed};
+pub use failure::{AuthenticationCause, AuthenticationError};
 
 use conversation::Conversation;
 use failure::AuthenticationCause as Cause;
@@ -172,7 +172,7 @@ impl Authenticator {
     ///
     /// # Errors
     ///
-    /// [`AuthenticationFailed`]. The connection must be closed then.
+    /// [`AuthenticationError`]. The connection must be closed then.
     ///
     /// # Cancel safety
     ///
@@ -185,7 +185,7 @@ impl Authenticator {
         speculation: Speculation,
         deadline: Deadline,
         is_pooled: bool,
-    ) -> Result<Option<Authentication>, AuthenticationFailed> {
+    ) -> Result<Option<Authentication>, AuthenticationError> {
         if hello.is_arbiter() {
             let mechanism = self.mechanism(hello);
             return if is_pooled { Err(self.failed(mechanism, Cause::Arbiter)) } else { Ok(None) };
@@ -256,8 +256,8 @@ impl Authenticator {
         if reply.done { Ok(()) } else { Err(Cause::Endless) }
     }
 
-    fn failed(&self, mechanism: Mechanism, cause: Cause) -> AuthenticationFailed {
-        AuthenticationFailed { mechanism, username: self.username.clone(), database: self.source.clone(), cause }
+    fn failed(&self, mechanism: Mechanism, cause: Cause) -> AuthenticationError {
+        AuthenticationError { mechanism, username: self.username.clone(), database: self.source.clone(), cause }
     }
 }
 
@@ -266,12 +266,12 @@ impl Authentication {
     ///
     /// # Errors
     ///
-    /// [`AuthenticationFailed`]. The connection must not be used again then.
+    /// [`AuthenticationError`]. The connection must not be used again then.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the channel errored, if anything may have been sent.
-    pub async fn repeat(&mut self, channel: &mut Channel, deadline: Deadline) -> Result<(), AuthenticationFailed> {
+    pub async fn repeat(&mut self, channel: &mut Channel, deadline: Deadline) -> Result<(), AuthenticationError> {
         let Self { authenticator, address, state } = self;
         let mut conversation = Conversation::new(channel, address, deadline);
         let (mechanism, outcome) = match (&authenticator.method, state) {

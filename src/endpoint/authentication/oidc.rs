@@ -43,7 +43,7 @@ const HUMAN_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// How long a callback may take without one, if `timeoutMS` does not say.
 const MACHINE_LIMIT: Duration = Duration::from_secs(60);
 
-/// The server's error for a token that it does not accept: AuthenticationFailed.
+/// The server's error for a token that it does not accept: AuthenticationError.
 const NOT_ACCEPTED: i32 = 18;
 
 /// How often a human's shared token is tried before the server is asked anew who issues tokens. A token that another

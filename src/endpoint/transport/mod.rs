@@ -26,9 +26,9 @@ mod socket;
 mod tests;
 mod tls;
 
-pub use proxy::ProxyFailed;
-pub use race::{ConnectFailed, FailedAttempt};
-pub use tls::{AuthorityAsServer, NoTls, NoTrustedAuthority};
+pub use proxy::ProxyError;
+pub use race::{ConnectAttempt, ConnectError};
+pub use tls::TlsError;
 
 use socket::Socket;
 use tls::{Identity, Tls, TlsStream};
@@ -113,7 +113,7 @@ async fn connect_tcp(addresses: Vec<SocketAddr>, deadline: Deadline) -> Result<S
 }
 
 /// The failure of an establishment by that of its attempts to connect, which are the server's or this machine's.
-fn unconnected(failed: ConnectFailed) -> EstablishError {
+fn unconnected(failed: ConnectError) -> EstablishError {
     if failed.is_local() {
         EstablishError::network(Stage::Connect, failed)
     } else {
@@ -128,8 +128,8 @@ async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Sock
         Ok(Err(error)) => (error, None),
         Err(timeout) => (io::Error::new(io::ErrorKind::TimedOut, "no answer in time"), Some(timeout)),
     };
-    let attempts = vec![FailedAttempt { peer: path.display().to_string(), source }];
-    Err(unconnected(ConnectFailed { attempts, timeout }))
+    let attempts = vec![ConnectAttempt { peer: path.display().to_string(), source }];
+    Err(unconnected(ConnectError { attempts, timeout }))
 }
 
 /// Every address of a host, at least one. Failing here says nothing about the server's load, so the errors have no label.
@@ -156,7 +156,7 @@ async fn resolve(name: &str, port: u16, deadline: Deadline) -> Result<Vec<Socket
 /// handshake and closes without a word, which cannot be told from a server that closes because it is overloaded.
 pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
     if tls::is_refusal(&error) {
-        EstablishError::unlabelled(stage, error)
+        EstablishError::permanent(stage, error)
     } else {
         EstablishError::overloaded(stage, error)
     }

@@ -27,14 +27,14 @@ pub(super) async fn connect(
     deadline: Deadline,
 ) -> Result<Socket, EstablishError> {
     let failed = |source: Cause, reply, retryable| {
-        let failed = ProxyFailed { proxy: format!("{}:{}", proxy.host, proxy.port), reply, source };
-        EstablishError { retryable, ..EstablishError::unlabelled(Stage::Proxy, failed) }
+        let failed = ProxyError { proxy: format!("{}:{}", proxy.host, proxy.port), reply, source };
+        EstablishError::permanent(Stage::Proxy, failed).with_retryable(retryable)
     };
     let reached = async {
         let addresses = resolve(&proxy.host, proxy.port, deadline).await?;
         connect_tcp(addresses, deadline).await
     };
-    let socket = reached.await.map_err(|error| failed(error.source, None, error.retryable))?;
+    let socket = reached.await.map_err(|error| failed(Arc::clone(error.cause()), None, error.is_retryable()))?;
     let mut heard = Heard::default();
     let socket = Overheard { socket, heard: &mut heard };
     let handshake = async {
@@ -133,19 +133,19 @@ impl AsyncWrite for Overheard<'_> {
 
 /// The proxy could not be reached, or did not connect to the server.
 #[derive(Error)]
-pub struct ProxyFailed {
+pub struct ProxyError {
     /// The proxy's host and port.
     pub proxy: String,
     /// The code of its reply, if it has refused to connect to the server (RFC 1928, section 6).
     pub reply: Option<u8>,
-    /// A [`ConnectFailed`](super::ConnectFailed) or an [`io::Error`] when the proxy was not reached, what the protocol
-    /// says when it refused, or a [`ConnectTimeout`](crate::endpoint::ConnectTimeout).
+    /// A [`ConnectError`](super::ConnectError) or an [`io::Error`] when the proxy was not reached, what the protocol
+    /// says when it refused, or a [`ConnectTimeoutError`](crate::endpoint::ConnectTimeoutError).
     pub source: Cause,
 }
 
-crate::error::debug_as_sentence!(ProxyFailed);
+crate::error::debug_as_sentence!(ProxyError);
 
-impl fmt::Display for ProxyFailed {
+impl fmt::Display for ProxyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { proxy, reply, source } = self;
         match reply {

@@ -13,7 +13,7 @@ use thiserror::Error;
 use tokio::time::timeout;
 
 use super::local::obstacle;
-use crate::endpoint::deadline::{ConnectTimeout, Deadline};
+use crate::endpoint::deadline::{ConnectTimeoutError, Deadline};
 
 /// How long an attempt is waited for before the next one begins beside it (RFC 8305, "Connection Attempt Delay").
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -26,23 +26,23 @@ pub(super) async fn connect_first<T, F>(
     addresses: Vec<SocketAddr>,
     connect: impl FnMut(SocketAddr) -> F,
     deadline: Deadline,
-) -> Result<T, ConnectFailed>
+) -> Result<T, ConnectError>
 where
     F: Future<Output = io::Result<T>>,
 {
     let mut race = Race { untried: interleave(addresses), running: Vec::new(), failed: Vec::new(), connect };
     match deadline.bound(race.run()).await {
         Ok(Some(winner)) => Ok(winner),
-        Ok(None) => Err(ConnectFailed { attempts: race.failed, timeout: None }),
+        Ok(None) => Err(ConnectError { attempts: race.failed, timeout: None }),
         Err(timeout) => {
-            let unanswered = |peer: SocketAddr, why| FailedAttempt {
+            let unanswered = |peer: SocketAddr, why| ConnectAttempt {
                 peer: peer.to_string(),
                 source: io::Error::new(io::ErrorKind::TimedOut, why),
             };
             let running = race.running.iter().map(|attempt| unanswered(attempt.peer, "no answer in time"));
             let untried = race.untried.iter().map(|peer| unanswered(*peer, "not tried in time"));
             let attempts = race.failed.into_iter().chain(running).chain(untried).collect();
-            Err(ConnectFailed { attempts, timeout: Some(timeout) })
+            Err(ConnectError { attempts, timeout: Some(timeout) })
         }
     }
 }
@@ -69,7 +69,7 @@ fn interleave(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
 struct Race<F, C> {
     untried: VecDeque<SocketAddr>,
     running: Vec<Attempt<F>>,
-    failed: Vec<FailedAttempt>,
+    failed: Vec<ConnectAttempt>,
     connect: C,
 }
 
@@ -98,7 +98,7 @@ where
             };
             match ended {
                 Some((_, Ok(winner))) => return Some(winner),
-                Some((peer, Err(source))) => self.failed.push(FailedAttempt { peer: peer.to_string(), source }),
+                Some((peer, Err(source))) => self.failed.push(ConnectAttempt { peer: peer.to_string(), source }),
                 None => {}
             }
         }
@@ -120,29 +120,29 @@ where
 
 /// None of a server's addresses accepted a connection.
 #[derive(Error)]
-pub struct ConnectFailed {
+pub struct ConnectError {
     /// Every address, with what went wrong there, in the order in which the attempts ended. Never empty.
-    pub attempts: Vec<FailedAttempt>,
+    pub attempts: Vec<ConnectAttempt>,
     /// What ended the attempts that were still running, if it was the time.
     #[source]
-    pub timeout: Option<ConnectTimeout>,
+    pub timeout: Option<ConnectTimeoutError>,
 }
 
-crate::error::debug_as_sentence!(ConnectFailed);
+crate::error::debug_as_sentence!(ConnectError);
 
 /// An attempt to connect to one address.
 #[derive(Error)]
 #[error("{peer}: {source}{}", obstacle(source).map(|why| format!("; {why}")).unwrap_or_default())]
-pub struct FailedAttempt {
+pub struct ConnectAttempt {
     /// The IP address and port, or the path of a Unix domain socket.
     pub peer: String,
     /// The operating system's error, or [`TimedOut`](io::ErrorKind::TimedOut).
     pub source: io::Error,
 }
 
-crate::error::debug_as_sentence!(FailedAttempt);
+crate::error::debug_as_sentence!(ConnectAttempt);
 
-impl ConnectFailed {
+impl ConnectError {
     /// Whether every attempt failed because of this process or machine: too many open files, no free port, no permission.
     /// Nothing is known of the server then.
     #[must_use]
@@ -151,7 +151,7 @@ impl ConnectFailed {
     }
 }
 
-impl fmt::Display for ConnectFailed {
+impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.is_local() {
             true => "this machine could not open a connection (",

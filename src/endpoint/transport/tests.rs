@@ -214,7 +214,7 @@ async fn a_failed_write_in_tls_says_why_the_server_closed() {
     };
     assert!(tls::is_refusal(&failed), "{failed:?}");
     let failed = stream_failed(Stage::Hello, failed);
-    assert_eq!(failed.labels, crate::error::Labels::NONE);
+    assert_eq!(failed.labels(), crate::error::Labels::NONE);
     let reset = stream_failed(Stage::Hello, io::ErrorKind::ConnectionReset.into());
-    assert!(reset.labels.contains(crate::error::Labels::SYSTEM_OVERLOADED));
+    assert!(reset.labels().contains(crate::error::Labels::SYSTEM_OVERLOADED));
 }

@@ -2,7 +2,7 @@
 
 use bson::oid::ObjectId;
 use wharf::wire::reply::StateChange;
-use wharf::{Clear, Command, CommandFailure, OperationError, Phase};
+use wharf::{Clear, Command, CommandError, OperationError, Phase};
 
 use super::*;
 
@@ -15,7 +15,7 @@ async fn an_error_tells_its_connection_and_generation() {
     let first = pool.check_out().await.unwrap();
     let mut connection = pool.check_out().await.unwrap();
     let error = connection.run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
-    let origin = error.command_failure().unwrap().origin();
+    let origin = error.command_error().unwrap().origin();
     assert_eq!((&*origin.address, origin.connection_id, origin.generation), (&*server.address(), Some(2), Some(1)));
     assert_eq!(origin.server_connection_id, connection.hello().server_connection_id);
     assert!(origin.server_connection_id.is_some() && origin.service_id.is_none());
@@ -43,7 +43,7 @@ async fn in_load_balanced_mode_an_error_tells_its_service_and_the_services_gener
         held.push(connection);
     }
     let of = |error: &OperationError| {
-        let origin = error.command_failure().unwrap().origin().clone();
+        let origin = error.command_error().unwrap().origin().clone();
         (origin.connection_id, origin.service_id, origin.generation)
     };
     let refused = held[2].run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
@@ -128,7 +128,7 @@ async fn a_reply_that_does_not_say_whether_it_succeeded_closes_the_connection() 
         peer.reply(&request, &rawdoc! { "ko": 1 }).await;
     });
     let failure = outcome.unwrap_err();
-    assert!(matches!(failure, CommandFailure::Wire { .. }) && !failure.clears_pool(), "{failure}");
+    assert!(matches!(failure, CommandError::Wire { .. }) && !failure.clears_pool(), "{failure}");
     assert!(!connection.condition().is_reusable());
     assert_eq!(failure.origin().server_connection_id, Some(77));
 }

@@ -2,7 +2,7 @@
 
 use wharf::wire::WireError;
 use wharf::wire::op_msg::OutgoingSequence;
-use wharf::{Command, CommandFailure, ServerApi, ServerApiVersion};
+use wharf::{Command, CommandError, ServerApi, ServerApiVersion};
 
 use super::*;
 
@@ -111,7 +111,7 @@ async fn replies_follow_each_other_and_none_is_lost_by_cancellation() {
     first.unwrap().unwrap();
     let failure = replies.next().await.unwrap_err();
     assert!(
-        matches!(failure, CommandFailure::Wire { source: WireError::ResponseTo { allowed: 601, .. }, .. }),
+        matches!(failure, CommandError::Wire { source: WireError::ResponseTo { allowed: 601, .. }, .. }),
         "{failure}"
     );
     assert!(replies.next().await.unwrap().is_none());
@@ -151,7 +151,7 @@ async fn a_compressed_reply_is_refused_where_no_compressor_was_agreed_on() {
         peer.stream.write_all(&message).await.unwrap();
     });
     let failure = outcome.unwrap_err();
-    assert!(matches!(failure, CommandFailure::Wire { source: WireError::OpCode { value: 2012, .. }, .. }), "{failure}");
+    assert!(matches!(failure, CommandError::Wire { source: WireError::OpCode { value: 2012, .. }, .. }), "{failure}");
     assert!(!connection.condition().is_reusable());
 }
 
@@ -181,7 +181,7 @@ async fn nothing_may_follow_the_last_of_several_replies() {
         peer.stream.write_all(&both).await.unwrap();
     });
     let failure = last.unwrap_err();
-    assert!(matches!(failure, CommandFailure::Wire { source: WireError::Unasked { .. }, .. }), "{failure}");
+    assert!(matches!(failure, CommandError::Wire { source: WireError::Unasked { .. }, .. }), "{failure}");
     assert!(!connection.condition().is_reusable());
 }
 
@@ -217,7 +217,7 @@ async fn what_comes_over_an_idle_connection_is_noticed_before_the_next_command()
         tokio::time::sleep(Duration::from_millis(50)).await;
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
         match &failure {
-            CommandFailure::Lost { source, .. } => {
+            CommandError::Lost { source, .. } => {
                 let unasked = source.get_ref().and_then(|source| source.downcast_ref());
                 assert_eq!(matches!(unasked, Some(WireError::Unasked { .. })), !close, "{source:?}");
             }
@@ -243,7 +243,7 @@ async fn a_server_that_closes_whatever_is_opened_is_not_tried_without_end() {
     });
     let error = tokio::time::timeout(AGES, pool.run_command("admin", &rawdoc! { "ping": 1 })).await.unwrap();
     let failure = error.unwrap_err();
-    assert!(matches!(failure.command_failure(), Some(CommandFailure::Lost { .. })), "{failure}");
+    assert!(matches!(failure.command_error(), Some(CommandError::Lost { .. })), "{failure}");
     assert!(failure.is_retryable());
     server.abort();
 }

@@ -1,8 +1,8 @@
 //! Commands, and the runtimes that they need.
 
 use tokio::runtime::Runtime;
-use wharf::endpoint::Expired;
-use wharf::{CheckOutError, Command, CommandFailure, OperationError, PoolOptions};
+use wharf::endpoint::CommandTimeoutError;
+use wharf::{CheckOutError, Command, CommandError, OperationError, PoolOptions};
 use wharf_testbed::executor::drive;
 
 use super::*;
@@ -39,7 +39,7 @@ fn pool_serves_one_runtime_after_the_other() {
     let second = runtime();
     second.block_on(async {
         let failure = held.run_command("admin", &ping).await.unwrap_err();
-        assert!(matches!(failure, OperationError::Failed(CommandFailure::Network { .. })), "{failure}");
+        assert!(matches!(failure, OperationError::Command(CommandError::Network { .. })), "{failure}");
         assert!(!pool.clear_after(&failure), "it says nothing about the server");
         drop(held);
         for _ in 0..3 {
@@ -62,7 +62,7 @@ fn time_limits_of_commands_hold_on_another_executor() {
     let data = doc! { "failCommands": ["ping"], "blockConnection": true, "blockTimeMS": 60_000 };
     serving.block_on(set_fail_point(&server, "alwaysOn", data));
     let error = drive(pool.run(limited.timeout(SHORT))).unwrap_err();
-    let OperationError::Failed(CommandFailure::Timeout { source: Expired::Receiving, .. }) = &error else {
+    let OperationError::Command(CommandError::Timeout { source: CommandTimeoutError::Receiving, .. }) = &error else {
         panic!("another error: {error}")
     };
     let error = drive(by_socket.run_command("admin", &ping)).unwrap_err();
@@ -80,7 +80,7 @@ fn nothing_is_sent_where_no_runtime_keeps_the_time_limit() {
     drop(of_pool);
     let limited = Command::new("admin", &ping).timeout(AGES);
     let error = drive(held.run(limited)).unwrap_err();
-    assert!(matches!(error, OperationError::Failed(CommandFailure::Lost { .. })), "{error}");
+    assert!(matches!(error, OperationError::Command(CommandError::Lost { .. })), "{error}");
     assert!(error.is_retryable() && error.to_string().contains("the tokio runtime"), "{error}");
     drop(held);
     let error = drive(pool.run(limited)).unwrap_err();
@@ -169,7 +169,7 @@ async fn waiters_behind_a_black_hole_fail_together() {
         })
         .collect();
     for check_out in check_outs {
-        let CheckOutError::Connection(error) = check_out.await.unwrap().unwrap_err() else { panic!("another error") };
+        let CheckOutError::Establish(error) = check_out.await.unwrap().unwrap_err() else { panic!("another error") };
         assert!(error.is_timeout(), "{error}");
         assert!(OperationError::from(CheckOutError::from(error)).is_timeout());
     }
@@ -188,7 +188,7 @@ async fn main_prints_the_servers_error_without_its_reply() {
     let (printed, said) = (format!("{error:?}"), error.to_string());
     assert!(printed.starts_with(&said), "{printed}");
     assert!(printed.contains("CommandNotFound") && !printed.contains("reply") && printed.len() < 300, "{printed}");
-    let OperationError::Failed(CommandFailure::Command { source, .. }) = error.downcast_ref().unwrap() else {
+    let OperationError::Command(CommandError::Server { source, .. }) = error.downcast_ref().unwrap() else {
         panic!("another error: {error}")
     };
     assert_eq!(format!("{source:?}"), source.to_string());

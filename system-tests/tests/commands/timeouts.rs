@@ -4,8 +4,8 @@ use std::error::Error as StdError;
 use std::io;
 use std::time::Instant;
 
-use wharf::endpoint::Expired;
-use wharf::{CheckOutError, Command, CommandFailure, OperationError, PoolOptions};
+use wharf::endpoint::CommandTimeoutError;
+use wharf::{CheckOutError, Command, CommandError, OperationError, PoolOptions};
 
 use super::*;
 
@@ -40,7 +40,9 @@ async fn a_command_ends_with_its_time_and_its_connection_lives_on() {
         let command = if by_options { command } else { command.timeout(SHORT) };
         let error = pool.run(command).await.unwrap_err();
         assert!(begun.elapsed() >= SHORT);
-        let OperationError::Failed(CommandFailure::Timeout { source: Expired::Receiving, limit: SHORT, .. }) = &error
+        let OperationError::Command(CommandError::Timeout {
+            source: CommandTimeoutError::Receiving, limit: SHORT, ..
+        }) = &error
         else {
             panic!("another error: {error}")
         };
@@ -66,7 +68,7 @@ async fn a_command_whose_time_is_up_is_not_sent() {
         Command::new("admin", &ping).timeout(SHORT).round_trip_time(SHORT),
     ] {
         let failure = connection.run(command).await.unwrap_err();
-        assert!(matches!(failure, CommandFailure::Timeout { source: Expired::Unsent, .. }), "{failure}");
+        assert!(matches!(failure, CommandError::Timeout { source: CommandTimeoutError::Unsent, .. }), "{failure}");
         assert!(connection.condition().is_reusable());
     }
     connection.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
@@ -83,9 +85,12 @@ async fn the_servers_own_time_limit_is_a_timeout_where_the_client_has_one() {
         let command = Command::new("admin", &ping);
         let command = timeout.map_or(command, |limit| command.timeout(limit));
         let failure = connection.run(command).await.unwrap_err();
-        assert_eq!(matches!(failure, CommandFailure::Timeout { source: Expired::Server(_), .. }), transformed);
+        assert_eq!(
+            matches!(failure, CommandError::Timeout { source: CommandTimeoutError::Server(_), .. }),
+            transformed
+        );
         assert_eq!(failure.is_timeout(), transformed);
-        assert_eq!(failure.command_error().unwrap().code, 50);
+        assert_eq!(failure.server_error().unwrap().code, 50);
         assert!(connection.condition().is_reusable());
     }
 }
@@ -110,7 +115,7 @@ async fn a_write_that_ran_out_of_time_is_a_timeout_though_the_reply_is_a_success
             });
             match outcome {
                 Ok(_) => assert!(!limited),
-                Err(CommandFailure::Timeout { source: Expired::Server(error), .. }) => {
+                Err(CommandError::Timeout { source: CommandTimeoutError::Server(error), .. }) => {
                     assert!(limited);
                     assert_eq!((&*error.message, &error.reply), ("too slow", &reply));
                 }
@@ -154,7 +159,7 @@ async fn the_older_limit_is_one_for_each_read_and_only_where_the_newer_is_not_se
     outcome.unwrap();
 
     let failure = connection.run_command("admin", &ping).await.unwrap_err();
-    let CommandFailure::Network { source, .. } = &failure else { panic!("another failure: {failure}") };
+    let CommandError::Network { source, .. } = &failure else { panic!("another failure: {failure}") };
     assert_eq!(source.kind(), io::ErrorKind::TimedOut);
     assert!(failure.to_string().contains("socketTimeoutMS (400 ms)"), "{failure}");
     assert!(failure.is_timeout() && !failure.is_network_error() && !failure.clears_pool());

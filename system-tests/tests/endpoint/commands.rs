@@ -70,7 +70,7 @@ async fn a_failed_command_leaves_the_connection_as_good_as_before() {
     let mut connection = connect(&server).await;
     let failure = connection.run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
     assert_eq!(failure.address(), server.address());
-    let error = failure.command_error().unwrap();
+    let error = failure.server_error().unwrap();
     assert_eq!((error.code, &*error.code_name), (59, "CommandNotFound"));
 
     let reply = connection.reply_to("admin", &rawdoc! { "nonsense": 1 }).await.unwrap();
@@ -84,8 +84,7 @@ async fn a_command_beyond_the_servers_limit_is_not_sent() {
     let server = start().await;
     let mut connection = connect(&server).await;
     let failure = connection.run_command("admin", &rawdoc! { "ping": "x".repeat(48_000_000) }).await.unwrap_err();
-    let CommandFailure::Wire { source: WireError::Length { field: "messageLength", most: 48_000_000, .. }, .. } =
-        failure
+    let CommandError::Wire { source: WireError::Length { field: "messageLength", most: 48_000_000, .. }, .. } = failure
     else {
         panic!("another failure: {failure}")
     };
@@ -104,7 +103,7 @@ async fn a_reply_cut_at_any_byte_is_a_network_error() {
         server.faults().cut_replies_after(Some(bytes));
         let ping = rawdoc! { "ping": 1 };
         let failure = tokio::time::timeout(AGES, connection.run_command("admin", &ping)).await.unwrap().unwrap_err();
-        assert!(matches!(failure, CommandFailure::Network { .. }), "{failure}");
+        assert!(matches!(failure, CommandError::Network { .. }), "{failure}");
         assert!(!connection.condition().is_reusable());
     }
 }
@@ -115,7 +114,7 @@ async fn a_connection_closed_by_the_server_fails_the_command() {
     let mut connection = connect(&server).await;
     set_fail_point(&server, doc! { "times": 1 }, doc! { "failCommands": ["ping"], "closeConnection": true }).await;
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-    assert!(matches!(failure, CommandFailure::Network { .. }), "{failure}");
+    assert!(matches!(failure, CommandError::Network { .. }), "{failure}");
     assert!(!endpoint(&server).condition(&mut connection).is_reusable());
 }
 
@@ -132,7 +131,7 @@ async fn a_command_cancelled_after_it_was_sent_leaves_the_connection_errored() {
     }
     assert!(!connection.condition().is_reusable());
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-    assert!(matches!(failure, CommandFailure::Closed { .. }), "{failure}");
+    assert!(matches!(failure, CommandError::Closed { .. }), "{failure}");
     assert_eq!(server.counters().commands("ping"), 1);
 }
 

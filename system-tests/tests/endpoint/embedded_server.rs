@@ -26,7 +26,7 @@ async fn a_stopped_server_leaves_neither_port_nor_connections() {
     assert_eq!(TcpStream::connect(&address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
     // Whether the runtime has noticed before the command is sent.
-    let is_lost = matches!(failure, CommandFailure::Network { .. } | CommandFailure::Lost { .. });
+    let is_lost = matches!(failure, CommandError::Network { .. } | CommandError::Lost { .. });
     assert!(is_lost && failure.is_network_error(), "{failure}");
 }
 
@@ -64,6 +64,6 @@ async fn what_it_cannot_execute_it_refuses() {
     ];
     for (database, command, code) in refusals {
         let failure = connection.run_command(database, &command).await.unwrap_err();
-        assert_eq!(failure.command_error().map(|error| error.code), Some(code), "{failure}");
+        assert_eq!(failure.server_error().map(|error| error.code), Some(code), "{failure}");
     }
 }

@@ -51,7 +51,7 @@ async fn a_hello_without_an_answer_ends_with_the_connect_timeout() {
     let connecting = options(&server).connect_timeout(limit).endpoint().unwrap();
     let error = tokio::time::timeout(AGES, connecting.connect()).await.unwrap().unwrap_err();
     assert_refused(&error, Stage::Hello, OVERLOADED);
-    assert_eq!(cause::<ConnectTimeout>(&error), &ConnectTimeout { limit, option: "connectTimeoutMS" });
+    assert_eq!(cause::<ConnectTimeoutError>(&error), &ConnectTimeoutError::new("connectTimeoutMS", limit));
     assert!(error.is_timeout());
     // The attempt has left no connection behind.
     server.until(|counters| counters.connections_opened == 1 && counters.connections_open == 0).await;
@@ -65,7 +65,7 @@ async fn without_a_limit_a_hello_may_take_any_time() {
     assert!(options(&server).connect_timeout(Duration::ZERO).endpoint().unwrap().connect().await.is_ok());
     let error =
         options(&server).connect_timeout(Duration::from_millis(1)).endpoint().unwrap().connect().await.unwrap_err();
-    assert_refused(&error, error.stage, OVERLOADED);
+    assert_refused(&error, error.stage(), OVERLOADED);
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn a_closed_port_is_an_overloaded_server() {
     server.stop().await;
     let error = endpoint.connect().await.unwrap_err();
     assert_refused(&error, Stage::Connect, OVERLOADED);
-    let ConnectFailed { attempts, timeout } = cause(&error);
+    let ConnectError { attempts, timeout } = cause(&error);
     let attempts: Vec<_> = attempts.iter().map(|attempt| (&*attempt.peer, attempt.source.kind())).collect();
     assert_eq!(attempts, [(endpoint.address(), io::ErrorKind::ConnectionRefused)]);
     assert_eq!(*timeout, None);
@@ -93,8 +93,8 @@ async fn a_server_that_closes_at_once_is_overloaded() {
     let server = start().await;
     server.faults().close_after_accept(true);
     let error = endpoint(&server).connect().await.unwrap_err();
-    assert!(matches!(error.stage, Stage::Connect | Stage::Hello));
-    assert_refused(&error, error.stage, OVERLOADED);
+    assert!(matches!(error.stage(), Stage::Connect | Stage::Hello));
+    assert_refused(&error, error.stage(), OVERLOADED);
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn a_refused_hello_has_the_labels_that_the_server_gives_it() {
     set_fail_point(&server, doc! { "times": 1 }, data).await;
     let error = endpoint(&server).connect().await.unwrap_err();
     assert_refused(&error, Stage::Hello, Labels::NONE);
-    let CommandError { code, code_name, .. } = cause(&error);
+    let ServerError { code, code_name, .. } = cause(&error);
     assert_eq!((*code, &**code_name), (91, "ShutdownInProgress"));
 
     let data = doc! { "failCommands": ["isMaster"], "errorCode": 462, "errorLabels": ["SystemOverloadedError"] };
@@ -152,6 +152,6 @@ async fn a_server_without_a_common_wire_version_is_refused() {
         let server = EmbeddedServer::start(options).await.unwrap();
         let error = endpoint(&server).connect().await.unwrap_err();
         assert_refused(&error, Stage::Hello, Labels::NONE);
-        assert!(cause::<IncompatibleServer>(&error).to_string().contains(&server.address()));
+        assert!(cause::<IncompatibleServerError>(&error).to_string().contains(&server.address()));
     }
 }

@@ -51,7 +51,7 @@ async fn network_errors_of_the_handshake_are_retryable() {
     for (command, clears_pool) in [("isMaster", false), ("saslStart", true)] {
         for answer in [Answer::Close, Answer::Hang, Answer::Cut(doc! { "ok": 1 }, 20)] {
             let failed = check_out(command, answer.clone()).await;
-            let CheckOutError::Connection(error) = &failed.error else { panic!("another error: {}", failed.error) };
+            let CheckOutError::Establish(error) = &failed.error else { panic!("another error: {}", failed.error) };
             // Only up to the end of hello may the server be overloaded.
             assert_eq!(error.labels(), if clears_pool { Labels::NONE } else { OVERLOADED }, "{error}");
             assert_eq!(
@@ -107,7 +107,7 @@ async fn unresolved_name_is_retryable_and_a_broken_protocol_is_not() {
     let pool = options.endpoint().unwrap().pool().build().unwrap();
     pool.ready();
     let error = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap_err();
-    let CheckOutError::Connection(connection) = &error else { panic!("another error: {error}") };
+    let CheckOutError::Establish(connection) = &error else { panic!("another error: {error}") };
     assert_eq!((connection.stage(), connection.labels()), (Stage::Resolve, Labels::NONE), "{error}");
     assert!(error.is_retryable());
 

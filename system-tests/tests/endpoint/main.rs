@@ -8,12 +8,12 @@ use std::time::Duration;
 use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use wharf::endpoint::{ConnectFailed, ConnectTimeout, ForeignAnswer};
-use wharf::wire::hello::IncompatibleServer;
+use wharf::endpoint::{ConnectError, ConnectTimeoutError, ForeignProtocolError};
+use wharf::wire::hello::IncompatibleServerError;
 use wharf::wire::{Flags, Header, HelloReply, Outgoing, WireError, op_msg};
 use wharf::{
-    Command, CommandError, CommandFailure, Endpoint, EndpointConnection, Establish, EstablishError, InvalidAddress,
-    InvalidOption, Labels, Options, Stage,
+    Command, CommandError, Endpoint, EndpointConnection, Establish, EstablishError, InvalidAddress, InvalidOption,
+    Labels, Options, ServerError, Stage,
 };
 use wharf_testbed::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};
 
@@ -54,9 +54,9 @@ async fn set_fail_point(server: &EmbeddedServer, mode: impl Into<bson::Bson>, da
 }
 
 fn assert_refused(error: &EstablishError, stage: Stage, labels: Labels) {
-    assert_eq!((error.stage, error.labels), (stage, labels), "{error}");
+    assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");
 }
 
 fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
-    error.source.downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.source))
+    error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.cause()))
 }

@@ -198,7 +198,7 @@ async fn a_dropped_command_closes_its_connection_if_its_reply_does_not_come() {
     }
     assert!(!connection.condition().is_reusable());
     let failure = ping(&mut connection).await.unwrap_err();
-    assert!(matches!(failure, OperationError::Failed(CommandFailure::Closed { .. })), "{failure}");
+    assert!(matches!(failure, OperationError::Command(CommandError::Closed { .. })), "{failure}");
     assert!(failure.is_retryable());
     drop(connection);
     assert_eq!(why_closed(reason).await, ConnectionClosedReason::Error);
@@ -227,7 +227,7 @@ async fn a_refused_command_is_retryable_if_the_server_says_so() {
         data.extend(labels);
         set_fail_point(&server, doc! { "times": 1 }, data).await;
         let error = ping(&mut connection).await.unwrap_err();
-        assert!(matches!(&error, OperationError::Failed(CommandFailure::Command { .. })), "{error}");
+        assert!(matches!(&error, OperationError::Command(CommandError::Server { .. })), "{error}");
         assert_eq!(error.is_retryable(), retryable, "{error}");
     }
     ping(&mut connection).await.unwrap();

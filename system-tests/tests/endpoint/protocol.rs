@@ -8,7 +8,7 @@ async fn a_reply_to_another_request_is_refused() {
     let mut connection = connect(&server).await;
     server.faults().response_to(Some(-7));
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-    let CommandFailure::Wire { source: WireError::ResponseTo { value: -7, .. }, .. } = failure else {
+    let CommandError::Wire { source: WireError::ResponseTo { value: -7, .. }, .. } = failure else {
         panic!("another failure: {failure}")
     };
     assert!(!connection.condition().is_reusable());
@@ -24,7 +24,7 @@ async fn an_impossible_length_is_refused_at_once() {
         let mut connection = connect(&server).await;
         server.faults().message_length(Some(length));
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-        let CommandFailure::Wire { source: WireError::Length { value, .. }, .. } = failure else {
+        let CommandError::Wire { source: WireError::Length { value, .. }, .. } = failure else {
             panic!("another failure: {failure}")
         };
         assert_eq!(value, i64::from(length));
@@ -60,7 +60,7 @@ async fn a_reply_is_bounded_whatever_the_server_says_its_limit_is() {
     // A client that believes the server waits for the rest.
     let both = async { tokio::join!(using, serving) };
     let (failure, _stream) = tokio::time::timeout(AGES, both).await.unwrap();
-    let CommandFailure::Wire { source: WireError::Length { value, most, .. }, .. } = failure else {
+    let CommandError::Wire { source: WireError::Length { value, most, .. }, .. } = failure else {
         panic!("another failure: {failure}")
     };
     assert_eq!((value, most), (48_000_001, 48_000_000));
@@ -74,7 +74,7 @@ async fn a_shorter_length_than_the_replys_is_refused() {
         let mut connection = connect(&server).await;
         server.faults().message_length(Some(length));
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-        assert!(matches!(failure, CommandFailure::Wire { .. }), "{failure}");
+        assert!(matches!(failure, CommandError::Wire { .. }), "{failure}");
     }
 }
 
@@ -289,7 +289,7 @@ async fn a_command_is_not_sent_over_a_connection_on_which_unasked_bytes_have_com
         }
         tokio::task::yield_now().await;
     };
-    let CommandFailure::Lost { source, .. } = &failure else { panic!("another failure: {failure}") };
+    let CommandError::Lost { source, .. } = &failure else { panic!("another failure: {failure}") };
     assert_eq!(source.kind(), io::ErrorKind::InvalidData);
     assert!(failure.is_retryable() && !failure.clears_pool() && !failure.is_timeout(), "{failure:?}");
     assert!(!connection.condition().is_reusable());
@@ -323,7 +323,7 @@ async fn a_peer_that_speaks_another_protocol_is_named() {
         let (error, ()) = tokio::join!(endpoint.connect(), serving);
         let error = error.unwrap_err();
         assert_refused(&error, Stage::Hello, Labels::NONE);
-        cause::<ForeignAnswer>(&error);
+        cause::<ForeignProtocolError>(&error);
         assert!(error.to_string().contains(expected), "{error}");
     }
 }

@@ -24,7 +24,7 @@ pub async fn run(pool: &Pool<Endpoint>, command: Command<'_>) -> Result<RawDocum
 }
 
 fn base_backoff(error: &OperationError) -> Duration {
-    let told = error.command_failure().and_then(|failure| failure.command_error()).map(|error| &error.reply);
+    let told = error.command_error().and_then(|failure| failure.server_error()).map(|error| &error.reply);
     let milliseconds = match told.and_then(|reply| reply.get("baseBackoffMS").ok().flatten()) {
         Some(RawBsonRef::Int32(number)) => number.into(),
         Some(RawBsonRef::Int64(number)) => number,

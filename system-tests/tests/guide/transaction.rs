@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::{Binary, RawDocument, RawDocumentBuf, Uuid, rawdoc};
 use tokio::time::{Instant, sleep};
-use wharf::{CommandFailure, Connection, Endpoint, OperationError, Pool, Purpose};
+use wharf::{CommandError, Connection, Endpoint, OperationError, Pool, Purpose};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -128,7 +128,7 @@ fn committed(outcome: Result<RawDocumentBuf, OperationError>) -> Result<(), Trou
         },
         Err(error) => error,
     };
-    let code = match error.command_failure().and_then(CommandFailure::command_error) {
+    let code = match error.command_error().and_then(CommandError::server_error) {
         // Without an answer the commit may have been made.
         None => return Err(Trouble::Unknown(error.into())),
         Some(refused) => refused.code,
@@ -156,7 +156,7 @@ enum Trouble {
 impl From<OperationError> for Trouble {
     /// For all commands but the commit.
     fn from(error: OperationError) -> Self {
-        let of_network = error.command_failure().is_some_and(CommandFailure::is_network_error);
+        let of_network = error.command_error().is_some_and(CommandError::is_network_error);
         let was_cleared = matches!(error, OperationError::Interrupted(_));
         if error.has_label("TransientTransactionError") || of_network || was_cleared || error.is_retryable() {
             Self::Transient(error.into())

@@ -97,8 +97,8 @@ async fn each_broken_link_is_told_from_the_others() {
     ] {
         let error = assert_refused(chain.options(part, replacement).await.unwrap(), stage, none).await;
         match stage {
-            Stage::Proxy => drop(cause::<ProxyFailed>(&error)),
-            Stage::Authenticate => assert!(cause::<AuthenticationFailed>(&error).command_error().is_some(), "{error}"),
+            Stage::Proxy => drop(cause::<ProxyError>(&error)),
+            Stage::Authenticate => assert!(cause::<AuthenticationError>(&error).server_error().is_some(), "{error}"),
             _ => drop(cause::<std::io::Error>(&error)),
         }
         for secret in ["push", "wrong", "knock"] {

@@ -26,7 +26,7 @@ async fn attempt(endpoint: &Endpoint) -> Outcome {
     let pool = endpoint.clone().pool().build().unwrap();
     pool.ready();
     let outcome = match tokio::time::timeout(AGES, pool.check_out()).await.expect("it ends by itself") {
-        Err(CheckOutError::Connection(error)) => {
+        Err(CheckOutError::Establish(error)) => {
             let (outcome, labels) = match error.stage() {
                 Stage::Tls => (Outcome::Tls, OVERLOADED),
                 Stage::Hello => (Outcome::Hello, OVERLOADED),
@@ -43,8 +43,8 @@ async fn attempt(endpoint: &Endpoint) -> Outcome {
                 Ok(_) => Outcome::Success,
                 Err(error) => {
                     // What was sent, nobody knows; what came in part is of no use.
-                    let failure = error.command_failure().unwrap();
-                    assert!(matches!(failure, CommandFailure::Network { .. } | CommandFailure::Lost { .. }), "{error}");
+                    let failure = error.command_error().unwrap();
+                    assert!(matches!(failure, CommandError::Network { .. } | CommandError::Lost { .. }), "{error}");
                     assert!(error.clears_pool() && !error.has_label("RetryableError"), "{error}");
                     drop(connection);
                     Outcome::Command
@@ -123,10 +123,10 @@ async fn a_server_that_falls_silent_at_any_stage_is_given_up_at_the_connect_time
         let pool = endpoint.clone().pool().build().unwrap();
         pool.ready();
         let error = tokio::time::timeout(AGES, pool.check_out()).await.expect("it ends by itself").unwrap_err();
-        let CheckOutError::Connection(error) = error else { panic!("another error: {error}") };
+        let CheckOutError::Establish(error) = error else { panic!("another error: {error}") };
         let (timeout, labels) = match error.stage() {
-            Stage::Tls | Stage::Hello => (cause::<ConnectTimeout>(&error), OVERLOADED),
-            Stage::Authenticate => match &cause::<AuthenticationFailed>(&error).cause {
+            Stage::Tls | Stage::Hello => (cause::<ConnectTimeoutError>(&error), OVERLOADED),
+            Stage::Authenticate => match &cause::<AuthenticationError>(&error).cause {
                 wharf::endpoint::AuthenticationCause::Timeout(timeout) => (timeout, Labels::NONE),
                 other => panic!("another cause: {other}"),
             },

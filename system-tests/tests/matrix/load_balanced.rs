@@ -23,7 +23,7 @@ async fn connections_through_tls_belong_to_the_services_of_their_hello() {
             let mut connection = pool.check_out().await.unwrap();
             assert_eq!(connection.service_id(), Some(services[turn % 2]));
             let error = connection.run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
-            let origin = error.command_failure().unwrap().origin();
+            let origin = error.command_error().unwrap().origin();
             assert_eq!((origin.service_id, origin.generation), (Some(services[turn % 2]), Some(0)));
             held.push(connection);
         }

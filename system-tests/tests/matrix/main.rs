@@ -70,11 +70,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
-use wharf::endpoint::{AuthenticationCause, AuthenticationFailed, ConnectTimeout, ProxyFailed};
+use wharf::endpoint::{AuthenticationCause, AuthenticationError, ConnectTimeoutError, ProxyError};
 use wharf::telemetry::EventCounts;
 use wharf::{
-    CheckOutError, CommandFailure, Compressor, ConnectionError, Credential, Endpoint, Labels, Mechanism,
-    OperationError, Options, Pool, PoolOptions, Stage, TlsOptions,
+    CheckOutError, CommandError, Compressor, Credential, Endpoint, EstablishError, Labels, Mechanism, OperationError,
+    Options, Pool, PoolOptions, Stage, TlsOptions,
 };
 use wharf_system_tests::root;
 use wharf_testbed::certificates::{Certificates, Pem, SERVER_NAME};
@@ -251,7 +251,7 @@ fn user_of(status: &RawDocument) -> Option<String> {
 
 /// Why a pool of these options has no connection to give, with what its failure sink was told about clearing it. No
 /// connection is left.
-async fn refused(options: Options) -> (ConnectionError, bool) {
+async fn refused(options: Options) -> (EstablishError, bool) {
     let clears = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&clears);
     let pool = options.endpoint().unwrap().pool().on_failure(move |failure| {
@@ -261,7 +261,7 @@ async fn refused(options: Options) -> (ConnectionError, bool) {
     pool.ready();
     let error = tokio::time::timeout(AGES, pool.check_out()).await.expect("it ends by itself");
     let error = error.expect_err("a connection where there must be none");
-    let CheckOutError::Connection(error) = error else { panic!("another error: {error}") };
+    let CheckOutError::Establish(error) = error else { panic!("another error: {error}") };
     assert_eq!(pool.status().total, 0);
     let clears = clears.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let [clears] = clears[..] else { panic!("the sink was told {clears:?}") };
@@ -270,7 +270,7 @@ async fn refused(options: Options) -> (ConnectionError, bool) {
 
 /// As [`refused`], with the stage and the labels there must be. All errors but those with the labels of overload clear the
 /// pool: that of a name or a proxy says nothing about the server, but it is not known to be overload either.
-async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> ConnectionError {
+async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> EstablishError {
     let (error, clears) = refused(options).await;
     assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");
     assert_eq!(clears, !labels.contains(Labels::SYSTEM_OVERLOADED), "{error}");
@@ -281,16 +281,16 @@ async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> Conne
 
 /// Whether the network failed at a stage at which overload cannot be the reason. Nothing was sent, so that a retry is
 /// safe, and may find the network better.
-fn is_of_network(error: &ConnectionError) -> bool {
+fn is_of_network(error: &EstablishError) -> bool {
     match error.stage() {
         Stage::Resolve => true,
         // A proxy that refuses the login, or is none, refuses again.
         Stage::Proxy => {
             use tokio_socks::Error as Socks;
-            let said = cause::<ProxyFailed>(error).source.downcast_ref();
+            let said = cause::<ProxyError>(error).source.downcast_ref();
             !matches!(said, Some(Socks::PasswordAuthFailure(_) | Socks::InvalidResponseVersion))
         }
-        Stage::Authenticate => error.cause().downcast_ref().is_some_and(|failed: &AuthenticationFailed| {
+        Stage::Authenticate => error.cause().downcast_ref().is_some_and(|failed: &AuthenticationError| {
             matches!(failed.cause, AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_))
         }),
         _ => false,
@@ -298,7 +298,7 @@ fn is_of_network(error: &ConnectionError) -> bool {
 }
 
 #[track_caller]
-fn cause<E: StdError + 'static>(error: &ConnectionError) -> &E {
+fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
     error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {error:?}"))
 }
 

@@ -57,8 +57,8 @@ async fn a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is() {
     // The certificate of a server is good for a client, but not that of a user.
     let unknown = secured.options().tls(with(Pem::Server)).credential(certified());
     let error = assert_refused(unknown, Stage::Authenticate, Labels::NONE).await;
-    let failed: &AuthenticationFailed = cause(&error);
-    assert!(failed.command_error().is_some(), "{error}");
+    let failed: &AuthenticationError = cause(&error);
+    assert!(failed.server_error().is_some(), "{error}");
     assert_eq!(failed.mechanism, Mechanism::MongoDbX509);
 }
 
@@ -90,14 +90,14 @@ async fn a_wrong_user_or_a_wrong_authority_is_no_overload() {
     ] {
         let options = secured.options().tls(unknown.clone()).credential(credential);
         let error = assert_refused(options, Stage::Authenticate, Labels::NONE).await;
-        assert!(cause::<AuthenticationFailed>(&error).command_error().is_some(), "{error}");
+        assert!(cause::<AuthenticationError>(&error).server_error().is_some(), "{error}");
     }
     let other = TlsOptions::default().ca_file(secured.certificates.file(Pem::OtherAuthority));
     assert_refused(secured.as_user().tls(other), Stage::Tls, Labels::NONE).await;
 }
 
 /// The reason for which TLS objected.
-fn objection(error: &ConnectionError) -> &Error {
+fn objection(error: &EstablishError) -> &Error {
     let source = cause::<std::io::Error>(error).get_ref().and_then(|source| source.downcast_ref());
     source.unwrap_or_else(|| panic!("no error of TLS: {error:?}"))
 }

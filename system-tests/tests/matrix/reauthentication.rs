@@ -39,7 +39,7 @@ async fn a_command_is_run_once_more_and_not_twice() {
                 break;
             }
             let error = outcome.unwrap_err();
-            let OperationError::Failed(CommandFailure::Command { source, .. }) = &error else { panic!("{error}") };
+            let OperationError::Command(CommandError::Server { source, .. }) = &error else { panic!("{error}") };
             assert_eq!(source.code, EXPIRED);
             assert!(!error.clears_pool() && !error.is_retryable(), "{error}");
         }
@@ -59,14 +59,14 @@ async fn who_cannot_be_authenticated_again_is_told_so_and_the_connection_is_clos
 
     secured.fail(&root, "leaving", doc! { "times": 1 }, expire()).await;
     let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
-    let OperationError::Failed(CommandFailure::Reauthentication { origin, source }) = &error else { panic!("{error}") };
-    assert_eq!(source.command_error().unwrap().code, 18);
+    let OperationError::Command(CommandError::Reauthentication { origin, source }) = &error else { panic!("{error}") };
+    assert_eq!(source.server_error().unwrap().code, 18);
     assert_eq!((source.username.as_deref(), origin.connection_id), (Some("leaver"), Some(1)));
     assert!(!error.clears_pool() && !error.is_retryable() && !error.has_label("RetryableError"), "{error}");
     assert_eq!(pool.status().total, 0, "nobody knows whom the server takes it for");
 
     let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
-    let OperationError::CheckOut(CheckOutError::Connection(error)) = &error else { panic!("{error}") };
+    let OperationError::CheckOut(CheckOutError::Establish(error)) = &error else { panic!("{error}") };
     assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE));
 }
 
@@ -77,7 +77,7 @@ async fn without_a_user_there_is_nothing_to_be_done_again() {
     let pool = pool_of(secured.options().app_name("nobody"));
     secured.fail(&root, "nobody", doc! { "times": 1 }, expire()).await;
     let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
-    assert_eq!(error.command_failure().unwrap().command_error().unwrap().code, EXPIRED);
+    assert_eq!(error.command_error().unwrap().server_error().unwrap().code, EXPIRED);
     run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
 }
 
@@ -120,8 +120,8 @@ async fn what_ends_the_second_authentication_is_what_is_reported() {
         let options = Options::new([&*server.address()]).unwrap().credential(credential);
         let pool = pool_of(options.connect_timeout(Duration::from_millis(400)));
         let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
-        let failure = error.command_failure().unwrap();
-        assert!(matches!(failure, CommandFailure::Reauthentication { .. }), "{error}");
+        let failure = error.command_error().unwrap();
+        assert!(matches!(failure, CommandError::Reauthentication { .. }), "{error}");
         let found = [
             failure.is_network_error(),
             error.is_timeout(),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::rustls::version::TLS13;
-use wharf::endpoint::ConnectFailed;
+use wharf::endpoint::ConnectError;
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name, reply_length};
 use wharf_testbed::tls_front::TlsFront;
 
@@ -23,7 +23,7 @@ fn a_name_that_is_not_resolved_in_time_says_nothing_about_the_server() {
         let busy = tokio::task::spawn_blocking(move || released.recv());
         let options = Options::new(["nonexistent.invalid"]).unwrap().connect_timeout(LIMIT);
         let error = assert_refused(options, Stage::Resolve, Labels::NONE).await;
-        assert_eq!(cause::<ConnectTimeout>(&error).limit, LIMIT);
+        assert_eq!(cause::<ConnectTimeoutError>(&error).limit, LIMIT);
         drop(release);
         busy.await.unwrap().unwrap_err();
     });
@@ -43,10 +43,7 @@ async fn a_server_that_does_not_accept_in_time_may_be_overloaded() {
     }
     let options = Options::new([&*address.to_string()]).unwrap().connect_timeout(LIMIT);
     let error = assert_refused(options, Stage::Connect, OVERLOADED).await;
-    assert_eq!(
-        cause::<ConnectFailed>(&error).timeout,
-        Some(ConnectTimeout { limit: LIMIT, option: "connectTimeoutMS" })
-    );
+    assert_eq!(cause::<ConnectError>(&error).timeout, Some(ConnectTimeoutError::new("connectTimeoutMS", LIMIT)));
 }
 
 #[tokio::test]
@@ -59,8 +56,8 @@ async fn a_proxy_that_falls_silent_at_any_message_says_nothing_about_the_server(
             let limit = if hangs { "connectTimeoutMS=400" } else { "connectTimeoutMS=60000" };
             let options = chain.options("connectTimeoutMS=60000", limit).await.unwrap();
             let error = assert_refused(options, Stage::Proxy, Labels::NONE).await;
-            let timeout = cause::<ProxyFailed>(&error).source.downcast_ref::<ConnectTimeout>();
-            let expected = hangs.then_some(&ConnectTimeout { limit: LIMIT, option: "connectTimeoutMS" });
+            let timeout = cause::<ProxyError>(&error).source.downcast_ref::<ConnectTimeoutError>().copied();
+            let expected = hangs.then_some(ConnectTimeoutError::new("connectTimeoutMS", LIMIT));
             assert_eq!(timeout, expected, "{error}");
         }
     }
@@ -79,7 +76,7 @@ async fn a_proxy_that_closes_at_any_byte_says_nothing_about_the_server() {
     for bytes in 0..ANSWERS {
         relay.cut_after(Direction::ToClient, bytes);
         let error = assert_refused(options.clone(), Stage::Proxy, Labels::NONE).await;
-        cause::<ProxyFailed>(&error);
+        cause::<ProxyError>(&error);
     }
     // From there on it is the server's connection.
     relay.cut_after(Direction::ToClient, ANSWERS);
@@ -126,7 +123,7 @@ async fn mechanisms_of_one_message_are_given_up_in_time() {
         let (_front, options) = in_tls(&server).await;
         let options = options.credential(credential).connect_timeout(LIMIT);
         let error = assert_refused(options, Stage::Authenticate, Labels::NONE).await;
-        let AuthenticationCause::Timeout(timeout) = &cause::<AuthenticationFailed>(&error).cause else {
+        let AuthenticationCause::Timeout(timeout) = &cause::<AuthenticationError>(&error).cause else {
             panic!("another cause: {error}")
         };
         assert_eq!(timeout.limit, LIMIT);
@@ -147,7 +144,7 @@ async fn mechanisms_of_one_message_fail_whatever_part_of_the_reply_there_is() {
         let options = options.credential(credential);
         while bytes.load(Ordering::SeqCst) < length.load(Ordering::SeqCst) {
             let error = assert_refused(options.clone(), Stage::Authenticate, Labels::NONE).await;
-            let failed: &AuthenticationFailed = cause(&error);
+            let failed: &AuthenticationError = cause(&error);
             assert!(matches!(failed.cause, AuthenticationCause::Network(_)), "{error}");
             bytes.fetch_add(1, Ordering::SeqCst);
         }

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use wharf::{
-    CheckOutError, Clear, Connection, Labels, OptionValue, Pool, PoolCleared, PoolEvent, PoolOptions, Purpose, Stage,
-    TimeLimit,
+    CheckOutError, Clear, Connection, Labels, OptionValue, Pool, PoolClearedError, PoolEvent, PoolOptions, Purpose,
+    Stage, TimeLimit,
 };
 
 use super::mock::{Attempt, Log, Mock, builder, counts, pool, service, settle};
@@ -33,8 +33,8 @@ async fn a_failed_set_up_fails_the_check_out_with_connection_error() {
             "ConnectionCheckOutFailed connectionError"
         ]
     );
-    let CheckOutError::Connection(error) = error else { panic!("{error:?}") };
-    assert_eq!((error.connection_id(), error.generation(), error.address()), (1, 0, "mock:27017"));
+    let CheckOutError::Establish(error) = error else { panic!("{error:?}") };
+    assert_eq!((error.connection_id(), error.generation(), error.address()), (Some(1), Some(0), Some("mock:27017")));
     assert_eq!((error.stage(), error.labels()), (Stage::Hello, Labels::NONE));
     assert_eq!(error.source().unwrap().to_string(), "the mock was told to fail");
     assert_eq!(counts(&pool), (0, 0, 0, 0, 0));
@@ -215,7 +215,7 @@ async fn a_cleared_pool_says_why() {
             "Connection pool for mock:27017 was cleared because another operation failed with: the server hung up"
         );
         let CheckOutError::PoolCleared(refused) = &error else { panic!("{error:?}") };
-        let PoolCleared { cause, interrupted, .. } = &**refused;
+        let PoolClearedError { cause, interrupted, .. } = &**refused;
         assert!(!interrupted);
         assert!(cause.as_ref().unwrap().is::<io::Error>());
         assert_eq!(error.source().unwrap().to_string(), "the server hung up");
@@ -261,7 +261,7 @@ async fn interrupted_operation_tells_whether_it_had_begun() {
     assert!(!error.is_retryable(), "what the operation had done by then, only its caller knows");
     assert_eq!(error.to_string(), "Connection to mock:27017 interrupted due to server monitor timeout");
     let again = connection.interruptible(async |_| unreachable!("it stays interrupted")).await;
-    let error: PoolCleared = again.map(|never: ()| never).unwrap_err();
+    let error: PoolClearedError = again.map(|never: ()| never).unwrap_err();
     assert!(error.interrupted && !error.sent && CheckOutError::from(error).is_retryable());
     drop(connection);
     assert_eq!(log.take(), ["PoolCleared", "ConnectionCheckedIn 1", "ConnectionClosed 1 stale"]);
@@ -320,7 +320,11 @@ async fn the_failure_sink_hears_of_background_failures_and_can_clear() {
         .unwrap();
     pool.ready();
     settle().await;
-    assert_eq!(*failures.lock().unwrap(), [((1, None), true, false)], "the second clear is of an older generation");
+    assert_eq!(
+        *failures.lock().unwrap(),
+        [((Some(1), None), true, false)],
+        "the second clear is of an older generation"
+    );
     let CheckOutError::PoolCleared(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
     assert_eq!(error.cause.unwrap().to_string(), "the mock was told to fail");
 }

@@ -74,7 +74,7 @@ async fn events_carry_the_errors_behind_them() {
     assert!(error.to_string().starts_with(text), "{error}");
     let seen = events.lock().unwrap().clone();
     assert_eq!(take(&events), [failed("ConnectionClosed"), failed("ConnectionCheckOutFailed")]);
-    assert!(seen[0].error().unwrap().downcast_ref::<wharf::ConnectionError>().is_some());
+    assert!(seen[0].error().unwrap().downcast_ref::<wharf::EstablishError>().is_some());
     assert!(seen[1].error().unwrap().downcast_ref::<CheckOutError>().is_some());
 
     // The third one's establisher panics, and the fourth says nothing about its fault.

@@ -161,7 +161,7 @@ async fn an_establisher_that_panics_fails_one_check_out() {
     let mock = Mock::new([Attempt::Panics]);
     let (pool, log) = pool(PoolOptions::default().max_pool_size(1), &mock);
     let error = pool.check_out().await.unwrap_err();
-    assert!(matches!(error, CheckOutError::Connection(_)), "{error:?}");
+    assert!(matches!(error, CheckOutError::Establish(_)), "{error:?}");
     settle().await;
     assert_eq!((counts(&pool), mock.live()), ((0, 0, 0, 0, 0), 0));
     assert_eq!(log.count("ConnectionClosed 1 error"), 1);

@@ -97,7 +97,7 @@ impl Establish for Mock {
         match attempt {
             None | Some(Attempt::Held) => {}
             Some(Attempt::Fails | Attempt::HeldToFail) => {
-                return Err(EstablishError::unlabelled(Stage::Hello, io::Error::other("the mock was told to fail")));
+                return Err(EstablishError::permanent(Stage::Hello, io::Error::other("the mock was told to fail")));
             }
             Some(Attempt::HeldToTimeOut) => {
                 return Err(EstablishError::overloaded(Stage::Connect, io::Error::from(io::ErrorKind::TimedOut)));

@@ -29,7 +29,7 @@ impl Establish for Fragile {
 
     async fn establish(&self, connecting: Establishing) -> Result<u64, EstablishError> {
         if self.refuse.swap(false, Ordering::Relaxed) {
-            return Err(EstablishError::unlabelled(Stage::Hello, std::io::Error::other("refused")));
+            return Err(EstablishError::permanent(Stage::Hello, std::io::Error::other("refused")));
         }
         Ok(connecting.connection_id())
     }

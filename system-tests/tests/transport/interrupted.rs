@@ -14,9 +14,9 @@ async fn cut_everywhere(relay: &Relay, direction: Direction, options: &Options) 
         match tokio::time::timeout(AGES, endpoint.connect()).await.expect("a cut ends it") {
             Ok(_) => break,
             Err(error) => {
-                assert_eq!(error.labels, OVERLOADED, "{direction:?}, {bytes} bytes: {error}");
+                assert_eq!(error.labels(), OVERLOADED, "{direction:?}, {bytes} bytes: {error}");
                 cause::<io::Error>(&error);
-                stages.push(error.stage);
+                stages.push(error.stage());
             }
         }
     }
@@ -62,7 +62,7 @@ async fn a_mongod_that_falls_silent_is_given_up_in_time() {
         relay.hang_after(direction, bytes);
         let error = refused(options.clone().connect_timeout(LIMIT)).await;
         assert_refused(&error, stage, OVERLOADED);
-        assert_eq!(cause::<ConnectTimeout>(&error), &ConnectTimeout { limit: LIMIT, option: "connectTimeoutMS" });
+        assert_eq!(cause::<ConnectTimeoutError>(&error), &ConnectTimeoutError::new("connectTimeoutMS", LIMIT));
         // The attempt has left no connection behind.
         relay.until(|relayed| relayed.open == 0).await;
     }

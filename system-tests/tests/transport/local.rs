@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use wharf::endpoint::NoTls;
+use wharf::endpoint::TlsError;
 
 use super::*;
 
@@ -31,7 +31,7 @@ async fn connecting_without_a_file_left() {
     let error = refused(options(address)).await;
     drop(files);
     assert_refused(&error, Stage::Connect, Labels::NONE);
-    assert!(cause::<ConnectFailed>(&error).is_local());
+    assert!(cause::<ConnectError>(&error).is_local());
     let text = error.to_string();
     for part in ["this machine could not open a connection", "Too many open files", "ulimit -n", "maxPoolSize"] {
         assert!(text.contains(part), "no {part:?} in {text}");
@@ -56,7 +56,7 @@ async fn a_server_that_answers_a_tls_handshake_otherwise_does_not_speak_tls() {
     for bytes in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[38, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xdd, 7, 0, 0]] {
         let error = refused(options(answering(bytes).await).tls(trust(&certificates))).await;
         assert_refused(&error, Stage::Tls, Labels::NONE);
-        cause::<NoTls>(&error);
+        assert!(matches!(cause(&error), TlsError::NotSpoken { .. }));
         assert!(error.to_string().contains("the server does not speak TLS: remove tls=true"), "{error}");
     }
 }

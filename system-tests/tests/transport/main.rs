@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bson::rawdoc;
-use wharf::endpoint::{AuthorityAsServer, ConnectFailed, ConnectTimeout, ProxyFailed};
+use wharf::endpoint::{ConnectError, ConnectTimeoutError, ProxyError, TlsError};
 use wharf::{
     Credential, EndpointConnection, EstablishError, InvalidOption, Labels, Mechanism, Options, ProxyOptions, Stage,
     TlsOptions,
@@ -119,17 +119,17 @@ async fn refused(options: Options) -> EstablishError {
 
 #[track_caller]
 fn assert_refused(error: &EstablishError, stage: Stage, labels: Labels) {
-    assert_eq!((error.stage, error.labels), (stage, labels), "{error}");
+    assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");
 }
 
 #[track_caller]
 fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
-    error.source.downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.source))
+    error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.cause()))
 }
 
 /// The error of TLS itself in a failed establishment.
 #[track_caller]
 fn tls_error(error: &EstablishError) -> &tokio_rustls::rustls::Error {
     let source = cause::<io::Error>(error).get_ref().and_then(|source| source.downcast_ref());
-    source.unwrap_or_else(|| panic!("no error of TLS: {:?}", error.source))
+    source.unwrap_or_else(|| panic!("no error of TLS: {:?}", error.cause()))
 }

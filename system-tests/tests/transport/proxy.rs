@@ -60,8 +60,8 @@ async fn a_login_is_offered_beside_none() {
         }
         let error = refused(options(NAME).proxy(proxy)).await;
         assert_refused(&error, Stage::Proxy, Labels::NONE);
-        assert_eq!(cause::<ProxyFailed>(&error).proxy, format!("localhost:{}", with_login.port()));
-        assert!(!error.to_string().contains("secret") && !error.retryable, "{error}");
+        assert_eq!(cause::<ProxyError>(&error).proxy, format!("localhost:{}", with_login.port()));
+        assert!(!error.to_string().contains("secret") && !error.is_retryable(), "{error}");
     }
 }
 
@@ -75,10 +75,10 @@ async fn whatever_a_proxy_does_wrong_says_nothing_about_the_server() {
         let proxy = proxy(socket_address(&server), login(), Some(fault)).await;
         let error = refused(options(NAME).proxy(through(&proxy).login("user", "secret"))).await;
         assert_refused(&error, Stage::Proxy, Labels::NONE);
-        cause::<ProxyFailed>(&error);
+        cause::<ProxyError>(&error);
         // Failures of a network, on either side of the proxy; the others are refusals, or no SOCKS.
         let is_of_network = matches!(fault, SocksFault::Close(_) | SocksFault::Refuse(1 | 3..=6));
-        assert_eq!(error.retryable, is_of_network, "{fault:?}: {error}");
+        assert_eq!(error.is_retryable(), is_of_network, "{fault:?}: {error}");
     }
     assert_eq!(server.counters().connections_opened, 0);
 }
@@ -105,14 +105,14 @@ async fn a_proxys_refusal_is_shown_with_its_code_and_what_it_means() {
                 settings = settings.login(username, password);
             }
             let error = refused(options(NAME).proxy(settings)).await;
-            assert_eq!(cause::<ProxyFailed>(&error).reply, Some(code));
+            assert_eq!(cause::<ProxyError>(&error).reply, Some(code));
             assert!(error.to_string().ends_with(&format!("it replied with code {code} ({meaning})")), "{error}");
         }
     }
     // A wrong login is no reply to the request.
     let proxy = proxy(socket_address(&server), login(), None).await;
     let error = refused(options(NAME).proxy(through(&proxy).login("user", "wrong"))).await;
-    assert_eq!(cause::<ProxyFailed>(&error).reply, None);
+    assert_eq!(cause::<ProxyError>(&error).reply, None);
 }
 
 #[tokio::test]
@@ -123,9 +123,9 @@ async fn a_proxy_that_falls_silent_is_given_up_in_time() {
         let options = options(NAME).proxy(through(&proxy).login("user", "secret")).connect_timeout(LIMIT);
         let error = refused(options).await;
         assert_refused(&error, Stage::Proxy, Labels::NONE);
-        let ProxyFailed { source, .. } = cause(&error);
-        assert_eq!(source.downcast_ref(), Some(&ConnectTimeout { limit: LIMIT, option: "connectTimeoutMS" }));
-        assert!(error.retryable);
+        let ProxyError { source, .. } = cause(&error);
+        assert_eq!(source.downcast_ref(), Some(&ConnectTimeoutError::new("connectTimeoutMS", LIMIT)));
+        assert!(error.is_retryable());
     }
 }
 
@@ -137,14 +137,14 @@ async fn a_proxy_that_cannot_be_reached_says_nothing_about_the_server() {
     gone.stop().await;
     let error = refused(options(server.address()).proxy(ProxyOptions::new("127.0.0.1").port(port))).await;
     assert_refused(&error, Stage::Proxy, Labels::NONE);
-    assert!(error.retryable);
-    let ProxyFailed { source, .. } = cause(&error);
-    let ConnectFailed { attempts, .. } = source.downcast_ref().unwrap();
+    assert!(error.is_retryable());
+    let ProxyError { source, .. } = cause(&error);
+    let ConnectError { attempts, .. } = source.downcast_ref().unwrap();
     assert_eq!(attempts[0].source.kind(), io::ErrorKind::ConnectionRefused);
 
     let error = refused(options(server.address()).proxy(ProxyOptions::new("nonexistent.invalid"))).await;
     assert_refused(&error, Stage::Proxy, Labels::NONE);
-    assert!(error.retryable);
+    assert!(error.is_retryable());
 }
 
 #[tokio::test]
@@ -165,5 +165,5 @@ async fn tls_goes_through_the_proxy_to_the_server() {
     assert_eq!(front.handshakes()[0].server_name.as_deref(), Some("localhost"));
     let error = refused(options(NAME).tls(trust(&certificates)).proxy(through(&proxy))).await;
     assert_refused(&error, Stage::Tls, Labels::NONE);
-    assert!(!error.retryable, "a certificate that does not fit");
+    assert!(!error.is_retryable(), "a certificate that does not fit");
 }

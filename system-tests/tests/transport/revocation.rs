@@ -69,7 +69,7 @@ impl Stapling {
 async fn end(options: Options) -> End {
     let Err(error) = connect(options).await else { return Connected };
     assert_refused(&error, Stage::Tls, Labels::NONE);
-    if let Some(why) = error.source.downcast_ref::<OcspError>() {
+    if let Some(why) = error.cause().downcast_ref::<OcspError>() {
         assert!(error.to_string().contains(&why.to_string()), "{error}");
         return Refused(why.clone());
     }

@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::rustls::{CertificateError, Error};
-use wharf::endpoint::NoTls;
+use wharf::endpoint::TlsError;
 
 use super::*;
 
@@ -177,7 +177,7 @@ async fn what_is_no_tls_is_refused_without_labels() {
     });
     let error = refused(options(address).tls(TlsOptions::default().allow_invalid_certificates(true))).await;
     assert_refused(&error, Stage::Tls, Labels::NONE);
-    let NoTls { source } = cause(&error);
+    let TlsError::NotSpoken { source, .. } = cause(&error) else { panic!("{error}") };
     let source = source.get_ref().and_then(|source| source.downcast_ref());
     assert!(matches!(source, Some(Error::InvalidMessage(_))), "{error}");
     answering.await.unwrap();
@@ -204,7 +204,7 @@ async fn the_systems_authorities_are_trusted_by_default() {
             connect(localhost(port).tls(TlsOptions::default())),
             connect(localhost(port).tls(TlsOptions::default()))
         );
-        first.and(second).unwrap_or_else(|error| panic!("{}", error.source));
+        first.and(second).unwrap_or_else(|error| panic!("{}", error.cause()));
         return;
     }
     let certificates = Certificates::create().unwrap();

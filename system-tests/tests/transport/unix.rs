@@ -19,7 +19,7 @@ async fn a_mongod_is_reached_by_the_path_of_its_socket() {
     mongod.stop().unwrap();
     let error = refused(options(socket.display())).await;
     assert_refused(&error, Stage::Connect, OVERLOADED);
-    let ConnectFailed { attempts, .. } = cause(&error);
+    let ConnectError { attempts, .. } = cause(&error);
     assert_eq!(attempts[0].peer, socket.to_string_lossy());
 }
 

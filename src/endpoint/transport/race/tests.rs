@@ -29,7 +29,7 @@ impl Drop for Alive {
 
 /// What came of a race, and when each attempt began, in milliseconds.
 struct Ran {
-    outcome: Result<SocketAddr, ConnectFailed>,
+    outcome: Result<SocketAddr, ConnectError>,
     began: Vec<(SocketAddr, u128)>,
     took: u128,
 }
@@ -129,7 +129,7 @@ async fn the_deadline_ends_all_attempts_and_says_which_had_no_answer() {
     let attempts = [("[::1]:1", REFUSES), ("1.0.0.1:1", SILENT), ("[::2]:1", SILENT), ("[::3]:1", SILENT)];
     let ran = race(&attempts, Deadline::after(limit)).await;
     let failed = ran.outcome.unwrap_err();
-    assert_eq!((failed.timeout, ran.took), (Some(ConnectTimeout { limit, option: "connectTimeoutMS" }), 300));
+    assert_eq!((failed.timeout, ran.took), (Some(ConnectTimeoutError { limit, option: "connectTimeoutMS" }), 300));
     assert_eq!(
         failed.to_string(),
         "the server did not accept a connection ([::1]:1: connection refused; 1.0.0.1:1: no answer in time; \
@@ -155,10 +155,10 @@ async fn a_failure_is_this_machines_only_if_every_attempt_failed_here() {
     {
         let error = failed(&[Some(code), Some(libc::EMFILE)]).await;
         assert!(error.is_local() && error.to_string().starts_with("this machine could not open a connection ("));
-        assert_eq!(unconnected(error).labels, Labels::NONE);
+        assert_eq!(unconnected(error).labels(), Labels::NONE);
         let error = failed(&[Some(code), None]).await;
         assert!(!error.is_local() && error.to_string().starts_with("the server did not accept a connection ("));
-        assert_eq!(unconnected(error).labels, Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE));
+        assert_eq!(unconnected(error).labels(), Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE));
     }
     for code in [libc::ECONNREFUSED, libc::ECONNRESET, libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH] {
         assert!(!failed(&[Some(code)]).await.is_local(), "{code}");

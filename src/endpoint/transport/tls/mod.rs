@@ -36,11 +36,12 @@ use crate::options::{Host, InvalidOption, TlsOptions, TlsVersion, split_zone};
 use crate::printable::Printable;
 
 mod certificate_key;
+mod error;
 mod pem;
 mod revocation;
 mod trust;
 
-pub use trust::{AuthorityAsServer, NoTrustedAuthority};
+pub use error::TlsError;
 
 use trust::Verifier;
 
@@ -111,7 +112,7 @@ impl Tls {
     ) -> Result<TlsStream, EstablishError> {
         if let Some(verifier) = &self.verifier {
             match deadline.bound(verifier.load()).await {
-                Ok(loaded) => loaded.map_err(|error| EstablishError::unlabelled(Stage::Tls, error))?,
+                Ok(loaded) => loaded.map_err(|error| EstablishError::permanent(Stage::Tls, error))?,
                 // It is this machine that was slow, so nothing is known of the server.
                 Err(timeout) => return Err(EstablishError::network(Stage::Tls, timeout)),
             }
@@ -120,10 +121,10 @@ impl Tls {
         match deadline.bound(handshake).await {
             Ok(Ok(stream)) => Ok(TlsStream(Box::new(stream))),
             Ok(Err(error)) => Err(match (revocation::refused_in(&error), trust::refused_in(&error)) {
-                (Some(refused), _) => EstablishError::unlabelled(Stage::Tls, refused.clone()),
-                (None, Some(refused)) => EstablishError::unlabelled(Stage::Tls, refused),
+                (Some(refused), _) => EstablishError::permanent(Stage::Tls, refused.clone()),
+                (None, Some(refused)) => EstablishError::permanent(Stage::Tls, refused),
                 (None, None) if is_no_tls(&error) => {
-                    EstablishError::unlabelled(Stage::Tls, NoTls { source: Arc::new(error) })
+                    EstablishError::permanent(Stage::Tls, TlsError::NotSpoken { source: Arc::new(error) })
                 }
                 (None, None) => {
                     let error = super::with_guess(error, "the server may not speak TLS: remove tls=true");
@@ -179,14 +180,6 @@ fn with_printable_names(error: io::Error) -> io::Error {
     }
     let source = CertificateError::NotValidForNameContext { expected: expected.clone(), presented: names };
     io::Error::new(error.kind(), Error::InvalidCertificate(source))
-}
-
-/// The server's answer to a TLS handshake is no TLS.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("the server does not speak TLS: remove tls=true, or connect to a port that does ({source})")]
-pub struct NoTls {
-    /// The error of TLS.
-    pub source: Arc<io::Error>,
 }
 
 /// Whether the peer has sent something else than TLS records.

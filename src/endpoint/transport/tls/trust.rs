@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use thiserror::Error;
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -20,6 +19,7 @@ use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
+use super::error::TlsError;
 use super::revocation::Issuer;
 use super::{pem, revocation};
 use crate::options::{CaCertificates, InvalidOption, TlsOptions};
@@ -86,11 +86,11 @@ impl Verifier {
     /// Reads the system's certificate authorities, if they are wanted and not there yet, on a thread that may block.
     ///
     /// It must have succeeded once before the verifier is used.
-    pub async fn load(&self) -> Result<(), NoTrustedAuthority> {
+    pub async fn load(&self) -> Result<(), TlsError> {
         if let Check::Chain { authorities: Authorities::System, .. } = self.check {
             let read = async || match spawn_blocking(read_system_authorities).await {
                 Ok(read) => read,
-                Err(error) => Err(NoTrustedAuthority { reasons: vec![error.to_string()] }),
+                Err(error) => Err(TlsError::NoTrustedAuthority { reasons: vec![error.to_string()] }),
             };
             SYSTEM_AUTHORITIES.get_or_try_init(read).await?;
         }
@@ -142,35 +142,15 @@ fn collect(
 }
 
 /// A certificate that cannot be read is left out: systems are known to have one or two.
-fn read_system_authorities() -> Result<RootCertStore, NoTrustedAuthority> {
+fn read_system_authorities() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut authorities = RootCertStore::empty();
     authorities.add_parsable_certificates(found.certs);
     if authorities.is_empty() {
-        return Err(NoTrustedAuthority { reasons: found.errors.iter().map(ToString::to_string).collect() });
+        return Err(TlsError::NoTrustedAuthority { reasons: found.errors.iter().map(ToString::to_string).collect() });
     }
     Ok(authorities)
 }
-
-/// The system has no certificate authority to trust, so that no server's certificate can be verified. Install the
-/// system's certificates, let `SSL_CERT_FILE` or `SSL_CERT_DIR` name others, or set `tlsCAFile`.
-#[derive(Clone, PartialEq, Eq, Error)]
-#[error("the system has no certificate authorities ({}); set tlsCAFile", reasons.join("; "))]
-pub struct NoTrustedAuthority {
-    /// What went wrong when they were looked for. May be empty.
-    pub reasons: Vec<String>,
-}
-
-crate::error::debug_as_sentence!(NoTrustedAuthority, AuthorityAsServer);
-
-/// The server presents the certificate of an authority (`CA:TRUE`) as its own, and it is not a self-signed one that
-/// `tlsCAFile` holds.
-#[derive(Clone, Copy, PartialEq, Eq, Error)]
-#[error(
-    "the server presents an authority's certificate (CA:TRUE) as its own; if it is self-signed, name that very \
-     certificate in tlsCAFile, else give the server one with CA:FALSE"
-)]
-pub struct AuthorityAsServer;
 
 /// Whether the only objection so far is that the certificate is an authority's.
 fn is_of_authority(error: &Error) -> bool {
@@ -185,7 +165,7 @@ fn verify_pinned(certificate: &CertificateDer<'_>, pins: &[CertificateDer<'_>], 
     let bad_encoding = |_| CertificateError::BadEncoding;
     let parts = Certificate::read(certificate).map_err(bad_encoding)?;
     if !pins.iter().any(|pin| **pin == **certificate) || !parts.is_self_issued() {
-        return Err(CertificateError::Other(OtherError(Arc::new(AuthorityAsServer))).into());
+        return Err(CertificateError::Other(OtherError(Arc::new(TlsError::AuthorityAsServer))).into());
     }
     let (from, to) = parts.valid_between().map_err(bad_encoding)?;
     let [not_before, not_after] = [from, to].map(|seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds)));
@@ -203,9 +183,9 @@ fn verify_pinned(certificate: &CertificateDer<'_>, pins: &[CertificateDer<'_>], 
 
 /// Why [`verify_pinned`] has refused a certificate, if that is why a handshake has failed and rustls's own words would
 /// not help.
-pub(super) fn refused_in(error: &io::Error) -> Option<AuthorityAsServer> {
+pub(super) fn refused_in(error: &io::Error) -> Option<TlsError> {
     match error.get_ref()?.downcast_ref()? {
-        Error::InvalidCertificate(CertificateError::Other(OtherError(source))) => source.downcast_ref().copied(),
+        Error::InvalidCertificate(CertificateError::Other(OtherError(source))) => source.downcast_ref().cloned(),
         _ => None,
     }
 }

@@ -1,0 +1,302 @@
+//! Why a check-out yielded no connection.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::{Cause, EstablishError, debug_as_sentence};
+use crate::event::CheckOutFailedReason;
+
+debug_as_sentence!(CheckOutError, PoolClosedError, PoolClearedError, WaitQueueTimeoutError, NoRuntimeError);
+
+/// A check-out did not yield a connection.
+///
+/// The messages of the first three begin as the CMAP specification has them ("Connection Pool Errors").
+///
+/// What is in it is boxed, so that a check-out's result has two words: moving a larger one was three percent of a check-out
+/// that succeeds.
+#[derive(Clone, Error)]
+#[non_exhaustive]
+pub enum CheckOutError {
+    /// `PoolClosedError`: the pool was closed. Not retryable on this pool.
+    #[error(transparent)]
+    PoolClosed(Box<PoolClosedError>),
+    /// `PoolClearedError`: the pool is paused, or was cleared during the check-out. Retryable, and no statement about
+    /// the server's state by itself.
+    #[error(transparent)]
+    PoolCleared(Box<PoolClearedError>),
+    /// `WaitQueueTimeoutError`: no connection came free in time. Not a statement about the server's state.
+    #[error(transparent)]
+    WaitQueueTimeout(Box<WaitQueueTimeoutError>),
+    /// The connection that this check-out opened could not be established. Or it waited, and the establishment that it
+    /// waited behind ran out of time.
+    #[error(transparent)]
+    Establish(#[from] EstablishError),
+    /// There is no tokio runtime for what the check-out has to wait for.
+    #[error(transparent)]
+    NoRuntime(Box<NoRuntimeError>),
+}
+
+impl CheckOutError {
+    /// The reason in the `ConnectionCheckOutFailed` event.
+    #[must_use]
+    pub fn reason(&self) -> CheckOutFailedReason {
+        match self {
+            Self::PoolClosed(_) => CheckOutFailedReason::PoolClosed,
+            Self::WaitQueueTimeout(_) => CheckOutFailedReason::Timeout,
+            Self::PoolCleared(_) | Self::Establish(_) | Self::NoRuntime(_) => CheckOutFailedReason::ConnectionError,
+        }
+    }
+
+    /// Whether the operation that wanted the connection may be tried again. It was not sent in any case. Pause before:
+    /// a pool that is paused refuses at once.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::PoolClosed(_) | Self::WaitQueueTimeout(_) | Self::NoRuntime(_) => false,
+            Self::PoolCleared(error) => !error.sent,
+            Self::Establish(error) => error.is_retryable(),
+        }
+    }
+
+    /// The pool's address.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        match self {
+            Self::PoolClosed(error) => &error.address,
+            Self::PoolCleared(error) => &error.address,
+            Self::WaitQueueTimeout(error) => &error.address,
+            Self::Establish(error) => error.address().unwrap_or_default(),
+            Self::NoRuntime(error) => &error.address,
+        }
+    }
+}
+
+impl From<PoolClosedError> for CheckOutError {
+    fn from(error: PoolClosedError) -> Self {
+        Self::PoolClosed(Box::new(error))
+    }
+}
+
+impl From<PoolClearedError> for CheckOutError {
+    fn from(error: PoolClearedError) -> Self {
+        Self::PoolCleared(Box::new(error))
+    }
+}
+
+impl From<WaitQueueTimeoutError> for CheckOutError {
+    fn from(error: WaitQueueTimeoutError) -> Self {
+        Self::WaitQueueTimeout(Box::new(error))
+    }
+}
+
+impl From<NoRuntimeError> for CheckOutError {
+    fn from(error: NoRuntimeError) -> Self {
+        Self::NoRuntime(Box::new(error))
+    }
+}
+
+/// `PoolClosedError`: a check-out failed because the pool was closed.
+#[derive(Clone, PartialEq, Eq, Error)]
+#[error("Attempted to check out a connection from closed connection pool")]
+pub struct PoolClosedError {
+    /// The pool's address.
+    pub address: Arc<str>,
+}
+
+/// `PoolClearedError`: an operation failed because the pool is paused or was cleared.
+///
+/// It is a retryable error in the sense of the specifications of retryable reads and retryable writes. They retry reads,
+/// and writes that the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was
+/// not [`sent`](Self::sent).
+#[derive(Clone)]
+pub struct PoolClearedError {
+    /// The pool's address.
+    pub address: Arc<str>,
+    /// The error that cleared the pool, where the call that cleared it named one. Always `None` if `interrupted`.
+    pub cause: Option<Cause>,
+    /// Whether a connection in use or in establishment was interrupted, rather than a check-out refused.
+    pub interrupted: bool,
+    /// Whether a part of the operation may have been sent before the interruption, so that the server may have executed
+    /// it. Always `false` for a check-out.
+    pub sent: bool,
+    /// Whether the pool is paused because it was never marked ready, rather than cleared: `Pool::ready` was not called
+    /// yet.
+    pub never_ready: bool,
+}
+
+impl fmt::Display for PoolClearedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = &self.address;
+        match &self.cause {
+            _ if self.interrupted => write!(f, "Connection to {address} interrupted due to server monitor timeout"),
+            Some(cause) => {
+                write!(f, "Connection pool for {address} was cleared because another operation failed with: {cause}")
+            }
+            None if self.never_ready => write!(
+                f,
+                "Connection pool for {address} is paused: it has not been marked ready yet, which Pool::ready does once \
+                 the server is known to be reachable"
+            ),
+            None => write!(
+                f,
+                "Connection pool for {address} was cleared and is paused until Pool::ready marks it ready again"
+            ),
+        }
+    }
+}
+
+impl StdError for PoolClearedError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.cause.as_deref().map(|cause| cause as &(dyn StdError + 'static))
+    }
+}
+
+/// `WaitQueueTimeoutError`: a check-out got no connection in time.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WaitQueueTimeoutError {
+    pub(crate) address: Arc<str>,
+    pub(crate) max_pool_size: u32,
+    pub(crate) total: u32,
+    pub(crate) in_use: u32,
+    pub(crate) pending: u32,
+    pub(crate) waiting: u32,
+    pub(crate) waited: Duration,
+    pub(crate) limit: TimeLimit,
+    pub(crate) holders: Option<Holders>,
+}
+
+/// The limit that ended a check-out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TimeLimit {
+    /// `waitQueueTimeoutMS`: how long a check-out waits in the queue.
+    WaitQueueTimeout,
+    /// `timeoutMS`: how long an operation takes, or a check-out by itself.
+    Timeout,
+    /// The deadline that was given to `Pool::check_out_until`.
+    Deadline,
+}
+
+impl fmt::Display for TimeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WaitQueueTimeout => "waitQueueTimeoutMS",
+            Self::Timeout => "timeoutMS",
+            Self::Deadline => "the caller's deadline",
+        })
+    }
+}
+
+impl WaitQueueTimeoutError {
+    /// The pool's address.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The pool's `maxPoolSize` (0: no limit).
+    #[must_use]
+    pub fn max_pool_size(&self) -> u32 {
+        self.max_pool_size
+    }
+
+    /// How many connections the pool had when the time was up.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// How many of them were in use.
+    #[must_use]
+    pub fn in_use(&self) -> u32 {
+        self.in_use
+    }
+
+    /// How many of them were in establishment.
+    #[must_use]
+    pub fn pending(&self) -> u32 {
+        self.pending
+    }
+
+    /// How many other check-outs waited in the queue.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// How long the check-out had waited, in the queue and for a connection of its own.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Which limit ended the check-out.
+    #[must_use]
+    pub fn limit(&self) -> TimeLimit {
+        self.limit
+    }
+
+    /// In load-balanced mode, what the connections in use were held by.
+    #[must_use]
+    pub fn holders(&self) -> Option<Holders> {
+        self.holders
+    }
+}
+
+/// What connections in use are held by (load balancer specification, "Connection Tracking").
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Holders {
+    /// Connections pinned to a cursor.
+    pub cursors: u32,
+    /// Connections pinned to a transaction.
+    pub transactions: u32,
+    /// Connections checked out for anything else.
+    pub other_operations: u32,
+}
+
+impl fmt::Display for WaitQueueTimeoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, max_pool_size, in_use, pending, waiting, waited, limit, holders, .. } = self;
+        if let Some(Holders { cursors, transactions, other_operations }) = holders {
+            // Word for word the load balancer specification's ("Connection Tracking").
+            return write!(
+                f,
+                "Timeout waiting for connection from the connection pool. maxPoolSize: {max_pool_size}, connections in \
+                 use by cursors: {cursors}, connections in use by transactions: {transactions}, connections in use by \
+                 other operations: {other_operations}, connections being opened: {pending}, other check-outs waiting: \
+                 {waiting}, waited for {address}: {waited:.1?} ({limit})"
+            );
+        }
+        let unlimited = if *max_pool_size == 0 { " (no limit)" } else { "" };
+        write!(
+            f,
+            "Timed out while checking out a connection from connection pool for {address} after {waited:.1?} ({limit}): \
+             connections in use: {in_use}, being opened: {pending}, maxPoolSize: {max_pool_size}{unlimited}, other \
+             check-outs waiting: {waiting}"
+        )
+    }
+}
+
+impl StdError for WaitQueueTimeoutError {}
+
+/// A check-out has to open a connection or to keep a time limit, and there is no tokio runtime for that: the pool's has
+/// ended, and the check-out is not polled on another, or that is about to end as well. Nothing was sent.
+#[derive(Clone, PartialEq, Eq, Error)]
+#[error(
+    "no tokio runtime for the connection pool for {address}: the pool's has ended, and the check-out is not polled on one \
+     that lives"
+)]
+pub struct NoRuntimeError {
+    /// The pool's address.
+    pub address: Arc<str>,
+}
+
+impl NoRuntimeError {
+    pub(crate) fn of(address: &Arc<str>) -> Self {
+        Self { address: address.clone() }
+    }
+}
