@@ -1,8 +1,8 @@
-//! Certificates and keys for TLS, made for a test and gone after it.
+//! Certificates and keys for TLS, generated for a test and removed after it.
 //!
-//! Every certificate has a key of its own, except that the client certificates `ClientRsa*` share one RSA key that is
-//! part of this crate (`keys/`, in the forms that OpenSSL writes): the library that makes the certificates cannot make
-//! RSA keys. None of them is a secret.
+//! Every certificate has its own key. The exceptions are the client certificates `ClientRsa*`, which share one RSA key.
+//! That key is part of this crate (`keys/`, in the forms that OpenSSL writes), because the library that generates the
+//! certificates cannot generate RSA keys. None of the keys is a secret.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use crate::folder::Folder;
 /// The password of every encrypted key.
 pub const KEY_PASSWORD: &str = "wharf";
 
-/// A name of servers that no resolver knows but one of a test's own.
+/// A server name that only a test's own resolver knows.
 pub const SERVER_NAME: &str = "db.wharf.example";
 
 const RSA: &str = include_str!("../keys/rsa.pem");
@@ -27,60 +27,60 @@ const RSA_SCRYPT: &str = include_str!("../keys/rsa-scrypt.pem");
 const RSA_DES3: &str = include_str!("../keys/rsa-des3.pem");
 const RSA_LEGACY: &str = include_str!("../keys/rsa-legacy.pem");
 
-/// The files there are. All but the authorities' hold certificates and the private key of the first.
+/// The available files. Each holds certificates and the private key of the first, except that authorities' have no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pem {
-    /// The certificate of the authority that signs, if nothing else is said.
+    /// The certificate of the authority that signs unless another is named.
     Authority,
-    /// The certificate of another authority.
+    /// The certificate of a second authority.
     OtherAuthority,
-    /// The certificates of both authorities, the other one first, with text around them.
+    /// The certificates of both authorities, with the second authority's first and text around them.
     BothAuthorities,
-    /// A server's, for `localhost`, `127.0.0.1`, `::1` and [`SERVER_NAME`].
+    /// A server's certificate, for `localhost`, `127.0.0.1`, `::1` and [`SERVER_NAME`].
     Server,
-    /// As [`Server`](Pem::Server), and expired in 2001.
+    /// Like [`Server`](Pem::Server), expired in 2001.
     ExpiredServer,
-    /// A server's, for `other.example` and `192.0.2.1`.
+    /// A server's certificate, for `other.example` and `192.0.2.1`.
     OtherNameServer,
-    /// As [`Server`](Pem::Server), signed by the other authority.
+    /// Like [`Server`](Pem::Server), signed by the second authority.
     OtherAuthoritysServer,
-    /// As [`Server`](Pem::Server), signed by an authority between, whose certificate follows.
+    /// Like [`Server`](Pem::Server), signed by an intermediate authority, whose certificate follows.
     ServerWithChain,
-    /// As [`Server`](Pem::Server), self-signed, and saying that it is an authority's, as `openssl req -x509` has it.
+    /// Like [`Server`](Pem::Server), self-signed and marked as an authority, as `openssl req -x509` writes it.
     SelfSigned,
-    /// As [`SelfSigned`](Pem::SelfSigned), with the same subject and another key.
+    /// Like [`SelfSigned`](Pem::SelfSigned), with the same subject and another key.
     OtherSelfSigned,
-    /// As [`SelfSigned`](Pem::SelfSigned), and expired in 2001.
+    /// Like [`SelfSigned`](Pem::SelfSigned), expired in 2001.
     ExpiredSelfSigned,
-    /// As [`SelfSigned`](Pem::SelfSigned), for `other.example`.
+    /// Like [`SelfSigned`](Pem::SelfSigned), for `other.example`.
     OtherNameSelfSigned,
-    /// As [`SelfSigned`](Pem::SelfSigned), for clients only.
+    /// Like [`SelfSigned`](Pem::SelfSigned), for clients only.
     SelfSignedForClients,
-    /// As [`SelfSigned`](Pem::SelfSigned), with a key that is to sign certificates only.
+    /// Like [`SelfSigned`](Pem::SelfSigned), with a key that may only sign certificates.
     SelfSignedForSigning,
-    /// As [`SelfSigned`](Pem::SelfSigned), but signed by the authority.
+    /// Like [`SelfSigned`](Pem::SelfSigned), but signed by the authority.
     SignedAuthorityAsServer,
-    /// A client's, with its key in PKCS#8. Its subject is `CN=client,O=wharf`.
+    /// A client's certificate, with its key in PKCS#8. Its subject is `CN=client,O=wharf`.
     Client,
-    /// As [`Client`](Pem::Client), signed by an authority between, whose certificate follows, and the key first.
+    /// Like [`Client`](Pem::Client), signed by an intermediate authority: the key, and both certificates.
     ClientWithChain,
-    /// As [`Client`](Pem::Client), and expired in 2001.
+    /// Like [`Client`](Pem::Client), expired in 2001.
     ExpiredClient,
-    /// As [`Client`](Pem::Client), signed by the other authority.
+    /// Like [`Client`](Pem::Client), signed by the second authority.
     OtherAuthoritysClient,
-    /// As [`Client`](Pem::Client), with the key of another certificate.
+    /// Like [`Client`](Pem::Client), with the key of another certificate.
     ClientWithOtherKey,
-    /// As [`Client`](Pem::Client), with its key in SEC1.
+    /// Like [`Client`](Pem::Client), with its key in SEC1.
     ClientSec1,
-    /// As [`Client`](Pem::Client), with an RSA key in PKCS#1.
+    /// Like [`Client`](Pem::Client), with an RSA key in PKCS#1.
     ClientRsaPkcs1,
-    /// With an RSA key in PKCS#8, encrypted with AES under PBKDF2.
+    /// Like [`Client`](Pem::Client), with an RSA key in PKCS#8, encrypted with AES under PBKDF2.
     ClientRsaEncrypted,
-    /// With an RSA key in PKCS#8, encrypted with AES under scrypt.
+    /// Like [`Client`](Pem::Client), with an RSA key in PKCS#8, encrypted with AES under scrypt.
     ClientRsaEncryptedScrypt,
-    /// With an RSA key in PKCS#8, encrypted with triple DES.
+    /// Like [`Client`](Pem::Client), with an RSA key in PKCS#8, encrypted with triple DES.
     ClientRsaEncryptedDes3,
-    /// With an RSA key in PKCS#1, encrypted in the legacy way of PEM itself.
+    /// Like [`Client`](Pem::Client), with an RSA key in PKCS#1, encrypted by PEM's own legacy scheme.
     ClientRsaLegacyEncrypted,
 }
 
@@ -93,24 +93,24 @@ pub struct Certificates {
 type Issuer = CertifiedIssuer<'static, KeyPair>;
 
 impl Certificates {
-    /// Makes the certificates and writes the files.
+    /// Generates the certificates and writes the files.
     ///
     /// # Errors
     ///
-    /// The file system's.
+    /// Returns the file system's error.
     pub fn create() -> io::Result<Self> {
         let certificates = Self { folder: Folder::create("certificates")? };
         certificates.write_all().map_err(io::Error::other)?;
         Ok(certificates)
     }
 
-    /// The path of a file.
+    /// Returns the path of a file.
     #[must_use]
     pub fn file(&self, pem: Pem) -> PathBuf {
         self.folder.path().join(format!("{pem:?}.pem"))
     }
 
-    /// The folder of the files, for others that a test writes. They are removed with it.
+    /// Returns the folder of the files. A test may write further files into it; they are removed with the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -200,7 +200,7 @@ pub(crate) fn server_parameters(names: &[&str]) -> Result<CertificateParams, rcg
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut parameters = named(CertificateParams::new(names)?, "server");
     parameters.use_authority_key_identifier_extension = true;
-    // A mongod is its own client, too.
+    // A mongod also connects to itself as a client.
     parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     Ok(parameters)
 }
@@ -216,13 +216,13 @@ fn expired(mut parameters: CertificateParams) -> CertificateParams {
     parameters
 }
 
-/// A certificate with a new key, each in PEM.
+/// Returns a certificate with a new key, and that key, in PEM.
 fn signed(parameters: CertificateParams, issuer: &Issuer) -> Result<[String; 2], rcgen::Error> {
     let key = KeyPair::generate()?;
     Ok([parameters.signed_by(&key, issuer)?.pem(), key.serialize_pem()])
 }
 
-/// A certificate that is signed with its own new key, and the key, in PEM.
+/// Returns a certificate that is signed with its own new key, followed by the key, in PEM.
 fn self_signed(parameters: &CertificateParams) -> Result<String, rcgen::Error> {
     let key = KeyPair::generate()?;
     Ok([parameters.self_signed(&key)?.pem(), key.serialize_pem()].concat())
@@ -230,7 +230,7 @@ fn self_signed(parameters: &CertificateParams) -> Result<String, rcgen::Error> {
 
 type Converted = Result<(&'static str, Vec<u8>), Box<dyn std::error::Error + Send + Sync>>;
 
-/// The one section of a PEM file, converted to another.
+/// Converts the only section of a PEM file to another.
 fn sections(
     text: &str,
     convert: impl Fn(&[u8]) -> Converted,
@@ -243,7 +243,7 @@ fn sections(
     Ok(pem_rfc7468::encode_string(label, pem_rfc7468::LineEnding::LF, &der)?)
 }
 
-/// The key within PKCS#8, in the form of its algorithm.
+/// Returns the key inside PKCS#8, in the form of its algorithm.
 fn key_within(pkcs8: &[u8]) -> Result<Vec<u8>, pkcs8::der::Error> {
     use pkcs8::der::Decode;
     Ok(pkcs8::PrivateKeyInfoRef::from_der(pkcs8)?.private_key.as_bytes().to_vec())

@@ -1,7 +1,7 @@
 //! A small name server, over UDP and TCP on 127.0.0.1.
 //!
-//! It knows what its [`Zone`] says and nothing else, answers with authority, and forwards nothing. An answer that does
-//! not fit into a datagram is marked as truncated, so that a resolver asks again over TCP.
+//! It knows only what its [`Zone`] contains, answers as the authority, and forwards nothing. An answer that does not
+//! fit into a datagram is marked as truncated, so that a resolver asks again over TCP.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,34 +15,34 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 
-/// How long an answer may be kept, in seconds.
+/// How long an answer may be cached, in seconds.
 const TTL: u32 = 86_400;
 
-/// What a name server knows.
+/// The records of a name server.
 #[derive(Debug, Default, Clone)]
 pub struct Zone {
     records: Vec<Record>,
-    /// Names that are answered with an error, and those (`None`) that are not answered at all.
+    /// Names that are answered with an error; `None` stands for no answer at all.
     failures: BTreeMap<String, Option<ResponseCode>>,
 }
 
 impl Zone {
-    /// Adds an SRV record. Both names are written without a dot at their ends.
+    /// Adds an SRV record. Both names are written without a trailing dot.
     pub fn srv(mut self, name: &str, port: u16, target: &str) -> Zone {
-        // A weight and a priority that nobody may heed.
-        let rank = u16::try_from(self.records.len()).expect("few records");
+        // The weight and the priority differ for each record: clients must ignore both.
+        let rank = u16::try_from(self.records.len()).expect("a zone has fewer than 65,536 records");
         self.records.push(Record::from_rdata(fqdn(name), TTL, RData::SRV(SRV::new(rank, rank, port, fqdn(target)))));
         self
     }
 
-    /// Adds an SRV record whose target has these labels, whatever their bytes are.
+    /// Adds an SRV record whose target has these labels, with arbitrary bytes.
     pub fn srv_to_labels(mut self, name: &str, port: u16, target: &[&str]) -> Zone {
-        let target = Name::from_labels(target.iter().map(|label| label.as_bytes())).expect("short labels");
+        let target = Name::from_labels(target.iter().map(|label| label.as_bytes())).expect("the labels are short");
         self.records.push(Record::from_rdata(fqdn(name), TTL, RData::SRV(SRV::new(0, 0, port, target))));
         self
     }
 
-    /// Adds a TXT record of these strings.
+    /// Adds a TXT record with these strings.
     pub fn txt(mut self, name: &str, strings: &[&str]) -> Zone {
         let strings = strings.iter().map(|text| text.as_bytes()).collect();
         self.records.push(Record::from_rdata(fqdn(name), TTL, RData::TXT(TXT::from_bytes(strings))));
@@ -55,13 +55,13 @@ impl Zone {
         self
     }
 
-    /// Leaves every question for this name without an answer.
+    /// Never answers a question for this name.
     pub fn silent(mut self, name: &str) -> Zone {
         self.failures.insert(fqdn(name).to_lowercase().to_utf8(), None);
         self
     }
 
-    /// The answer to a request, or `None` where there is none.
+    /// Returns the answer to a request, or `None` to leave it unanswered.
     fn answer(&self, request: &Message) -> Option<Message> {
         let mut response = Message::new(request.metadata.id, MessageType::Response, OpCode::Query);
         response.metadata.authoritative = true;
@@ -89,18 +89,18 @@ impl Zone {
     }
 }
 
-/// A question that was asked.
+/// A question that a client asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// The name, in lower case and with a dot at its end.
+    /// The name, in lower case and with a trailing dot.
     pub name: String,
     /// The type of record.
     pub record: RecordType,
-    /// Whether it was asked over TCP.
+    /// Whether the client asked over TCP.
     pub over_tcp: bool,
 }
 
-/// A running name server. It stops when it is dropped.
+/// A running name server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct DnsServer {
     address: SocketAddr,
@@ -109,11 +109,11 @@ pub struct DnsServer {
 }
 
 impl DnsServer {
-    /// Starts a name server that knows `zone`, at a port of its own, which is the same for UDP and TCP.
+    /// Starts a name server for `zone`, on a port of its own. UDP and TCP use the same port.
     ///
     /// # Errors
     ///
-    /// The operating system's, if it gives no port.
+    /// Returns the operating system's error if no port can be bound.
     pub async fn start(zone: Zone) -> io::Result<DnsServer> {
         let (udp, tcp) = bind().await?;
         let address = udp.local_addr()?;
@@ -124,25 +124,25 @@ impl DnsServer {
         Ok(DnsServer { address, questions, _tasks: tasks })
     }
 
-    /// Where the server listens.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The questions that were asked so far, in their order.
+    /// Returns the questions so far, in order.
     pub fn questions(&self) -> Vec<Question> {
-        self.questions.lock().expect("no panic under the lock").clone()
+        self.questions.lock().expect("no thread panics under the lock").clone()
     }
 }
 
 fn fqdn(name: &str) -> Name {
     let name = format!("{}.", name.trim_end_matches('.'));
-    // The rules for names beyond ASCII would refuse underscores.
+    // The rules for names beyond ASCII refuse underscores.
     let parsed = if name.is_ascii() { Name::from_ascii(&name) } else { Name::from_utf8(&name) };
     parsed.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// A port that is free for both protocols. Another process may take one of the two in between, so there are several tries.
+/// Binds one port for both protocols. Retries, because another process may take the UDP port in between.
 async fn bind() -> io::Result<(UdpSocket, TcpListener)> {
     let mut tries = 0;
     loop {
@@ -161,7 +161,7 @@ fn note(questions: &Mutex<Vec<Question>>, request: &Message, over_tcp: bool) {
         record: query.query_type(),
         over_tcp,
     });
-    questions.lock().expect("no panic under the lock").extend(asked);
+    questions.lock().expect("no thread panics under the lock").extend(asked);
 }
 
 async fn serve_udp(socket: UdpSocket, zone: Arc<Zone>, questions: Arc<Mutex<Vec<Question>>>) {
@@ -175,7 +175,7 @@ async fn serve_udp(socket: UdpSocket, zone: Arc<Zone>, questions: Arc<Mutex<Vec<
             let Ok(truncated) = response.truncate().to_vec() else { continue };
             bytes = truncated;
         }
-        // Whoever asked may be gone.
+        // The client may be gone.
         let _ = socket.send_to(&bytes, peer).await;
     }
 }
@@ -185,13 +185,13 @@ async fn serve_tcp(listener: TcpListener, zone: Arc<Zone>, questions: Arc<Mutex<
     while let Ok((stream, _)) = listener.accept().await {
         let (zone, questions) = (zone.clone(), questions.clone());
         connections.spawn(async move {
-            // The connection ends with the first error, which is the peer's affair.
+            // The connection ends with the first error. The client sees that, so there is nothing to report.
             let _ = serve_stream(stream, &zone, &questions).await;
         });
     }
 }
 
-/// Over TCP every message has its length before it (RFC 1035, section 4.2.2).
+/// Serves one TCP connection. Over TCP, each message is preceded by its length (RFC 1035, section 4.2.2).
 async fn serve_stream(mut stream: TcpStream, zone: &Zone, questions: &Mutex<Vec<Question>>) -> io::Result<()> {
     loop {
         let mut bytes = vec![0; stream.read_u16().await?.into()];

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A folder that is removed on drop. Nobody else can read it, and its path is short enough for a Unix domain socket.
+/// A folder that is removed on drop. Other users cannot read it, and its path is short enough for a Unix domain socket.
 /// A process that is killed leaves its folders behind.
 #[derive(Debug)]
 pub struct Folder {
@@ -14,13 +14,13 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes a folder whose name tells what it is for.
+    /// Creates a folder whose name states its purpose.
     ///
     /// # Errors
     ///
-    /// The file system's.
+    /// Returns the file system's error.
     pub fn create(purpose: &str) -> io::Result<Self> {
-        // ORD: Relaxed; a number nobody else has is all that is asked for.
+        // ORD: Relaxed; the number only has to be unique, and publishes nothing.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -36,7 +36,7 @@ impl Folder {
         }
     }
 
-    /// Where it is.
+    /// Returns the folder's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -45,7 +45,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A test that unwinds has something better to report.
+        // A test that is unwinding has a more important error to report.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests and examples of wharf run against.
+//! The servers, certificates and suites that wharf's tests and examples run against.
 
 pub mod certificates;
 pub mod counting;

@@ -1,16 +1,16 @@
-//! A real `mongod`, started for a test and gone after it.
+//! A real `mongod`, started for a test and stopped after it.
 //!
-//! [`Mongod::start`] starts the executable of [`provision::mongod`] on 127.0.0.1 with a port
-//! and a data folder of its own, with test commands enabled so that the `failCommand` fail point works. [`shared`] lends
-//! one to all tests of a test binary. All of it blocks the calling thread; a start takes some tenths of a second.
+//! [`Mongod::start`] runs the executable of [`provision::mongod`] on 127.0.0.1, with its own port and data folder. Test
+//! commands are enabled, so the `failCommand` fail point works. [`shared`] lends one server to all tests of a test
+//! binary. All functions block the calling thread; a start takes some tenths of a second.
 //!
 //! # No process is left
 //!
 //! [`Mongod::stop`] and `Drop` end the process and remove its folder. If this process dies without either, on Linux the
 //! kernel kills `mongod` (`PR_SET_PDEATHSIG`). That signal is tied to the *thread* that forked, and the test harness
-//! runs each test on a thread that ends with it, so all servers are started by one thread that lives as long as this
-//! process. The folder of a killed process is removed by the next start on the same machine, by any process of the same
-//! user: each folder has a lock file which the owner keeps locked, so a lock that can be taken means a dead owner.
+//! runs each test on a thread that ends with it. Therefore one thread, which lives as long as this process, starts all
+//! servers. The next start by the same user on the same machine removes the folder of a killed process: the owner keeps
+//! a lock file in its folder locked, so a lock that can be taken means that the owner is dead.
 
 mod launcher;
 mod scratch;
@@ -28,50 +28,50 @@ use std::time::{Duration, Instant};
 use crate::provision::{self, ProvisionError};
 use scratch::Scratch;
 
-/// How long a server may take until it accepts connections.
+/// How long a server may take before it accepts connections.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a server may take to end after `SIGTERM`, before `SIGKILL`.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
-/// The pause between two looks at a server that starts or stops.
+/// The pause between two checks of a server that starts or stops.
 const POLL: Duration = Duration::from_millis(10);
-/// How many ports are tried. Each failure means that somebody took a port within milliseconds after it was found free.
+/// How many ports to try. Each failure means that a process took a port within milliseconds after it was found free.
 const PORTS_TRIED: usize = 5;
-/// What the log of a server says that lost its port.
+/// The text in the log of a server that lost its port.
 const ADDRESS_IN_USE: &str = "Address already in use";
-/// How much of the log an error carries, in bytes.
+/// How much of the log an error includes, in bytes.
 const LOG_TAIL: usize = 4_000;
-/// The contents of every key file: equal, so that several servers can form one replica set.
+/// The contents of every key file. All are equal, so that several servers can form one replica set.
 const KEY: &str = "d2hhcmYgdGVzdGJlZCBrZXk=";
 
 /// How a server is started. The default is a standalone server without authentication.
 #[derive(Clone, Debug, Default)]
 pub struct MongodOptions {
-    /// Whether clients must authenticate (`--auth`). The server has no user yet: create the first one through the
+    /// Whether clients must authenticate (`--auth`). The server starts without users: create the first one through the
     /// localhost exception. Default: false.
     pub auth: bool,
-    /// The name of the replica set that the server is to be a member of (`--replSet`). The set is not initiated: send
+    /// The name of the replica set that the server joins (`--replSet`). The set is not initiated: send
     /// `replSetInitiate`. With `auth`, all servers of this module share a key file. Default: none.
     pub repl_set: Option<String>,
-    /// How the server is secured by TLS. Then it accepts no connection without (`--tlsMode requireTLS`). Default: not at
-    /// all.
+    /// The server's TLS configuration. If set, the server accepts only TLS connections (`--tlsMode requireTLS`).
+    /// Default: none.
     pub tls: Option<MongodTls>,
-    /// The folder of the Unix domain socket that the server is to listen on too; see [`Mongod::socket`]. The path must
-    /// be shorter than 80 bytes. Default: none.
+    /// The folder of the Unix domain socket that the server also listens on; see [`Mongod::socket`]. The path must be
+    /// shorter than 80 bytes. Default: none.
     pub socket_folder: Option<PathBuf>,
-    /// Further arguments, after those that this module sets. An option that it sets already cannot be repeated, except
+    /// Further arguments, after those that this module sets. An option that this module sets cannot be repeated, except
     /// `--setParameter`. Default: none.
     pub extra_args: Vec<OsString>,
 }
 
-/// How a server is secured by TLS.
+/// The TLS configuration of a server.
 #[derive(Clone, Debug)]
 pub struct MongodTls {
     /// The server's certificate and private key, in one PEM file.
     pub certificate_key_file: PathBuf,
-    /// The authorities whose certificates clients may have.
+    /// The authorities that the server trusts to sign clients' certificates.
     pub ca_file: PathBuf,
-    /// Whether clients must have one (the server's default), or only those that they do have are checked
-    /// (`--tlsAllowConnectionsWithoutCertificates`).
+    /// Whether clients must present a certificate (the server's default). Otherwise the server only checks those that
+    /// are presented (`--tlsAllowConnectionsWithoutCertificates`).
     pub require_client_certificate: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct MongodTls {
 pub struct Mongod {
     port: u16,
     process: Process,
-    // After `process`: fields are dropped in this order, and the folder must outlive the process that writes to it.
+    // Declared after `process`: fields drop in order, and the folder must outlive the process that writes to it.
     scratch: Scratch,
 }
 
@@ -89,7 +89,7 @@ impl Mongod {
     ///
     /// # Errors
     ///
-    /// [`StartError`]. A process that was started and did not become ready is ended before this returns.
+    /// [`StartError`]. A process that was started but did not become ready is ended before this returns.
     pub fn start(options: MongodOptions) -> Result<Mongod, StartError> {
         let binary = provision::mongod()?;
         let mut tried = 1;
@@ -116,12 +116,12 @@ impl Mongod {
         Ok(mongod)
     }
 
-    /// Watches the log, which the server writes the line to after it listens. Connecting instead would not tell this
-    /// server from another one on a port that was lost to it.
+    /// Waits for the line that the server logs once it listens. A connection would not show whether it reached this
+    /// server, or another process that took the port first.
     fn wait_until_ready(&mut self) -> Result<(), StartError> {
         let deadline = Instant::now() + START_DEADLINE;
         loop {
-            // Looked at before the log, so that what a dead server wrote last has been read.
+            // Check the process before the log, so that everything that a dead server wrote is read.
             let ended = self.process.0.try_wait().map_err(StartError::Wait)?;
             let log = self.scratch.read_log().map_err(StartError::Folder)?;
             match ended {
@@ -135,37 +135,37 @@ impl Mongod {
         }
     }
 
-    /// The address it listens on.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
 
-    /// The port it listens on.
+    /// Returns the port that the server listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where its Unix domain socket is in the `socket_folder` of its options.
+    /// Returns the path of the server's Unix domain socket, given the `socket_folder` of its options.
     pub fn socket(&self, folder: &Path) -> PathBuf {
         folder.join(format!("mongodb-{}.sock", self.port))
     }
 
-    /// The identifier of its process.
+    /// Returns the identifier of the server's process.
     pub fn pid(&self) -> u32 {
         self.process.0.id()
     }
 
-    /// Its log: one JSON document a line. The file goes when the server is stopped.
+    /// Returns the path of the server's log: one JSON document per line. Stopping the server removes it.
     pub fn log_path(&self) -> PathBuf {
         self.scratch.log()
     }
 
-    /// Ends the server with `SIGTERM`, after ten seconds with `SIGKILL`, waits for it and removes its folder. Returns how
-    /// it ended: with success unless it had to be killed or had ended before.
+    /// Stops the server: sends `SIGTERM`, and `SIGKILL` after ten seconds, waits for the process, removes its folder.
+    /// Returns the exit status, which is success unless the server was killed or had ended before.
     ///
     /// # Errors
     ///
-    /// What the operating system reports when signalling, waiting or removing.
+    /// Returns the operating system's error from signalling, waiting or removing.
     pub fn stop(mut self) -> io::Result<ExitStatus> {
         let status = self.process.end()?;
         self.scratch.remove()?;
@@ -173,18 +173,18 @@ impl Mongod {
     }
 }
 
-/// Returns the server that the tests of this process share, starting it if nobody holds one.
+/// Returns the server that the tests of this process share, starting it if no test holds it.
 ///
-/// It is stopped when the last clone is dropped, because statics are not dropped when a process exits. The next call
-/// starts another one, so tests that do not overlap get different servers; a test that changes global state, such as a
-/// fail point, shares it with the tests that run beside it. Concurrent callers wait for one start.
+/// It stops when the last clone is dropped, because statics are not dropped when a process exits. The next call starts
+/// another one, so tests that do not overlap get different servers. A test that changes global state, such as a fail
+/// point, shares that state with the tests that run beside it. Concurrent callers wait for a single start.
 ///
 /// # Errors
 ///
-/// Those of [`Mongod::start`]; the next call tries again.
+/// Those of [`Mongod::start`]; the next call retries.
 pub fn shared() -> Result<Arc<Mongod>, StartError> {
     static SHARED: Mutex<Weak<Mongod>> = Mutex::new(Weak::new());
-    // Poisoned is as good: what it holds is replaced only after a successful start.
+    // A poisoned lock is still valid: its value is replaced only after a successful start.
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(running) = shared.upgrade() {
         return Ok(running);
@@ -194,17 +194,17 @@ pub fn shared() -> Result<Arc<Mongod>, StartError> {
     Ok(started)
 }
 
-/// Why a server could not be started.
+/// The reason why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// There is no executable.
+    /// The executable could not be provided.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
     /// No port on 127.0.0.1 could be bound.
     #[error("no free port on 127.0.0.1: {0}")]
     Port(#[source] io::Error),
-    /// The temporary folder or a file in it could not be made or read.
+    /// The temporary folder, or a file in it, could not be created or read.
     #[error("the server's temporary folder: {0}")]
     Folder(#[source] io::Error),
     /// The executable could not be started.
@@ -215,21 +215,21 @@ pub enum StartError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The state of the process could not be asked for.
+    /// The state of the process could not be queried.
     #[error("could not wait for mongod: {0}")]
     Wait(#[source] io::Error),
-    /// The server ended before it accepted connections: arguments it refuses, missing libraries, five lost ports.
+    /// The server ended before it accepted connections: refused arguments, missing libraries, or five lost ports.
     #[error("mongod ended with {status} before it accepted connections; the end of its log:\n{log}")]
     Ended {
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
         /// The end of its log.
         log: String,
     },
-    /// The server did not accept connections in time and was ended.
+    /// The server did not accept connections in time, and was stopped.
     #[error("mongod did not accept connections within {waited:?}; the end of its log:\n{log}")]
     Deadline {
-        /// How long it was waited for.
+        /// How long the caller waited for it.
         waited: Duration,
         /// The end of its log.
         log: String,
@@ -251,12 +251,12 @@ fn arguments(command: &mut Command, options: &MongodOptions, port: u16, scratch:
             command.arg("--tlsAllowConnectionsWithoutCertificates");
         }
     }
-    // The journal otherwise takes 300 MB of disk from the start.
+    // By default, the journal takes 300 MB of disk from the start.
     command.args(["--wiredTigerCacheSizeGB", "0.25"]);
     command.args(["--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=8MB)"]);
     if let Some(name) = &options.repl_set {
         command.arg("--replSet").arg(name);
-        // A member told to end otherwise goes on answering for 15 s, so that clients notice in time.
+        // By default, a member that is told to end answers for another 15 s, so that clients notice.
         command.args(["--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100"]);
     }
     if options.auth {
@@ -269,13 +269,13 @@ fn arguments(command: &mut Command, options: &MongodOptions, port: u16, scratch:
     Ok(())
 }
 
-/// A port that was free a moment ago. Binding is the only way to ask; `mongod` cannot take the socket over.
+/// Returns a port that was free a moment ago. Only binding can tell, and `mongod` cannot take the socket over.
 fn free_port() -> Result<u16, StartError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(StartError::Port)?;
     Ok(listener.local_addr().map_err(StartError::Port)?.port())
 }
 
-/// The last lines of a log, up to [`LOG_TAIL`] bytes.
+/// Returns the last lines of a log, up to [`LOG_TAIL`] bytes.
 fn tail(log: &str) -> &str {
     let mut start = log.len().saturating_sub(LOG_TAIL);
     while !log.is_char_boundary(start) {
@@ -284,7 +284,7 @@ fn tail(log: &str) -> &str {
     &log[start..]
 }
 
-/// A child process that ends with this value.
+/// A child process that is ended on drop.
 #[derive(Debug)]
 struct Process(Child);
 
@@ -308,12 +308,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A test that unwinds has something better to report. What is not removed now falls to the next start.
+        // A test that is unwinding has a more important error to report. The next start removes what is left.
         let _ = self.end();
     }
 }
 
-/// Asks a child to end that has not been waited for: until then its identifier belongs to nobody else.
+/// Asks a child to end that has not been waited for: until then, no other process gets its identifier.
 #[cfg(unix)]
 fn terminate(child: &mut Child) -> io::Result<()> {
     use nix::sys::signal::{Signal, kill};

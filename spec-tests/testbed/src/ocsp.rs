@@ -1,6 +1,6 @@
-//! Servers' certificates that can be revoked, and what their authorities say of them: OCSP responses, right and wrong.
+//! Revocable server certificates, and OCSP responses about them, both valid and invalid.
 //!
-//! The responses are written here byte by byte and not by a library, so that they may be wrong in any way.
+//! This module writes the responses byte by byte, without a library, so that they can be invalid in any way.
 
 use std::fs;
 use std::io;
@@ -24,106 +24,106 @@ type Issuer = CertifiedIssuer<'static, KeyPair>;
 type HashOf = fn(&[u8]) -> Vec<u8>;
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// The certificates of servers, all for `localhost`, `127.0.0.1` and `::1`. They differ in their serial numbers.
+/// Server certificates, all for `localhost`, `127.0.0.1` and `::1`. They differ in their serial numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Revocable {
-    /// One of the authority.
+    /// A certificate signed by the authority.
     Plain,
-    /// As `Plain`, and it demands that a response is stapled.
+    /// Like `Plain`, and requires a stapled response.
     MustStaple,
-    /// As `Plain`, and it demands another feature of TLS.
+    /// Like `Plain`, and requires another feature of TLS.
     OtherFeature,
-    /// As `Plain`, and the certificate of [`Issuing::Impostor`] follows.
+    /// Like `Plain`, followed by the certificate of [`Issuing::Impostor`].
     WithImpostor,
-    /// One of the authority between, whose certificate follows.
+    /// A certificate signed by the intermediate authority, whose certificate follows.
     WithChain,
-    /// One of the authority below that, whose certificate follows, and then that of the authority between.
+    /// A certificate signed by the authority below the intermediate one; both certificates follow, in that order.
     WithLongChain,
 }
 
-/// Who gives out certificates.
+/// An authority that issues certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Issuing {
     /// The authority that clients trust.
     Authority,
-    /// One that the authority has made an authority.
+    /// The intermediate authority: the trusted authority certified it as an authority.
     Between,
-    /// One that the authority between has made an authority.
+    /// The authority below the intermediate one, which certified it as an authority.
     Below,
-    /// One with a name of its own that nobody trusts.
+    /// An authority with its own name, which clients do not trust.
     Other,
-    /// One with the authority's name and another key.
+    /// An authority with the trusted authority's name and another key.
     Impostor,
 }
 
-/// Who signs a response.
+/// The signer of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signer {
-    /// An issuer itself. Its certificate is not in the response.
+    /// The issuer itself. Its certificate is not in the response.
     Issuer(Issuing),
-    /// Somebody with a certificate of the issuer, which is in the response.
+    /// The holder of a certificate of the issuer, which is in the response.
     Delegate(Issuing, Delegate),
 }
 
-/// What is in a delegate's certificate.
+/// The rights in a delegate's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delegate {
     /// The right to sign responses.
     Authorized,
-    /// As `Authorized`, and expired in 2001.
+    /// Like `Authorized`, expired in 2001.
     Expired,
-    /// Another right, and not this one.
+    /// Another right only.
     ForServers,
-    /// No rights at all are named.
+    /// No rights at all.
     Unspecified,
 }
 
-/// What a response says of the certificate.
+/// The status of the certificate in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
-    /// It was not revoked.
+    /// The certificate is not revoked.
     Good,
-    /// It was revoked.
+    /// The certificate is revoked.
     Revoked,
-    /// The responder does not know it.
+    /// The responder does not know the certificate.
     Unknown,
 }
 
-/// Where extensions may be.
+/// The parts of a response that may have extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// In the response.
+    /// The response as a whole.
     Response,
-    /// In what it says of a certificate.
+    /// The entry about one certificate.
     Entry,
 }
 
-/// A response. By default it is right, of [`Revocable::Plain`], and says that all is good for a day.
+/// A response. The default is valid, is about [`Revocable::Plain`], says "good", and holds for a day.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseOptions {
-    /// Which certificate it is about.
+    /// The certificate that the response is about.
     pub about: Revocable,
-    /// Whose certificate it is, as the response says.
+    /// The issuer of that certificate, according to the response.
     pub issuer: Issuing,
-    /// What it says, once for each.
+    /// The statuses in the response, one entry for each.
     pub says: Vec<Said>,
-    /// Who signs it.
+    /// The signer of the response.
     pub signer: Signer,
-    /// Whether it names the signer by the hash of its key.
+    /// Whether the response names the signer by the hash of its key.
     pub by_key: bool,
-    /// Whether it identifies the issuer by SHA-256, and not SHA-1.
+    /// Whether the response identifies the issuer by SHA-256 instead of SHA-1.
     pub sha256: bool,
-    /// How old it is. Negative: seconds until it begins to hold.
+    /// The age of the response in seconds. Negative: the response becomes valid only in that many seconds.
     pub age: i64,
-    /// How many seconds it still holds, or has not been holding any more if it is negative.
+    /// For how many seconds the response is still valid. Negative: it expired that many seconds ago.
     pub holds: Option<i64>,
-    /// Whether a bit of what is signed has changed.
+    /// Whether a bit of the signed part has changed after signing.
     pub forged: bool,
-    /// Where it has an extension that nobody knows, if it has one, and whether that is critical.
+    /// Where the response has an unknown extension, if anywhere, and whether the extension is critical.
     pub extension: Option<(Place, bool)>,
-    /// Whether it names somebody else as its signer.
+    /// Whether the response names another signer than the actual one.
     pub misnamed: bool,
-    /// How many certificates of other delegates, with the same name and rights, come before a delegate's.
+    /// How many certificates of other delegates, with the same name and rights, precede a delegate's own.
     pub namesakes: usize,
 }
 
@@ -146,7 +146,7 @@ impl Default for ResponseOptions {
     }
 }
 
-/// Authorities, and the files of certificates, in a folder that is removed on drop.
+/// The authorities, and the certificate files, in a folder that is removed on drop.
 pub struct OcspAuthority {
     folder: Folder,
     authority: Issuer,
@@ -157,11 +157,11 @@ pub struct OcspAuthority {
 }
 
 impl OcspAuthority {
-    /// Makes the authorities and writes the files.
+    /// Generates the authorities and writes the files.
     ///
     /// # Errors
     ///
-    /// The file system's.
+    /// Returns the file system's error.
     pub fn create() -> io::Result<Self> {
         Self::try_create().map_err(io::Error::other)
     }
@@ -196,26 +196,26 @@ impl OcspAuthority {
         Ok(made)
     }
 
-    /// The file with the certificate of the authority that clients trust.
+    /// Returns the file with the certificate of the authority that clients trust.
     #[must_use]
     pub fn authority_file(&self) -> PathBuf {
         self.folder.path().join("authority.pem")
     }
 
-    /// The file with a server's certificate and its key.
+    /// Returns the file with a server's certificate and its key.
     #[must_use]
     pub fn file(&self, revocable: Revocable) -> PathBuf {
         self.folder.path().join(format!("{revocable:?}.pem"))
     }
 
-    /// A response, in DER.
+    /// Returns a response, in DER.
     ///
     /// # Panics
     ///
-    /// If the options are of a time that cannot be written.
+    /// Panics if a time in the options cannot be encoded.
     #[must_use]
     pub fn response(&self, options: &ResponseOptions) -> Vec<u8> {
-        self.try_response(options).expect("a response that can be made")
+        self.try_response(options).expect("the options can be encoded as a response")
     }
 
     fn try_response(&self, options: &ResponseOptions) -> Result<Vec<u8>, Failed> {
@@ -288,7 +288,7 @@ impl OcspAuthority {
             element(0x30, &[&responder, &produced, &element(0x30, &[&entries]), &extension(Place::Response)]);
         let signature = key.sign(&signed)?;
         if options.forged {
-            // The last digit of the time at which it was signed, before the Z: another second, and all else is right.
+            // Flip a bit in the last digit before the Z of the signing time: another second, and all else stays valid.
             let end = signed.windows(produced.len()).position(|bytes| bytes == produced).ok_or("it holds its time")?;
             signed[end + produced.len() - 2] ^= 1;
         }
@@ -315,7 +315,7 @@ impl OcspAuthority {
     }
 }
 
-/// A response without an answer, with this `responseStatus`.
+/// Returns a response without an answer, with this `responseStatus`.
 #[must_use]
 pub fn unsuccessful(status: u8) -> Vec<u8> {
     element(0x30, &[&element(0x0a, &[&[status]])])
@@ -338,7 +338,7 @@ fn delegate_parameters(delegate: Delegate) -> CertificateParams {
     parameters
 }
 
-/// A certificate's own name, in DER.
+/// Returns a certificate's subject, in DER.
 fn name(certificate: &CertificateDer<'static>) -> Result<Vec<u8>, Failed> {
     let mut store = RootCertStore::empty();
     store.add(certificate.clone())?;

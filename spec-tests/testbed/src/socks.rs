@@ -1,4 +1,4 @@
-//! A SOCKS5 proxy (RFC 1928, RFC 1929), with and without a login, that can fail at each of its messages.
+//! A SOCKS5 proxy (RFC 1928, RFC 1929), with or without a login, that can fail at each of its messages.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,55 +9,55 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// How a proxy behaves.
+/// The configuration of a proxy.
 #[derive(Debug, Clone, Default)]
 pub struct SocksOptions {
-    /// The user name and password that clients must have. Default: none is asked for.
+    /// The user name and password that clients must send. Default: none is required.
     pub login: Option<(String, String)>,
-    /// Names that the proxy resolves by itself, in lower case. Other names are refused as unreachable.
+    /// The names that the proxy resolves itself, in lower case. It refuses other names as unreachable.
     pub names: HashMap<String, SocketAddr>,
-    /// What goes wrong. Default: nothing.
+    /// The proxy's fault. Default: none.
     pub fault: Option<SocksFault>,
 }
 
-/// What goes wrong at a proxy.
+/// A fault of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocksFault {
-    /// Its answer never comes.
+    /// The proxy never answers.
     Hang(SocksMessage),
-    /// It closes the connection instead of answering.
+    /// The proxy closes the connection instead of answering.
     Close(SocksMessage),
-    /// It answers with zeros.
+    /// The proxy answers with zeros.
     Garbage(SocksMessage),
-    /// It answers the request with this reply code, such as 5, connection refused.
+    /// The proxy answers the request with this reply code, such as 5, connection refused.
     Refuse(u8),
 }
 
-/// The messages that a proxy answers with.
+/// The messages that a proxy sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocksMessage {
-    /// The method that it selects.
+    /// The method that the proxy selects.
     Method,
-    /// Whether the login is right. There is no such message without a login.
+    /// The result of the login. Without a login, this message does not occur.
     Login,
-    /// Whether it is connected to the server.
+    /// The result of connecting to the server.
     Reply,
 }
 
-/// What a client asked for.
+/// A client's request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SocksRequest {
-    /// The methods that the client offered: 0 is none, 2 a login.
+    /// The methods that the client offered: 0 is no authentication, 2 a login.
     pub methods: Vec<u8>,
-    /// The server's name, or its IP address in its usual form. Empty if the client did not come so far.
+    /// The server's name, or its IP address in the usual notation. Empty if the client did not get that far.
     pub host: String,
-    /// Whether it was sent as a name.
+    /// Whether the client sent a name.
     pub by_name: bool,
     /// The server's port.
     pub port: u16,
 }
 
-/// A running proxy. Dropping it closes everything.
+/// A running proxy. Dropping it closes its port and all connections.
 #[derive(Debug)]
 pub struct SocksProxy {
     address: SocketAddr,
@@ -70,11 +70,11 @@ impl SocksProxy {
     ///
     /// # Errors
     ///
-    /// The operating system's, if no port can be bound.
+    /// Returns the operating system's error if no port can be bound.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub async fn start(options: SocksOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -83,13 +83,13 @@ impl SocksProxy {
         Ok(Self { address, requests, accepting })
     }
 
-    /// The port that it listens on.
+    /// Returns the port that the proxy listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// What the clients asked for whose connection has ended or is being relayed, in that order.
+    /// Returns the requests of the clients whose connection is relayed or has failed, in that order.
     #[must_use]
     pub fn requests(&self) -> Vec<SocksRequest> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -102,7 +102,7 @@ impl Drop for SocksProxy {
     }
 }
 
-/// Runs until it is aborted, and with it all connections.
+/// Accepts connections until the task is aborted, which ends them too.
 async fn accept(listener: TcpListener, options: Arc<SocksOptions>, requests: Arc<Mutex<Vec<SocksRequest>>>) {
     let mut connections = JoinSet::new();
     loop {
@@ -113,7 +113,7 @@ async fn accept(listener: TcpListener, options: Arc<SocksOptions>, requests: Arc
             let mut request = SocksRequest::default();
             let server = negotiate(&mut client, &options, &mut request).await;
             requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
-            // The end of a connection needs no report: its client sees it.
+            // The client sees the end of its connection, so there is nothing to report.
             if let Ok(mut server) = server
                 && client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await.is_ok()
             {
@@ -123,7 +123,7 @@ async fn accept(listener: TcpListener, options: Arc<SocksOptions>, requests: Arc
     }
 }
 
-/// Everything before the reply of success.
+/// Handles all messages up to the successful reply, which it leaves to the caller.
 async fn negotiate(
     client: &mut TcpStream,
     options: &SocksOptions,
@@ -201,7 +201,7 @@ async fn read<const N: usize>(client: &mut TcpStream) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Does what the options want to go wrong in place of `message`, which is so long. A hang ends with the client.
+/// Applies the fault in place of `message`, which is `length` bytes long. A hang ends when the client closes.
 async fn fail(client: &mut TcpStream, options: &SocksOptions, message: SocksMessage, length: usize) -> io::Result<()> {
     match options.fault {
         Some(SocksFault::Hang(at)) if at == message => {

@@ -1,4 +1,4 @@
-//! A TLS server that passes everything on to a server without TLS, and tells what clients did in their handshakes.
+//! A TLS server that relays to a server without TLS, and records the clients' handshakes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{HandshakeKind, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
-/// One handshake that succeeded.
+/// A successful handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServedHandshake {
     /// Whether the client resumed an earlier session.
     pub resumed: bool,
-    /// The server's name as the client said it (SNI).
+    /// The server name that the client sent (SNI).
     pub server_name: Option<String>,
 }
 
-/// A running server. Dropping it closes everything.
+/// A running server. Dropping it closes its port and all connections.
 #[derive(Debug)]
 pub struct TlsFront {
     address: SocketAddr,
@@ -34,16 +34,16 @@ pub struct TlsFront {
 
 impl TlsFront {
     /// Starts a server on 127.0.0.1, on a port that the operating system chooses, with the certificate and key in a PEM
-    /// file and one version of TLS. With `client_authority` it demands a certificate of that authority from clients, and tells
-    /// them in an alert if they have none. It runs on the current tokio runtime.
+    /// file and one version of TLS. It runs on the current tokio runtime. With `client_authority`, clients must present
+    /// a certificate of that authority; a client without one gets an alert.
     ///
     /// # Errors
     ///
-    /// If the file is not as it must be, or no port can be bound.
+    /// Returns an error if a file is invalid, or no port can be bound.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub async fn start(
         server: SocketAddr,
         certificate_key: &Path,
@@ -53,15 +53,15 @@ impl TlsFront {
         Self::start_stapling(server, certificate_key, version, client_authority, Vec::new()).await
     }
 
-    /// As [`start`](Self::start), and staples an OCSP response, or whatever `staple` is, unless it is empty.
+    /// Like [`start`](Self::start), and staples `staple`, a valid or invalid OCSP response, unless it is empty.
     ///
     /// # Errors
     ///
-    /// As `start`.
+    /// Those of [`start`](Self::start).
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub async fn start_stapling(
         server: SocketAddr,
         certificate_key: &Path,
@@ -95,13 +95,13 @@ impl TlsFront {
         Ok(Self { address, handshakes, accepting })
     }
 
-    /// The address that clients connect to.
+    /// Returns the address that clients connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The handshakes that succeeded, in their order.
+    /// Returns the successful handshakes so far, in order.
     #[must_use]
     pub fn handshakes(&self) -> Vec<ServedHandshake> {
         self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -114,7 +114,7 @@ impl Drop for TlsFront {
     }
 }
 
-/// Runs until it is aborted, and with it all connections.
+/// Accepts connections until the task is aborted, which ends them too.
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -135,7 +135,7 @@ async fn accept(
             };
             handshakes.lock().unwrap_or_else(PoisonError::into_inner).push(handshake);
             if let Ok(mut server) = TcpStream::connect(server).await {
-                // The end of a connection needs no report: its client sees it.
+                // The client sees the end of its connection, so there is nothing to report.
                 let _ = copy_bidirectional(&mut client, &mut server).await;
             }
         });

@@ -1,4 +1,4 @@
-//! The one collection, and the cursors over it.
+//! The server's only collection, and the cursors over it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,16 +8,16 @@ use bson::{RawArrayBuf, RawBsonRef, RawDocumentBuf, rawdoc};
 
 use super::commands::{Command, Refusal, whole_number};
 
-/// The database of the server's one collection.
+/// The database of the server's only collection.
 pub const DATABASE: &str = "test";
 
-/// The name of the server's one collection.
+/// The name of the server's only collection.
 pub const COLLECTION: &str = "documents";
 
-/// How many documents the first batch has if the command does not say.
+/// The number of documents in the first batch if the command does not set `batchSize`.
 const DEFAULT_BATCH: u64 = 101;
 
-/// The elements of a `find` that are executed, and those that make no difference to its result here.
+/// The elements of `find` that the server executes, and those that do not change its result here.
 const FIND_ELEMENTS: [&str; 14] = [
     "find",
     "filter",
@@ -35,7 +35,7 @@ const FIND_ELEMENTS: [&str; 14] = [
     "noCursorTimeout",
 ];
 
-/// The collection: documents that never change, in the order of their `_id`.
+/// The collection: documents that never change, ordered by `_id`.
 #[derive(Debug)]
 pub(super) struct Collection {
     documents: Vec<RawDocumentBuf>,
@@ -45,7 +45,7 @@ pub(super) struct Collection {
 #[derive(Debug, Default)]
 struct Cursors {
     last_id: i64,
-    /// The documents that each open cursor has still to return. They are next to each other, whatever the filter.
+    /// The documents that each open cursor has not returned yet. They are adjacent under every filter.
     open: HashMap<i64, Range<usize>>,
 }
 
@@ -66,7 +66,7 @@ impl Collection {
             }
         }
         let mut found = if (command.database, name) == (DATABASE, COLLECTION) { self.matching(command)? } else { 0..0 };
-        // A limit of 0 is none.
+        // A limit of 0 means no limit.
         if let Some(limit) = command.count("limit")?.filter(|limit| *limit != 0) {
             found.end = found.end.min(found.start.saturating_add(size(limit)));
         }
@@ -93,7 +93,7 @@ impl Collection {
         }
         let batch = match command.count("batchSize")? {
             None => usize::MAX,
-            Some(0) => return Err(Refusal::bad_value("field 'batchSize' is 0, but must be positive")),
+            Some(0) => return Err(Refusal::bad_value("field 'batchSize' must be positive, got 0")),
             Some(batch) => size(batch),
         };
 
@@ -132,7 +132,7 @@ impl Collection {
         })
     }
 
-    /// The places of the documents that the command's filter lets through.
+    /// Returns the positions of the documents that match the command's filter.
     fn matching(&self, command: &Command<'_>) -> Result<Range<usize>, Refusal> {
         let refuse = || Refusal::bad_value("the embedded server's filters are {} and { _id: n }");
         let filter = match command.field("filter")? {
@@ -152,7 +152,7 @@ impl Collection {
         })
     }
 
-    /// The next documents of a result, at most `most`, and the places of those after them.
+    /// Returns the next documents of a result, at most `most`, and the positions of the remaining ones.
     fn batch(&self, found: Range<usize>, most: usize) -> (RawArrayBuf, Range<usize>) {
         let end = found.end.min(found.start.saturating_add(most));
         let documents = self.documents[found.start..end].iter().map(|document| &**document).collect();
@@ -165,7 +165,7 @@ impl Collection {
 }
 
 impl Cursors {
-    /// Opens a cursor, and returns its number.
+    /// Opens a cursor and returns its number.
     fn open(&mut self, rest: Range<usize>) -> i64 {
         self.last_id += 1;
         self.open.insert(self.last_id, rest);
@@ -173,7 +173,7 @@ impl Cursors {
     }
 }
 
-/// A number of documents. One that the machine cannot count to is as good as the largest it can.
+/// Converts a number of documents. A number above `usize::MAX` has the same effect as `usize::MAX`.
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

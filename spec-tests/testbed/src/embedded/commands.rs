@@ -1,4 +1,4 @@
-//! Which command a message is, what is to be done about it, and the replies to the simple ones.
+//! Reads commands, decides what to do with each, and replies to the simple ones.
 
 use std::time::Duration;
 
@@ -7,47 +7,47 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use super::connection::{Client, MAX_BSON_OBJECT_SIZE};
 use super::{Shared, hello};
 
-/// A command, as it lies in its message.
+/// A command, borrowed from its message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Command<'a> {
-    /// The name, which is that of the first element.
+    /// The command's name: the name of the first element.
     pub name: &'a str,
     /// The value of the first element.
     pub argument: RawBsonRef<'a>,
-    /// The database it is to run on (`$db`).
+    /// The database that the command runs on (`$db`).
     pub database: &'a str,
     /// All the elements.
     pub body: &'a RawDocument,
 }
 
 impl<'a> Command<'a> {
-    /// The command that `body` is; `None` if it has no first element or no database.
+    /// Reads the command in `body`; `None` if it has no first element or no database.
     pub fn read(body: &'a RawDocument) -> Option<Self> {
         let (name, argument) = body.into_iter().next()?.ok()?;
         let database = body.get("$db").ok()??.as_str()?;
         Some(Self { name: name.as_str(), argument, database, body })
     }
 
-    /// Whether this is `hello`, or the legacy hello in either spelling.
+    /// Returns whether this is `hello`, or the legacy hello in either spelling.
     pub fn is_hello(&self) -> bool {
         matches!(self.name, "hello" | "isMaster" | "ismaster")
     }
 
-    /// The value of a field; `None` if it is missing.
+    /// Returns the value of a field; `None` if it is missing.
     pub fn field(&self, field: &str) -> Result<Option<RawBsonRef<'a>>, Refusal> {
         self.body.get(field).map_err(|error| Refusal::bad_value(error.to_string()))
     }
 
-    /// The whole number in a field that must not be negative; `None` if it is missing.
+    /// Returns the whole number in a field that must not be negative; `None` if it is missing.
     pub fn count(&self, field: &str) -> Result<Option<u64>, Refusal> {
         let Some(value) = self.field(field)? else { return Ok(None) };
         let number = whole_number(value).ok_or_else(|| Refusal::type_mismatch(field, "a whole number"))?;
-        let negative = || Refusal::bad_value(format!("field '{field}' is {number}, but must not be negative"));
+        let negative = || Refusal::bad_value(format!("field '{field}' must not be negative, got {number}"));
         Ok(Some(u64::try_from(number).map_err(|_| negative())?))
     }
 }
 
-/// The whole number that a value of any numeric type is.
+/// Returns a value of any numeric type as a whole number; `None` if it is not whole.
 pub(super) fn whole_number(value: RawBsonRef<'_>) -> Option<i64> {
     match value {
         RawBsonRef::Int32(number) => Some(number.into()),
@@ -57,7 +57,7 @@ pub(super) fn whole_number(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
-/// A command fails: `ok: 0` with this code.
+/// The failure of a command: `ok: 0` with this code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub code: i32,
@@ -79,7 +79,7 @@ impl Refusal {
     }
 }
 
-/// What is to be done about a command.
+/// What the server does with a command.
 #[derive(Debug)]
 pub(super) struct Course {
     /// How long to wait first.
@@ -88,7 +88,7 @@ pub(super) struct Course {
     pub effect: Effect,
 }
 
-/// What is to be done about a command after the pause.
+/// What the server does with a command after the pause.
 #[derive(Debug)]
 pub(super) enum Effect {
     /// Execute it.
@@ -101,7 +101,7 @@ pub(super) enum Effect {
     Hang,
 }
 
-/// Counts a command, and decides by the faults and the fail points what is to be done about it.
+/// Counts a command, and consults the faults and the fail point for what to do with it.
 pub(super) fn receive(command: &Command<'_>, client: &mut Client, shared: &Shared) -> Course {
     let handshake = if command.is_hello() { hello::greet(command, client, shared) } else { None };
     shared.counters.send_modify(|counters| {
@@ -113,7 +113,7 @@ pub(super) fn receive(command: &Command<'_>, client: &mut Client, shared: &Share
     if command.is_hello() && shared.faults.current().hang_at_hello {
         return Course { pause: Duration::ZERO, effect: Effect::Hang };
     }
-    // The command that sets the fail point is never failed by it, or it could not be turned off.
+    // The fail point never fails the command that sets it; otherwise it could not be turned off.
     let failure = match command.name {
         "configureFailPoint" => None,
         name => shared.fail_point.next(name, client.app_name.as_deref()),
@@ -121,7 +121,7 @@ pub(super) fn receive(command: &Command<'_>, client: &mut Client, shared: &Share
     failure.unwrap_or(Course { pause: Duration::ZERO, effect: Effect::Execute })
 }
 
-/// Executes a command, and returns the reply of its success or of its failure.
+/// Executes a command, and returns its reply: of success or of failure.
 pub(super) fn execute(command: &Command<'_>, client: &Client, shared: &Shared) -> RawDocumentBuf {
     let reply = match command.name {
         "hello" | "isMaster" | "ismaster" => Ok(hello::reply(command, client, shared)),

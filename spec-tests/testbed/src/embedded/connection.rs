@@ -1,4 +1,4 @@
-//! One connection: messages in, replies out.
+//! One connection: reads messages, writes replies.
 
 use std::io;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
 use super::Shared;
 use super::commands::{self, Command, Course, Effect};
 
-/// The `maxMessageSizeBytes` that the server announces, and holds its clients to.
+/// The `maxMessageSizeBytes` that the server announces and enforces.
 pub(super) const MAX_MESSAGE_SIZE: i32 = 48_000_000;
 
-/// The `maxBsonObjectSize` that the server announces, and holds its clients to.
+/// The `maxBsonObjectSize` that the server announces and enforces.
 pub(super) const MAX_BSON_OBJECT_SIZE: i32 = 16 * 1024 * 1024;
 
 const LIMITS: Limits =
     Limits { max_message_size: MAX_MESSAGE_SIZE as u32, max_document_size: MAX_BSON_OBJECT_SIZE as u32 };
 
-/// A connection that is counted as open until this value is dropped.
+/// Counts a connection as open until this value is dropped.
 #[derive(Debug)]
 pub(super) struct OpenConnection(Arc<Shared>);
 
@@ -41,25 +41,25 @@ impl Drop for OpenConnection {
     }
 }
 
-/// What the server knows of the client at the other end.
+/// What the server knows of the client on a connection.
 #[derive(Debug)]
 pub(super) struct Client {
     /// The connection's number.
     pub id: u64,
     /// The application's name, from the handshake.
     pub app_name: Option<String>,
-    /// The service that was dealt to the connection in the handshake.
+    /// The service that the handshake assigned to the connection.
     pub service_id: Option<ObjectId>,
     /// Whether there has been a handshake.
     pub greeted: bool,
 }
 
-/// Serves a connection until the client closes it, or sends what no client may, or a fault or fail point ends it.
+/// Serves a connection until the client closes it, sends an invalid message, or a fault or fail point ends it.
 pub(super) async fn serve(stream: TcpStream, id: u64, open: OpenConnection) {
-    // The stream is closed before the connection is counted as closed: locals are dropped in reverse order.
+    // The stream closes before the connection counts as closed: locals are dropped in reverse order.
     let open = open;
     let mut stream = stream;
-    // Whatever ends a connection, there is nobody left on it to be told.
+    // The connection is over, so nothing can be sent on it about the error.
     let _ = exchange_messages(&mut stream, id, &open.0).await;
 }
 
@@ -98,14 +98,14 @@ async fn receive(stream: &mut TcpStream, incoming: &mut Vec<u8>) -> io::Result<u
     }
 }
 
-/// The reply to a command; `None` if the connection is to be closed.
+/// Returns the reply to a command; `None` closes the connection.
 async fn answer(
     stream: &mut TcpStream,
     body: &RawDocument,
     client: &mut Client,
     shared: &Shared,
 ) -> io::Result<Option<RawDocumentBuf>> {
-    // What has no name or no database is no command, and no client may send it.
+    // A message without a name or a database is not a command, and is invalid.
     let Some(command) = Command::read(body) else { return Ok(None) };
     let Course { pause, effect } = commands::receive(&command, client, shared);
     if !pause.is_zero() {
@@ -116,7 +116,7 @@ async fn answer(
         Effect::Reply(reply) => Ok(Some(reply)),
         Effect::Close => Ok(None),
         Effect::Hang => {
-            // Whatever else the client sends stays unanswered too, but its closing the connection is noticed.
+            // All further messages stay unanswered too, but the copy ends when the client closes the connection.
             tokio::io::copy(stream, &mut tokio::io::sink()).await?;
             Ok(None)
         }

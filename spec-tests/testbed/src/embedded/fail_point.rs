@@ -1,4 +1,4 @@
-//! The `failCommand` fail point, as far as tests of drivers use it.
+//! The `failCommand` fail point, as far as driver tests use it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,35 +7,35 @@ use bson::{RawArrayBuf, RawBsonRef, RawDocumentBuf, rawdoc};
 
 use super::commands::{Command, Course, Effect, Refusal, whole_number};
 
-/// The fail point of one server. It is off at first.
+/// The fail point of one server. It starts off.
 #[derive(Debug, Default)]
 pub(super) struct FailPoint(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// How often the fail point has had its effect since the server's start.
+    /// How often the fail point has taken effect since the server started.
     count: i64,
     /// `None` while the fail point is off.
     active: Option<Active>,
 }
 
-/// A fail point that is on.
+/// An active fail point.
 #[derive(Debug)]
 struct Active {
-    /// How many more times it has its effect; `None` means always.
+    /// How many more times it takes effect; `None` means always.
     left: Option<u64>,
-    /// The names of the commands that it is for.
+    /// The names of the commands that it affects.
     fail_commands: Vec<String>,
-    /// The application whose connections it is for; `None` means all.
+    /// The application whose connections it affects; `None` means all.
     app_name: Option<String>,
     close_connection: bool,
     block: Duration,
-    /// The reply, if commands fail with one.
+    /// The reply, if affected commands fail with one.
     error: Option<RawDocumentBuf>,
 }
 
 impl FailPoint {
-    /// What happens to a command of this name from an application of that name, if the fail point is for it.
+    /// Returns what happens to this command of this application, if the fail point affects it.
     pub fn next(&self, command: &str, app_name: Option<&str>) -> Option<Course> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let active = state.active.as_mut()?;
@@ -127,7 +127,7 @@ impl Active {
                 ("blockTimeMS", _) => active.block = Duration::from_millis(number(field, value)?),
                 ("errorCode", _) => error_code = Some(number(field, value)?),
                 ("errorLabels", RawBsonRef::Array(_)) => error_labels = Some(texts(field, value)?),
-                _ => return Err(Refusal::bad_value(format!("the embedded server has no use for data.{field}"))),
+                _ => return Err(Refusal::bad_value(format!("the embedded server does not support data.{field}"))),
             }
         }
         if !block_connection {
@@ -140,7 +140,7 @@ impl Active {
 
 fn number(field: &str, value: RawBsonRef<'_>) -> Result<u64, Refusal> {
     let number = whole_number(value).and_then(|number| u64::try_from(number).ok());
-    number.ok_or_else(|| Refusal::type_mismatch(field, "a whole number that is not negative"))
+    number.ok_or_else(|| Refusal::type_mismatch(field, "a non-negative whole number"))
 }
 
 fn texts(field: &str, value: RawBsonRef<'_>) -> Result<Vec<String>, Refusal> {
@@ -164,7 +164,7 @@ fn error_reply(code: u64, labels: Option<&[String]>) -> Result<RawDocumentBuf, R
     Ok(reply)
 }
 
-/// The server's name for the codes that tests of drivers use.
+/// Returns the server's name for an error code that driver tests use.
 fn code_name(code: i32) -> String {
     let name = match code {
         1 => "InternalError",

@@ -1,10 +1,10 @@
-//! What a server does wrong on request.
+//! The faults that a server shows on request.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A handle to the faults of one server. A change takes effect with the next connection or the next message.
+/// A handle to the faults of one server. A change applies from the next connection or message on.
 ///
-/// By default there is no fault. Clones are handles to the same faults.
+/// There are no faults by default. Clones are handles to the same faults.
 #[derive(Debug, Clone, Default)]
 pub struct Faults(Arc<Mutex<Current>>);
 
@@ -19,33 +19,32 @@ pub(super) struct Current {
 }
 
 impl Faults {
-    /// Whether to close every new connection as soon as it has been accepted.
+    /// Sets whether the server closes each new connection as soon as it has accepted it.
     pub fn close_after_accept(&self, close: bool) {
         self.change(|faults| faults.close_after_accept = close);
     }
 
-    /// Whether to leave hello and the legacy hello unanswered, until the client closes the connection.
+    /// Sets whether the server leaves hello and the legacy hello unanswered until the client closes the connection.
     pub fn hang_at_hello(&self, hang: bool) {
         self.change(|faults| faults.hang_at_hello = hang);
     }
 
-    /// Sends no more than this many bytes of a reply, and closes the connection then. A reply that is not longer is
-    /// sent as it is.
+    /// Sets how many bytes of a reply the server sends before it closes the connection. It sends a shorter reply whole.
     pub fn cut_replies_after(&self, bytes: Option<usize>) {
         self.change(|faults| faults.cut_replies_after = bytes);
     }
 
-    /// Puts this number into the `responseTo` field of replies.
+    /// Sets the number in the `responseTo` field of replies.
     pub fn response_to(&self, number: Option<i32>) {
         self.change(|faults| faults.response_to = number);
     }
 
-    /// Puts this number into the `messageLength` field of replies.
+    /// Sets the number in the `messageLength` field of replies.
     pub fn message_length(&self, bytes: Option<i32>) {
         self.change(|faults| faults.message_length = bytes);
     }
 
-    /// Behaves well from now on.
+    /// Removes all faults.
     pub fn clear(&self) {
         self.change(|faults| *faults = Current::default());
     }

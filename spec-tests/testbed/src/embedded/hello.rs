@@ -7,7 +7,7 @@ use super::Shared;
 use super::commands::Command;
 use super::connection::{Client, MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE};
 
-/// Takes what the first hello on a connection says of its client, and returns that hello. Later ones change nothing.
+/// Records what the first hello on a connection says about its client, and returns that hello. Ignores later ones.
 pub(super) fn greet(command: &Command<'_>, client: &mut Client, shared: &Shared) -> Option<Document> {
     if client.greeted {
         return None;
@@ -16,7 +16,7 @@ pub(super) fn greet(command: &Command<'_>, client: &mut Client, shared: &Shared)
     client.app_name = app_name(command).map(str::to_owned);
     if is_true(command, "loadBalanced") {
         let services = &shared.options.service_ids;
-        // Connections are numbered from 1, and dealt the services in their order.
+        // Connections are numbered from 1, and get the services in turn.
         let turn = client.id.checked_sub(1)?.checked_rem(services.len() as u64);
         client.service_id = turn.map(|turn| services[turn as usize]);
     }
@@ -32,7 +32,7 @@ fn is_true(command: &Command<'_>, field: &str) -> bool {
     matches!(command.body.get(field), Ok(Some(RawBsonRef::Boolean(true))))
 }
 
-/// The reply to hello or the legacy hello.
+/// Returns the reply to hello or the legacy hello.
 pub(super) fn reply(command: &Command<'_>, client: &Client, shared: &Shared) -> RawDocumentBuf {
     let mut reply = RawDocumentBuf::new();
     reply.append(if command.name == "hello" { cstr!("isWritablePrimary") } else { cstr!("ismaster") }, true);
@@ -40,7 +40,7 @@ pub(super) fn reply(command: &Command<'_>, client: &Client, shared: &Shared) -> 
         reply.append(cstr!("helloOk"), true);
     }
     if let Some(service_id) = client.service_id {
-        // Behind a load balancer there are only routers.
+        // Behind a load balancer, every server is a router.
         reply.append(cstr!("msg"), "isdbgrid");
         reply.append(cstr!("serviceId"), service_id);
     }

@@ -1,11 +1,11 @@
-//! A small MongoDB server inside the process: the real wire protocol over TCP, for tests, benchmarks and the
+//! A small MongoDB server inside the process. It speaks the real wire protocol over TCP, for tests, benchmarks and the
 //! quickstart example.
 //!
-//! It understands `OP_MSG` and answers `hello` and `isMaster`, `ping`, `buildInfo`, `find`, `getMore` and `killCursors`
-//! on one fixed collection, `endSessions`, and `configureFailPoint` for `failCommand`, as a mongod with test commands
-//! enabled does. Any other command gets `CommandNotFound`. What no client may send closes the connection.
+//! It reads `OP_MSG` and answers `hello`, `isMaster`, `ping`, `buildInfo` and `endSessions`, `find`, `getMore` and
+//! `killCursors` on one fixed collection, and `configureFailPoint` for `failCommand`, as a mongod with test commands
+//! enabled does. Any other command gets `CommandNotFound`. An invalid message closes the connection.
 //!
-//! Beyond that it misbehaves on request ([`Faults`]) in ways that a mongod cannot.
+//! It also misbehaves on request ([`Faults`]), in ways that a mongod cannot.
 
 use std::io;
 use std::net::SocketAddr;
@@ -41,14 +41,14 @@ use fail_point::FailPoint;
 /// ```
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
-    /// How many documents the collection has: `{ _id: n, name: "document n" }` for n from 0. Default 100.
+    /// The number of documents in the collection: `{ _id: n, name: "document n" }` for n from 0. Default 100.
     pub documents: u32,
-    /// The services behind the load balancer that the server plays, dealt to its connections in turn, if their first
-    /// hello asks for load balancing. Default none: the server does not support load balancing.
+    /// The services behind the load balancer that the server simulates. Its connections get them in turn, if their
+    /// first hello asks for load balancing. Default none: the server does not support load balancing.
     pub service_ids: Vec<ObjectId>,
     /// `minWireVersion` in the reply to hello. Default 0.
     pub min_wire_version: i32,
-    /// `maxWireVersion` in the reply to hello. Default 21, MongoDB 7.0's.
+    /// `maxWireVersion` in the reply to hello. Default 21, that of MongoDB 7.0.
     pub max_wire_version: i32,
 }
 
@@ -58,10 +58,10 @@ impl Default for EmbeddedOptions {
     }
 }
 
-/// How long the server rests after it could not accept a connection.
+/// How long the server pauses after it failed to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// A running server. Dropping it stops it.
+/// A running server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct EmbeddedServer {
     address: SocketAddr,
@@ -74,11 +74,11 @@ impl EmbeddedServer {
     ///
     /// # Errors
     ///
-    /// The operating system's, if no port can be bound.
+    /// Returns the operating system's error if no port can be bound.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub async fn start(options: EmbeddedOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -93,45 +93,45 @@ impl EmbeddedServer {
         Ok(Self { address, shared, accepting })
     }
 
-    /// The server's address, `127.0.0.1:port`.
+    /// Returns the server's address, `127.0.0.1:port`.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// What the server does wrong, to be changed while it runs.
+    /// Returns the faults of this server, which can be changed while it runs.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
     }
 
-    /// What has happened so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared.counters.borrow().clone()
     }
 
-    /// Waits until what has happened satisfies `condition`, and returns it.
+    /// Waits until the counters satisfy `condition`, and returns them.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
     pub async fn until(&self, mut condition: impl FnMut(&Counters) -> bool) -> Counters {
-        // The sender is in `self`, so the channel cannot close meanwhile, and waiting on it cannot fail.
+        // `self` holds the sender, so the channel cannot close during the wait, and the wait cannot fail.
         match self.shared.counters.subscribe().wait_for(|counters| condition(counters)).await {
             Ok(counters) => counters.clone(),
-            Err(_) => unreachable!("BUG: the server's counters went away while it was borrowed"),
+            Err(_) => unreachable!("BUG: the server's counters were dropped while it was borrowed"),
         }
     }
 
-    /// Stops the server: closes its port and all its connections, and returns when that is done.
+    /// Stops the server: closes its port and all its connections, and waits until they are closed.
     ///
     /// # Cancel safety
     ///
-    /// The server stops also if the future is dropped, only later.
+    /// If the future is dropped, the server still stops, but later.
     pub async fn stop(mut self) {
         self.accepting.abort();
-        // An error says that the task was stopped before its end, which is the purpose.
+        // An error only says that the task was aborted.
         let _ = (&mut self.accepting).await;
         self.until(|counters| counters.connections_open == 0).await;
     }
@@ -143,21 +143,21 @@ impl Drop for EmbeddedServer {
     }
 }
 
-/// What has happened to a server since its start.
+/// What has happened to a server since it started.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counters {
-    /// How many connections were ever accepted.
+    /// The number of connections accepted so far.
     pub connections_opened: u64,
-    /// How many connections are open.
+    /// The number of connections that are open now.
     pub connections_open: u64,
-    /// How often each command was received, by its name, in name order.
+    /// How often each command was received, sorted by name.
     commands: Vec<(String, u64)>,
-    /// The last handshake command that was received.
+    /// The last handshake command received.
     pub last_handshake: Option<Document>,
 }
 
 impl Counters {
-    /// How often the command of this name was received.
+    /// Returns how often the command of this name was received.
     #[must_use]
     pub fn commands(&self, name: &str) -> u64 {
         let found = self.commands.binary_search_by(|(known, _)| known.as_str().cmp(name));
@@ -172,7 +172,7 @@ impl Counters {
     }
 }
 
-/// What the connections of one server share.
+/// The state that the connections of one server share.
 #[derive(Debug)]
 struct Shared {
     options: EmbeddedOptions,
@@ -182,7 +182,7 @@ struct Shared {
     counters: watch::Sender<Counters>,
 }
 
-/// Accepts connections until it is aborted, which ends them too.
+/// Accepts connections until the task is aborted, which ends them too.
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     let mut next_id = 0;
@@ -190,8 +190,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((stream, _)) = accepted else {
-                    // The client gave up before it was accepted, or this process is out of descriptors. The pause keeps
-                    // the latter from becoming a loop without end.
+                    // The client gave up before it was accepted, or this process is out of descriptors. In the latter
+                    // case the pause prevents a busy loop.
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 };

@@ -10,11 +10,11 @@ struct Order {
     reply: mpsc::SyncSender<io::Result<Child>>,
 }
 
-/// Starts a process that, on Linux, the kernel kills when this process dies.
+/// Starts a process that the kernel kills when this process dies, on Linux.
 ///
 /// # Errors
 ///
-/// What the operating system reports when starting a process or a thread.
+/// Returns the operating system's error from starting a process or a thread.
 pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
     // The sender is never dropped, so the thread waits for orders until the process exits.
     static ORDERS: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
@@ -22,8 +22,8 @@ pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
     let orders = match ORDERS.get() {
         Some(orders) => orders,
         None => {
-            // Two first callers may start a thread each; the sender that is not kept ends its thread, which has started
-            // nothing.
+            // Two concurrent first callers may each start a thread. Dropping the sender that is not stored ends its
+            // thread, which has started nothing.
             let orders = start_thread()?;
             ORDERS.get_or_init(|| orders)
         }
@@ -37,7 +37,7 @@ fn start_thread() -> io::Result<mpsc::Sender<Order>> {
     let (orders, inbox) = mpsc::channel::<Order>();
     thread::Builder::new().name("testbed-launcher".to_owned()).spawn(move || {
         for Order { mut command, reply } in inbox {
-            // The caller waits for the answer without a limit, so it is there to take it.
+            // The caller waits for the answer without a limit, so the send cannot fail.
             let _ = reply.send(command.spawn());
         }
     })?;
@@ -52,20 +52,20 @@ fn die_with_this_process(command: &mut Command) {
     use nix::unistd::{getpid, getppid};
     use std::os::unix::process::CommandExt;
 
-    // Ctrl-C reaches the terminal's whole process group. It is for this process to decide when its servers end.
+    // Ctrl-C reaches the terminal's whole process group, but this process decides when its servers end.
     command.process_group(0);
     let parent = getpid();
     let prepare = move || {
-        // `SIGKILL`, because nobody is left to insist when `SIGTERM` does not do.
+        // `SIGKILL`, because no process is left to follow up when `SIGTERM` has no effect.
         set_pdeathsig(Signal::SIGKILL)?;
-        // A parent that died before the line above sends no signal any more.
+        // A parent that died before the line above does not send the signal any more.
         if getppid() != parent {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe));
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed and no allocation. `prctl` and `getppid` are
-    // system calls without state of their own, and errors made of an `Errno` or an `ErrorKind` allocate nothing.
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed, and no allocation. `prctl` and `getppid`
+    // are system calls without state of their own. An error made from an `Errno` or an `ErrorKind` allocates nothing.
     unsafe {
         command.pre_exec(prepare);
     }

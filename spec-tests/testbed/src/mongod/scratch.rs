@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Every folder's name starts with it.
+/// The prefix of every folder's name.
 const PREFIX: &str = "wharf-testbed-mongod-";
-/// Locked by the process that owns the folder, for as long as it does.
+/// The lock file, which the process that owns the folder keeps locked.
 const OWNER: &str = "owner";
 const DATA: &str = "data";
 
@@ -16,12 +16,12 @@ const DATA: &str = "data";
 #[derive(Debug)]
 pub(super) struct Scratch {
     path: PathBuf,
-    /// Kept for its lock.
+    /// Held for its lock.
     _owner: File,
 }
 
 impl Scratch {
-    /// Makes a folder, and removes those of dead processes.
+    /// Creates a folder, and removes the folders of dead processes.
     pub(super) fn create() -> io::Result<Scratch> {
         remove_abandoned(&std::env::temp_dir());
         loop {
@@ -38,22 +38,22 @@ impl Scratch {
         }
     }
 
-    /// The folder for the server's data.
+    /// Returns the folder for the server's data.
     pub(super) fn data(&self) -> PathBuf {
         self.path.join(DATA)
     }
 
-    /// The file for whatever the server prints.
+    /// Returns the file for the server's output.
     pub(super) fn log(&self) -> PathBuf {
         self.path.join("mongod.log")
     }
 
-    /// The log so far. A character that is not complete yet is replaced.
+    /// Reads the log so far. Replaces a character that is still incomplete.
     pub(super) fn read_log(&self) -> io::Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(self.log())?).into_owned())
     }
 
-    /// Writes a key file, which the server wants nobody else to be able to read.
+    /// Writes a key file. The server refuses one that other users can read.
     pub(super) fn write_key(&self, key: &str) -> io::Result<PathBuf> {
         let path = self.path.join("key");
         fs::write(&path, key)?;
@@ -65,7 +65,7 @@ impl Scratch {
         Ok(path)
     }
 
-    /// Removes the folder. Dropping it afterwards finds nothing to do.
+    /// Removes the folder. A later drop does nothing.
     pub(super) fn remove(&mut self) -> io::Result<()> {
         fs::remove_dir_all(&self.path)
     }
@@ -73,12 +73,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What remains is removed by the next start.
+        // The next start removes what is left.
         let _ = self.remove();
     }
 }
 
-/// Locks a new folder's lock file. `None` if another process took the folder for abandoned in between and removed it.
+/// Locks a new folder's lock file. `None` if another process took the folder for abandoned and removed it meanwhile.
 fn own(path: &Path) -> io::Result<Option<File>> {
     let lock = path.join(OWNER);
     let owner = match File::create_new(&lock) {
@@ -89,12 +89,12 @@ fn own(path: &Path) -> io::Result<Option<File>> {
     Ok(lock.exists().then_some(owner))
 }
 
-/// Removes the folders whose owner is dead: those whose lock can be taken.
+/// Removes the folders whose owner is dead, that is, whose lock can be taken.
 ///
-/// A folder without a lock file is left alone, since its owner may be about to make one. Errors are ignored: folders of
-/// other users cannot be opened, and folders that several processes find at once are removed by one of them.
+/// Leaves a folder without a lock file alone, because its owner may be about to create the file. Ignores errors: the
+/// folders of other users cannot be opened, and when several processes find a folder, one of them removes it.
 fn remove_abandoned(temporary: &Path) {
-    // Elsewhere a server outlives its owner and still uses the folder.
+    // On other systems, a server outlives its owner and still uses the folder.
     if !cfg!(target_os = "linux") {
         return;
     }
@@ -103,10 +103,10 @@ fn remove_abandoned(temporary: &Path) {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        // Opened for writing and not created; the folder's owner has the same file open.
+        // Open for writing without creating; the folder's owner has the same file open.
         let Ok(owner) = File::options().write(true).open(entry.path().join(OWNER)) else { continue };
         match owner.try_lock() {
-            // The lock file last: if a server that is just being killed still writes, the next start tries again.
+            // Remove the lock file last: if a server that is being killed still writes, the next start retries.
             Ok(()) => {
                 let data = entry.path().join(DATA);
                 if !data.exists() || fs::remove_dir_all(data).is_ok() {
@@ -119,7 +119,7 @@ fn remove_abandoned(temporary: &Path) {
 }
 
 fn unique_name() -> String {
-    // ORD: Relaxed; a number nobody else has is all that is asked for.
+    // ORD: Relaxed; the number only has to be unique, and publishes nothing.
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("{PREFIX}{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }

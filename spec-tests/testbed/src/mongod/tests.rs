@@ -7,7 +7,7 @@ use bson::{Document, doc};
 
 use super::*;
 
-/// Tells the child process of a test to act as one.
+/// Tells a child process of a test to run as the child.
 const CHILD: &str = "WHARF_TESTBED_TEST_CHILD";
 
 /// Sends one command as an `OP_MSG` with one section of kind 0 and returns the reply's document.
@@ -43,14 +43,14 @@ fn is_ok(reply: &Document) -> bool {
     matches!(reply.get_f64("ok"), Ok(1.0))
 }
 
-/// Whether the process exists and is not just waiting to be reaped by a parent that is not this process.
+/// Returns whether the process exists and is not a zombie of another parent.
 #[cfg(target_os = "linux")]
 fn is_running(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     !status.is_empty() && !status.contains("State:\tZ")
 }
 
-/// Whether the process exists.
+/// Returns whether the process exists.
 #[cfg(all(unix, not(target_os = "linux")))]
 fn is_running(pid: u32) -> bool {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), None).is_ok()
@@ -59,13 +59,13 @@ fn is_running(pid: u32) -> bool {
 fn eventually(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !condition() {
-        assert!(Instant::now() < deadline, "never: {what}");
+        assert!(Instant::now() < deadline, "never happened: {what}");
         thread::sleep(POLL);
     }
 }
 
 #[test]
-fn it_starts_answers_stops_and_leaves_nothing() {
+fn server_starts_answers_stops_and_leaves_nothing() {
     let began = Instant::now();
     let mongod = Mongod::start(MongodOptions::default()).unwrap();
     println!("started in {:?}", began.elapsed());
@@ -90,7 +90,7 @@ fn it_starts_answers_stops_and_leaves_nothing() {
 }
 
 #[test]
-fn a_drop_leaves_nothing_either() {
+fn drop_leaves_nothing() {
     let mongod = Mongod::start(MongodOptions::default()).unwrap();
     let (pid, folder) = (mongod.pid(), mongod.log_path().parent().unwrap().to_path_buf());
     drop(mongod);
@@ -98,7 +98,7 @@ fn a_drop_leaves_nothing_either() {
 }
 
 #[test]
-fn it_outlives_the_thread_that_started_it() {
+fn server_outlives_the_thread_that_started_it() {
     let mongod = thread::spawn(|| Mongod::start(MongodOptions::default()).unwrap()).join().unwrap();
     assert!(is_ok(&run_command(&mut connect(&mongod), &doc! { "ping": 1, "$db": "admin" })));
     assert!(is_running(mongod.pid()));
@@ -112,7 +112,7 @@ fn refused_arguments_are_reported_with_the_log() {
 }
 
 #[test]
-fn a_taken_port_is_reported_in_the_words_that_the_retry_looks_for() {
+fn taken_port_is_reported_with_the_text_that_the_retry_looks_for() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let binary = provision::mongod().unwrap();
@@ -121,7 +121,7 @@ fn a_taken_port_is_reported_in_the_words_that_the_retry_looks_for() {
 }
 
 #[test]
-fn a_replica_set_with_authentication_starts_and_stops_within_the_deadline() {
+fn replica_set_with_authentication_starts_and_stops_within_the_deadline() {
     let options = MongodOptions { auth: true, repl_set: Some("rs".to_owned()), ..MongodOptions::default() };
     let mongod = Mongod::start(options).unwrap();
     let mut stream = connect(&mongod);
@@ -144,7 +144,7 @@ fn a_replica_set_with_authentication_starts_and_stops_within_the_deadline() {
 }
 
 #[test]
-fn the_shared_server_is_one_and_stops_with_its_last_user() {
+fn shared_server_stops_with_its_last_user() {
     let users: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = (0..2).map(|_| scope.spawn(|| shared().unwrap())).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -157,9 +157,9 @@ fn the_shared_server_is_one_and_stops_with_its_last_user() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_killed_parent_leaves_no_process_and_its_folder_goes_with_the_next_start() {
+fn killed_parent_leaves_no_process_and_the_next_start_removes_its_folder() {
     let mut parent = Command::new(std::env::current_exe().unwrap());
-    parent.args(["--exact", "mongod::tests::a_child_process_starts_a_server", "--nocapture"]);
+    parent.args(["--exact", "mongod::tests::child_process_starts_a_server", "--nocapture"]);
     let mut parent = parent.env(CHILD, "1").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(parent.stdout.take().unwrap()));
     let (pid, folder): (u32, PathBuf) = loop {
@@ -179,14 +179,14 @@ fn a_killed_parent_leaves_no_process_and_its_folder_goes_with_the_next_start() {
     });
 }
 
-/// Not a test by itself: what the child process of the test above runs until it is killed.
+/// Not a test by itself: the child process of the test above runs this until it is killed.
 #[test]
-fn a_child_process_starts_a_server() {
+fn child_process_starts_a_server() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
     let mongod = Mongod::start(MongodOptions::default()).unwrap();
     println!("server: {} {}", mongod.pid(), mongod.log_path().parent().unwrap().display());
-    // Returns if the parent dies, which then closes the pipe, so that this child is not left either.
+    // The read returns when the parent dies and the pipe closes, so that this child does not stay behind either.
     let _ = std::io::stdin().read(&mut [0]);
 }

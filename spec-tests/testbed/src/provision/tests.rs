@@ -17,12 +17,12 @@ use super::{Environment, ProvisionError, suite};
 const CHILD_CACHE: &str = "WHARF_TESTBED_TEST_CHILD_CACHE";
 const LIBRARY: &[u8] = b"the bytes of a library, long enough to lose some of them";
 
-/// A folder that a test has to itself.
+/// A folder for one test only, removed on drop.
 struct TestFolder(PathBuf);
 
 impl TestFolder {
     fn new(name: &str) -> TestFolder {
-        // ORD: Relaxed; a number nobody else has is all that is asked for.
+        // ORD: Relaxed; the number only has to be unique, and publishes nothing.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("wharf-testbed-{name}-{}-{number}", std::process::id()));
@@ -37,7 +37,7 @@ impl Drop for TestFolder {
     }
 }
 
-/// A wheel with two files, of which one is needed. The same bytes in every process.
+/// Returns a wheel with two files, of which one is needed. Every process gets the same bytes.
 fn wheel() -> Vec<u8> {
     let mut writer = zip::ZipWriter::new(Cursor::new(Vec::new()));
     for (name, bytes) in [("package/library.so", LIBRARY), ("package/other", b"not needed")] {
@@ -53,7 +53,7 @@ fn sdist(paths: &[&str]) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_size(2);
         header.set_mode(0o644);
-        // Set directly, because `set_path` refuses the paths that step out of the folder.
+        // Set directly, because `set_path` refuses paths that leave the folder.
         header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_cksum();
         builder.append(&header, &b"{}"[..]).unwrap();
@@ -92,7 +92,7 @@ fn only_the_needed_files_are_unpacked() {
 }
 
 #[test]
-fn a_download_with_another_checksum_is_refused_and_not_kept() {
+fn download_with_another_checksum_is_refused_and_not_kept() {
     let root = TestFolder::new("checksum");
     let artifact = pinned_wheel();
     let falsified = |artifact: &Artifact, folder: &Path| write_download(artifact, folder, b"something else");
@@ -101,7 +101,7 @@ fn a_download_with_another_checksum_is_refused_and_not_kept() {
     assert_eq!((*file, *expected), (artifact.file, artifact.sha256));
     let text = error.to_string();
     assert!(text.contains(artifact.sha256) && text.contains(actual.as_str()), "{text}");
-    // A retry with an honest index succeeds.
+    // A retry with a correct download succeeds.
     let honest = |artifact: &Artifact, folder: &Path| write_download(artifact, folder, &wheel());
     Cache::new(root.0.clone(), &honest).provide(&artifact).unwrap();
 }
@@ -120,12 +120,12 @@ fn damaged_files_are_made_again() {
     let library = folder.join("library.so");
     let archive = root.0.join("downloads").join(artifact.file);
     cache.provide(&artifact).unwrap();
-    assert_eq!(downloads.get(), 1, "a sound folder is used as it is");
+    assert_eq!(downloads.get(), 1, "an intact folder is used as it is");
 
     truncate(&library);
     cache.provide(&artifact).unwrap();
     assert_eq!(fs::read(&library).unwrap(), LIBRARY);
-    assert_eq!(downloads.get(), 1, "the kept archive still holds");
+    assert_eq!(downloads.get(), 1, "the kept archive is still valid");
 
     truncate(&archive);
     fs::remove_file(&library).unwrap();
@@ -141,10 +141,10 @@ fn truncate(path: &Path) {
 }
 
 #[test]
-fn what_a_killed_process_left_behind_is_replaced() {
+fn remains_of_a_killed_process_are_replaced() {
     let root = TestFolder::new("killed");
     let artifact = pinned_wheel();
-    // Half an unpacked folder that has no manifest yet, both where it is made and where it belongs.
+    // A partly unpacked folder without a manifest, both in the staging folder and at its destination.
     for place in ["staging", &artifact.folder_name()] {
         fs::create_dir(root.0.join(place)).unwrap();
         fs::write(root.0.join(place).join("stray"), "").unwrap();
@@ -155,7 +155,7 @@ fn what_a_killed_process_left_behind_is_replaced() {
 }
 
 #[test]
-fn another_file_than_the_pinned_one_is_named() {
+fn other_file_than_the_pinned_one_is_named() {
     let root = TestFolder::new("other");
     let other = |_: &Artifact, folder: &Path| {
         fs::write(folder.join("fixture-2"), "").unwrap();
@@ -166,7 +166,7 @@ fn another_file_than_the_pinned_one_is_named() {
 }
 
 #[test]
-fn an_archive_without_a_needed_file_names_it() {
+fn archive_without_a_needed_file_names_it() {
     let root = TestFolder::new("missing");
     let missing =
         pinned(&wheel(), Contents::WheelFiles(&[WheelFile { entry: "absent", name: "a", executable: false }]));
@@ -203,7 +203,7 @@ fn threads_and_processes_provision_once() {
     let children: Vec<_> = (0..2)
         .map(|_| {
             let mut child = Command::new(&exe);
-            child.args(["--exact", "provision::tests::a_child_process_provisions"]);
+            child.args(["--exact", "provision::tests::child_process_provisions"]);
             child.env(CHILD_CACHE, &root.0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         })
         .collect();
@@ -220,9 +220,9 @@ fn threads_and_processes_provision_once() {
     assert_eq!(fs::read_to_string(root.0.join("count")).unwrap(), "+");
 }
 
-/// Not a test by itself: what the child processes of the test above run.
+/// Not a test by itself: the child processes of the test above run this.
 #[test]
-fn a_child_process_provisions() {
+fn child_process_provisions() {
     if let Some(root) = std::env::var_os(CHILD_CACHE) {
         provide_and_count(Path::new(&root));
     }
@@ -232,7 +232,7 @@ fn provide_and_count(root: &Path) {
     let download = |artifact: &Artifact, folder: &Path| {
         let mut count = File::options().append(true).create(true).open(root.join("count")).unwrap();
         count.write_all(b"+").unwrap();
-        // Long enough for the others to arrive at the lock; were they let through, they would add to the count.
+        // Long enough for the others to arrive at the lock. If the lock let them through, they would add to the count.
         thread::sleep(Duration::from_millis(300));
         write_download(artifact, folder, &wheel())
     };
@@ -241,7 +241,7 @@ fn provide_and_count(root: &Path) {
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_refused_with_name_and_value() {
+fn invalid_settings_are_refused_with_name_and_value() {
     let folder = TestFolder::new("settings");
     let environment = Environment {
         mongod: Some(folder.0.clone().into_os_string()),
@@ -249,9 +249,9 @@ fn settings_that_cannot_be_used_are_refused_with_name_and_value() {
         ..Environment::default()
     };
     let refused = environment.mongod().unwrap_err().to_string();
-    assert!(refused.starts_with("WHARF_MONGOD is") && refused.contains("executable"), "{refused}");
+    assert!(refused.starts_with("WHARF_MONGOD must be") && refused.contains("executable"), "{refused}");
     let refused = environment.suite("connection_monitoring").unwrap_err().to_string();
-    assert!(refused.starts_with("WHARF_SUITES is") && refused.contains("connection_monitoring"), "{refused}");
+    assert!(refused.starts_with("WHARF_SUITES must be") && refused.contains("connection_monitoring"), "{refused}");
     assert!(matches!(environment.suite("../auth"), Err(ProvisionError::UnknownSuite { .. })));
 }
 
@@ -280,8 +280,8 @@ fn settings_take_precedence_over_downloads() {
 
 /// Downloads on the first run.
 #[test]
-fn the_suites_have_the_expected_number_of_files() {
-    // Those of pymongo 4.20.0. With `WHARF_SUITES` they are another edition's, so only their presence is checked.
+fn suites_have_the_expected_number_of_files() {
+    // The counts of pymongo 4.20.0. `WHARF_SUITES` may name another edition, so only the files' presence is checked.
     let own = std::env::var_os(super::SUITES_FOLDER).is_some_and(|folder| !folder.is_empty());
     let counts = [2, 4, 2, 32, 8, 26, 206, 1, 8, 32, 2, 8, 103, 5, 66, 304, 11];
     assert_eq!(counts.len(), SUITES.len());
@@ -292,7 +292,7 @@ fn the_suites_have_the_expected_number_of_files() {
     }
 }
 
-/// Every file below `folder`, sorted.
+/// Returns every file below `folder`, sorted.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let (mut pending, mut files) = (vec![folder.to_path_buf()], Vec::new());
     while let Some(path) = pending.pop() {

