@@ -6,16 +6,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::check_out::Refusal;
 use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
+use super::lease::Lease;
+use super::perished::Perished;
+use super::permit::Permit;
 use super::shard::Popped;
 use super::slab::Slot;
 use super::state::Phase;
-use super::tokens::{Idle, Lease, Permit};
+use super::tokens::Idle;
 use super::waitlist::{Lane, Node, WaitQueue};
-use crate::error::{Cause, EstablishError};
-use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
 use crate::sync::{discard, mutant};
 
@@ -38,22 +40,6 @@ impl<E: Environment> fmt::Debug for Grant<E> {
             Self::Refused(refusal) => f.debug_tuple("Refused").field(refusal).finish(),
         }
     }
-}
-
-/// Why a pool does not serve.
-#[derive(Debug, Clone)]
-pub enum Refusal {
-    /// It is paused, or was cleared while the check-out waited.
-    Paused {
-        /// The error that cleared it, where whoever cleared it said so.
-        cause: Option<Cause>,
-        /// Whether it is paused because it was never marked ready, rather than cleared.
-        never_ready: bool,
-    },
-    /// It is closed.
-    Closed,
-    /// The establishment of a connection, behind which the check-out waited, has run out of time.
-    Unreachable(EstablishError),
 }
 
 /// What came of the attempt to queue up.
@@ -267,37 +253,11 @@ impl<E: Environment> Core<E> {
         shards.iter().find_map(|shard| shard.pop_for_waiter(&self.slab))
     }
 
-    /// Closes an available connection that has perished.
-    fn vet(&self, held: Held<E>) -> Result<Idle<E>, Perished> {
-        match self.vetting.then(|| self.perished(&held)).flatten() {
-            None => Ok(held.into_idle()),
-            Some(reason) => {
-                held.retire(reason, false);
-                Err(Perished)
-            }
-        }
-    }
-
-    /// Why an available connection cannot be used any more, if so.
-    pub(super) fn perished(&self, held: &Held<E>) -> Option<ConnectionClosedReason> {
-        if held.is_stale_member() {
-            return Some(ConnectionClosedReason::Stale);
-        }
-        self.idle_for_too_long(held.slot().since()).then_some(ConnectionClosedReason::Idle)
-    }
-
-    pub(super) fn idle_for_too_long(&self, since: std::time::Duration) -> bool {
-        let most = self.options.max_idle_time;
-        !most.is_zero() && self.environment.now().duration_since(self.epoch).saturating_sub(since) > most
-    }
-
     #[inline]
     pub(super) fn shard(&self, hint: usize) -> &super::shard::Shard {
         self.shards.preferred(hint)
     }
 }
-
-struct Perished;
 
 /// The future of [`Core::acquire`].
 pub struct Acquire<'p, E: Environment> {

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use bson::oid::ObjectId;
 use crossbeam::utils::CachePadded;
 
-use super::acquire::{Grant, Refusal};
+use super::acquire::Grant;
 use super::capacity::{Capacity, Limits};
+use super::check_out::Refusal;
 use super::environment::Environment;
 use super::held::Held;
 use super::registry::Registry;
@@ -300,19 +301,19 @@ impl<E: Environment> Core<E> {
             return Err(ClearError::NotLoadBalanced);
         }
         let mut registry = self.registry.lock();
-        let generation = registry.service(service_id).map(|(generation, _)| generation);
+        let generation = registry.services.generation_and_len(service_id).map(|(generation, _)| generation);
         if self.state.load().phase == Phase::Closed
             || generation.is_none()
             || clear.generation.is_some_and(|asked| Some(asked) != generation)
         {
             return Ok(false);
         }
-        let before = registry.clear_service(service_id).expect("BUG: a service gone under the registry's lock");
+        let before = registry.services.clear(service_id).expect("BUG: a service gone under the registry's lock");
         // ORD: Release; pairs with the Acquire in `reap`, which then sees the new generation. An exchange, because loom
         // lets a store come before an exchange that has not read it.
         self.service_cleared.swap(1, unless_mutant("service_cleared_publishes_nothing", Ordering::Release));
         if clear.interrupt_in_use_connections {
-            registry.interrupt_services.push((service_id, before));
+            registry.services.interrupt.push((service_id, before));
         }
         self.emit_locked(|| PoolEvent::PoolCleared {
             address: self.address.clone(),
@@ -363,7 +364,7 @@ impl<E: Environment> Core<E> {
 
     /// A service's generation and the number of connections to it, in load-balanced mode.
     pub fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
-        self.registry.lock().service(service_id)
+        self.registry.lock().services.generation_and_len(service_id)
     }
 
     /// The number of the connection that was created last; 0 if there was none.
@@ -434,7 +435,7 @@ impl<E: Environment> Core<E> {
         let mut registry = self.registry.lock();
         let state = self.state.load();
         if state.phase != Phase::Closed {
-            registry.clear_services();
+            registry.services.clear_all();
             self.begin_generation(&mut registry, PoolState { generation: state.generation + 1, ..state });
         }
     }

@@ -14,7 +14,7 @@ use super::environment::Environment;
 use super::fault::Fault;
 use super::held::Held;
 use super::registry::Registry;
-use crate::event::{ConnectionClosedReason, PoolEvent};
+use crate::event::ConnectionClosedReason;
 use crate::sync::{discard, mutant, wake};
 
 /// The number of a drain in its pool, in the order in which they begin.
@@ -109,18 +109,5 @@ impl<E: Environment> Core<E> {
     /// Whether the connection of a drain was closed for its capacity.
     pub(super) fn is_drain_closed(&self, ticket: Ticket) -> bool {
         !self.registry.lock().drains.present.contains_key(&ticket)
-    }
-}
-
-impl<E: Environment> Held<E> {
-    /// Tells that the connection is checked in. The caller asks for delivery.
-    pub(super) fn end_use(&self) {
-        self.core().emit_locked(|| self.checked_in());
-    }
-
-    /// The event that the connection is checked in, which is about to be emitted.
-    pub(super) fn checked_in(&self) -> PoolEvent {
-        self.slot().set_known_as(self.id(), false);
-        PoolEvent::ConnectionCheckedIn { address: self.core().address.clone(), connection_id: self.id() }
     }
 }

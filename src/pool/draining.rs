@@ -8,10 +8,9 @@ use super::core::Core;
 use super::drain_queue::Ticket;
 use super::environment::Environment;
 use super::fault::Fault;
-use super::held::Held;
-use super::registry::Membership;
+use super::held::{ClosedOnPanic, Held};
+use super::services::Membership;
 use crate::condition::Condition;
-use crate::event::ConnectionClosedReason;
 use crate::sync::mutant;
 
 impl<E: Environment> Held<E> {
@@ -50,24 +49,6 @@ impl<E: Environment> Held<E> {
         if !(is_wanted && draining.is_over()) {
             core.environment.drain(draining);
         }
-    }
-
-    /// Checks the connection in and closes it.
-    fn close_after_use(self, reason: ConnectionClosedReason) {
-        self.end_use();
-        self.retire(reason, false);
-    }
-
-    /// As [`Held::close_after_use`], with the reason "error".
-    fn close_because(self, fault: Fault) {
-        self.end_use();
-        self.retire_because(fault, false);
-    }
-
-    /// Whether the pool has been cleared or closed since the connection was created.
-    #[inline]
-    pub(super) fn is_stale(self) -> bool {
-        self.generation() != self.core().state.load().generation || self.is_stale_member()
     }
 }
 
@@ -188,15 +169,6 @@ impl<E: Environment> Revocation<'_, E> {
     /// Completes when the connection was closed for its capacity, which a check-out has by now. Takes the registry's lock.
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         self.core.poll_drain_closed(self.ticket, context)
-    }
-}
-
-/// Closes a connection that cannot be judged, because the judge panics: it would be lost, and its capacity with it.
-pub(super) struct ClosedOnPanic<E: Environment>(pub(super) Held<E>);
-
-impl<E: Environment> Drop for ClosedOnPanic<E> {
-    fn drop(&mut self) {
-        self.0.close_because(Fault::Panicked);
     }
 }
 

@@ -84,7 +84,7 @@ impl<E: Environment> Held<E> {
 
     /// Changes the record, for callers whose token is not shared: it is borrowed exclusively, or not `Sync`.
     pub(super) fn record_mut<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
-        // SAFETY: INV-1: we own the slot; no closure of this file touches the record in another way.
+        // SAFETY: INV-1: we own the slot; no closure that is passed here touches the record in another way.
         unsafe { self.slot().with_record_mut(f) }
     }
 
@@ -226,7 +226,7 @@ impl<E: Environment> Held<E> {
             core.emit_locked(|| PoolEvent::ConnectionClosed { address: address.clone(), connection_id, reason, error });
             let record = self.record_mut(std::mem::take);
             if let Some(membership) = &record.membership {
-                registry.quit(membership, self.slot().index());
+                registry.services.quit(membership, self.slot().index());
             }
             let waker = self.slot().take_waker();
             self.slot().set_stamp(Stamp::default());
@@ -263,6 +263,44 @@ impl<E: Environment> Held<E> {
         if core.vetting && !core.options.max_idle_time.is_zero() {
             self.slot().set_since(core.environment.now().duration_since(core.epoch));
         }
+    }
+
+    /// Tells that the connection is checked in. The caller asks for delivery.
+    pub(super) fn end_use(&self) {
+        self.core().emit_locked(|| self.checked_in());
+    }
+
+    /// The event that the connection is checked in, which is about to be emitted.
+    pub(super) fn checked_in(&self) -> PoolEvent {
+        self.slot().set_known_as(self.id(), false);
+        PoolEvent::ConnectionCheckedIn { address: self.core().address.clone(), connection_id: self.id() }
+    }
+
+    /// Checks the connection in and closes it.
+    pub(super) fn close_after_use(self, reason: ConnectionClosedReason) {
+        self.end_use();
+        self.retire(reason, false);
+    }
+
+    /// As [`Held::close_after_use`], with the reason "error".
+    pub(super) fn close_because(self, fault: Fault) {
+        self.end_use();
+        self.retire_because(fault, false);
+    }
+
+    /// Whether the pool has been cleared or closed since the connection was created.
+    #[inline]
+    pub(super) fn is_stale(self) -> bool {
+        self.generation() != self.core().state.load().generation || self.is_stale_member()
+    }
+}
+
+/// Closes a connection that cannot be judged, because the judge panics: it would be lost, and its capacity with it.
+pub(super) struct ClosedOnPanic<E: Environment>(pub(super) Held<E>);
+
+impl<E: Environment> Drop for ClosedOnPanic<E> {
+    fn drop(&mut self) {
+        self.0.close_because(Fault::Panicked);
     }
 }
 

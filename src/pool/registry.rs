@@ -5,15 +5,10 @@
 //!
 //! Lock order: the registry, then the wait list. Nobody takes the registry's lock while holding the other.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use bson::oid::ObjectId;
-
 use super::drain_queue::DrainQueue;
+use super::services::Services;
 use super::slab::Slab;
 use crate::error::Cause;
-use crate::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Default)]
 pub(super) struct Registry {
@@ -25,40 +20,10 @@ pub(super) struct Registry {
     pub(super) cause: Option<Cause>,
     /// Connections up to this generation are still to be interrupted.
     pub(super) interrupt: Option<u64>,
-    /// Connections of these services up to these generations are still to be interrupted.
-    pub(super) interrupt_services: Vec<(ObjectId, u64)>,
     /// The connections that are drained.
     pub(super) drains: DrainQueue,
-    services: HashMap<ObjectId, Service>,
-    /// Where the generation of a service's next entry begins: beyond those of all entries that are gone, so that an
-    /// error of one of them cannot be taken for one of the present.
-    first_generation: u64,
-}
-
-/// A service behind a load balancer, as long as there are connections to it.
-struct Service {
-    generation: Arc<AtomicU64>,
-    /// The slots of its connections, and the service's generation when each was identified.
-    members: HashMap<u32, u64>,
-}
-
-/// That a connection belongs to a service.
-#[derive(Clone)]
-pub(super) struct Membership {
-    pub(super) service_id: ObjectId,
-    /// The service's generation when the connection was identified.
-    pub(super) generation: u64,
-    /// The service's generation now.
-    current: Arc<AtomicU64>,
-}
-
-impl Membership {
-    pub(super) fn is_stale(&self) -> bool {
-        // Relaxed: a connection is closed as stale under the registry's lock, and so after the `PoolCleared` of the section
-        // that has changed this. `Core::reap` comes with an Acquire of its own (`Core::service_cleared`), and a push after
-        // its detach with that of the head.
-        self.current.load(Ordering::Relaxed) != self.generation
-    }
+    /// The services behind a load balancer that there are connections to.
+    pub(super) services: Services,
 }
 
 impl Registry {
@@ -76,90 +41,5 @@ impl Registry {
             self.stale.extend(slab.slot(top).link().next);
         }
         taken
-    }
-
-    /// Counts a connection in with its service.
-    pub(super) fn join(&mut self, service_id: ObjectId, index: u32) -> Membership {
-        let first = self.first_generation;
-        let service = self
-            .services
-            .entry(service_id)
-            .or_insert_with(|| Service { generation: Arc::new(AtomicU64::new(first)), members: HashMap::new() });
-        // Relaxed: changes are under the registry's lock.
-        let generation = service.generation.load(Ordering::Relaxed);
-        service.members.insert(index, generation);
-        Membership { service_id, generation, current: service.generation.clone() }
-    }
-
-    /// Counts a connection out. The last one takes the service's entry with it, and the interruptions that are left,
-    /// which no connection of the service's next entry is meant by.
-    pub(super) fn quit(&mut self, membership: &Membership, index: u32) {
-        let service = self.services.get_mut(&membership.service_id).expect("BUG: a member of an unknown service");
-        service.members.remove(&index);
-        if service.members.is_empty() {
-            // Relaxed: changes are under the registry's lock.
-            let last = service.generation.load(Ordering::Relaxed);
-            self.first_generation = self.first_generation.max(last + 1);
-            self.services.remove(&membership.service_id);
-            self.interrupt_services.retain(|(service_id, _)| *service_id != membership.service_id);
-        }
-    }
-
-    /// Makes all connections to a service stale. Returns the generation before, or nothing where there are no
-    /// connections to it.
-    pub(super) fn clear_service(&mut self, service_id: ObjectId) -> Option<u64> {
-        let service = self.services.get(&service_id)?;
-        // Relaxed: see `Membership::is_stale`.
-        Some(service.generation.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Makes all connections to all services stale.
-    pub(super) fn clear_services(&mut self) {
-        for service in self.services.values() {
-            // Relaxed: the pool's generation changes with it, and makes the same connections stale. Changes are under the
-            // registry's lock.
-            service.generation.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// The slots of a service's connections up to a generation.
-    pub(super) fn members(&self, service_id: ObjectId, generation: u64) -> impl Iterator<Item = u32> {
-        let service = self.services.get(&service_id);
-        service
-            .into_iter()
-            .flat_map(|service| &service.members)
-            .filter(move |(_, joined)| **joined <= generation)
-            .map(|(index, _)| *index)
-    }
-
-    /// A service's generation and the number of its connections.
-    pub(super) fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
-        let service = self.services.get(&service_id)?;
-        // Relaxed: changes are under the registry's lock.
-        Some((service.generation.load(Ordering::Relaxed), service.members.len() as u32))
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_service_is_counted_while_it_has_connections_and_never_repeats_a_generation() {
-        let (mut registry, service) = (Registry::default(), ObjectId::new());
-        let old = registry.join(service, 0);
-        assert_eq!(registry.service(service), Some((0, 1)));
-        assert_eq!(registry.clear_service(service), Some(0));
-        assert!(old.is_stale());
-        let new = registry.join(service, 1);
-        assert!(!new.is_stale());
-        assert_eq!(registry.service(service), Some((1, 2)));
-        assert_eq!(registry.members(service, 0).collect::<Vec<_>>(), [0]);
-        registry.quit(&old, 0);
-        registry.quit(&new, 1);
-        assert_eq!(registry.service(service), None);
-        let next = registry.join(service, 0);
-        assert!(!next.is_stale());
-        assert_eq!(registry.service(service), Some((2, 1)), "an error at generation 0 or 1 is not of this entry");
     }
 }

@@ -9,21 +9,10 @@ use std::sync::atomic::{AtomicBool as UnmodelledBool, AtomicU64 as UnmodelledU64
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::registry::Membership;
+use super::pinning::Purpose;
+use super::services::Membership;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock, UnsafeCell, mutant, unless_mutant};
-
-/// What a connection in use is held for (load balancer specification, "Connection Tracking").
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Purpose {
-    /// One operation.
-    #[default]
-    Operation,
-    /// A cursor that is pinned to the connection.
-    Cursor,
-    /// A transaction that is pinned to the connection.
-    Transaction,
-}
 
 /// Room for one connection.
 ///

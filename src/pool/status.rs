@@ -1,16 +1,9 @@
 //! What goes on in a pool, at a glance.
 
-use std::sync::atomic::Ordering as StatisticOrdering;
-use std::time::Duration;
-
 use super::core::Core;
 use super::environment::Environment;
 use super::state::{Phase, PoolState};
-use super::tokens::Started;
 use super::waitlist::Lane;
-use crate::error::{CheckOutError, Holders, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueTimeoutError};
-use crate::event::{CheckOutFailedReason, EventError, PoolEvent};
-use crate::pool::Refusal;
 use crate::sync::atomic::Ordering;
 
 /// A snapshot of a pool.
@@ -61,6 +54,11 @@ impl<E: Environment> Core<E> {
         last.status
     }
 
+    /// The numbers, each right, but possibly of different instants.
+    pub(super) fn glance(&self) -> PoolStatus {
+        self.collect().status
+    }
+
     fn collect(&self) -> Collected {
         let PoolState { phase, generation } = self.state.load();
         let counts = self.capacity.load();
@@ -92,63 +90,6 @@ impl<E: Environment> Core<E> {
                 consistent: false,
             },
         }
-    }
-
-    /// Emits `ConnectionCheckOutStarted`. A check-out that comes to an event at once delivers it with that; any other
-    /// must ask for delivery.
-    #[inline]
-    pub fn check_out_started(&self) -> Started {
-        if !self.environment.listens() {
-            return Started::UNHEARD;
-        }
-        let started = Started::now(self);
-        self.environment.emit(PoolEvent::ConnectionCheckOutStarted { address: self.address.clone() });
-        started
-    }
-
-    /// Emits `ConnectionCheckOutFailed` for an error, and gives the error back.
-    pub fn check_out_failed(&self, started: Started, error: CheckOutError) -> CheckOutError {
-        self.emit(|| PoolEvent::ConnectionCheckOutFailed {
-            address: self.address.clone(),
-            reason: error.reason(),
-            duration: started.elapsed(self),
-            error: Some(EventError::new(error.clone())),
-        });
-        error
-    }
-
-    /// Emits `ConnectionCheckOutFailed` for a check-out that its caller has dropped.
-    pub fn check_out_cancelled(&self, started: Started) {
-        self.emit(|| PoolEvent::ConnectionCheckOutFailed {
-            address: self.address.clone(),
-            reason: CheckOutFailedReason::Cancelled,
-            duration: started.elapsed(self),
-            error: None,
-        });
-    }
-
-    /// The error for a refusal.
-    pub fn refused(&self, refusal: Refusal) -> CheckOutError {
-        let address = self.address.clone();
-        match refusal {
-            Refusal::Paused { cause, never_ready } => {
-                PoolClearedError { address, cause, interrupted: false, sent: false, never_ready }.into()
-            }
-            Refusal::Closed => PoolClosedError { address }.into(),
-            Refusal::Unreachable(error) => error.into(),
-        }
-    }
-
-    /// The error for a check-out that ended by `limit` after `waited`.
-    pub fn timed_out(&self, waited: Duration, limit: TimeLimit) -> CheckOutError {
-        let PoolStatus { total, in_use, pending, waiting, .. } = self.collect().status;
-        let holders = self.options.load_balanced.then(|| {
-            // Relaxed: statistics.
-            let [cursors, transactions] = [0, 1].map(|of| self.pinned[of].load(StatisticOrdering::Relaxed));
-            Holders { cursors, transactions, other_operations: in_use.saturating_sub(cursors + transactions) }
-        });
-        let (address, max_pool_size) = (self.address.clone(), self.options.max_pool_size);
-        WaitQueueTimeoutError { address, max_pool_size, total, in_use, pending, waiting, waited, limit, holders }.into()
     }
 }
 

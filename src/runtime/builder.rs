@@ -6,8 +6,9 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::runtime::Handle;
 
-use super::environment::{FailedConnection, FailureSink, TokioEnvironment};
+use super::environment::TokioEnvironment;
 use super::establish::Establish;
+use super::failure::{FailedConnection, FailureSink};
 use super::fork;
 use super::pool::Pool;
 use super::publisher::Subscriber;

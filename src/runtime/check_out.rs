@@ -1,21 +1,22 @@
-//! The future of a check-out, which is made for the case that it ends where it begins.
+//! A check-out from its start to its end. Its future is made for the case that it ends where it begins.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
-use super::attempt::Attempt;
 use super::connection::Connection;
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
+use super::fork::Forked;
 use super::opening::Acquired;
 use super::pool::Pool;
 use crate::boxed::boxed;
 use crate::error::CheckOutError;
-use crate::pool::{Acquire, Grant};
+use crate::pool::{Acquire, Environment, Grant, Idle, Phase, Refusal, Started};
 
 type Outcome<E> = Result<Connection<E>, CheckOutError>;
 
@@ -30,7 +31,7 @@ pin_project! {
         Begins { pool: &'p Pool<E>, wait: W },
         Waits {
             // Taken at the end, when `waiting` is dropped.
-            attempt: Option<Attempt<'p, E>>,
+            started: Option<StartedCheckOut<'p, E>>,
             #[pin]
             waiting: ManuallyDrop<Waiting<'p, E>>,
         },
@@ -41,10 +42,10 @@ pin_project! {
     #[allow(unsafe_code)]
     impl<'p, E: Establish, W> PinnedDrop for CheckOut<'p, E, W> {
         fn drop(this: Pin<&mut Self>) {
-            if let Stage::Waits { attempt: Some(attempt), waiting } = this.project()
-                && !attempt.is_the_parents()
+            if let Stage::Waits { started: Some(started), waiting } = this.project()
+                && !started.is_the_parents()
             {
-                // SAFETY: it is not dropped anywhere else while there is an attempt, nothing uses it afterwards, and it
+                // SAFETY: it is not dropped anywhere else while there is an started, nothing uses it afterwards, and it
                 // is not moved.
                 unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
             }
@@ -70,10 +71,10 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
 
     #[cold]
     #[inline(never)]
-    fn wait(mut self: Pin<&mut Self>, attempt: Attempt<'p, E>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
+    fn wait(mut self: Pin<&mut Self>, started: StartedCheckOut<'p, E>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
         if let Stage::Begins { wait, .. } = self.as_mut().project() {
-            let waiting = ManuallyDrop::new(wait(attempt.pool()));
-            self.as_mut().set(Self::Waits { attempt: Some(attempt), waiting });
+            let waiting = ManuallyDrop::new(wait(started.pool()));
+            self.as_mut().set(Self::Waits { started: Some(started), waiting });
         }
         self.poll_waiting(context)
     }
@@ -81,23 +82,25 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
     #[inline(never)]
     #[allow(unsafe_code)]
     fn poll_waiting(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
-        let Stage::Waits { attempt, mut waiting } = self.project() else {
+        let Stage::Waits { started, mut waiting } = self.project() else {
             unreachable!("BUG: a check-out that waits before it began")
         };
-        let Some(present) = attempt else { panic!("a check-out was polled after its end") };
+        let Some(present) = started else { panic!("a check-out was polled after its end") };
         if present.is_the_parents() {
-            let attempt = attempt.take();
-            return Poll::Ready(Err(attempt.map(Attempt::fail_after_fork).expect("BUG: it was there just now")));
+            let started = started.take();
+            return Poll::Ready(Err(started
+                .map(StartedCheckOut::fail_after_fork)
+                .expect("BUG: it was there just now")));
         }
         // SAFETY: `ManuallyDrop` is pinned with what it holds, which is never moved.
         let pinned = unsafe { waiting.as_mut().map_unchecked_mut(|waiting| &mut **waiting) };
         let outcome = ready!(pinned.poll_for(present.pool(), context));
-        let attempt = attempt.take().expect("BUG: it was there just now");
-        // SAFETY: without an attempt, nothing else drops or uses it, and it is not moved.
+        let started = started.take().expect("BUG: it was there just now");
+        // SAFETY: without an started, nothing else drops or uses it, and it is not moved.
         unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
         Poll::Ready(match outcome {
-            Ok(idle) => Ok(attempt.succeed(idle)),
-            Err(error) => Err(attempt.fail(error)),
+            Ok(idle) => Ok(started.succeed(idle)),
+            Err(error) => Err(started.fail(error)),
         })
     }
 }
@@ -124,11 +127,87 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.as_mut().project() {
-            Stage::Begins { pool, .. } => match Attempt::begin(pool) {
+            Stage::Begins { pool, .. } => match StartedCheckOut::begin(pool) {
                 Ok(connection) => Poll::Ready(Ok(connection)),
-                Err(attempt) => self.wait(attempt, context),
+                Err(started) => self.wait(started, context),
             },
             Stage::Waits { .. } => self.poll_waiting(context),
+        }
+    }
+}
+
+/// A check-out that has started and must end with an event.
+struct StartedCheckOut<'p, E: Establish> {
+    pool: &'p Pool<E>,
+    started: Started,
+}
+
+impl<'p, E: Establish> StartedCheckOut<'p, E> {
+    /// Starts a check-out. It has succeeded already if there is a connection in the calling thread's stack.
+    #[inline]
+    fn begin(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
+        let pool = pool.here();
+        match pool.core.try_check_out() {
+            Some(lease) => Ok(Connection::new(lease)),
+            None => Self::begin_otherwise(pool),
+        }
+    }
+
+    #[inline(never)]
+    fn begin_otherwise(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
+        let core = &pool.core;
+        let started = core.check_out_started();
+        if let Some(idle) = core.try_take() {
+            return Ok(Connection::new(idle.check_out(started)));
+        }
+        if core.environment().listens() {
+            // `ConnectionCheckOutStarted` does not wait with us.
+            core.environment().deliver();
+        }
+        Err(Self { pool, started })
+    }
+
+    #[inline]
+    fn pool(&self) -> &'p Pool<E> {
+        self.pool
+    }
+
+    /// Whether this is a forked child, and the check-out waits in its parent's queue.
+    #[inline]
+    fn is_the_parents(&self) -> bool {
+        self.pool.core.environment().is_the_parents()
+    }
+
+    #[inline]
+    fn succeed(self, idle: Idle<TokioEnvironment<E>>) -> Connection<E> {
+        let connection = Connection::new(idle.check_out(self.started));
+        std::mem::forget(self);
+        connection
+    }
+
+    fn fail(self, error: CheckOutError) -> CheckOutError {
+        let Self { pool, started } = *ManuallyDrop::new(self);
+        pool.core.check_out_failed(started, error)
+    }
+
+    /// The child's pool is the parent's after a clear, so its waiters fail as those of a cleared pool do.
+    #[cold]
+    fn fail_after_fork(self) -> CheckOutError {
+        let Self { pool, started } = *ManuallyDrop::new(self);
+        let core = &pool.here().core;
+        let refusal = match core.state().phase {
+            Phase::Closed => Refusal::Closed,
+            Phase::Paused | Phase::Ready => Refusal::Paused { cause: Some(Arc::new(Forked)), never_ready: false },
+        };
+        core.check_out_failed(started, core.refused(refusal))
+    }
+}
+
+impl<E: Establish> Drop for StartedCheckOut<'_, E> {
+    fn drop(&mut self) {
+        if self.pool.core.environment().listens() {
+            // In a forked child it is the child's pool that tells of the end.
+            self.pool.here().core.check_out_cancelled(self.started);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The pool on tokio: the clock, the tasks and the subscribers that the core does without.
 
-mod attempt;
 mod background;
 mod builder;
 mod check_out;
@@ -8,6 +7,7 @@ mod connection;
 mod draining;
 mod environment;
 mod establish;
+mod failure;
 mod fork;
 mod home;
 mod opening;
@@ -16,11 +16,13 @@ mod publisher;
 #[cfg(test)]
 mod tests;
 mod timer;
+mod waiting;
 
 pub use builder::{BuildError, PoolBuilder};
 pub use connection::Connection;
-pub use environment::{FailedConnection, TokioEnvironment};
+pub use environment::TokioEnvironment;
 pub use establish::{Establish, Establishing};
+pub use failure::FailedConnection;
 pub(crate) use fork::PerProcess;
 #[cfg(all(test, unix))]
 pub(crate) use fork::tests::in_child;

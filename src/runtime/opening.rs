@@ -7,8 +7,9 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::environment::{FailedConnection, TokioEnvironment};
+use super::environment::TokioEnvironment;
 use super::establish::{Establish, Establishing};
+use super::failure::FailedConnection;
 use crate::error::{CheckOutError, EstablishError, PoolClearedError, Stage};
 use crate::pool::{Core, Established, Idle, Pending, Permit, Phase, Refusal, SharedPermit};
 use crate::sync::contain;

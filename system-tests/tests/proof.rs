@@ -22,7 +22,7 @@ const HIT_PATH: &[(&str, &str)] = &[
     ("pool/slab.rs", "fn set_link"),
     ("pool/slab.rs", "fn stamp"),
     ("pool/state.rs", "fn load"),
-    ("pool/tokens.rs", "fn give_back<"),
+    ("pool/lease.rs", "fn give_back<"),
 ];
 
 #[test]

@@ -47,7 +47,7 @@
 //! | *ready* | `Core::ready` | `PoolWord::store` |
 //! | *clear* | `Core::clear` | `Core::detach_all`, `Shard::detach`, `Core::claim_all`, `refuse` |
 //! | *renew* | `Core::renew` | `Core::begin_generation`, `detach_all` |
-//! | *clear service* | `Core::clear_service` | `Registry::clear_service`, `Membership::is_stale` |
+//! | *clear service* | `Core::clear_service` | `Services::clear`, `Membership::is_stale` |
 //! | *close* | `Core::close` | as "clear", and `Capacity::order_releases`, `Core::interrupt_pending` |
 //! | *maintain* | `Core::maintain` | `Core::interrupt_cleared`, `Slab::iter`, `close_stale`, `reap` |
 //! | *populate* | `Core::populate` | `Capacity::try_admit` |

@@ -1,4 +1,4 @@
-//! The background run, in the parts that need no I/O.
+//! Maintenance: what a run of the background task does, in the parts that need no I/O.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -7,9 +7,10 @@ use super::capacity::Limits;
 use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
+use super::permit::Permit;
 use super::slab::Stamp;
 use super::state::Phase;
-use super::tokens::{Pending, Permit};
+use super::tokens::Pending;
 use super::waitlist::Lane;
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
@@ -79,9 +80,10 @@ impl<E: Environment> Core<E> {
     fn interrupt_cleared(&self) {
         let (generation, wakers) = {
             let mut registry = self.registry.lock();
-            let services = std::mem::take(&mut registry.interrupt_services);
+            let services = std::mem::take(&mut registry.services.interrupt);
             // Under the registry's lock no slot changes hands between services, and no service begins anew.
-            let members = services.iter().flat_map(|(service_id, cleared)| registry.members(*service_id, *cleared));
+            let members =
+                services.iter().flat_map(|(service_id, cleared)| registry.services.members(*service_id, *cleared));
             let wakers: Vec<Waker> = members.filter_map(|index| self.slab.slot(index).interrupt(|_| true)).collect();
             (registry.interrupt.take(), wakers)
         };
@@ -125,6 +127,23 @@ impl<E: Environment> Core<E> {
                     None => held.put_on(shard, Lane::OF_RETURNED),
                 }
             }
+        }
+    }
+
+    /// A connection is gone, or an establishment has succeeded: there may be another to open towards `minPoolSize`.
+    pub(super) fn schedule_population(&self) {
+        if self.options.min_pool_size > 0 {
+            self.environment.schedule_maintenance();
+        } else {
+            self.schedule_if_closed();
+        }
+    }
+
+    /// A connection is gone: in a closed pool, there may be none left at all. To be called after its capacity was given
+    /// back: `Capacity::order_releases` tells why the phase that is read here is not too old.
+    pub(super) fn schedule_if_closed(&self) {
+        if self.state.load().phase == Phase::Closed {
+            self.environment.schedule_maintenance();
         }
     }
 }

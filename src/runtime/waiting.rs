@@ -1,7 +1,6 @@
-//! A check-out from its start to its end, with what happens when there is no connection at once.
+//! How a check-out waits that finds no connection at once: in the queue, or for one that it has opened.
 
 use std::future::{Future, poll_fn};
-use std::mem::ManuallyDrop;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,91 +10,14 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::connection::Connection;
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
-use super::fork::{self, Forked};
+use super::fork;
 use super::opening::{self, OpenRequest};
 use super::pool::Pool;
 use super::timer::{Lapse, within};
 use crate::error::{CheckOutError, NoRuntimeError, TimeLimit};
-use crate::pool::{Environment, Grant, Idle, Permit, Phase, Refusal, Started};
-
-/// A check-out that has started and must end with an event.
-pub(super) struct Attempt<'p, E: Establish> {
-    pool: &'p Pool<E>,
-    started: Started,
-}
-
-impl<'p, E: Establish> Attempt<'p, E> {
-    /// Starts a check-out. It has succeeded already if there is a connection in the calling thread's stack.
-    #[inline]
-    pub(super) fn begin(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
-        let pool = pool.here();
-        match pool.core.try_check_out() {
-            Some(lease) => Ok(Connection::new(lease)),
-            None => Self::begin_otherwise(pool),
-        }
-    }
-
-    #[inline(never)]
-    fn begin_otherwise(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
-        let core = &pool.core;
-        let started = core.check_out_started();
-        if let Some(idle) = core.try_take() {
-            return Ok(Connection::new(idle.check_out(started)));
-        }
-        if core.environment().listens() {
-            // `ConnectionCheckOutStarted` does not wait with us.
-            core.environment().deliver();
-        }
-        Err(Self { pool, started })
-    }
-
-    #[inline]
-    pub(super) fn pool(&self) -> &'p Pool<E> {
-        self.pool
-    }
-
-    /// Whether this is a forked child, and the check-out waits in its parent's queue.
-    #[inline]
-    pub(super) fn is_the_parents(&self) -> bool {
-        self.pool.core.environment().is_the_parents()
-    }
-
-    #[inline]
-    pub(super) fn succeed(self, idle: Idle<TokioEnvironment<E>>) -> Connection<E> {
-        let connection = Connection::new(idle.check_out(self.started));
-        std::mem::forget(self);
-        connection
-    }
-
-    pub(super) fn fail(self, error: CheckOutError) -> CheckOutError {
-        let Self { pool, started } = *ManuallyDrop::new(self);
-        pool.core.check_out_failed(started, error)
-    }
-
-    /// The child's pool is the parent's after a clear, so its waiters fail as those of a cleared pool do.
-    #[cold]
-    pub(super) fn fail_after_fork(self) -> CheckOutError {
-        let Self { pool, started } = *ManuallyDrop::new(self);
-        let core = &pool.here().core;
-        let refusal = match core.state().phase {
-            Phase::Closed => Refusal::Closed,
-            Phase::Paused | Phase::Ready => Refusal::Paused { cause: Some(Arc::new(Forked)), never_ready: false },
-        };
-        core.check_out_failed(started, core.refused(refusal))
-    }
-}
-
-impl<E: Establish> Drop for Attempt<'_, E> {
-    fn drop(&mut self) {
-        if self.pool.core.environment().listens() {
-            // In a forked child it is the child's pool that tells of the end.
-            self.pool.here().core.check_out_cancelled(self.started);
-        }
-    }
-}
+use crate::pool::{Grant, Idle, Permit, Phase};
 
 /// What came of opening a connection.
 enum Opened<E: Establish> {

@@ -1,0 +1,225 @@
+//! The use of a connection: the lease that a check-out ends with, its return, and its interruption.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bson::oid::ObjectId;
+
+use super::core::Core;
+use super::environment::Environment;
+use super::held::{ClosedOnPanic, Delivers, Held};
+use super::pinning::Purpose;
+use super::slab::Slot;
+use crate::error::PoolClearedError;
+use crate::sync::{discard, mutant};
+
+/// A connection that is checked out. Dropping it checks it in.
+#[must_use = "dropping it checks the connection in"]
+pub struct Lease<E: Environment>(Held<E>);
+
+// SAFETY: a shared lease gives shared access to the connection, and else reads only.
+#[allow(unsafe_code)]
+unsafe impl<E: Environment<Connection: Sync>> Sync for Lease<E> {}
+
+impl<E: Environment> Lease<E> {
+    /// For a caller that owns an established connection.
+    #[inline]
+    pub(super) fn of(held: Held<E>) -> Self {
+        Self(held)
+    }
+
+    /// The connection's number.
+    pub fn id(&self) -> u64 {
+        self.0.id()
+    }
+
+    /// The pool's generation when the connection was created.
+    pub fn generation(&self) -> u64 {
+        self.0.generation()
+    }
+
+    /// The service that the connection belongs to and the service's generation at the time, in load-balanced mode.
+    pub fn service(&self) -> Option<(ObjectId, u64)> {
+        self.0.service()
+    }
+
+    /// The pool's address.
+    pub fn address(&self) -> &Arc<str> {
+        &self.0.core().address
+    }
+
+    /// The world around the pool that the connection belongs to.
+    pub fn environment(&self) -> &E {
+        &self.0.core().environment
+    }
+
+    /// Whether this pool created the connection.
+    pub fn belongs_to(&self, core: &Arc<Core<E>>) -> bool {
+        std::ptr::eq(self.0.core_pointer(), Arc::as_ptr(core))
+    }
+
+    /// Whether the pool has been cleared or closed since the connection was created.
+    pub fn is_stale(&self) -> bool {
+        self.0.is_stale()
+    }
+
+    /// Whether what the connection does is to be cancelled.
+    pub fn is_interrupted(&self) -> bool {
+        self.0.slot().stamp().interrupted
+    }
+
+    /// The connection, for use, and what tells meanwhile that the use is to be cancelled.
+    #[allow(unsafe_code)]
+    pub fn interruptible(&mut self) -> (&mut E::Connection, Interruption<'_, E::Connection>) {
+        let slot = self.0.slot();
+        // SAFETY: INV-1: we own the slot; the borrow is the token's, and exclusive. An `Interruption` does not lead to
+        // the connection.
+        let connection = unsafe { slot.value_mut() }.expect("BUG: a lease without a connection");
+        (connection, Interruption { slot, waits: false })
+    }
+
+    /// The error for a use that was cancelled. `sent`: a part of it may have left this process.
+    pub fn interrupted(&self, sent: bool) -> PoolClearedError {
+        let address = self.0.core().address.clone();
+        PoolClearedError { address, cause: None, interrupted: true, sent, never_ready: false }
+    }
+
+    /// Says what the connection is held for: counted in the time-out errors of load-balanced mode.
+    pub fn pin_to(&mut self, purpose: Purpose) {
+        self.0.pin_to(purpose);
+    }
+
+    /// Takes the connection out of the pool for good, without closing it: for a forked child, where nothing of the
+    /// pool may be touched any more.
+    #[allow(unsafe_code)]
+    pub(crate) fn leak(self) -> Option<E::Connection> {
+        let held = ManuallyDrop::new(self).0;
+        // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
+        unsafe { held.slot().replace(None) }
+    }
+}
+
+#[allow(unsafe_code)]
+impl<E: Environment> Deref for Lease<E> {
+    type Target = E::Connection;
+
+    #[inline]
+    fn deref(&self) -> &E::Connection {
+        // SAFETY: INV-1: we own the slot; the borrow is the token's.
+        unsafe { self.0.slot().value_ref() }.expect("BUG: a lease without a connection")
+    }
+}
+
+#[allow(unsafe_code)]
+impl<E: Environment> DerefMut for Lease<E> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut E::Connection {
+        // SAFETY: INV-1: we own the slot; the borrow is the token's, and exclusive.
+        unsafe { self.0.slot().value_mut() }.expect("BUG: a lease without a connection")
+    }
+}
+
+impl<E: Environment> Drop for Lease<E> {
+    /// Checks the connection in.
+    #[inline]
+    fn drop(&mut self) {
+        let core = self.0.core();
+        // Where nobody listens and nothing is noted down, there is nothing to be done but to push.
+        if !core.vetting && !core.environment.listens() {
+            self.give_back::<true>();
+        } else {
+            self.give_back_and_tell();
+        }
+    }
+}
+
+impl<E: Environment> Lease<E> {
+    /// Makes the connection available, or closes it, or has it drained. `PLAIN`: nothing is noted down about it.
+    #[inline(always)]
+    fn give_back<const PLAIN: bool>(&mut self) {
+        let held = self.0;
+        let core = held.core();
+        let closed_on_panic = ClosedOnPanic(held);
+        let condition = core.environment.condition(self);
+        std::mem::forget(closed_on_panic);
+        if !condition.is_reusable() {
+            return held.not_reusable(condition);
+        }
+        if !PLAIN {
+            held.end_use();
+            held.unpin();
+        }
+        let stamp = held.slot().stamp();
+        if stamp.interrupted {
+            return held.retire(held.stale_reason(), false);
+        }
+        let shard = core.shard(core.environment.shard_hint());
+        let is_current = || held.core().state.load().generation == stamp.generation;
+        if !(PLAIN && shard.push_at_once(&core.slab, held.slot(), is_current)) {
+            if mutant("return_that_fails_is_lost") {
+                return;
+            }
+            held.touch();
+            held.make_available();
+        }
+    }
+
+    /// Gives the connection back, and delivers what that has brought about.
+    ///
+    /// `ConnectionCheckedIn` is emitted before the connection can be seen checked out again, or closed. It is delivered
+    /// afterwards, so that a slow subscriber does not keep the connection from others.
+    #[cold]
+    fn give_back_and_tell(&mut self) {
+        let held = self.0;
+        let delivers = held.core().environment.listens().then(|| Delivers(Arc::clone(&held.shared_core())));
+        self.give_back::<false>();
+        drop(delivers);
+    }
+}
+
+impl<E: Environment> fmt::Debug for Lease<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+/// Tells that the use of a connection is to be cancelled.
+pub struct Interruption<'l, C> {
+    slot: &'l Slot<C>,
+    /// Whether a waker was left. What ends without waiting leaves none.
+    waits: bool,
+}
+
+impl<C> Interruption<'_, C> {
+    /// Whether the use is to be cancelled.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.slot.stamp().interrupted
+    }
+
+    /// Completes when the use is to be cancelled.
+    #[inline]
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.waits = true;
+        self.slot.poll_interrupted(context)
+    }
+}
+
+impl<C> Drop for Interruption<'_, C> {
+    /// Forgets whom to wake.
+    #[inline]
+    fn drop(&mut self) {
+        if self.waits {
+            discard(self.slot.take_waker());
+        }
+    }
+}
+
+impl<C> fmt::Debug for Interruption<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interruption").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,145 @@
+//! The permit to open a connection.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use super::acquire::Grant;
+use super::check_out::Refusal;
+use super::core::Core;
+use super::environment::Environment;
+use super::held::Held;
+use super::slab::{Record, Stamp};
+use super::state::Phase;
+use super::tokens::Pending;
+use super::waitlist::Lane;
+use crate::event::PoolEvent;
+use crate::sync::{Mutex, mutant, wake};
+
+/// The right to open one connection: it counts as pending already.
+#[must_use = "dropping it gives the right to the next in the queue"]
+pub struct Permit<E: Environment> {
+    core: Arc<Core<E>>,
+}
+
+impl<E: Environment> Permit<E> {
+    /// For a caller that has counted it in the capacity word.
+    pub(super) fn new(core: Arc<Core<E>>) -> Self {
+        Self { core }
+    }
+
+    /// Creates the connection, in the state "pending", and emits `ConnectionCreated`.
+    ///
+    /// Under the registry's lock, where the pool is marked ready, cleared and closed as well: the event lies between a
+    /// `PoolReady` and the next `PoolCleared`, and the ids are in the order of the events (orderings 1 and 7).
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`] when the pool was cleared or closed since the right was given.
+    #[allow(unsafe_code)]
+    pub fn create(self) -> Result<Pending<E>, Refusal> {
+        let core = &self.core;
+        let mut registry = core.registry.lock();
+        let state = core.state.load();
+        if state.phase != Phase::Ready {
+            drop(registry);
+            return Err(self.core.refusal());
+        }
+        let created = core.environment.now();
+        let slot = core.slab.slot(registry.allocate(&core.slab));
+        let connection_id = core.next_id();
+        let home: Arc<Core<E>> = core.clone();
+        slot.set_known_as(connection_id, false);
+        let record = Record { created: Some(created), home: Some(home), ..Record::default() };
+        // SAFETY: INV-1: the slot was nobody's, and so is ours.
+        unsafe {
+            slot.with_record_mut(|present| *present = record);
+            slot.set_core(Arc::as_ptr(core).cast());
+        }
+        slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, ..Stamp::default() });
+        let registry = (!mutant("created_outside_the_lock")).then_some(registry);
+        core.emit_locked(|| PoolEvent::ConnectionCreated { address: core.address.clone(), connection_id });
+        drop(registry);
+        core.environment.deliver();
+        let held = Held::new(core, slot);
+        // The count goes on to the pending connection; the reference to the core, which the record has, does not.
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not used again, and its `Drop` does not run.
+        drop(unsafe { std::ptr::read(&raw const this.core) });
+        Ok(Pending::of(held))
+    }
+}
+
+impl<E: Environment> Drop for Permit<E> {
+    fn drop(&mut self) {
+        if mutant("unused_permit_is_kept") {
+            return;
+        }
+        if self.core.capacity.release(1, 1) {
+            self.core.serve_permits();
+        }
+        // It counted: towards `minPoolSize`, and as the last thing that a closed pool had.
+        self.core.schedule_population();
+    }
+}
+
+/// A [`Permit`] that a check-out shares with the task that is to open: it belongs to the first of them that takes it.
+///
+/// The task takes it to open a connection. The check-out takes it when another connection has come, and drops it, so that
+/// the next in the queue gets the right. A permit that neither takes is dropped with the last reference.
+pub struct SharedPermit<E: Environment>(Mutex<Option<Permit<E>>>);
+
+impl<E: Environment> SharedPermit<E> {
+    /// Shares a permit.
+    pub fn new(permit: Permit<E>) -> Self {
+        Self(Mutex::new(Some(permit)))
+    }
+
+    /// Takes the permit, unless it was taken before.
+    pub fn take(&self) -> Option<Permit<E>> {
+        if mutant("shared_permit_stays") {
+            return None;
+        }
+        let taken = self.0.lock().take();
+        if mutant("shared_permit_is_lost") {
+            std::mem::forget(taken);
+            return None;
+        }
+        taken
+    }
+}
+
+impl<E: Environment> Core<E> {
+    /// Hands free permits to those who wait, in their order, and closes drains for them where it is only their capacity that
+    /// are missing.
+    pub(super) fn serve_permits(self: &Arc<Self>) {
+        if mutant("permits_are_not_served") {
+            return;
+        }
+        let mut has_closed = false;
+        loop {
+            let claimed = {
+                let mut queue = self.wait_list.lock();
+                if queue.len(Lane::Waiters) == 0 {
+                    break;
+                }
+                if let Err(counts) = self.capacity.admit_first(self.limits) {
+                    drop(queue);
+                    let is_wanted = counts.wants_a_drain_closed(self.limits) && !mutant("drains_are_not_closed");
+                    if is_wanted && self.close_oldest_drain() {
+                        has_closed = true;
+                        continue;
+                    }
+                    break;
+                }
+                let claimed = queue.claim_first(Lane::Waiters).expect("BUG: a lane with a length and without a first");
+                self.settle(&queue);
+                claimed
+            };
+            wake(claimed.grant(Grant::Permit(Permit::new(self.clone()))));
+        }
+        // After all else, so that a slow subscriber does not keep the permit from others.
+        if has_closed && self.environment.listens() {
+            self.environment.deliver();
+        }
+    }
+}

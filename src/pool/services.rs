@@ -1,0 +1,136 @@
+//! The services behind a load balancer, in load-balanced mode.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bson::oid::ObjectId;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// The services that there are connections to. A part of the registry, under its lock.
+#[derive(Default)]
+pub(super) struct Services {
+    present: HashMap<ObjectId, Service>,
+    /// Connections of these services up to these generations are still to be interrupted.
+    pub(super) interrupt: Vec<(ObjectId, u64)>,
+    /// Where the generation of a service's next entry begins: beyond those of all entries that are gone, so that an
+    /// error of one of them cannot be taken for one of the present.
+    first_generation: u64,
+}
+
+/// A service behind a load balancer, as long as there are connections to it.
+struct Service {
+    generation: Arc<AtomicU64>,
+    /// The slots of its connections, and the service's generation when each was identified.
+    members: HashMap<u32, u64>,
+}
+
+/// That a connection belongs to a service.
+#[derive(Clone)]
+pub(super) struct Membership {
+    pub(super) service_id: ObjectId,
+    /// The service's generation when the connection was identified.
+    pub(super) generation: u64,
+    /// The service's generation now.
+    current: Arc<AtomicU64>,
+}
+
+impl Membership {
+    pub(super) fn is_stale(&self) -> bool {
+        // Relaxed: a connection is closed as stale under the registry's lock, and so after the `PoolCleared` of the section
+        // that has changed this. `Core::reap` comes with an Acquire of its own (`Core::service_cleared`), and a push after
+        // its detach with that of the head.
+        self.current.load(Ordering::Relaxed) != self.generation
+    }
+}
+
+impl Services {
+    /// Counts a connection in with its service.
+    pub(super) fn join(&mut self, service_id: ObjectId, index: u32) -> Membership {
+        let first = self.first_generation;
+        let service = self
+            .present
+            .entry(service_id)
+            .or_insert_with(|| Service { generation: Arc::new(AtomicU64::new(first)), members: HashMap::new() });
+        // Relaxed: changes are under the registry's lock.
+        let generation = service.generation.load(Ordering::Relaxed);
+        service.members.insert(index, generation);
+        Membership { service_id, generation, current: service.generation.clone() }
+    }
+
+    /// Counts a connection out. The last one takes the service's entry with it, and the interruptions that are left,
+    /// which no connection of the service's next entry is meant by.
+    pub(super) fn quit(&mut self, membership: &Membership, index: u32) {
+        let service = self.present.get_mut(&membership.service_id).expect("BUG: a member of an unknown service");
+        service.members.remove(&index);
+        if service.members.is_empty() {
+            // Relaxed: changes are under the registry's lock.
+            let last = service.generation.load(Ordering::Relaxed);
+            self.first_generation = self.first_generation.max(last + 1);
+            self.present.remove(&membership.service_id);
+            self.interrupt.retain(|(service_id, _)| *service_id != membership.service_id);
+        }
+    }
+
+    /// Makes all connections to a service stale. Returns the generation before, or nothing where there are no
+    /// connections to it.
+    pub(super) fn clear(&mut self, service_id: ObjectId) -> Option<u64> {
+        let service = self.present.get(&service_id)?;
+        // Relaxed: see `Membership::is_stale`.
+        Some(service.generation.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Makes all connections to all services stale.
+    pub(super) fn clear_all(&mut self) {
+        for service in self.present.values() {
+            // Relaxed: the pool's generation changes with it, and makes the same connections stale. Changes are under the
+            // registry's lock.
+            service.generation.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The slots of a service's connections up to a generation.
+    pub(super) fn members(&self, service_id: ObjectId, generation: u64) -> impl Iterator<Item = u32> {
+        let service = self.present.get(&service_id);
+        service
+            .into_iter()
+            .flat_map(|service| &service.members)
+            .filter(move |(_, joined)| **joined <= generation)
+            .map(|(index, _)| *index)
+    }
+
+    /// A service's generation and the number of its connections.
+    pub(super) fn generation_and_len(&self, service_id: ObjectId) -> Option<(u64, u32)> {
+        let service = self.present.get(&service_id)?;
+        // Relaxed: changes are under the registry's lock.
+        Some((service.generation.load(Ordering::Relaxed), service.members.len() as u32))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_counted_while_it_has_connections_and_never_repeats_a_generation() {
+        let (mut services, service) = (Services::default(), ObjectId::new());
+        let old = services.join(service, 0);
+        assert_eq!(services.generation_and_len(service), Some((0, 1)));
+        assert_eq!(services.clear(service), Some(0));
+        assert!(old.is_stale());
+        let new = services.join(service, 1);
+        assert!(!new.is_stale());
+        assert_eq!(services.generation_and_len(service), Some((1, 2)));
+        assert_eq!(services.members(service, 0).collect::<Vec<_>>(), [0]);
+        services.quit(&old, 0);
+        services.quit(&new, 1);
+        assert_eq!(services.generation_and_len(service), None);
+        let next = services.join(service, 0);
+        assert!(!next.is_stale());
+        assert_eq!(
+            services.generation_and_len(service),
+            Some((2, 1)),
+            "an error at generation 0 or 1 is not of this entry"
+        );
+    }
+}
