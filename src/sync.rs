@@ -79,14 +79,14 @@ pub(crate) fn unless_mutant(name: &str, ordering: Ordering) -> Ordering {
     if mutant(name) { Ordering::Relaxed } else { ordering }
 }
 
+mod backoff;
 #[cfg(not(shuttle))]
 mod brief;
 mod foreign;
-mod patience;
+pub(crate) use backoff::Backoff;
 #[cfg(not(loom))]
 pub(crate) use foreign::contained;
 pub(crate) use foreign::{contain, discard, wake};
-pub(crate) use patience::Patience;
 
 // The other wait list holds its lock while it takes event-listener's, for which this one is not made.
 #[cfg(not(any(loom, shuttle, feature = "event-listener-queue")))]

@@ -1,7 +1,7 @@
 //! How a caller that waits learns what becomes of it.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Condvar, Mutex, Patience, mutant};
+use crate::sync::{Backoff, Condvar, Mutex, mutant};
 
 /// What a waiting caller is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +44,12 @@ impl Signal {
 
     /// Waits for the verdict.
     pub(super) fn wait(&self) -> Verdict {
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         for _ in 0..Self::LOOKS {
             if let Some(verdict) = self.look() {
                 return verdict;
             }
-            patience.pause();
+            backoff.pause();
         }
         let mut sleeps = self.sleeps.lock();
         loop {

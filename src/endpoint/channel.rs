@@ -52,7 +52,7 @@ pub(super) struct Channel {
     /// Whether replies may be compressed, by whatever compressor: since compressors were offered.
     accepts_compressed: bool,
     last_request_id: i32,
-    pub(super) phase: Phase,
+    pub(super) state: ExchangeState,
     pub(super) outgoing: Vec<u8>,
     pub(super) incoming: Inbox,
     /// How many bytes at the start of `incoming` are a reply that was taken already, before others of its stream.
@@ -69,7 +69,7 @@ pub(super) struct Channel {
 
 /// Where the exchange is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ExchangeState {
     /// There is none.
     Idle,
     /// The request is being written, from `outgoing`.
@@ -163,7 +163,7 @@ impl fmt::Debug for Channel {
             .field("transport", &self.transport)
             .field("limits", &self.limits)
             .field("compressor", &self.compressor)
-            .field("phase", &self.phase)
+            .field("state", &self.state)
             .field("outgoing_bytes", &self.outgoing.len())
             .field("incoming_bytes", &self.incoming.len())
             .finish_non_exhaustive()
@@ -201,7 +201,7 @@ impl Channel {
             compressor: None,
             accepts_compressed: false,
             last_request_id: 0,
-            phase: Phase::Idle,
+            state: ExchangeState::Idle,
             outgoing: Vec::new(),
             incoming: Inbox::default(),
             taken: 0,
@@ -236,8 +236,8 @@ impl Channel {
     /// An exchange that has not ended cannot go on without them, so the channel is errored then.
     pub fn wipe(&mut self) {
         self.settle();
-        if self.phase != Phase::Idle {
-            self.phase = Phase::Errored;
+        if self.state != ExchangeState::Idle {
+            self.state = ExchangeState::Errored;
         }
         self.taken = 0;
         self.is_unpacked = false;
@@ -267,35 +267,40 @@ impl Channel {
     /// What the channel is good for.
     #[inline]
     pub fn condition(&self) -> Condition {
-        match self.phase {
+        match self.state {
             // A request that has not begun to leave was never sent.
-            Phase::Idle | Phase::Lent | Phase::Sending { written: 0, .. } => Condition::Reusable,
-            Phase::Sending { then: None, .. } => Condition::NeedsDrain,
+            ExchangeState::Idle | ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } => {
+                Condition::Reusable
+            }
+            ExchangeState::Sending { then: None, .. } => Condition::NeedsDrain,
             // Only the server knows how many replies there will be, and closing the connection also stops it.
-            Phase::Sending { then: Some(awaited), .. }
-            | Phase::Receiving(awaited)
-            | Phase::Unpacking { awaited, .. }
-            | Phase::Received { awaited, .. } => {
+            ExchangeState::Sending { then: Some(awaited), .. }
+            | ExchangeState::Receiving(awaited)
+            | ExchangeState::Unpacking { awaited, .. }
+            | ExchangeState::Received { awaited, .. } => {
                 if awaited.exhaust {
                     Condition::Broken
                 } else {
                     Condition::NeedsDrain
                 }
             }
-            Phase::Flushing | Phase::Discarding { .. } => Condition::NeedsDrain,
-            Phase::Errored => Condition::Broken,
+            ExchangeState::Flushing | ExchangeState::Discarding { .. } => Condition::NeedsDrain,
+            ExchangeState::Errored => Condition::Broken,
         }
     }
 
     /// Whether the exchange is about to be read, rather than written.
     #[inline]
     pub fn is_sent(&self) -> bool {
-        !matches!(self.phase, Phase::Idle | Phase::Lent | Phase::Sending { .. } | Phase::Flushing)
+        !matches!(
+            self.state,
+            ExchangeState::Idle | ExchangeState::Lent | ExchangeState::Sending { .. } | ExchangeState::Flushing
+        )
     }
 
     /// Whether a part of the exchange has left this process. Not where there is none.
     pub fn has_sent(&self) -> bool {
-        !matches!(self.phase, Phase::Idle | Phase::Lent | Phase::Sending { written: 0, .. })
+        !matches!(self.state, ExchangeState::Idle | ExchangeState::Lent | ExchangeState::Sending { written: 0, .. })
     }
 
     /// Sends `command`, and returns the reply's body as it lies in the channel's own buffer.
@@ -360,7 +365,7 @@ impl Channel {
         self.incoming.clear();
         self.taken = 0;
         let then = has_reply.then_some(Awaited { response_to: request_id, exhaust });
-        self.phase = Phase::Sending { written: 0, then };
+        self.state = ExchangeState::Sending { written: 0, then };
         Ok(())
     }
 
@@ -400,10 +405,10 @@ impl Channel {
     #[inline(always)] // Into the connection's own, where a command's code lies together.
     pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         // The course of nearly every command, straight on.
-        while let Phase::Sending { written, then } = self.phase {
+        while let ExchangeState::Sending { written, then } = self.state {
             ready!(self.poll_send(context, written, then))?;
         }
-        if let Phase::Receiving(awaited) = self.phase {
+        if let ExchangeState::Receiving(awaited) = self.state {
             while !ready!(self.poll_receive(context, awaited))? {}
             return Poll::Ready(Ok(()));
         }
@@ -413,20 +418,20 @@ impl Channel {
 
     /// [`advance`](Self::advance) as a function.
     fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, ExchangeError>> {
-        match self.phase {
-            Phase::Sending { written, then } => self.poll_send(context, written, then).map_ok(|()| false),
-            Phase::Flushing => {
+        match self.state {
+            ExchangeState::Sending { written, then } => self.poll_send(context, written, then).map_ok(|()| false),
+            ExchangeState::Flushing => {
                 if let Err(error) = ready!(self.transport.poll_flush(context)) {
                     return Poll::Ready(Err(self.network(error)));
                 }
-                self.phase = Phase::Idle;
+                self.state = ExchangeState::Idle;
                 Poll::Ready(Ok(true))
             }
-            Phase::Receiving(awaited) => self.poll_receive(context, awaited),
-            Phase::Idle | Phase::Lent | Phase::Received { .. } => Poll::Ready(Ok(true)),
-            Phase::Unpacking { awaited, header } => self.poll_unpack(context, awaited, header),
-            Phase::Discarding { left } => self.poll_discard(context, left),
-            Phase::Errored => Poll::Ready(Err(ExchangeError::Errored)),
+            ExchangeState::Receiving(awaited) => self.poll_receive(context, awaited),
+            ExchangeState::Idle | ExchangeState::Lent | ExchangeState::Received { .. } => Poll::Ready(Ok(true)),
+            ExchangeState::Unpacking { awaited, header } => self.poll_unpack(context, awaited, header),
+            ExchangeState::Discarding { left } => self.poll_discard(context, left),
+            ExchangeState::Errored => Poll::Ready(Err(ExchangeError::Errored)),
         }
     }
 
@@ -442,10 +447,10 @@ impl Channel {
             Ok(sent) => sent,
             Err(error) => return Poll::Ready(Err(self.network(error))),
         };
-        self.phase = match then {
-            _ if written + sent < self.outgoing.len() => Phase::Sending { written: written + sent, then },
-            Some(awaited) => Phase::Receiving(awaited),
-            None => Phase::Flushing,
+        self.state = match then {
+            _ if written + sent < self.outgoing.len() => ExchangeState::Sending { written: written + sent, then },
+            Some(awaited) => ExchangeState::Receiving(awaited),
+            None => ExchangeState::Flushing,
         };
         Poll::Ready(Ok(()))
     }
@@ -465,7 +470,7 @@ impl Channel {
                     if header.op_code == compressed::OP_CODE {
                         return self.begin_unpacking(context, awaited, header);
                     }
-                    self.phase = Phase::Received { awaited, header };
+                    self.state = ExchangeState::Received { awaited, header };
                     return Poll::Ready(Ok(true));
                 }
                 Err(error) => return Poll::Ready(Err(self.wire(error))),
@@ -487,9 +492,9 @@ impl Channel {
     /// [`ExchangeError::Wire`] if it is no reply; the channel is errored then.
     #[inline(always)] // Into the connection's `outcome`, as `poll_finish`.
     pub fn take_body(&mut self) -> Result<Body<'_>, ExchangeError> {
-        let Phase::Received { awaited, header } = self.phase else { return Err(ExchangeError::Errored) };
+        let ExchangeState::Received { awaited, header } = self.state else { return Err(ExchangeError::Errored) };
         // Until the reply turns out to be one.
-        self.phase = Phase::Errored;
+        self.state = ExchangeState::Errored;
         let length = header.message_length as usize;
         // The next reply of a stream may have been read along with this one.
         let bytes = if awaited.exhaust { &self.incoming[..length] } else { &self.incoming[..] };
@@ -512,13 +517,13 @@ impl Channel {
         if !message.sequences.is_empty() {
             return Err(WireError::Sequences { count: message.sequences.len() as u64 }.into());
         }
-        self.phase = if more_to_come {
+        self.state = if more_to_come {
             self.taken = length;
-            Phase::Receiving(Awaited { response_to: header.request_id, exhaust: true })
+            ExchangeState::Receiving(Awaited { response_to: header.request_id, exhaust: true })
         } else if self.incoming.len() > length {
             return Err(WireError::Unasked { count: (self.incoming.len() - length) as u64 }.into());
         } else {
-            Phase::Idle
+            ExchangeState::Idle
         };
         Ok(Body { document: message.body, is_plain, more_to_come })
     }
@@ -534,7 +539,7 @@ impl Channel {
         let (at, length) = (document.as_bytes().as_ptr().addr(), document.as_bytes().len());
         let start = at - self.buffer(is_plain).as_ptr().addr();
         if self.is_idle() && self.greatest_capacity() > KEPT_CAPACITY {
-            self.phase = Phase::Lent;
+            self.state = ExchangeState::Lent;
         }
         Ok(Reply { body: start..start + length, is_plain, more_to_come })
     }
@@ -553,25 +558,25 @@ impl Channel {
     /// Whether there is no exchange.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        matches!(self.phase, Phase::Idle)
+        matches!(self.state, ExchangeState::Idle)
     }
 
     /// Whether a request was begun of which nothing has been sent.
     pub fn is_unsent(&self) -> bool {
-        matches!(self.phase, Phase::Sending { written: 0, .. })
+        matches!(self.state, ExchangeState::Sending { written: 0, .. })
     }
 
     /// What came over the stream breaks the protocol above the messages: nothing more is to.
     pub fn condemn(&mut self) {
-        self.phase = Phase::Errored;
+        self.state = ExchangeState::Errored;
     }
 
     /// Ends what is no exchange: the last reply is not looked at any more, and a request of which nothing was sent is not
     /// going to be.
     #[cold]
     pub fn settle(&mut self) {
-        if let Phase::Lent | Phase::Sending { written: 0, .. } = self.phase {
-            self.phase = Phase::Idle;
+        if let ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } = self.state {
+            self.state = ExchangeState::Idle;
             self.trim();
         }
     }
@@ -633,7 +638,7 @@ impl Channel {
     /// The stream failed.
     #[cold]
     pub(super) fn network(&mut self, error: io::Error) -> ExchangeError {
-        self.phase = Phase::Errored;
+        self.state = ExchangeState::Errored;
         // The error itself goes to the caller of the command.
         self.fault = Some(Arc::new(io::Error::new(error.kind(), error.to_string())));
         ExchangeError::Network(error)
@@ -642,7 +647,7 @@ impl Channel {
     /// The peer broke the protocol.
     #[cold]
     pub(super) fn wire(&mut self, error: WireError) -> ExchangeError {
-        self.phase = Phase::Errored;
+        self.state = ExchangeState::Errored;
         self.fault = Some(Arc::new(error.clone()));
         ExchangeError::Wire(error)
     }

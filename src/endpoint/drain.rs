@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use thiserror::Error;
 
-use super::channel::{Channel, ExchangeError, KEPT_CAPACITY, Phase};
+use super::channel::{Channel, ExchangeError, ExchangeState, KEPT_CAPACITY};
 use super::inbox::Inbox;
 use crate::wire::header::{self, Header};
 use crate::wire::{Flags, WireError, op_msg};
@@ -61,34 +61,34 @@ impl Channel {
     /// Nothing is lost: to drain once more goes on where this has stopped.
     pub async fn drain(&mut self, most: u64) -> Result<(), NotDrained> {
         loop {
-            match self.phase {
-                Phase::Idle => return Ok(()),
+            match self.state {
+                ExchangeState::Idle => return Ok(()),
                 // Never sent, or not looked at any more.
-                Phase::Lent | Phase::Sending { written: 0, .. } => self.settle(),
-                Phase::Sending { then: Some(awaited), .. }
-                | Phase::Receiving(awaited)
-                | Phase::Unpacking { awaited, .. }
-                | Phase::Received { awaited, .. }
+                ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } => self.settle(),
+                ExchangeState::Sending { then: Some(awaited), .. }
+                | ExchangeState::Receiving(awaited)
+                | ExchangeState::Unpacking { awaited, .. }
+                | ExchangeState::Received { awaited, .. }
                     if awaited.exhaust =>
                 {
                     return Err(NotDrained::Endless);
                 }
-                Phase::Sending { written, .. } => {
+                ExchangeState::Sending { written, .. } => {
                     check(self.outgoing.len() - written, most)?;
                     self.advance().await?;
                 }
-                Phase::Receiving(_) => {
+                ExchangeState::Receiving(_) => {
                     self.begin_discarding(most)?;
                     self.advance().await?;
                 }
-                Phase::Received { .. } => {
+                ExchangeState::Received { .. } => {
                     self.take_reply()?;
                     self.settle();
                 }
-                Phase::Flushing | Phase::Unpacking { .. } | Phase::Discarding { .. } => {
+                ExchangeState::Flushing | ExchangeState::Unpacking { .. } | ExchangeState::Discarding { .. } => {
                     self.advance().await?;
                 }
-                Phase::Errored => return Err(ExchangeError::Errored.into()),
+                ExchangeState::Errored => return Err(ExchangeError::Errored.into()),
             }
         }
     }
@@ -116,7 +116,7 @@ impl Channel {
         }
         let left = (length - self.incoming.len()) as u64;
         self.incoming = Inbox::default();
-        self.phase = Phase::Discarding { left };
+        self.state = ExchangeState::Discarding { left };
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Channel {
         if read > left {
             return Poll::Ready(Err(self.wire(WireError::Unasked { count: read - left })));
         }
-        self.phase = if read == left { Phase::Idle } else { Phase::Discarding { left: left - read } };
+        self.state = if read == left { ExchangeState::Idle } else { ExchangeState::Discarding { left: left - read } };
         Poll::Ready(Ok(read == left))
     }
 }

@@ -15,7 +15,7 @@ use super::channel::{Channel, ExchangeError};
 use super::deadline::Deadline;
 use super::foreign::ForeignProtocolError;
 use super::{platform, transport};
-use crate::error::{EstablishError, Labels, Stage};
+use crate::error::{EstablishError, Stage};
 use crate::options::{Compressor, DriverInfo, InvalidOption, Options};
 use crate::wire::metadata::ClientMetadata;
 use crate::wire::reply::{self, StateChange, Unsuccessful};
@@ -164,15 +164,7 @@ fn refusal(unsuccessful: Unsuccessful) -> EstablishError {
 /// again, and whether to clear the pool.
 pub(super) fn judged_by(error: &ServerError, failure: EstablishError) -> EstablishError {
     let stays_up = matches!(error.state_change(), Some(StateChange::NotWritablePrimary | StateChange::Recovering));
-    failure.with_labels(labels_of(error)).with_retryable(error.has_retryable_code()).with_clears_pool(!stays_up)
-}
-
-/// The labels that a server gave its error, of those that matter to the pool.
-fn labels_of(error: &ServerError) -> Labels {
-    [Labels::SYSTEM_OVERLOADED, Labels::RETRYABLE]
-        .into_iter()
-        .filter(|label| label.names().all(|name| error.has_label(name)))
-        .fold(Labels::NONE, Labels::with)
+    failure.with_labels(error.pool_labels()).with_retryable(error.has_retryable_code()).with_clears_pool(!stays_up)
 }
 
 #[cfg(test)]

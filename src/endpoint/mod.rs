@@ -223,28 +223,28 @@ impl Endpoint {
     ///
     /// Dropping the future closes what has been opened. Nothing else is lost.
     pub async fn connect(&self) -> Result<EndpointConnection, EstablishError> {
-        self.open(Place { connection_id: 0, generation: 0, each_command: None, identify: None }).await
+        self.open(OpenContext { connection_id: 0, generation: 0, each_command: None, identify: None }).await
     }
 
-    /// Opens a connection for `place`, in load-balanced mode if that is the pool's.
-    async fn open(&self, place: Place<'_>) -> Result<EndpointConnection, EstablishError> {
+    /// Opens a connection in `context`, in load-balanced mode if that is the pool's.
+    async fn open(&self, context: OpenContext<'_>) -> Result<EndpointConnection, EstablishError> {
         let runtime = Handle::try_current().map_err(|_| EstablishError::permanent(Stage::Resolve, NotOnRuntime))?;
-        let deadline = Deadline::after(self.options.connect_timeout).with_each(place.each_command);
+        let deadline = Deadline::after(self.options.connect_timeout).with_each(context.each_command);
         let transport = self.connector.connect(deadline).await?;
         let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
         let speculation = match &self.authenticator {
             Some(authenticator) => authenticator.speculation(&self.address),
             None => Speculation::default(),
         };
-        let load_balanced = place.identify.is_some();
+        let load_balanced = context.identify.is_some();
         let mut hello = self.greet(&mut channel, load_balanced, &speculation, deadline).await?;
-        if let Some(identify) = place.identify {
+        if let Some(identify) = context.identify {
             let refuse = |error| EstablishError::permanent(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
         }
         let authentication = match &self.authenticator {
             Some(authenticator) => {
-                let is_pooled = place.connection_id > 0;
+                let is_pooled = context.connection_id > 0;
                 let outcome =
                     authenticator.authenticate(&mut channel, &self.address, &hello, speculation, deadline, is_pooled);
                 outcome.await.map_err(AuthenticationError::into_establish_error)?.map(Box::new)
@@ -252,14 +252,14 @@ impl Endpoint {
             None => None,
         };
         hello.forget_speculation();
-        if place.connection_id > 0 {
+        if context.connection_id > 0 {
             hello.shrink();
         }
         Ok(EndpointConnection::new(Opened {
             address: Arc::clone(&self.address.text),
             options: Arc::clone(&self.options),
-            connection_id: place.connection_id,
-            generation: place.generation,
+            connection_id: context.connection_id,
+            generation: context.generation,
             runtime,
             channel,
             compressor: self.handshake.agreed_compressor(&hello),
@@ -298,8 +298,8 @@ impl Endpoint {
 #[error("a connection can only be opened on a tokio runtime")]
 struct NotOnRuntime;
 
-/// Where a connection belongs.
-struct Place<'a> {
+/// What a connection is opened for.
+struct OpenContext<'a> {
     /// Its number in its pool, or 0.
     connection_id: u64,
     /// The pool's generation, or 0.
@@ -315,7 +315,7 @@ impl Establish for Endpoint {
 
     async fn establish(&self, connecting: Establishing) -> Result<EndpointConnection, EstablishError> {
         let identify = |service_id| connecting.identify(service_id);
-        self.open(Place {
+        self.open(OpenContext {
             connection_id: connecting.connection_id(),
             generation: connecting.generation(),
             each_command: self.limit_of_each_command(connecting.in_background()),

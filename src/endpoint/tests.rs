@@ -28,8 +28,9 @@ async fn open(server: &EmbeddedServer) -> (Result<EndpointConnection, EstablishE
     let endpoint = Endpoint::new(&server.address()).unwrap();
     let identified = Mutex::new(Vec::new());
     let identify = |id| identified.lock().unwrap().push(id);
-    let connection =
-        endpoint.open(Place { connection_id: 1, generation: 0, each_command: None, identify: Some(&identify) }).await;
+    let connection = endpoint
+        .open(OpenContext { connection_id: 1, generation: 0, each_command: None, identify: Some(&identify) })
+        .await;
     (connection, identified.into_inner().unwrap())
 }
 

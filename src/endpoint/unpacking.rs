@@ -1,7 +1,7 @@
 //! Decompressing a large reply on a thread for blocking work.
 //!
 //! To decompress 48 MB takes a tenth of a second and more, for which an asynchronous thread must not stand still. The
-//! buffers go to the other thread and come back. The channel is in a phase of its own meanwhile, so that its exchange may
+//! buffers go to the other thread and come back. The channel is in a state of its own meanwhile, so that its exchange may
 //! be left and taken up again as anywhere else.
 
 use std::io;
@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use zeroize::Zeroize;
 
-use super::channel::{Awaited, Channel, ExchangeError, LONG_TO_UNPACK, Phase};
+use super::channel::{Awaited, Channel, ExchangeError, ExchangeState, LONG_TO_UNPACK};
 use super::inbox::Inbox;
 use crate::wire::{Header, WireError, compressed};
 
@@ -59,7 +59,7 @@ impl Channel {
         let is_large = |size| (LONG_TO_UNPACK..=most as usize).contains(&size);
         let elsewhere = compressed::announced_size(&self.incoming[..length]).is_some_and(is_large);
         let Some(runtime) = elsewhere.then(|| Handle::try_current().ok()).flatten() else {
-            self.phase = Phase::Received { awaited, header };
+            self.state = ExchangeState::Received { awaited, header };
             return Poll::Ready(Ok(true));
         };
         let mut buffers = Unpacked {
@@ -74,7 +74,7 @@ impl Channel {
             buffers
         };
         self.unpacking = Some(Unpacking(runtime.spawn_blocking(unpack)));
-        self.phase = Phase::Unpacking { awaited, header };
+        self.state = ExchangeState::Unpacking { awaited, header };
         self.poll_unpack(context, awaited, header)
     }
 
@@ -101,7 +101,7 @@ impl Channel {
             return Poll::Ready(Err(self.wire(error)));
         }
         self.is_unpacked = true;
-        self.phase = Phase::Received { awaited, header };
+        self.state = ExchangeState::Received { awaited, header };
         Poll::Ready(Ok(true))
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Counts {
 
 /// What `total` and `pending` must stay at or below.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct CapacityLimits {
     pub(super) total: u32,
     pub(super) pending: u32,
 }
@@ -57,12 +57,12 @@ impl Counts {
         }
     }
 
-    pub(super) fn admits(self, limits: Limits) -> bool {
+    pub(super) fn admits(self, limits: CapacityLimits) -> bool {
         self.total < limits.total && self.pending < limits.pending
     }
 
     /// Whether a check-out waits for nothing but capacity, and a drain that ends would give it one.
-    pub(super) fn wants_a_drain_closed(self, limits: Limits) -> bool {
+    pub(super) fn wants_a_drain_closed(self, limits: CapacityLimits) -> bool {
         self.waiting && self.draining && self.total >= limits.total && self.pending < limits.pending
     }
 
@@ -107,7 +107,7 @@ impl Capacity {
     /// Counts one more pending connection within the limits, also where somebody waits. Else returns what admits none.
     ///
     /// The caller holds the wait list's lock, and acts for the first in the queue.
-    pub(super) fn admit_first(&self, limits: Limits) -> Result<(), Counts> {
+    pub(super) fn admit_first(&self, limits: CapacityLimits) -> Result<(), Counts> {
         self.update(|counts| counts.admits(limits).then(|| counts.with_one_more())).map(drop)
     }
 
@@ -115,7 +115,7 @@ impl Capacity {
     /// returns what it has made of the word.
     ///
     /// The caller holds the wait list's lock, and nobody waits but openers.
-    pub(super) fn admit_or_wait(&self, limits: Limits) -> Result<(), Counts> {
+    pub(super) fn admit_or_wait(&self, limits: CapacityLimits) -> Result<(), Counts> {
         let waits = |counts: Counts| Counts { waiting: true, ..counts.next() };
         if mutant("admit_then_wait") {
             let admitted = self.admit_first(limits);
@@ -140,7 +140,7 @@ impl Capacity {
     /// | 2. closes the oldest drain of the registry | b. sets `draining`, finds `waiting` |
     /// | | c. closes the oldest drain of the registry |
     #[must_use]
-    pub(super) fn set_draining(&self, draining: bool, limits: Limits) -> bool {
+    pub(super) fn set_draining(&self, draining: bool, limits: CapacityLimits) -> bool {
         let after = |counts: Counts| Counts { draining, ..counts.next() };
         self.update(|counts| Some(after(counts))).is_ok_and(|before| after(before).wants_a_drain_closed(limits))
     }
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    const LIMITS: Limits = Limits { total: 3, pending: 2 };
+    const LIMITS: CapacityLimits = CapacityLimits { total: 3, pending: 2 };
 
     #[test]
     fn both_limits_hold() {
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn drain_is_to_be_closed_only_where_its_place_would_be_used() {
-        let limits = Limits { total: 2, pending: 1 };
+        let limits = CapacityLimits { total: 2, pending: 1 };
         let capacity = Capacity::new();
         assert!(capacity.admit_first(limits).is_ok());
         assert!(!capacity.release(0, 1));

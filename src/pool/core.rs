@@ -8,7 +8,7 @@ use bson::oid::ObjectId;
 use crossbeam::utils::CachePadded;
 
 use super::acquire::Grant;
-use super::capacity::{Capacity, Limits};
+use super::capacity::{Capacity, CapacityLimits};
 use super::check_out::Refusal;
 use super::environment::Environment;
 use super::held::Held;
@@ -30,7 +30,7 @@ pub struct Core<E: Environment> {
     pub(super) address: Arc<str>,
     pub(super) options: PoolOptions,
     pub(super) environment: E,
-    pub(super) limits: Limits,
+    pub(super) limits: CapacityLimits,
     /// Whether an available connection can perish where it lies, so that each must be looked at before use.
     pub(super) vetting: bool,
     /// Where `Slot::since` counts from.
@@ -169,7 +169,7 @@ impl<E: Environment> Core<E> {
         let capacity = options.capacity();
         Ok(Arc::new(Self {
             address: address.into(),
-            limits: Limits { total: capacity, pending: options.max_connecting },
+            limits: CapacityLimits { total: capacity, pending: options.max_connecting },
             vetting: options.load_balanced || options.max_idle_time > Duration::ZERO,
             epoch,
             state: CachePadded::new(PoolWord::new(PoolState { phase: Phase::Paused, generation })),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::capacity::Limits;
+use super::capacity::CapacityLimits;
 use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
@@ -36,7 +36,7 @@ impl<E: Environment> Core<E> {
     /// taken there would be one: the first connection that is ready serves the first check-out, and gives back a permit, in
     /// which the second check-out must create one ("Checking Out a Connection") before the other is ready.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
-        let limits = Limits { pending: (self.limits.pending - 1).max(1), ..self.limits };
+        let limits = CapacityLimits { pending: (self.limits.pending - 1).max(1), ..self.limits };
         loop {
             if self.state.load().phase != Phase::Ready {
                 return None;

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use super::atomic::{AtomicBool, Ordering};
 #[cfg(all(test, not(loom)))]
 use super::census;
-use super::{Patience, UnsafeCell, mutant, unless_mutant};
+use super::{Backoff, UnsafeCell, mutant, unless_mutant};
 
 /// A lock for short sections that many cores enter all the time: a bounded number of steps, no system call, no user code
 /// and no waiting inside of them. The wait list allocates nothing inside of them; the queue of events may grow there.
@@ -18,7 +18,7 @@ use super::{Patience, UnsafeCell, mutant, unless_mutant};
 /// # How long it takes
 ///
 /// A section takes as long as its few cache lines take to arrive: some ten nanoseconds each. A thread that does not get in
-/// looks again after a pause ([`Patience`]). It waits for the sections of those who get in before it, in no order. If the
+/// looks again after a pause ([`Backoff`]). It waits for the sections of those who get in before it, in no order. If the
 /// holder is preempted inside, it also waits until the system runs the holder again, which on a busy machine is a time
 /// slice, milliseconds. Meanwhile it lets others run, and then sleeps for 50 µs between looks. No lock without a queue in
 /// the system does better: a section that is a few steps long makes such a preemption rare, and nothing else.
@@ -72,9 +72,9 @@ impl<T> BriefLock<T> {
 
     #[cold]
     fn acquire_later(&self) {
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         loop {
-            patience.pause();
+            backoff.pause();
             // Relaxed: a look, which does not take the line away from the holder as an attempt would.
             if !self.held.load(Ordering::Relaxed) && self.try_acquire() {
                 return;

@@ -7,6 +7,7 @@ use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::{WireError, element};
+use crate::error::Labels;
 use crate::printable::Printable;
 
 /// A server executed a command, or refused to, and reports that it failed: a reply with `ok: 0`.
@@ -32,6 +33,14 @@ impl ServerError {
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         self.labels.iter().any(|given| given == label)
+    }
+
+    /// Returns the labels that the server gave the error, of those that matter to a pool.
+    pub(crate) fn pool_labels(&self) -> Labels {
+        [Labels::SYSTEM_OVERLOADED, Labels::RETRYABLE]
+            .into_iter()
+            .filter(|label| label.names().all(|name| self.has_label(name)))
+            .fold(Labels::NONE, Labels::with)
     }
 
     /// What the error says of the server's state. See [`state_change`].

@@ -180,13 +180,13 @@ async fn conversations() {
 
 #[cfg(feature = "aws")]
 fn messages_of_aws() {
-    use wharf::wire::auth::aws::{Keys, NONCE_LENGTH, ServerFirst, Timestamp, client_second};
+    use wharf::wire::auth::aws::{AccessKeys, NONCE_LENGTH, ServerFirst, Timestamp, client_second};
     use zeroize::Zeroize;
 
     let server = ServerFirst { nonce: [0; 2 * NONCE_LENGTH], host: "sts.amazonaws.com".to_owned() };
     for keys in [
-        Keys { access_key_id: "id", secret_access_key: SECRET, session_token: None },
-        Keys { access_key_id: "id", secret_access_key: "key", session_token: Some(SECRET) },
+        AccessKeys { access_key_id: "id", secret_access_key: SECRET, session_token: None },
+        AccessKeys { access_key_id: "id", secret_access_key: "key", session_token: Some(SECRET) },
     ] {
         client_second(&server, keys, Timestamp(0)).unwrap().into_bytes().zeroize();
         assert_nothing_found("MONGODB-AWS");

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use super::{Cause, Conversation};
 use crate::options::{AwsCredentials, CloudEnvironment, Credential, InvalidOption, Mechanism, aws};
-use crate::wire::auth::aws::{Keys, NONCE_LENGTH, ServerFirst, Timestamp, client_first, client_second};
+use crate::wire::auth::aws::{AccessKeys, NONCE_LENGTH, ServerFirst, Timestamp, client_first, client_second};
 use crate::wire::auth::sasl::{self, SaslReply};
 use crate::wire::{PeerText, WireError};
 
@@ -65,7 +65,7 @@ impl Aws {
         require_done(&reply, false)?;
         let server = ServerFirst::read(reply.payload, &nonce)?;
 
-        let keys = Keys {
+        let keys = AccessKeys {
             access_key_id: &credentials.access_key_id,
             secret_access_key: credentials.secret_access_key.reveal(),
             session_token: credentials.session_token.as_ref().map(|token| token.reveal()),

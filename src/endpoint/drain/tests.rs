@@ -67,12 +67,12 @@ async fn a_request_may_be_left_at_any_byte() {
     for written in 0..=length {
         begin(&mut channel, &ping, Flags::NONE);
         let request = channel.outgoing.clone();
-        let Phase::Sending { then, .. } = channel.phase else { panic!("{:?}", channel.phase) };
+        let ExchangeState::Sending { then, .. } = channel.state else { panic!("{:?}", channel.state) };
         let mut already = 0;
         while already < written {
             already += channel.transport.write(&request[already..written]).await.unwrap();
         }
-        channel.phase = Phase::Sending { written, then };
+        channel.state = ExchangeState::Sending { written, then };
         let expected = if written == 0 { Condition::Reusable } else { Condition::NeedsDrain };
         assert_eq!(channel.condition(), expected, "{written}");
         if written > 0 {
@@ -87,7 +87,7 @@ async fn a_request_may_be_left_at_any_byte() {
         } else {
             channel.drain(0).await.unwrap();
         }
-        assert_eq!((channel.condition(), channel.phase), (Condition::Reusable, Phase::Idle), "{written}");
+        assert_eq!((channel.condition(), channel.state), (Condition::Reusable, ExchangeState::Idle), "{written}");
     }
     goes_on(&mut channel, &mut server).await;
 }
@@ -151,7 +151,7 @@ async fn a_request_without_a_reply_is_only_written() {
     begin(&mut channel, &rawdoc! { "insert": "c" }, Flags::MORE_TO_COME);
     let request = channel.outgoing.clone();
     assert_eq!(channel.transport.write(&request[..5]).await.unwrap(), 5);
-    channel.phase = Phase::Sending { written: 5, then: None };
+    channel.state = ExchangeState::Sending { written: 5, then: None };
     assert_eq!(channel.condition(), Condition::NeedsDrain);
     channel.drain(PLENTY).await.unwrap();
     assert_eq!(receive(&mut server).await, request);
@@ -160,7 +160,7 @@ async fn a_request_without_a_reply_is_only_written() {
     begin(&mut channel, &rawdoc! { "insert": "c" }, Flags::MORE_TO_COME);
     let request = channel.outgoing.clone();
     assert!(!channel.advance().await.unwrap());
-    assert_eq!((channel.phase, channel.condition()), (Phase::Flushing, Condition::NeedsDrain));
+    assert_eq!((channel.state, channel.condition()), (ExchangeState::Flushing, Condition::NeedsDrain));
     channel.drain(PLENTY).await.unwrap();
     assert_eq!(channel.condition(), Condition::Reusable);
     assert_eq!(receive(&mut server).await, request);
@@ -184,8 +184,8 @@ async fn more_than_the_limit_is_not_drained() {
     begin(&mut channel, &rawdoc! { "ping": "x".repeat(100) }, Flags::NONE);
     let request = channel.outgoing.clone();
     channel.transport.write(&request[..1]).await.unwrap();
-    let Phase::Sending { then, .. } = channel.phase else { panic!("{:?}", channel.phase) };
-    channel.phase = Phase::Sending { written: 1, then };
+    let ExchangeState::Sending { then, .. } = channel.state else { panic!("{:?}", channel.state) };
+    channel.state = ExchangeState::Sending { written: 1, then };
     assert!(matches!(channel.drain(100).await, Err(NotDrained::TooMuch { .. })));
 }
 

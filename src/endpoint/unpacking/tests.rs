@@ -62,7 +62,7 @@ async fn exchange(channel: &mut Channel, server: &mut TcpStream, answer: impl Fn
 
 /// Reads until there is nothing more to read: the reply is there, or is being decompressed.
 async fn read_all(channel: &mut Channel) {
-    while let Phase::Receiving(_) = channel.phase {
+    while let ExchangeState::Receiving(_) = channel.state {
         let polled = poll_fn(|context| Poll::Ready(channel.poll_finish(context))).await;
         assert!(!matches!(polled, Poll::Ready(Err(_))), "{polled:?}");
         tokio::task::yield_now().await;
@@ -81,7 +81,7 @@ fn a_large_reply_is_decompressed_elsewhere_and_may_be_left_meanwhile() {
         let other_work = tokio::task::spawn_blocking(move || released.recv());
         exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;
         read_all(&mut channel).await;
-        assert!(matches!(channel.phase, Phase::Unpacking { .. }), "{:?}", channel.phase);
+        assert!(matches!(channel.state, ExchangeState::Unpacking { .. }), "{:?}", channel.state);
         assert_eq!(channel.condition(), Condition::NeedsDrain);
         assert!(channel.is_sent());
 
@@ -89,7 +89,7 @@ fn a_large_reply_is_decompressed_elsewhere_and_may_be_left_meanwhile() {
         release.send(()).unwrap();
         other_work.await.unwrap().unwrap();
         channel.drain(u64::MAX).await.unwrap();
-        assert_eq!((channel.phase, channel.condition()), (Phase::Idle, Condition::Reusable));
+        assert_eq!((channel.state, channel.condition()), (ExchangeState::Idle, Condition::Reusable));
         for _ in 0..2 {
             exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;
             channel.finish().await.unwrap();
@@ -99,7 +99,7 @@ fn a_large_reply_is_decompressed_elsewhere_and_may_be_left_meanwhile() {
         let small = rawdoc! { "ok": 1, "text": "wharf ".repeat(1_000) };
         exchange(&mut channel, &mut server, |number| packed(number, &small, compressor)).await;
         read_all(&mut channel).await;
-        assert!(matches!(channel.phase, Phase::Received { .. }) && !channel.is_unpacked);
+        assert!(matches!(channel.state, ExchangeState::Received { .. }) && !channel.is_unpacked);
         assert_eq!(channel.take_body().unwrap().document, &*small);
     });
 }
@@ -118,7 +118,7 @@ fn what_cannot_be_decompressed_elsewhere_is_refused() {
             bytes
         })
         .await;
-        let Err(ExchangeError::Wire(error)) = channel.finish().await else { panic!("{:?}", channel.phase) };
+        let Err(ExchangeError::Wire(error)) = channel.finish().await else { panic!("{:?}", channel.state) };
         assert!(matches!(error, WireError::Compressed { .. }), "{error}");
         assert_eq!(channel.condition(), Condition::Broken);
     });
@@ -142,7 +142,7 @@ fn outside_of_a_runtime_a_large_reply_is_decompressed_where_it_is_taken() {
             assert!(channel.unpacking.is_none());
             thread::yield_now();
         }
-        assert!(matches!(channel.phase, Phase::Received { .. }) && !channel.is_unpacked);
+        assert!(matches!(channel.state, ExchangeState::Received { .. }) && !channel.is_unpacked);
         assert_eq!(channel.take_body().unwrap().document, &*body);
         drop(channel);
         stop.send(()).unwrap();

@@ -9,7 +9,7 @@ use super::text::decode;
 use super::value::Value;
 
 /// Why an option was not set.
-pub(super) enum Refusal {
+pub(super) enum Rejection {
     /// The value is not allowed. The option stays as if it had not been given, unless it protects the connection.
     NotAllowed,
     /// The value is not percent-encoded. The consequences are the same.
@@ -36,7 +36,7 @@ pub(super) struct Draft {
 }
 
 /// Puts a value that was read in its place.
-pub(super) fn put<T>(place: &mut T, value: Result<T, Refusal>) -> Result<(), Refusal> {
+pub(super) fn put<T>(place: &mut T, value: Result<T, Rejection>) -> Result<(), Rejection> {
     *place = value?;
     Ok(())
 }
@@ -58,21 +58,21 @@ impl Draft {
         }
     }
 
-    pub fn set_tls(&mut self, value: Value<'_>) -> Result<(), Refusal> {
+    pub fn set_tls(&mut self, value: Value<'_>) -> Result<(), Rejection> {
         let is_on = value.flag()?;
         if self.tls_is_on.is_some_and(|other| other != is_on) {
             let allowed = "the same wherever tls or ssl is given";
-            return Err(Refusal::Fatal(InvalidOption::new("tls", "true and false", allowed)));
+            return Err(Rejection::Fatal(InvalidOption::new("tls", "true and false", allowed)));
         }
         self.tls_is_on = Some(is_on);
         Ok(())
     }
 
-    pub fn set_w_timeout(&mut self, value: Value<'_>) -> Result<(), Refusal> {
+    pub fn set_w_timeout(&mut self, value: Value<'_>) -> Result<(), Rejection> {
         put(&mut self.options.write_concern.w_timeout, value.millis(i64::MAX.unsigned_abs()).map(Some))
     }
 
-    pub fn set_compressors(&mut self, value: Value<'_>) -> Result<(), Refusal> {
+    pub fn set_compressors(&mut self, value: Value<'_>) -> Result<(), Rejection> {
         let mut compressors = Vec::new();
         for name in value.text.split(',') {
             match Compressor::named(name).filter(|compressor| compressor.is_supported()) {
@@ -90,16 +90,17 @@ impl Draft {
     }
 
     /// The SRV name that an option is about.
-    pub fn srv(&mut self, option: &'static str) -> Result<&mut SrvName, Refusal> {
-        let refuse = || Refusal::Fatal(InvalidOption::new(option, "given", "left out without mongodb+srv://"));
+    pub fn srv(&mut self, option: &'static str) -> Result<&mut SrvName, Rejection> {
+        let refuse = || Rejection::Fatal(InvalidOption::new(option, "given", "left out without mongodb+srv://"));
         self.options.srv.as_mut().ok_or_else(refuse)
     }
 
-    pub fn add_tag_set(&mut self, value: Value<'_>) -> Result<(), Refusal> {
+    pub fn add_tag_set(&mut self, value: Value<'_>) -> Result<(), Rejection> {
         let mut tags = BTreeMap::new();
         for pair in value.text.split(',').filter(|_| !value.text.is_empty()) {
-            let pair = decode(pair).ok_or(Refusal::NotAllowed)?;
-            let (name, value) = pair.split_once(':').filter(|(name, _)| !name.is_empty()).ok_or(Refusal::NotAllowed)?;
+            let pair = decode(pair).ok_or(Rejection::NotAllowed)?;
+            let (name, value) =
+                pair.split_once(':').filter(|(name, _)| !name.is_empty()).ok_or(Rejection::NotAllowed)?;
             tags.insert(name.to_owned(), value.to_owned());
         }
         self.options.read_preference.tag_sets.push(tags);
@@ -109,13 +110,13 @@ impl Draft {
     /// Sets the properties of a mechanism.
     ///
     /// The value is split at commas before it is decoded, so that an encoded comma cannot smuggle in another property.
-    pub fn set_mechanism_properties(&mut self, value: Value<'_>) -> Result<(), Refusal> {
+    pub fn set_mechanism_properties(&mut self, value: Value<'_>) -> Result<(), Rejection> {
         let mut properties: Vec<(String, Secret)> = Vec::new();
         for pair in value.text.split(',') {
             let (name, secret) =
-                pair.split_once(':').filter(|(name, _)| !name.is_empty()).ok_or(Refusal::NotAllowed)?;
-            let name = decode(name).ok_or(Refusal::NotAllowed)?;
-            let secret = Secret::new(decode(secret).ok_or(Refusal::NotAllowed)?);
+                pair.split_once(':').filter(|(name, _)| !name.is_empty()).ok_or(Rejection::NotAllowed)?;
+            let name = decode(name).ok_or(Rejection::NotAllowed)?;
+            let secret = Secret::new(decode(secret).ok_or(Rejection::NotAllowed)?);
             if secret.reveal().contains(',') {
                 let shown = value.reader.shows_values;
                 let property = if shown { Credential::shown_property(&name) } else { "(not shown)" };

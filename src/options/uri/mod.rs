@@ -20,7 +20,7 @@ mod text;
 mod value;
 
 use super::{InvalidOption, Options, Secret, ServerAddress, SrvName, UriWarning};
-use draft::{Draft, Refusal};
+use draft::{Draft, Rejection};
 use table::{OldName, Repetition, Row};
 use text::{decode, is_plain};
 use value::Value;
@@ -295,16 +295,16 @@ impl Reader {
         let text = if row.is_raw { Some(value.to_owned()) } else { decode(value) };
         let set = match text {
             Some(text) => row.read(draft, Value { option, text, reader: self }),
-            None => Err(Refusal::NotDecoded),
+            None => Err(Rejection::NotDecoded),
         };
         let allowed = match set {
             Ok(()) => match draft.options.check() {
                 Ok(()) => return Ok(()),
                 Err(error) => error.allowed,
             },
-            Err(Refusal::NotAllowed) => row.allowed.to_owned(),
-            Err(Refusal::NotDecoded) => "percent-encoded, in UTF-8".to_owned(),
-            Err(Refusal::Fatal(error)) => return Err(error),
+            Err(Rejection::NotAllowed) => row.allowed.to_owned(),
+            Err(Rejection::NotDecoded) => "percent-encoded, in UTF-8".to_owned(),
+            Err(Rejection::Fatal(error)) => return Err(error),
         };
         *draft = before;
         let value = (self.shows_values && !row.is_secret).then(|| value.to_owned());

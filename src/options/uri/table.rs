@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::super::pool::PoolOption;
 use super::super::{PoolOptions, ReadPreferenceMode, Secret, ServerMonitoringMode};
-use super::draft::{Draft, Refusal, put};
+use super::draft::{Draft, Rejection, put};
 use super::value::Value;
 
 /// One option of connection strings.
@@ -55,7 +55,7 @@ pub(super) enum Repetition {
 #[derive(Clone, Copy)]
 enum Read {
     Pool(&'static PoolOption),
-    Other(fn(&mut Draft, Value<'_>) -> Result<(), Refusal>),
+    Other(fn(&mut Draft, Value<'_>) -> Result<(), Rejection>),
 }
 
 impl Row {
@@ -70,7 +70,7 @@ impl Row {
     }
 
     /// Sets the option in `draft`.
-    pub fn read(&self, draft: &mut Draft, value: Value<'_>) -> Result<(), Refusal> {
+    pub fn read(&self, draft: &mut Draft, value: Value<'_>) -> Result<(), Rejection> {
         match self.read {
             Read::Pool(option) => read_pool_option(option, &mut draft.options.pool, &value),
             Read::Other(read) => read(draft, value),
@@ -125,7 +125,7 @@ const fn row(
     default: &'static str,
     allowed: &'static str,
     summary: &'static str,
-    read: fn(&mut Draft, Value<'_>) -> Result<(), Refusal>,
+    read: fn(&mut Draft, Value<'_>) -> Result<(), Rejection>,
 ) -> Row {
     Row {
         name,
@@ -149,11 +149,11 @@ fn pool_row(option: &'static PoolOption) -> Row {
 /// Reads a number of connections or of milliseconds.
 ///
 /// A number that the specification allows and no pool can have is not invalid: it must not become the default.
-fn read_pool_option(option: &PoolOption, pool: &mut PoolOptions, value: &Value<'_>) -> Result<(), Refusal> {
+fn read_pool_option(option: &PoolOption, pool: &mut PoolOptions, value: &Value<'_>) -> Result<(), Rejection> {
     let number = value.number(*option.range.start(), MAX_INT)?;
     (option.set)(pool, number);
     match number > *option.range.end() {
-        true => pool.check().map_err(Refusal::Fatal),
+        true => pool.check().map_err(Rejection::Fatal),
         false => Ok(()),
     }
 }
@@ -283,7 +283,7 @@ const SRV: [Row; 3] = [
         "the name's domain",
         "a domain of at least two labels",
         "The domain that the servers must be in",
-        |draft, value| draft.srv(value.option)?.set_allowed_hosts_suffix(&value.text).map_err(Refusal::Fatal),
+        |draft, value| draft.srv(value.option)?.set_allowed_hosts_suffix(&value.text).map_err(Rejection::Fatal),
     ),
 ];
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::{Acknowledgement, InvalidOption, Mechanism, UriWarning};
 use super::Reader;
-use super::draft::Refusal;
+use super::draft::Rejection;
 
 /// The value of an option that is being read.
 pub(super) struct Value<'r> {
@@ -18,44 +18,44 @@ pub(super) struct Value<'r> {
 
 impl Value<'_> {
     /// Reads a text that is not empty.
-    pub fn name(self) -> Result<String, Refusal> {
-        if self.text.is_empty() { Err(Refusal::NotAllowed) } else { Ok(self.text) }
+    pub fn name(self) -> Result<String, Rejection> {
+        if self.text.is_empty() { Err(Rejection::NotAllowed) } else { Ok(self.text) }
     }
 
     /// Reads the path of a file.
-    pub fn path(self) -> Result<Option<PathBuf>, Refusal> {
+    pub fn path(self) -> Result<Option<PathBuf>, Rejection> {
         self.name().map(|name| Some(name.into()))
     }
 
     /// Reads the name of a database. Without it, authentication would go to another database.
-    pub fn source(self) -> Result<String, Refusal> {
+    pub fn source(self) -> Result<String, Rejection> {
         if self.text.is_empty() {
-            return Err(Refusal::Fatal(InvalidOption::new(self.option, "empty", "the name of a database")));
+            return Err(Rejection::Fatal(InvalidOption::new(self.option, "empty", "the name of a database")));
         }
         Ok(self.text)
     }
 
     /// Reads a number: digits, and nothing else.
-    pub fn number<N: TryFrom<u64>>(&self, least: u64, most: u64) -> Result<N, Refusal> {
+    pub fn number<N: TryFrom<u64>>(&self, least: u64, most: u64) -> Result<N, Rejection> {
         let number = match self.text.bytes().all(|byte| byte.is_ascii_digit()) {
             true => self.text.parse().ok().filter(|number| (least..=most).contains(number)),
             false => None,
         };
-        number.and_then(|number| N::try_from(number).ok()).ok_or(Refusal::NotAllowed)
+        number.and_then(|number| N::try_from(number).ok()).ok_or(Rejection::NotAllowed)
     }
 
     /// Reads milliseconds.
-    pub fn millis(&self, most: u64) -> Result<Duration, Refusal> {
+    pub fn millis(&self, most: u64) -> Result<Duration, Rejection> {
         self.millis_from(0, most)
     }
 
     /// Reads milliseconds that must not be fewer than `least`.
-    pub fn millis_from(&self, least: u64, most: u64) -> Result<Duration, Refusal> {
+    pub fn millis_from(&self, least: u64, most: u64) -> Result<Duration, Rejection> {
         self.number(least, most).map(Duration::from_millis)
     }
 
     /// Reads the level of zlib.
-    pub fn level(&self) -> Result<i32, Refusal> {
+    pub fn level(&self) -> Result<i32, Rejection> {
         match self.text.as_str() {
             "-1" => Ok(-1),
             _ => self.number(0, 9),
@@ -63,33 +63,33 @@ impl Value<'_> {
     }
 
     /// Reads `true` or `false`. Other words for them are deprecated.
-    pub fn flag(self) -> Result<bool, Refusal> {
+    pub fn flag(self) -> Result<bool, Rejection> {
         let meaning = match self.text.as_str() {
             "true" => return Ok(true),
             "false" => return Ok(false),
             "1" | "yes" | "y" | "t" => true,
             "0" | "-1" | "no" | "n" | "f" => false,
-            _ => return Err(Refusal::NotAllowed),
+            _ => return Err(Rejection::NotAllowed),
         };
         self.reader.warn(UriWarning::DeprecatedBoolean { option: self.option, value: self.text, meaning });
         Ok(meaning)
     }
 
     /// Reads one of `words`, by its name.
-    pub fn word<W: Copy>(&self, words: &[W], name: fn(W) -> &'static str) -> Result<W, Refusal> {
-        words.iter().copied().find(|word| name(*word) == self.text).ok_or(Refusal::NotAllowed)
+    pub fn word<W: Copy>(&self, words: &[W], name: fn(W) -> &'static str) -> Result<W, Rejection> {
+        words.iter().copied().find(|word| name(*word) == self.text).ok_or(Rejection::NotAllowed)
     }
 
     /// Reads a mechanism. Without it, a client would authenticate in another way.
-    pub fn mechanism(&self) -> Result<Mechanism, Refusal> {
+    pub fn mechanism(&self) -> Result<Mechanism, Rejection> {
         Mechanism::named(&self.text).ok_or_else(|| {
             let allowed = format!("one of {}", Mechanism::supported());
-            Refusal::Fatal(InvalidOption::new(self.option, format!("{:?}", self.text), allowed))
+            Rejection::Fatal(InvalidOption::new(self.option, format!("{:?}", self.text), allowed))
         })
     }
 
     /// Reads a number of servers, or the name of a mode.
-    pub fn acknowledgement(self) -> Result<Acknowledgement, Refusal> {
+    pub fn acknowledgement(self) -> Result<Acknowledgement, Rejection> {
         match self.text.parse::<i64>() {
             Ok(_) => self.number(0, i32::MAX.unsigned_abs().into()).map(Acknowledgement::Servers),
             Err(_) => Ok(Acknowledgement::Mode(self.text)),

@@ -24,7 +24,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::Lane;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{BriefGuard, BriefLock, Patience, UnsafeCell, discard, mutant, step, unless_mutant};
+use crate::sync::{Backoff, BriefGuard, BriefLock, UnsafeCell, discard, mutant, step, unless_mutant};
 
 /// A place in the queue.
 ///
@@ -97,12 +97,12 @@ impl<G> Node<G> {
     /// Waits for the grant of a claimed node, which is at most [`WaitList::BATCH`] grants away: a few stores each, unless
     /// the granter is preempted meanwhile.
     fn await_grant(&self) -> G {
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         loop {
             if let Some(grant) = self.take_grant() {
                 return grant;
             }
-            patience.pause();
+            backoff.pause();
         }
     }
 

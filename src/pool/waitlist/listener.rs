@@ -14,7 +14,7 @@ use event_listener::{Event, EventListener, IntoNotification};
 use super::Lane;
 #[cfg(not(loom))]
 use crate::sync::contained;
-use crate::sync::{Mutex, MutexGuard, Patience, UnsafeCell};
+use crate::sync::{Backoff, Mutex, MutexGuard, UnsafeCell};
 
 /// No waker of a model panics.
 #[cfg(loom)]
@@ -157,12 +157,12 @@ impl<G> WaitList<G> {
         if lane.len == 0 {
             // All who are left are promised something, we among them.
             drop(queue);
-            let mut patience = Patience::new();
+            let mut backoff = Backoff::new();
             loop {
                 if let Some(grant) = node.try_take() {
                     return Some(grant);
                 }
-                patience.pause();
+                backoff.pause();
             }
         }
         // Whoever is promised something is still in the list when one who is not promised anything leaves it. A grant

@@ -132,7 +132,7 @@ pub fn region(host: &str) -> Result<&str, WireError> {
 
 /// The keys of an identity, as long as a message is made of them.
 #[derive(Clone, Copy)]
-pub struct Keys<'a> {
+pub struct AccessKeys<'a> {
     /// The access key's identifier, which is sent.
     pub access_key_id: &'a str,
     /// The secret access key, which only signs.
@@ -146,7 +146,7 @@ pub struct Keys<'a> {
 /// # Errors
 ///
 /// [`WireError::ReplyField`] if the host has no region, which [`ServerFirst::read`] has excluded.
-pub fn client_second(server: &ServerFirst, keys: Keys<'_>, now: Timestamp) -> Result<RawDocumentBuf, WireError> {
+pub fn client_second(server: &ServerFirst, keys: AccessKeys<'_>, now: Timestamp) -> Result<RawDocumentBuf, WireError> {
     let nonce = BASE64.encode(server.nonce);
     let date = now.to_string();
     let mut headers = vec![
@@ -160,7 +160,7 @@ pub fn client_second(server: &ServerFirst, keys: Keys<'_>, now: Timestamp) -> Re
     let request = CanonicalRequest { method: "POST", path: "/", query: "", headers: &headers, body: BODY.as_bytes() };
     let scope = Scope { date: &date, region: region(&server.host)?, service: "sts" };
     let signature = signature(&request, scope, keys.secret_access_key);
-    let Keys { access_key_id, session_token, .. } = keys;
+    let AccessKeys { access_key_id, session_token, .. } = keys;
     let names = request.signed_headers();
     let authorization = format!(
         "AWS4-HMAC-SHA256 Credential={access_key_id}/{}, SignedHeaders={names}, Signature={signature}",

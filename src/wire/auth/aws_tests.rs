@@ -55,7 +55,7 @@ fn the_first_messages_are_the_specifications() {
 fn the_second_message_signs_a_request_for_the_clients_identity() {
     let nonce: [u8; 64] = std::array::from_fn(|index| index as u8);
     let secret_access_key = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
-    let keys = Keys { access_key_id: "AKIAI44QH8DHBEXAMPLE", secret_access_key, session_token: None };
+    let keys = AccessKeys { access_key_id: "AKIAI44QH8DHBEXAMPLE", secret_access_key, session_token: None };
     let server = ServerFirst { nonce, host: "sts.amazonaws.com".to_owned() };
     let now = Timestamp::parse("2019-11-07T00:26:07Z").unwrap();
     let message = client_second(&server, keys, now).unwrap();
@@ -68,7 +68,7 @@ fn the_second_message_signs_a_request_for_the_clients_identity() {
     assert_eq!(message.get_str("d").unwrap(), "20191107T002607Z");
     assert_eq!(message.get("t").unwrap(), None);
 
-    let keys = Keys { session_token: Some("AQoDYXdzEJr"), ..keys };
+    let keys = AccessKeys { session_token: Some("AQoDYXdzEJr"), ..keys };
     let server = ServerFirst { nonce, host: "sts.eu-central-1.amazonaws.com".to_owned() };
     let message = client_second(&server, keys, Timestamp::parse("2024-02-29T23:59:59Z").unwrap()).unwrap();
     assert_eq!(

@@ -8,13 +8,13 @@ use std::time::Duration;
 ///
 /// A wait that goes on therefore costs the system a look every 50 to 100 µs, and never a core.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Backoff {
     #[cfg(not(any(loom, shuttle)))]
     pauses: u32,
 }
 
 #[cfg(not(any(loom, shuttle)))]
-impl Patience {
+impl Backoff {
     /// Pauses of about 20 ns before the other is taken for preempted.
     const SPINS: u32 = 128;
     /// How often others are let run before sleeping.
@@ -40,7 +40,7 @@ impl Patience {
 
 /// A model checker must see every pause as a chance for the others.
 #[cfg(any(loom, shuttle))]
-impl Patience {
+impl Backoff {
     pub(crate) fn new() -> Self {
         Self {}
     }
