@@ -70,7 +70,7 @@ use std::task::{Context, Poll};
 
 use event_listener::Event;
 
-use crate::sync::{BriefLock, Watch, contain, mutant, thread_local};
+use crate::sync::{BriefLock, Watch, contain, thread_local};
 use signal::{Signal, Verdict};
 
 /// How much a caller does for others, in events; see the [module](self).
@@ -178,9 +178,7 @@ impl<T> Delivery<T> {
             turn = match turn {
                 Turn::Leave | Turn::Done { ended: false } => return,
                 Turn::Done { ended: true } => {
-                    if !mutant("end_of_delivery_is_not_told") {
-                        self.change.notify(usize::MAX);
-                    }
+                    self.change.notify(usize::MAX);
                     return;
                 }
                 Turn::Wait(signal) => match signal.wait() {
@@ -198,19 +196,11 @@ impl<T> Delivery<T> {
         let mut deliverer = Deliverer { left: self.share.turn, mine, may_wait: !inside.before };
         loop {
             // A subscriber's panic is not the pool's; swallowing it keeps the events going.
-            let panicked = contain(|| on_event(&event)).is_none();
-            if mutant("panic_ends_the_delivery") && panicked {
-                return Turn::Leave;
-            }
+            contain(|| on_event(&event));
             // Outside of the lock: an event may own what takes long to drop. It may also own an error of others, whose drop
             // may panic as well.
             contain(|| drop(event));
             deliverer.left = deliverer.left.saturating_sub(1);
-            if mutant("queue_asked_before_the_role_is_freed") && self.state.lock().queue.is_empty() {
-                let told = self.state.lock().free_the_role();
-                told.into_iter().for_each(|(signal, verdict)| signal.give(verdict));
-                return Turn::Leave;
-            }
             let (turn, told) = self.state.lock().delivered_one(deliverer, self.share);
             for (signal, verdict) in told {
                 signal.give(verdict);
@@ -231,9 +221,7 @@ impl<T> Delivery<T> {
 
     /// Makes the tasks that wait for the end look again at what else they wait for.
     pub fn look_again(&self) {
-        if !mutant("look_again_wakes_no_task") {
-            self.change.notify(usize::MAX);
-        }
+        self.change.notify(usize::MAX);
     }
 
     /// A watch for [`Delivery::poll_ended`].
@@ -255,9 +243,7 @@ impl<T> Delivery<T> {
 
     fn has_ended(&self) -> bool {
         let state = self.state.lock();
-        state.ended
-            && (state.queue.is_empty() || mutant("ended_before_the_queue_is_empty"))
-            && (state.role == Role::Free || mutant("ended_while_the_last_is_delivered"))
+        state.ended && state.queue.is_empty() && state.role == Role::Free
     }
 }
 
@@ -272,13 +258,10 @@ impl<T> State<T> {
         // The one that is being delivered, and those in the queue.
         let ahead = 1 + self.queue.len() as u64;
         let mine = self.delivered + ahead;
-        let relieves = self.role == Role::Tired
-            && self.waiting.is_empty()
-            && !self.queue.is_empty()
-            && !mutant("tired_deliverers_are_not_relieved");
-        let too_many = ahead > share.room.into() && !mutant("callers_leave_any_number_behind");
+        let relieves = self.role == Role::Tired && self.waiting.is_empty() && !self.queue.is_empty();
+        let too_many = ahead > share.room.into();
         // A thread inside of a subscriber may not wait for any: it may be the one that is waited for.
-        let may_wait = !Inside::is_entered() || mutant("subscribers_wait_too");
+        let may_wait = !Inside::is_entered();
         if !(relieves || too_many) || !may_wait {
             return (Turn::Leave, mine);
         }
@@ -303,7 +286,7 @@ impl<T> State<T> {
         }
         if deliverer.left == 0 {
             if let Some(successor) = self.waiting.pop_front() {
-                self.role = if mutant("role_is_freed_for_the_successor") { Role::Free } else { Role::Held };
+                self.role = Role::Held;
                 let stays = deliverer.may_wait && self.delivered + u64::from(share.room) < deliverer.mine;
                 let turn = if stays { self.wait(deliverer.mine, share) } else { Turn::Leave };
                 return (turn, vec![(successor.signal, Verdict::Deliver)]);
@@ -317,9 +300,6 @@ impl<T> State<T> {
 
     fn free_the_role(&mut self) -> Told {
         self.role = Role::Free;
-        if mutant("waiting_callers_are_forgotten") {
-            return Told::new();
-        }
         self.let_go(self.waiting.len())
     }
 

@@ -1,1 +1,4 @@
-//! Models of the core's orderings: see `tests/loom/main.rs`.
+//! The mutants of the core, and the build that has them in it. The models are in `tests/loom/main.rs`.
+
+pub mod instrumented;
+pub mod mutants;

@@ -21,7 +21,7 @@
 //! | `Permit::create`, `Pending::established`, `Opening::hand_on`, and their drops | `Capacity`, `Slab::grow`, `Core::serve_permits` | `heard`, `unheard` |
 //! | `Core::clear`, `Core::ready`, `Core::close`, `Core::maintain`, `Core::populate`, `Core::status` | all | `heard`, `unheard` |
 //!
-//! `every_mutant_is_caught` runs mutants of the hit path (see `src/sync.rs`) in child processes, as `loom.rs` does.
+//! `every_mutant_is_caught` runs mutants of the hit path (see `loom-tests/src/mutants/mod.rs`) in child processes, as `loom.rs` does.
 //!
 //! `WHARF_SHUTTLE_SCHEDULES` sets how many schedules each test runs. shuttle prints the failing schedule, for
 //! `shuttle::replay`.
@@ -423,7 +423,7 @@ fn unheard_sharded_connections_in_schedules_with_few_preemptions() {
 /// What a negative control says first.
 const STARTED: &str = "schedules started";
 
-/// Mutants (see `wharf::sync`) and the tests that must notice them.
+/// Mutants (see `loom-tests/src/mutants/mod.rs`) and the tests that must notice them.
 const MUTANTS: &[(&str, &str)] = &[
     ("hit_without_comparing", "two_unheard_connections_in_random_schedules"),
     ("push_without_comparing", "two_unheard_connections_in_random_schedules"),
@@ -435,9 +435,12 @@ const MUTANTS: &[(&str, &str)] = &[
 
 #[test]
 fn every_mutant_is_caught() {
-    let binary = std::env::current_exe().unwrap();
+    if std::env::var_os("WHARF_MUTANT").is_some() {
+        return;
+    }
+    let binary = wharf_loom_tests::instrumented::binary("shuttle");
     for (mutant, test) in MUTANTS {
-        let control = std::process::Command::new(&binary)
+        let control = std::process::Command::new(binary)
             .args(["--exact", test, "--nocapture"])
             .env("WHARF_MUTANT", mutant)
             .env("RUST_BACKTRACE", "0")

@@ -19,7 +19,7 @@ use super::state::Phase;
 use super::tokens::Idle;
 use super::waitlist::{Lane, Node, WaitQueue};
 use crate::sync::atomic::Ordering;
-use crate::sync::{discard, mutant};
+use crate::sync::discard;
 
 /// What a check-out comes to.
 pub enum Grant<E: Environment> {
@@ -83,7 +83,7 @@ impl<E: Environment> Core<E> {
     /// [`Core::try_take`] and [`Idle::check_out`] in one, for the most frequent of all cases.
     #[inline]
     pub fn try_check_out(self: &Arc<Self>) -> Option<Lease<E>> {
-        if (self.vetting || self.environment.listens()) && !mutant("hit_looks_at_nothing") {
+        if self.vetting || self.environment.listens() {
             return None;
         }
         let slot = self.shard(self.environment.shard_hint()).pop_at_once(&self.slab)?;
@@ -116,7 +116,7 @@ impl<E: Environment> Core<E> {
     /// Searches the shards and asks for a permit. `None`: queue up.
     fn seek(self: &Arc<Self>) -> Option<Grant<E>> {
         // Whoever waits is first, and `queue_up` asks all of the following where nobody waits any more.
-        if self.shard(self.environment.shard_hint()).is_waited_for() && !mutant("newcomers_ignore_waiters") {
+        if self.shard(self.environment.shard_hint()).is_waited_for() {
             return None;
         }
         loop {
@@ -133,12 +133,10 @@ impl<E: Environment> Core<E> {
                     Ok(idle) => return Some(Grant::Connection(idle)),
                     Err(Perished) => continue,
                 },
-                Popped::Waiting if mutant("newcomers_ignore_waiters") => {}
                 Popped::Waiting => return None,
                 Popped::Empty => {}
             }
-            let counts = if mutant("counts_read_after_the_search") { self.capacity.load() } else { counts };
-            if counts.waiting && !mutant("newcomers_ignore_waiters") {
+            if counts.waiting {
                 return None;
             }
             if counts.admits(self.limits) {
@@ -157,7 +155,7 @@ impl<E: Environment> Core<E> {
     /// Pops from the thread's own shard or from the next one that has something.
     fn take_any(&self) -> Popped<'_, E::Connection> {
         let first = self.environment.shard_hint();
-        for offset in 0..self.shards_or_all_but_one_in("search_leaves_out_a_shard").len() {
+        for offset in 0..self.shards.len() {
             match self.shard(first.wrapping_add(offset)).pop(&self.slab) {
                 Popped::Empty => {}
                 found => return found,
@@ -176,7 +174,7 @@ impl<E: Environment> Core<E> {
         let mut queue = self.wait_list.lock_with_room(Lane::Waiters);
         // A clear changes the word before it takes the list's lock to fail all who wait: either we see the change, or
         // it finds us in the queue.
-        if self.state.load().phase != Phase::Ready && !mutant("phase_not_asked_again") {
+        if self.state.load().phase != Phase::Ready {
             drop(queue);
             discard(waker);
             return Queued::NotReady;
@@ -206,7 +204,7 @@ impl<E: Environment> Core<E> {
             }
             queue.enqueue(Lane::Waiters, node, waker);
             let wanted = refused.is_some_and(|counts| counts.wants_a_drain_closed(self.limits));
-            return if wanted && !mutant("waiters_ignore_drains") { Queued::WaitsForDrain } else { Queued::Waits };
+            return if wanted { Queued::WaitsForDrain } else { Queued::Waits };
         }
         // DrainQueue do not keep the first in the queue waiting any more, and so not this one.
         queue.enqueue(Lane::Waiters, node, waker);
@@ -241,16 +239,13 @@ impl<E: Environment> Core<E> {
             // INV-5: they are raised, and there is none.
             return None;
         }
-        let early = mutant("look_before_the_flags").then(|| self.look_for_waiter());
-        let shards = self.shards_or_all_but_one_in("flags_leave_out_a_shard");
-        shards.iter().for_each(|shard| shard.set_waiting(true));
-        early.unwrap_or_else(|| self.look_for_waiter())
+        self.shards.iter().for_each(|shard| shard.set_waiting(true));
+        self.look_for_waiter()
     }
 
     /// Takes an available connection for the first in the queue. The caller holds the wait list's lock.
     fn look_for_waiter(&self) -> Option<&Slot<E::Connection>> {
-        let shards = self.shards_or_all_but_one_in("look_leaves_out_a_shard");
-        shards.iter().find_map(|shard| shard.pop_for_waiter(&self.slab))
+        self.shards.iter().find_map(|shard| shard.pop_for_waiter(&self.slab))
     }
 
     #[inline]
@@ -309,9 +304,6 @@ impl<E: Environment> Drop for Acquire<'_, E> {
             return;
         }
         let grant = self.core.wait_list.leave(&self.node, |queue| self.core.settle(queue));
-        if mutant("grant_to_the_cancelled_is_lost") {
-            return std::mem::forget(grant);
-        }
         // A grant goes on to the next in the queue by being dropped here, outside of the lock.
         drop(grant);
     }

@@ -6,7 +6,7 @@
 //! (see [`Capacity::try_admit`]).
 
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{mutant, unless_mutant};
+use crate::sync::unless_mutant;
 
 /// A reading of the capacity word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,9 +91,6 @@ impl Capacity {
 
     /// Counts one more pending connection, if nothing has changed since `seen` was read.
     pub(super) fn try_admit(&self, seen: Counts) -> Result<(), ()> {
-        if mutant("admission_without_comparing") {
-            return self.update(|counts| Some(counts.with_one_more())).map(drop).map_err(drop);
-        }
         let one_more = seen.with_one_more();
         self.0
             // Relaxed: the version says that this replaces the very word that `load` has acquired; an admission publishes
@@ -117,11 +114,6 @@ impl Capacity {
     /// The caller holds the wait list's lock, and nobody waits but openers.
     pub(super) fn admit_or_wait(&self, limits: CapacityLimits) -> Result<(), Counts> {
         let waits = |counts: Counts| Counts { waiting: true, ..counts.next() };
-        if mutant("admit_then_wait") {
-            let admitted = self.admit_first(limits);
-            let changed = self.update(|counts| admitted.is_err().then(|| waits(counts)));
-            return admitted.map_err(|counts| changed.map_or(counts, waits));
-        }
         let before = self
             .update(|counts| Some(if counts.admits(limits) { counts.with_one_more() } else { waits(counts) }))
             .unwrap_or_else(|refused| refused);

@@ -13,7 +13,7 @@ use super::check_out::Refusal;
 use super::environment::Environment;
 use super::held::Held;
 use super::registry::Registry;
-use super::shard::{Shard, Shards};
+use super::shard::Shards;
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
 use super::waitlist::{Lane, TurnedAway, WaitList, WaitQueue};
@@ -21,7 +21,7 @@ use crate::error::{Cause, ClearError, EstablishError};
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::options::{InvalidOption, PoolOptions};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Mutex, mutant, unless_mutant, wake};
+use crate::sync::{Mutex, unless_mutant, wake};
 
 /// A pool of connections in an [`Environment`]. Lives in an `Arc`, which its connections keep alive.
 ///
@@ -219,15 +219,9 @@ impl<E: Environment> Core<E> {
         }
         // Dropped after the lock, because an error is code of others.
         let _cause = registry.cause.take();
-        let announce = || self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
-        if !mutant("ready_announced_late") {
-            announce();
-        }
+        self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
         self.state.store(PoolState { phase: Phase::Ready, ..state });
         drop(registry);
-        if mutant("ready_announced_late") {
-            announce();
-        }
         self.environment.deliver();
         self.environment.schedule_maintenance();
         true
@@ -247,9 +241,6 @@ impl<E: Environment> Core<E> {
         if self.options.load_balanced {
             return Err(ClearError::ServiceIdRequired);
         }
-        if mutant("stale_before_they_are") {
-            self.environment.connections_went_stale();
-        }
         let refusal = || Refusal::Paused { cause: clear.cause.clone(), never_ready: false };
         // The cause before is dropped after the lock, because an error is code of others.
         let (away, _cause) = {
@@ -258,34 +249,23 @@ impl<E: Environment> Core<E> {
             if state.phase == Phase::Closed || clear.generation.is_some_and(|asked| asked != state.generation) {
                 return Ok(false);
             }
-            let announce = || {
+            self.begin_generation(&mut registry, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
+            if clear.interrupt_in_use_connections {
+                registry.interrupt = Some(state.generation);
+            }
+            let before = std::mem::replace(&mut registry.cause, clear.cause.clone());
+            if state.phase == Phase::Ready {
                 self.emit_locked(|| PoolEvent::PoolCleared {
                     address: self.address.clone(),
                     service_id: None,
                     interrupt_in_use_connections: clear.interrupt_in_use_connections,
                 });
-            };
-            if mutant("cleared_announced_early") {
-                announce();
-            }
-            self.begin_generation(&mut registry, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
-            if clear.interrupt_in_use_connections {
-                registry.interrupt = Some(state.generation + u64::from(mutant("interrupt_reaches_one_more")));
-            }
-            let before = std::mem::replace(&mut registry.cause, clear.cause.clone());
-            if mutant("refused_before_announced") {
-                self.refuse(self.turn_away(), refusal);
-            }
-            if (state.phase == Phase::Ready || mutant("paused_clear_announced")) && !mutant("cleared_announced_early") {
-                announce();
             }
             (self.turn_away(), before)
         };
         self.refuse(away, refusal);
         self.environment.deliver();
-        if !mutant("stale_before_they_are") {
-            self.environment.connections_went_stale();
-        }
+        self.environment.connections_went_stale();
         self.environment.schedule_maintenance();
         Ok(true)
     }
@@ -333,21 +313,17 @@ impl<E: Environment> Core<E> {
     /// fails with [`Refusal::Closed`]. Closing a closed pool does nothing, and may return before the first closing is
     /// done.
     pub fn close(self: &Arc<Self>) -> bool {
-        let early;
         {
             let _registry = self.registry.lock();
             let state = self.state.load();
             if state.phase == Phase::Closed {
                 return false;
             }
-            early = mutant("close_detaches_first").then(|| self.detach_all());
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
         }
-        if !mutant("close_leaves_the_counts_alone") {
-            // Whoever gives back the last capacity from here on notices that it is the last; we see all before.
-            self.capacity.order_releases();
-        }
-        let available = early.unwrap_or_else(|| self.detach_all());
+        // Whoever gives back the last capacity from here on notices that it is the last; we see all before.
+        self.capacity.order_releases();
+        let available = self.detach_all();
         self.refuse(self.turn_away(), || Refusal::Closed);
         self.close_stale(usize::MAX);
         for (top, _) in available {
@@ -443,9 +419,8 @@ impl<E: Environment> Core<E> {
     /// Changes the pool word to a new generation, then empties the shards: a check-in that comes after the emptying sees
     /// the new generation. The caller holds the registry's lock.
     fn begin_generation(&self, registry: &mut Registry, state: PoolState) {
-        let early = mutant("clear_detaches_first").then(|| self.detach_all());
         self.state.store(state);
-        let stale = early.unwrap_or_else(|| self.detach_all());
+        let stale = self.detach_all();
         // Relaxed: whoever reads a count above zero takes the registry's lock next.
         self.stale.fetch_add(stale.iter().map(|(_, len)| len).sum(), Ordering::Relaxed);
         registry.stale.extend(stale.into_iter().map(|(top, _)| top));
@@ -459,8 +434,7 @@ impl<E: Environment> Core<E> {
 
     /// Empties all shards: the tops of their stacks, with their lengths.
     fn detach_all(&self) -> Vec<(u32, u32)> {
-        let shards = self.shards_or_all_but_one_in("detach_leaves_a_shard");
-        let tops = shards.iter().filter_map(|shard| shard.detach());
+        let tops = self.shards.iter().filter_map(|shard| shard.detach());
         tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()
     }
 
@@ -496,14 +470,8 @@ impl<E: Environment> Core<E> {
             return;
         }
         self.capacity.nobody_waits();
-        if queue.len(Lane::Openers) == 0 || mutant("flags_lowered_over_openers") {
-            let shards = self.shards_or_all_but_one_in("settle_leaves_a_shard");
-            shards.iter().for_each(|shard| shard.set_waiting(false));
+        if queue.len(Lane::Openers) == 0 {
+            self.shards.iter().for_each(|shard| shard.set_waiting(false));
         }
-    }
-
-    /// All shards; in the mutant that is called `name`, without the last one.
-    pub(super) fn shards_or_all_but_one_in(&self, name: &str) -> &[CachePadded<Shard>] {
-        &self.shards[..self.shards.len() - usize::from(mutant(name))]
     }
 }

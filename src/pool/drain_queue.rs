@@ -15,7 +15,7 @@ use super::fault::Fault;
 use super::held::Held;
 use super::registry::Registry;
 use crate::event::ConnectionClosedReason;
-use crate::sync::{discard, mutant, wake};
+use crate::sync::{discard, wake};
 
 /// The number of a drain in its pool, in the order in which they begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,10 +50,6 @@ impl<E: Environment> Core<E> {
     /// Makes the slot of a drain the caller's. `None`: it was closed for its capacity.
     pub(super) fn claim_drain(&self, ticket: Ticket) -> Option<Held<E>> {
         let mut registry = self.registry.lock();
-        if mutant("drain_is_claimed_twice") {
-            let index = registry.drains.present.get(&ticket)?.index;
-            return Some(Held::new(self, self.slab.slot(index)));
-        }
         let drain = registry.drains.present.remove(&ticket)?;
         let held = self.owned_now(&registry, &drain);
         drop(registry);
@@ -84,7 +80,7 @@ impl<E: Environment> Core<E> {
 
     /// The slot of a drain that has just been taken out of the registry.
     fn owned_now(&self, registry: &Registry, drain: &Drain) -> Held<E> {
-        if registry.drains.present.is_empty() || mutant("flag_lowered_over_drains") {
+        if registry.drains.present.is_empty() {
             // That there are none any more keeps nobody waiting.
             let _ = self.capacity.set_draining(false, self.limits);
         }

@@ -11,7 +11,6 @@ use super::fault::Fault;
 use super::held::{ClosedOnPanic, Held};
 use super::services::Membership;
 use crate::condition::Condition;
-use crate::sync::mutant;
 
 impl<E: Environment> Held<E> {
     /// Disposes of a connection that cannot be used by the next as it is.
@@ -37,14 +36,10 @@ impl<E: Environment> Held<E> {
         let membership = self.record(|record| record.membership.clone());
         // The slot is the registry's after this.
         let (ticket, is_wanted) = core.enter_drain(self);
-        let is_wanted = is_wanted && !mutant("drain_ignores_waiters");
         if is_wanted {
             core.serve_permits();
         }
         let draining = Draining { ticket, connection, id, generation, membership, core: Arc::clone(&core) };
-        if mutant("draining_is_available_too") {
-            self.make_available();
-        }
         // It need not be this one that was closed.
         if !(is_wanted && draining.is_over()) {
             core.environment.drain(draining);
@@ -143,9 +138,7 @@ impl<E: Environment> Drop for Draining<E> {
         }
         held.touch();
         held.end_use();
-        if !mutant("drained_is_kept") {
-            held.make_available();
-        }
+        held.make_available();
         self.core.environment.deliver();
     }
 }

@@ -18,7 +18,7 @@ use super::tokens::Idle;
 use super::waitlist::Lane;
 use crate::error::Cause;
 use crate::event::{ConnectionClosedReason, EventError, PoolEvent};
-use crate::sync::{discard, mutant, wake};
+use crate::sync::{discard, wake};
 
 /// A slot that is owned (INV-1), whose connection keeps its pool alive (INV-2). The raw form of all tokens.
 ///
@@ -163,7 +163,7 @@ impl<E: Environment> Held<E> {
     fn hand_over(self, generation: u64, lanes: [Lane; 2]) -> bool {
         let core = self.core();
         let mut queue = core.wait_list.lock();
-        if !self.is_current(generation) && !mutant("hand_over_of_the_stale") {
+        if !self.is_current(generation) {
             drop(queue);
             self.retire(self.stale_reason(), false);
             return true;

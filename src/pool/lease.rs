@@ -14,7 +14,7 @@ use super::held::{ClosedOnPanic, Delivers, Held};
 use super::pinning::Purpose;
 use super::slab::Slot;
 use crate::error::PoolClearedError;
-use crate::sync::{discard, mutant};
+use crate::sync::discard;
 
 /// A connection that is checked out. Dropping it checks it in.
 #[must_use = "dropping it checks the connection in"]
@@ -159,9 +159,6 @@ impl<E: Environment> Lease<E> {
         let shard = core.shard(core.environment.shard_hint());
         let is_current = || held.core().state.load().generation == stamp.generation;
         if !(PLAIN && shard.push_at_once(&core.slab, held.slot(), is_current)) {
-            if mutant("return_that_fails_is_lost") {
-                return;
-            }
             held.touch();
             held.make_available();
         }

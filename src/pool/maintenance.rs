@@ -14,7 +14,7 @@ use super::tokens::Pending;
 use super::waitlist::Lane;
 use crate::event::ConnectionClosedReason;
 use crate::sync::atomic::Ordering;
-use crate::sync::{mutant, unless_mutant, wake};
+use crate::sync::{unless_mutant, wake};
 
 impl<E: Environment> Core<E> {
     /// One background run, without its last part (see [`Core::populate`]): interrupts what is to be interrupted,
@@ -42,8 +42,7 @@ impl<E: Environment> Core<E> {
                 return None;
             }
             let counts = self.capacity.load();
-            let waiting = counts.waiting && !mutant("warm_up_ignores_waiters");
-            if waiting || counts.total >= self.options.min_pool_size || !counts.admits(limits) {
+            if counts.waiting || counts.total >= self.options.min_pool_size || !counts.admits(limits) {
                 return None;
             }
             if self.capacity.try_admit(counts).is_ok() {
@@ -115,7 +114,7 @@ impl<E: Environment> Core<E> {
         // ORD: Acquire; pairs with the Release in `clear_service`: the service's generation is the new one.
         let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);
         let service_cleared = self.service_cleared.swap(0, order) == 1;
-        for shard in self.shards_or_all_but_one_in("reap_leaves_a_shard") {
+        for shard in self.shards.iter() {
             let mut glance = shard.glance(&self.slab, self.limits.total);
             if !service_cleared && !glance.any(|slot| self.idle_for_too_long(slot.since())) {
                 continue;

@@ -13,7 +13,7 @@ use super::state::Phase;
 use super::tokens::Pending;
 use super::waitlist::Lane;
 use crate::event::PoolEvent;
-use crate::sync::{Mutex, mutant, wake};
+use crate::sync::{Mutex, wake};
 
 /// The right to open one connection: it counts as pending already.
 #[must_use = "dropping it gives the right to the next in the queue"]
@@ -56,7 +56,6 @@ impl<E: Environment> Permit<E> {
             slot.set_core(Arc::as_ptr(core).cast());
         }
         slot.set_stamp(Stamp { generation: state.generation, live: true, pending: true, ..Stamp::default() });
-        let registry = (!mutant("created_outside_the_lock")).then_some(registry);
         core.emit_locked(|| PoolEvent::ConnectionCreated { address: core.address.clone(), connection_id });
         drop(registry);
         core.environment.deliver();
@@ -71,9 +70,6 @@ impl<E: Environment> Permit<E> {
 
 impl<E: Environment> Drop for Permit<E> {
     fn drop(&mut self) {
-        if mutant("unused_permit_is_kept") {
-            return;
-        }
         if self.core.capacity.release(1, 1) {
             self.core.serve_permits();
         }
@@ -96,15 +92,7 @@ impl<E: Environment> SharedPermit<E> {
 
     /// Takes the permit, unless it was taken before.
     pub fn take(&self) -> Option<Permit<E>> {
-        if mutant("shared_permit_stays") {
-            return None;
-        }
-        let taken = self.0.lock().take();
-        if mutant("shared_permit_is_lost") {
-            std::mem::forget(taken);
-            return None;
-        }
-        taken
+        self.0.lock().take()
     }
 }
 
@@ -112,9 +100,6 @@ impl<E: Environment> Core<E> {
     /// Hands free permits to those who wait, in their order, and closes drains for them where it is only their capacity that
     /// are missing.
     pub(super) fn serve_permits(self: &Arc<Self>) {
-        if mutant("permits_are_not_served") {
-            return;
-        }
         let mut has_closed = false;
         loop {
             let claimed = {
@@ -124,7 +109,7 @@ impl<E: Environment> Core<E> {
                 }
                 if let Err(counts) = self.capacity.admit_first(self.limits) {
                     drop(queue);
-                    let is_wanted = counts.wants_a_drain_closed(self.limits) && !mutant("drains_are_not_closed");
+                    let is_wanted = counts.wants_a_drain_closed(self.limits);
                     if is_wanted && self.close_oldest_drain() {
                         has_closed = true;
                         continue;

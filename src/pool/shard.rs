@@ -6,7 +6,7 @@ use crossbeam::utils::CachePadded;
 
 use super::slab::{Link, Slab, Slot};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{mutant, step, unless_mutant};
+use crate::sync::{step, unless_mutant};
 
 /// A reading of a shard's head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Head {
 
     #[inline]
     fn next(self) -> Self {
-        Self { tag: self.tag.wrapping_add(u64::from(!mutant("tag_not_counted"))) & Self::TAG_MASK, ..self }
+        Self { tag: self.tag.wrapping_add(1) & Self::TAG_MASK, ..self }
     }
 }
 
@@ -163,10 +163,6 @@ impl Shard {
         let head = self.load();
         let slot = slab.first_slot(head.top?)?;
         let below = Head { top: slot.link().next, ..head.next() };
-        if mutant("hit_without_comparing") {
-            self.0.store(below.pack(), Ordering::Release);
-            return Some(slot);
-        }
         self.swap(head, below).ok()?;
         Some(slot)
     }
@@ -223,11 +219,10 @@ impl Shard {
         slot: &Slot<C>,
         is_current: impl Fn() -> bool,
     ) -> Result<(), PushError> {
-        let early = mutant("current_asked_before_the_head").then(&is_current);
         let mut head = self.load();
         loop {
             let below = head.top.map(|top| slab.slot(top));
-            match self.try_push(head, below, slot, || early.unwrap_or_else(&is_current)) {
+            match self.try_push(head, below, slot, &is_current) {
                 Ok(()) => return Ok(()),
                 Err(Obstacle::Refused(why)) => return Err(why),
                 Err(Obstacle::Changed(now)) => head = now,
@@ -239,7 +234,6 @@ impl Shard {
     /// and `push` will tell why, or will do it.
     #[inline]
     pub(super) fn push_at_once<C>(&self, slab: &Slab<C>, slot: &Slot<C>, is_current: impl Fn() -> bool) -> bool {
-        let early = mutant("current_asked_before_the_head").then(&is_current);
         let head = self.load();
         let below = match head.top {
             None => None,
@@ -248,7 +242,7 @@ impl Shard {
                 below => below,
             },
         };
-        self.try_push(head, below, slot, || early.unwrap_or_else(&is_current)).is_ok()
+        self.try_push(head, below, slot, is_current).is_ok()
     }
 
     /// One attempt. `below` is the slot on top of `head`.
@@ -260,18 +254,14 @@ impl Shard {
         slot: &Slot<C>,
         is_current: impl Fn() -> bool,
     ) -> Result<(), Obstacle> {
-        if head.waiting && !mutant("push_ignores_waiters") {
+        if head.waiting {
             return Err(Obstacle::Refused(PushError::Waiting));
         }
-        if !is_current() && !mutant("push_ignores_the_generation") {
+        if !is_current() {
             return Err(Obstacle::Refused(PushError::Stale));
         }
         slot.set_link(Link { next: head.top, depth: 1 + below.map_or(0, |below| below.link().depth) });
         let above = Head { top: Some(slot.index()), ..head.next() };
-        if mutant("push_without_comparing") {
-            self.0.store(above.pack(), Ordering::Release);
-            return Ok(());
-        }
         self.swap(head, above).map_err(Obstacle::Changed)
     }
 
@@ -280,13 +270,6 @@ impl Shard {
     pub(super) fn detach(&self) -> Option<u32> {
         let mut head = self.load();
         loop {
-            if head.top.is_none() && mutant("empty_detach_keeps_the_head") {
-                return None;
-            }
-            if mutant("detach_in_two_steps") {
-                self.0.store(Head { top: None, ..head.next() }.pack(), Ordering::Release);
-                return head.top;
-            }
             match self.swap(head, Head { top: None, ..head.next() }) {
                 Ok(()) => return head.top,
                 Err(now) => head = now,

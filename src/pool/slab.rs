@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::pinning::Purpose;
 use super::services::Membership;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Mutex, OnceLock, UnsafeCell, mutant, unless_mutant};
+use crate::sync::{Mutex, OnceLock, UnsafeCell, unless_mutant};
 
 /// Room for one connection.
 ///
@@ -236,7 +236,7 @@ impl<C> Slot<C> {
         if !concerned(self.stamp()) {
             return None;
         }
-        let interrupting = (!mutant("interrupts_without_the_lock")).then(|| self.interrupting.lock());
+        let interrupting = self.interrupting.lock();
         let before = self
             .stamp
             // ORD: AcqRel; the Release pairs with the Acquire in `stamp`, the Acquire with the Release in `watch`: the
@@ -278,7 +278,7 @@ impl<C> Slot<C> {
         // `stamp`.
         let order = unless_mutant("watch_publishes_nothing", Ordering::AcqRel);
         let before = Stamp::unpack(self.stamp.fetch_or(Stamp::WATCHED, order));
-        before.interrupted && !mutant("mark_not_looked_at_again")
+        before.interrupted
     }
 
     /// Forgets whom an interruption would wake. By the owner, who drops it outside of all locks.
@@ -303,9 +303,7 @@ impl<C> Slot<C> {
     /// Waits for who has set the mark of interruption, and may still be taking the waker.
     #[cold]
     fn await_interrupter(&self) {
-        if !mutant("interrupter_is_not_awaited") {
-            drop(self.interrupting.lock());
-        }
+        drop(self.interrupting.lock());
     }
 
     #[inline]

@@ -28,7 +28,7 @@ use super::lease::Lease;
 use super::waitlist::Lane;
 use crate::error::EstablishError;
 use crate::event::PoolEvent;
-use crate::sync::{discard, mutant};
+use crate::sync::discard;
 
 /// A connection in establishment. Dropping it closes it as failed.
 #[must_use = "dropping it closes the connection"]
@@ -142,12 +142,9 @@ impl<E: Environment> Opening<E> {
     /// Makes the connection available, unless somebody has it already (`None`); only then it stops counting as pending
     /// (ordering 2). Of those who wait, it goes to the first who would open one more, before those who are opening one.
     pub fn hand_on(self, unclaimed: Option<Idle<E>>) {
-        let offer = || unclaimed.map_or((), Idle::offer_as_new);
-        if mutant("pending_dropped_first") {
-            drop(self);
-            return offer();
+        if let Some(idle) = unclaimed {
+            idle.offer_as_new();
         }
-        offer();
         drop(self);
     }
 }

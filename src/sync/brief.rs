@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use super::atomic::{AtomicBool, Ordering};
 #[cfg(all(test, not(loom)))]
 use super::census;
-use super::{Backoff, UnsafeCell, mutant, unless_mutant};
+use super::{Backoff, UnsafeCell, unless_mutant};
 
 /// A lock for short sections that many cores enter all the time: a bounded number of steps, no system call, no user code
 /// and no waiting inside of them. The wait list allocates nothing inside of them; the queue of events may grow there.
@@ -60,11 +60,6 @@ impl<T> BriefLock<T> {
 
     #[inline]
     fn try_acquire(&self) -> bool {
-        if mutant("brief_lock_without_comparing") {
-            let was_held = self.held.load(Ordering::Acquire);
-            self.held.store(true, Ordering::Relaxed);
-            return !was_held;
-        }
         // ORD: Acquire; pairs with the Release in `BriefGuard::drop`; makes the last holder's changes visible.
         let order = unless_mutant("brief_lock_acquires_nothing", Ordering::Acquire);
         self.held.compare_exchange(false, true, order, Ordering::Relaxed).is_ok()

@@ -6,8 +6,6 @@ use std::task::{Context, Poll};
 
 use event_listener::{Event, EventListener};
 
-use super::mutant;
-
 /// Waits until a condition holds. A thread that brings it about changes the words that the condition reads, and then
 /// notifies the event.
 ///
@@ -33,9 +31,8 @@ impl<'e> Watch<'e> {
     /// Completes when `holds` says so.
     pub fn poll(&mut self, context: &mut Context<'_>, holds: impl Fn() -> bool) -> Poll<()> {
         loop {
-            let early = mutant("looks_before_it_listens").then(&holds);
             let listener = self.listener.get_or_insert_with(|| self.event.listen());
-            if early.unwrap_or_else(&holds) {
+            if holds() {
                 return Poll::Ready(());
             }
             if Pin::new(listener).poll(context).is_pending() {

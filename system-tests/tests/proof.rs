@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use wharf_loom_tests::mutants::{catalogue, instrument};
 use wharf_system_tests::{root, rust_files};
 
 /// Mutants by model, or models by mutant.
@@ -26,11 +27,46 @@ const HIT_PATH: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_mutant_in_the_code_has_a_negative_control() {
+fn every_mutant_has_a_negative_control() {
     let controlled: BTreeSet<String> = controls().into_values().flatten().collect();
-    let in_code = mutants_in_the_code();
-    assert!(in_code.len() > 40, "only {} mutants found: is the test looking at the right files?", in_code.len());
-    assert_eq!(in_code, controlled, "mutants in src (left) and in the lists of controls (right)");
+    let present: BTreeSet<String> = instrumented().iter().flat_map(|(_, text)| mutants_in(text)).collect();
+    assert!(present.len() > 80, "only {} mutants found: is the test looking at the right files?", present.len());
+    assert_eq!(present, controlled, "mutants in src and in the catalogue (left) and in the list of controls (right)");
+}
+
+#[test]
+fn every_fragment_of_the_catalogue_is_in_its_file_exactly_once() {
+    let files: BTreeSet<&str> = catalogue().map(|mutant| mutant.file).collect();
+    let texts = files.into_iter().map(|file| instrument(file, &read(&root().join("src").join(file))));
+    let complaints: Vec<String> = texts.filter_map(Result::err).collect();
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn every_name_of_the_catalogue_is_one_mutant() {
+    let in_source: BTreeSet<String> = sources().iter().flat_map(|(_, text)| mutants_in(text)).collect();
+    let mut names = BTreeSet::new();
+    for mutant in catalogue() {
+        let name = mutant.name;
+        assert!(names.insert(name), "{name} is in the catalogue twice");
+        assert!(!in_source.contains(name), "{name} is in src and in the catalogue");
+        assert!(!mutant.edits.is_empty(), "{name} changes nothing");
+        assert!(mutant.does.ends_with('.'), "{name} does not say what it does: {:?}", mutant.does);
+    }
+}
+
+#[test]
+fn the_sources_weaken_orderings_and_nothing_else() {
+    for (file, text) in sources() {
+        if file == "sync.rs" {
+            continue;
+        }
+        let code = text.lines().map(|line| line.split("//").next().unwrap());
+        for line in code {
+            let asks = line.replace("unless_mutant(", "").contains("mutant(");
+            assert!(!asks, "src/{file} asks for a mutant: put it in the catalogue (loom-tests/src/mutants): {line}");
+        }
+    }
 }
 
 #[test]
@@ -91,7 +127,8 @@ fn the_table_says_in_its_own_words_what_each_model_runs() {
 fn every_function_of_the_hit_path_has_a_negative_control() {
     let controlled: BTreeSet<String> = controls().into_values().flatten().collect();
     for (file, function) in HIT_PATH {
-        let text = read(&root().join("src").join(file));
+        let source = read(&root().join("src").join(file));
+        let text = instrument(file, &source).unwrap_or_else(|why| panic!("{why}"));
         let start = text.find(function).unwrap_or_else(|| panic!("{file} has no {function}"));
         let body = body(&text[start..]);
         let mutants = mutants_in(body);
@@ -163,20 +200,28 @@ fn models() -> BTreeSet<String> {
     models
 }
 
-fn mutants_in_the_code() -> BTreeSet<String> {
-    rust_files(&root().join("src")).iter().flat_map(|file| mutants_in(&read(file))).collect()
+/// The files below `src`, by their paths, with their texts.
+fn sources() -> Vec<(String, String)> {
+    let source = root().join("src");
+    let files = rust_files(&source).into_iter();
+    let named = |file: PathBuf| (file.strip_prefix(&source).unwrap().to_str().unwrap().to_owned(), read(&file));
+    files.map(named).collect()
 }
 
-/// The names that are given to `mutant`, to `unless_mutant` and to what asks them.
+/// The same with the mutants of the catalogue in them.
+fn instrumented() -> Vec<(String, String)> {
+    let instrument = |file: &str, text: &str| instrument(file, text).unwrap_or_else(|why| panic!("{why}"));
+    sources().into_iter().map(|(file, text)| (file.clone(), instrument(&file, &text))).collect()
+}
+
+/// The names that are given to `mutant` and to `unless_mutant`.
 fn mutants_in(code: &str) -> BTreeSet<String> {
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     let code: String = lines.collect::<Vec<_>>().join(" ");
     let mut mutants = BTreeSet::new();
-    for asks in ["mutant(", "all_but_one_in("] {
-        for given in code.split(asks).skip(1) {
-            if let Some(name) = given.trim_start().strip_prefix('"') {
-                mutants.insert(name.split('"').next().unwrap().to_owned());
-            }
+    for given in code.split("mutant(").skip(1) {
+        if let Some(name) = given.trim_start().strip_prefix('"') {
+            mutants.insert(name.split('"').next().unwrap().to_owned());
         }
     }
     mutants

@@ -24,7 +24,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::Lane;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Backoff, BriefGuard, BriefLock, UnsafeCell, discard, mutant, step, unless_mutant};
+use crate::sync::{Backoff, BriefGuard, BriefLock, UnsafeCell, discard, step, unless_mutant};
 
 /// A place in the queue.
 ///
@@ -114,7 +114,6 @@ impl<G> Node<G> {
     fn would_wake(&self, waker: &Waker) -> bool {
         // SAFETY: INV-4: the owner reads. Only the bits are compared, and no waker is dropped.
         self.waker.with(|present| unsafe { (*present).assume_init_ref().will_wake(waker) })
-            || mutant("waker_is_not_renewed")
     }
 
     /// Moves the waker out.
@@ -123,10 +122,6 @@ impl<G> Node<G> {
     ///
     /// The node was enqueued, its waker was not moved out since, and nothing writes it meanwhile (INV-4).
     unsafe fn move_waker_out(&self) -> Waker {
-        if mutant("granter_writes_the_waker") {
-            // SAFETY: as below.
-            return self.waker.with_mut(|waker| unsafe { (*waker).assume_init_read() });
-        }
         // SAFETY: by the caller's promise. It is read, not taken, because the owner may be reading it as well.
         self.waker.with(|waker| unsafe { (*waker).assume_init_read() })
     }
@@ -440,7 +435,7 @@ impl<G> WaitQueue<G> {
             self.unlink(Which::Lane(Lane::Waiters), last);
         }
         let era = self.era;
-        self.era = era.wrapping_add(u32::from(!mutant("turned_away_still_count")));
+        self.era = era.wrapping_add(1);
         let waiters = std::mem::replace(&mut self.waiters, Chain::new());
         self.away.append_all(waiters);
         Some(TurnedAway { era, of: PhantomData })
@@ -456,9 +451,7 @@ impl<G> WaitQueue<G> {
     /// Claims the first node of a block that has one.
     fn claim(&mut self, chain: Which, from: NonNull<Block<G>>) -> Option<Claimed<G>> {
         let waiting = block(from).waiting;
-        let second = waiting & waiting.wrapping_sub(1);
-        let chosen = if mutant("last_come_first_served") && second != 0 { second } else { waiting };
-        let entry = chosen.trailing_zeros();
+        let entry = waiting.trailing_zeros();
         let node = block(from).entries[entry as usize];
         self.take_out(Found { chain, block: from, entry });
         Some(Claimed(NonNull::new(node.cast_mut()).expect("BUG: an entry that waits and points nowhere")))

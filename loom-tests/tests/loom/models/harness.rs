@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use loom::model::Builder;
 
-/// Names the mutant in a negative control; see `wharf::sync`.
+/// Names the mutant in a negative control; see `src/sync.rs`.
 pub const MUTANT: &str = "WHARF_MUTANT";
 
 /// Replaces the preemption bound of the bounded models; `none` takes it away.

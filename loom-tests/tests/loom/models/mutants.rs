@@ -1,14 +1,17 @@
 //! Negative controls: each mutant, in a child process, must make its model fail.
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use wharf_loom_tests::instrumented;
+
 use super::harness::{FAILED, MUTANT, STARTED};
 
-/// A mutant (see `wharf::sync`) and the model that must notice it.
+/// A mutant (see `loom-tests/src/mutants/mod.rs`) and the model that must notice it.
 const MUTANTS: &[(&str, &str)] = &[
     ("ready_announced_late", "opening::pool_ready_is_emitted_before_any_establishment_of_a_check_out"),
     ("ready_announced_late", "opening::pool_ready_is_emitted_before_any_establishment_in_the_background"),
@@ -176,6 +179,7 @@ fn every_mutant_is_caught() {
     if std::env::var_os(MUTANT).is_some() {
         return;
     }
+    let binary = instrumented::binary("loom");
     let remaining = Mutex::new(MUTANTS.iter());
     let survivors = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -184,7 +188,7 @@ fn every_mutant_is_caught() {
                 loop {
                     let Some((mutant, model)) = remaining.lock().unwrap().next() else { return };
                     let started = Instant::now();
-                    let verdict = examine(mutant, model);
+                    let verdict = examine(binary, mutant, model);
                     let time = started.elapsed();
                     match verdict {
                         Ok(how) => println!("mutant {mutant} → {model}: caught in {time:.1?}, {how}"),
@@ -202,8 +206,7 @@ fn every_mutant_is_caught() {
 }
 
 /// How the model failed; or why that does not count.
-fn examine(mutant: &str, model: &str) -> Result<String, String> {
-    let binary = std::env::current_exe().map_err(|error| error.to_string())?;
+fn examine(binary: &Path, mutant: &str, model: &str) -> Result<String, String> {
     let mut child = Command::new(binary)
         .args(["--exact", &format!("models::{model}"), "--nocapture"])
         .env(MUTANT, mutant)

@@ -1,0 +1,123 @@
+//! A build of the models with all mutants of the catalogue in the pool, for the negative controls.
+//!
+//! The models themselves run on the sources as they are. The first negative control of a run copies the sources into the
+//! target directory, puts the mutants in, and builds the test there with the cargo and the flags of the run: the
+//! dependencies are those that the run has built already. What has not changed is not written again, and so not built
+//! again.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::mutants::{catalogue, instrument};
+
+/// The root of the workspace.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// What a build reads.
+const READ: [&str; 4] = ["rs", "toml", "lock", "md"];
+
+/// The binary of the test that is called `test`, with the mutants in it. It is built when it is first asked for.
+pub fn binary(test: &str) -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| build(test).unwrap_or_else(|why| panic!("the instrumented copy: {why}")))
+}
+
+fn build(test: &str) -> Result<PathBuf, String> {
+    let binary = std::env::current_exe().map_err(|error| error.to_string())?;
+    // Cargo has put it at TARGET/PROFILE/deps/NAME.
+    let [_, _, folder, target] = binary.ancestors().take(4).collect::<Vec<_>>()[..] else {
+        return Err(format!("{} is in no target directory", binary.display()));
+    };
+    let copy = target.join("instrumented");
+    copy_sources(Path::new(ROOT), &copy)?;
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()))
+        .args(["test", "--no-run", "--offline", "--message-format", "json", "--test", test, "--profile"])
+        .arg(folder.file_name().filter(|name| *name != "debug").unwrap_or_else(|| "dev".as_ref()))
+        .arg("--target-dir")
+        .arg(target)
+        .current_dir(&copy)
+        .env("RUSTFLAGS", flags())
+        .output()
+        .map_err(|error| format!("cargo does not start: {error}"))?;
+    let messages = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        return Err(format!("{}\n{}", rendered(&messages), String::from_utf8_lossy(&output.stderr)));
+    }
+    let built = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let built = built.filter(|message| message["target"]["name"] == test);
+    let binaries: Vec<String> = built.filter_map(|message| Some(message["executable"].as_str()?.to_owned())).collect();
+    match &binaries[..] {
+        [binary] => Ok(binary.into()),
+        others => Err(format!("cargo names {others:?} as the binary of {test}")),
+    }
+}
+
+/// What the compiler complains about, without cargo's other messages.
+fn rendered(messages: &str) -> String {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let errors = messages.filter(|message| message["message"]["level"] == "error");
+    errors.filter_map(|message| Some(message["message"]["rendered"].as_str()?.to_owned())).collect()
+}
+
+/// The flags of the run. A binary that is started by hand does not know them.
+fn flags() -> OsString {
+    std::env::var_os("RUSTFLAGS").unwrap_or_else(|| if cfg!(loom) { "--cfg loom" } else { "--cfg shuttle" }.into())
+}
+
+/// Makes `to` what a build needs of `from`, with the mutants in it.
+fn copy_sources(from: &Path, to: &Path) -> Result<(), String> {
+    let mut files = BTreeSet::new();
+    list(from, from, &mut files)?;
+    let mut present = BTreeSet::new();
+    fs::create_dir_all(to).map_err(|error| explain(to, &error))?;
+    list(to, to, &mut present)?;
+    // A file that was moved must not stay where it was.
+    for file in present.difference(&files) {
+        fs::remove_file(to.join(file)).map_err(|error| explain(&to.join(file), &error))?;
+    }
+    let instrumented: BTreeSet<&str> = catalogue().map(|mutant| mutant.file).collect();
+    if let Some(missing) = instrumented.iter().find(|file| !files.contains(&Path::new("src").join(file))) {
+        return Err(format!("the catalogue of mutants names src/{missing}, which does not exist"));
+    }
+    for file in &files {
+        let mut text = fs::read_to_string(from.join(file)).map_err(|error| explain(&from.join(file), &error))?;
+        if let Some(name) =
+            file.strip_prefix("src").ok().and_then(Path::to_str).filter(|name| instrumented.contains(name))
+        {
+            text = instrument(name, &text)?;
+        }
+        let copy = to.join(file);
+        if fs::read_to_string(&copy).is_ok_and(|present| present == text) {
+            continue;
+        }
+        fs::create_dir_all(copy.parent().expect("a file is in a folder")).map_err(|error| explain(&copy, &error))?;
+        fs::write(&copy, text).map_err(|error| explain(&copy, &error))?;
+    }
+    Ok(())
+}
+
+/// The files below a folder that a build may read, relative to `root`. Hidden folders and what cargo has built are none.
+fn list(root: &Path, folder: &Path, files: &mut BTreeSet<PathBuf>) -> Result<(), String> {
+    let entries = fs::read_dir(folder).map_err(|error| explain(folder, &error))?;
+    for entry in entries {
+        let entry = entry.map_err(|error| explain(folder, &error))?;
+        let (path, kind) = (entry.path(), entry.file_type().map_err(|error| explain(folder, &error))?);
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        let is_target = path.join("CACHEDIR.TAG").exists() || entry.file_name() == "target";
+        if kind.is_dir() && !is_hidden && !is_target {
+            list(root, &path, files)?;
+        }
+        if kind.is_file() && path.extension().is_some_and(|extension| READ.iter().any(|read| extension == *read)) {
+            files.insert(path.strip_prefix(root).expect("a file below the root").to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn explain(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}

@@ -1,0 +1,227 @@
+//! Mutants of ready, clear and close, of interruptions and of drains.
+
+use super::{Edit, Mutant};
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "ready_announced_late",
+        does: "The pool is ready before it says so.",
+        file: "pool/core.rs",
+        edits: &[Edit {
+            within: "fn ready",
+            right: "
+                self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
+                self.state.store(PoolState { phase: Phase::Ready, ..state });
+                drop(registry);
+            ",
+            wrong: "
+                self.state.store(PoolState { phase: Phase::Ready, ..state });
+                drop(registry);
+                self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
+            ",
+        }],
+    },
+    Mutant {
+        name: "stale_before_they_are",
+        does: "A clear tells the watches that connections are stale before they are.",
+        file: "pool/core.rs",
+        edits: &[
+            Edit {
+                within: "fn clear",
+                right: "if self.options.load_balanced { return Err(ClearError::ServiceIdRequired); }",
+                wrong: "self.environment.connections_went_stale();",
+            },
+            Edit { within: "fn clear", right: "self.environment.connections_went_stale();", wrong: "" },
+        ],
+    },
+    Mutant {
+        name: "cleared_announced_early",
+        does: "A clear is announced before the generation changes.",
+        file: "pool/core.rs",
+        edits: &[
+            Edit {
+                within: "fn clear",
+                right: "
+                    self.begin_generation(&mut registry, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
+                ",
+                wrong: "
+                    self.emit_locked(|| PoolEvent::PoolCleared {
+                        address: self.address.clone(),
+                        service_id: None,
+                        interrupt_in_use_connections: clear.interrupt_in_use_connections,
+                    });
+                    self.begin_generation(&mut registry, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
+                ",
+            },
+            Edit {
+                within: "fn clear",
+                right: "
+                    self.emit_locked(|| PoolEvent::PoolCleared {
+                        address: self.address.clone(),
+                        service_id: None,
+                        interrupt_in_use_connections: clear.interrupt_in_use_connections,
+                    });
+                ",
+                wrong: "",
+            },
+        ],
+    },
+    Mutant {
+        name: "paused_clear_announced",
+        does: "A clear of a paused pool is announced.",
+        file: "pool/core.rs",
+        edits: &[Edit { within: "fn clear", right: "state.phase == Phase::Ready", wrong: "true" }],
+    },
+    Mutant {
+        name: "interrupt_reaches_one_more",
+        does: "A clear interrupts connections of the generation that it begins.",
+        file: "pool/core.rs",
+        edits: &[Edit { within: "fn clear", right: "Some(state.generation)", wrong: "Some(state.generation + 1)" }],
+    },
+    Mutant {
+        name: "refused_before_announced",
+        does: "A clear fails the waiters before it is announced.",
+        file: "pool/core.rs",
+        edits: &[Edit {
+            within: "fn clear",
+            right: "std::mem::replace(&mut registry.cause, clear.cause.clone())",
+            wrong: "
+                let before = std::mem::replace(&mut registry.cause, clear.cause.clone());
+                self.refuse(self.turn_away(), refusal);
+                before
+            ",
+        }],
+    },
+    Mutant {
+        name: "clear_detaches_first",
+        does: "A clear empties the shards before it changes the generation.",
+        file: "pool/core.rs",
+        edits: &[
+            Edit { within: "fn begin_generation", right: "self.state.store(state);", wrong: "" },
+            Edit {
+                within: "fn begin_generation",
+                right: "self.detach_all()",
+                wrong: "
+                    let early = self.detach_all();
+                    self.state.store(state);
+                    early
+                ",
+            },
+        ],
+    },
+    Mutant {
+        name: "close_detaches_first",
+        does: "A close empties the shards before it changes the phase.",
+        file: "pool/core.rs",
+        edits: &[
+            Edit {
+                within: "fn close",
+                right: "self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });",
+                wrong: "",
+            },
+            Edit {
+                within: "fn close",
+                right: "self.detach_all()",
+                wrong: "
+                    let early = self.detach_all();
+                    let _registry = self.registry.lock();
+                    let state = self.state.load();
+                    self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
+                    early
+                ",
+            },
+        ],
+    },
+    Mutant {
+        name: "close_leaves_the_counts_alone",
+        does: "A close does not write the counts, so the last connection may end unnoticed.",
+        file: "pool/core.rs",
+        edits: &[Edit { within: "fn close", right: "self.capacity.order_releases();", wrong: "" }],
+    },
+    Mutant {
+        name: "interrupts_without_the_lock",
+        does: "An interruption takes the waker without the lock that the owner waits for: it locks another.",
+        file: "pool/slab.rs",
+        edits: &[Edit {
+            within: "fn interrupt",
+            right: "self.interrupting.lock()",
+            wrong: "Box::leak(Box::new(Mutex::new(()))).lock()",
+        }],
+    },
+    Mutant {
+        name: "mark_not_looked_at_again",
+        does: "An owner that leaves its waker does not look whether the interruption was first.",
+        file: "pool/slab.rs",
+        edits: &[Edit { within: "fn watch", right: "before.interrupted", wrong: "false" }],
+    },
+    Mutant {
+        name: "interrupter_is_not_awaited",
+        does: "An owner does not wait for the interruption that may still be taking its waker.",
+        file: "pool/slab.rs",
+        edits: &[Edit { within: "fn await_interrupter", right: "drop(self.interrupting.lock());", wrong: "" }],
+    },
+    Mutant {
+        name: "drained_is_kept",
+        does: "A connection that was drained is not made available.",
+        file: "pool/draining.rs",
+        edits: &[Edit { within: "Drop for Draining", right: "held.make_available();", wrong: "" }],
+    },
+    Mutant {
+        name: "draining_is_available_too",
+        does: "A connection is available while it is drained.",
+        file: "pool/draining.rs",
+        edits: &[Edit {
+            within: "fn drain",
+            right: "if is_wanted { core.serve_permits(); }",
+            wrong: "
+                if is_wanted { core.serve_permits(); }
+                self.make_available();
+            ",
+        }],
+    },
+    Mutant {
+        name: "drain_ignores_waiters",
+        does: "A drain that begins does not look for a check-out that waits for its capacity.",
+        file: "pool/draining.rs",
+        edits: &[Edit { within: "fn drain", right: "core.enter_drain(self)", wrong: "(core.enter_drain(self).0, false)" }],
+    },
+    Mutant {
+        name: "waiters_ignore_drains",
+        does: "A check-out that queues up does not close a drain for its capacity.",
+        file: "pool/acquire.rs",
+        edits: &[Edit {
+            within: "fn queue_up",
+            right: "refused.is_some_and(|counts| counts.wants_a_drain_closed(self.limits))",
+            wrong: "false",
+        }],
+    },
+    Mutant {
+        name: "drains_are_not_closed",
+        does: "A permit that comes free does not close a drain for the check-out that waits.",
+        file: "pool/permit.rs",
+        edits: &[Edit {
+            within: "fn serve_permits",
+            right: "counts.wants_a_drain_closed(self.limits)",
+            wrong: "false",
+        }],
+    },
+    Mutant {
+        name: "drain_is_claimed_twice",
+        does: "A drain stays in the registry when its slot is claimed.",
+        file: "pool/drain_queue.rs",
+        edits: &[Edit {
+            within: "fn claim_drain",
+            right: "registry.drains.present.remove(&ticket)?",
+            wrong: "
+                let index = registry.drains.present.get(&ticket)?.index;
+                return Some(Held::new(self, self.slab.slot(index)))
+            ",
+        }],
+    },
+    Mutant {
+        name: "flag_lowered_over_drains",
+        does: "A drain that ends notes that there are none any more, although there are.",
+        file: "pool/drain_queue.rs",
+        edits: &[Edit { within: "fn owned_now", right: "registry.drains.present.is_empty()", wrong: "true" }],
+    },
+];

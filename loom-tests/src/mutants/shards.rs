@@ -1,0 +1,153 @@
+//! Mutants of the stacks of available connections, and of what goes over all of them.
+
+use super::{Edit, Mutant};
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "tag_not_counted",
+        does: "A change of a head leaves its tag as it was, so an old head may look like a new one.",
+        file: "pool/shard.rs",
+        edits: &[Edit { within: "fn next", right: "self.tag.wrapping_add(1)", wrong: "self.tag" }],
+    },
+    Mutant {
+        name: "hit_without_comparing",
+        does: "A hit writes the head although another thread may have changed it since it was read.",
+        file: "pool/shard.rs",
+        edits: &[Edit {
+            within: "fn pop_at_once",
+            right: "self.swap(head, below).ok()?;",
+            wrong: "self.0.store(below.pack(), Ordering::Release);",
+        }],
+    },
+    Mutant {
+        name: "current_asked_before_the_head",
+        does: "A check-in asks whether its connection is current before it reads the head that it swaps.",
+        file: "pool/shard.rs",
+        edits: &[
+            Edit {
+                within: "fn push",
+                right: "self.try_push(head, below, slot, &is_current)",
+                wrong: "
+                    let early = is_current();
+                    let head = self.load();
+                    self.try_push(head, head.top.map(|top| slab.slot(top)), slot, || early)
+                ",
+            },
+            Edit {
+                within: "fn push_at_once",
+                right: "self.try_push(head, below, slot, is_current)",
+                wrong: "
+                    let early = is_current();
+                    let head = self.load();
+                    self.try_push(head, head.top.map(|top| slab.slot(top)), slot, || early)
+                ",
+            },
+        ],
+    },
+    Mutant {
+        name: "push_ignores_waiters",
+        does: "A check-in pushes onto a stack whose flag says that a check-out waits.",
+        file: "pool/shard.rs",
+        edits: &[Edit { within: "fn try_push", right: "head.waiting", wrong: "false" }],
+    },
+    Mutant {
+        name: "push_ignores_the_generation",
+        does: "A check-in pushes a stale connection.",
+        file: "pool/shard.rs",
+        edits: &[Edit { within: "fn try_push", right: "!is_current()", wrong: "false" }],
+    },
+    Mutant {
+        name: "push_without_comparing",
+        does: "A check-in writes the head although another thread may have changed it since it was read.",
+        file: "pool/shard.rs",
+        edits: &[Edit {
+            within: "fn try_push",
+            right: "self.swap(head, above).map_err(Obstacle::Changed)",
+            wrong: "self.0.store(above.pack(), Ordering::Release); Ok(())",
+        }],
+    },
+    Mutant {
+        name: "empty_detach_keeps_the_head",
+        does: "A clear leaves the head of an empty stack as it was, so a push that has read it succeeds.",
+        file: "pool/shard.rs",
+        edits: &[Edit {
+            within: "fn detach",
+            right: "self.swap(head, Head { top: None, ..head.next() })",
+            wrong: "
+                if head.top.is_none() {
+                    return None;
+                }
+                self.swap(head, Head { top: None, ..head.next() })
+            ",
+        }],
+    },
+    Mutant {
+        name: "detach_in_two_steps",
+        does: "A clear reads the head and then writes it, and does not see what came between the two.",
+        file: "pool/shard.rs",
+        edits: &[Edit {
+            within: "fn detach",
+            right: "self.swap(head, Head { top: None, ..head.next() })",
+            wrong: "
+                self.0.store(Head { top: None, ..head.next() }.pack(), Ordering::Release);
+                return head.top
+            ",
+        }],
+    },
+    Mutant {
+        name: "search_leaves_out_a_shard",
+        does: "A check-out searches all shards but one.",
+        file: "pool/acquire.rs",
+        edits: &[Edit { within: "fn take_any", right: "self.shards.len()", wrong: "self.shards.len() - 1" }],
+    },
+    Mutant {
+        name: "flags_leave_out_a_shard",
+        does: "The first waiter does not raise the flag of the last shard.",
+        file: "pool/acquire.rs",
+        edits: &[Edit {
+            within: "fn look_for_the_first",
+            right: "self.shards.iter()",
+            wrong: "self.shards[..self.shards.len() - 1].iter()",
+        }],
+    },
+    Mutant {
+        name: "look_leaves_out_a_shard",
+        does: "The first waiter does not look at the last shard after it has raised the flags.",
+        file: "pool/acquire.rs",
+        edits: &[Edit {
+            within: "fn look_for_waiter",
+            right: "self.shards.iter()",
+            wrong: "self.shards[..self.shards.len() - 1].iter()",
+        }],
+    },
+    Mutant {
+        name: "detach_leaves_a_shard",
+        does: "A clear or a close does not empty the last shard.",
+        file: "pool/core.rs",
+        edits: &[Edit {
+            within: "fn detach_all",
+            right: "self.shards.iter()",
+            wrong: "self.shards[..self.shards.len() - 1].iter()",
+        }],
+    },
+    Mutant {
+        name: "settle_leaves_a_shard",
+        does: "The last waiter that leaves does not lower the flag of the last shard.",
+        file: "pool/core.rs",
+        edits: &[Edit {
+            within: "fn settle",
+            right: "self.shards.iter()",
+            wrong: "self.shards[..self.shards.len() - 1].iter()",
+        }],
+    },
+    Mutant {
+        name: "reap_leaves_a_shard",
+        does: "A background run does not look through the last shard.",
+        file: "pool/maintenance.rs",
+        edits: &[Edit {
+            within: "fn reap",
+            right: "self.shards.iter()",
+            wrong: "self.shards[..self.shards.len() - 1].iter()",
+        }],
+    },
+];

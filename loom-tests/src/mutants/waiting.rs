@@ -1,0 +1,144 @@
+//! Mutants of the check-out's search, of the queue and of what waiters are handed.
+
+use super::{Edit, Mutant};
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "hit_looks_at_nothing",
+        does: "A hit takes a connection where events are due.",
+        file: "pool/acquire.rs",
+        edits: &[Edit {
+            within: "fn try_check_out",
+            right: "self.vetting || self.environment.listens()",
+            wrong: "false",
+        }],
+    },
+    Mutant {
+        name: "newcomers_ignore_waiters",
+        does: "A check-out that arrives is served although others wait.",
+        file: "pool/acquire.rs",
+        edits: &[
+            Edit {
+                within: "fn seek",
+                right: "self.shard(self.environment.shard_hint()).is_waited_for()",
+                wrong: "false",
+            },
+            Edit {
+                within: "fn seek",
+                right: "self.take_any()",
+                wrong: "
+                    match self.take_any() {
+                        Popped::Waiting => Popped::Empty,
+                        found => found,
+                    }
+                ",
+            },
+            Edit { within: "fn seek", right: "counts.waiting", wrong: "false" },
+        ],
+    },
+    Mutant {
+        name: "counts_read_after_the_search",
+        does: "A check-out asks for a permit with counts that it reads after its search, and misses what was pushed between.",
+        file: "pool/acquire.rs",
+        edits: &[Edit {
+            within: "fn seek",
+            right: "
+                if counts.admits(self.limits) {
+                    match self.capacity.try_admit(counts) {
+                        Ok(()) => return Some(Grant::Permit(Permit::new(self.clone()))),
+                        Err(()) => continue,
+                    }
+                }
+            ",
+            wrong: "
+                let counts = self.capacity.load();
+                if counts.admits(self.limits) {
+                    match self.capacity.try_admit(counts) {
+                        Ok(()) => return Some(Grant::Permit(Permit::new(self.clone()))),
+                        Err(()) => continue,
+                    }
+                }
+            ",
+        }],
+    },
+    Mutant {
+        name: "phase_not_asked_again",
+        does: "A check-out queues up without looking again whether the pool is still ready.",
+        file: "pool/acquire.rs",
+        edits: &[Edit { within: "fn queue_up", right: "self.state.load().phase != Phase::Ready", wrong: "false" }],
+    },
+    Mutant {
+        name: "look_before_the_flags",
+        does: "The first waiter looks for a connection before it raises the flags.",
+        file: "pool/acquire.rs",
+        edits: &[Edit {
+            within: "fn look_for_the_first",
+            right: "
+                self.shards.iter().for_each(|shard| shard.set_waiting(true));
+                self.look_for_waiter()
+            ",
+            wrong: "
+                let found = self.look_for_waiter();
+                self.shards.iter().for_each(|shard| shard.set_waiting(true));
+                found
+            ",
+        }],
+    },
+    Mutant {
+        name: "grant_to_the_cancelled_is_lost",
+        does: "A check-out that is cancelled keeps what it was granted.",
+        file: "pool/acquire.rs",
+        edits: &[Edit { within: "Drop for Acquire", right: "drop(grant);", wrong: "std::mem::forget(grant);" }],
+    },
+    Mutant {
+        name: "hand_over_of_the_stale",
+        does: "A check-in hands a stale connection to a waiter.",
+        file: "pool/held.rs",
+        edits: &[Edit { within: "fn hand_over", right: "!self.is_current(generation)", wrong: "false" }],
+    },
+    Mutant {
+        name: "flags_lowered_over_openers",
+        does: "The last waiter that leaves lowers the flags although openers still wait.",
+        file: "pool/core.rs",
+        edits: &[Edit { within: "fn settle", right: "queue.len(Lane::Openers) == 0", wrong: "true" }],
+    },
+    Mutant {
+        name: "waker_is_not_renewed",
+        does: "A waiter that is polled with another waker keeps the one that it has left.",
+        file: "pool/waitlist/blocks.rs",
+        edits: &[Edit {
+            within: "fn would_wake",
+            right: "self.waker.with(|present| unsafe { (*present).assume_init_ref().will_wake(waker) })",
+            wrong: "true",
+        }],
+    },
+    Mutant {
+        name: "granter_writes_the_waker",
+        does: "The granter writes the waker that the owner may be reading.",
+        file: "pool/waitlist/blocks.rs",
+        edits: &[Edit {
+            within: "fn move_waker_out",
+            right: "self.waker.with(|waker| unsafe { (*waker).assume_init_read() })",
+            wrong: "self.waker.with_mut(|waker| unsafe { (*waker).assume_init_read() })",
+        }],
+    },
+    Mutant {
+        name: "turned_away_still_count",
+        does: "Check-outs that a clear turned away are of the era of those that wait after it.",
+        file: "pool/waitlist/blocks.rs",
+        edits: &[Edit { within: "fn turn_away", right: "era.wrapping_add(1)", wrong: "era" }],
+    },
+    Mutant {
+        name: "last_come_first_served",
+        does: "The second waiter of a block is served before the first.",
+        file: "pool/waitlist/blocks.rs",
+        edits: &[Edit {
+            within: "fn claim",
+            right: "waiting.trailing_zeros()",
+            wrong: "
+                let second = waiting & waiting.wrapping_sub(1);
+                if second != 0 { second.trailing_zeros() } else { waiting.trailing_zeros() }
+            ",
+        }],
+    },
+];
