@@ -65,7 +65,7 @@
 //! [`Draining`], so the capacity is free without the task that drains (`drain_queue.rs`). While there is capacity, drains count
 //! for nothing.
 //!
-//! INV-7 (drains keep no check-out waiting): if a check-out waits and some connections are drained, then either a permit
+//! INV-8 (drains keep no check-out waiting): if a check-out waits and some connections are drained, then either a permit
 //! is free, or `maxConnecting` admits none, or a thread is about to close a drain. Each change that could break this is a
 //! change of the capacity word, and the thread that makes it looks at the word: a check-out that queues up, a drain that
 //! begins, and a connection that is no longer pending.
