@@ -3,15 +3,15 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::unless_mutant;
 
-/// Whether a pool serves.
+/// Whether a pool serves check-outs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The server is not known to be reachable: check-outs fail at once with a retryable error. Every pool starts so,
-    /// and every clear leads here.
+    /// The server is not known to be reachable, so check-outs fail at once with a retryable error. Every pool starts in
+    /// this phase, and every clear returns to it.
     Paused,
-    /// Check-outs are served and connections are opened.
+    /// The pool serves check-outs and opens connections.
     Ready,
-    /// Closed for good.
+    /// The pool is closed for good.
     Closed,
 }
 
@@ -20,7 +20,7 @@ pub enum Phase {
 pub struct PoolState {
     /// The phase.
     pub phase: Phase,
-    /// How often the pool was cleared or renewed. Closing counts as a clear.
+    /// How many times the pool was cleared or renewed. Closing counts as a clear.
     pub generation: u64,
 }
 
@@ -46,7 +46,7 @@ impl PoolState {
     }
 }
 
-/// Written by ready, clear, renew and close only, each under the registry's lock; read by everybody.
+/// The pool word. Only ready, clear, renew and close write it, each under the registry's lock; any thread may read it.
 #[derive(Debug)]
 pub(super) struct PoolWord(AtomicU64);
 
@@ -57,12 +57,12 @@ impl PoolWord {
 
     #[inline]
     pub(super) fn load(&self) -> PoolState {
-        // ORD: Acquire; pairs with the Release in `store`. Whoever sees the pool ready also sees that `PoolReady` was
-        // emitted, and whoever sees a new generation sees that of the registry.
+        // ORD: Acquire; pairs with the Release in `store`. A thread that sees the pool ready also sees that `PoolReady`
+        // was emitted. A thread that sees a new generation also sees that generation in the registry.
         PoolState::unpack(self.0.load(unless_mutant("pool_word_acquires_nothing", Ordering::Acquire)))
     }
 
-    /// The caller holds the registry's lock.
+    /// Changes the word. The caller holds the registry's lock.
     pub(super) fn store(&self, state: PoolState) {
         // ORD: Release; pairs with the Acquire in `load`; publishes the events emitted so far.
         self.0.store(state.pack(), unless_mutant("pool_word_publishes_nothing", Ordering::Release));
@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_word_keeps_phase_and_generation(phase in 0..3_u8, generation in 0..1_u64 << 62) {
+        fn word_keeps_phase_and_generation(phase in 0..3_u8, generation in 0..1_u64 << 62) {
             let phase = [Phase::Paused, Phase::Ready, Phase::Closed][usize::from(phase)];
             let state = PoolState { phase, generation };
             prop_assert_eq!(PoolState::unpack(state.pack()), state);

@@ -1,20 +1,20 @@
-//! The wait list on nodes of its own.
+//! The wait list that ships, built on nodes of its own.
 //!
-//! A waiter is a node inside of the future that waits. A lane is a chain of blocks, and a block has a few pointers to
-//! nodes. All of it is under one short lock. A granter claims the first node by taking its pointer out of its block, and
-//! puts the grant straight into the node, so nothing comes in between. Two locked sections serve one waiter, and neither
-//! touches a node's memory, which usually is in another core's cache. Looking whether the grant has come takes no lock,
-//! and neither does polling again with the same waker.
+//! A node is part of the future that waits. A lane is a chain of blocks, and a block holds a few pointers to nodes. One
+//! short lock guards all of it. A granter claims the first node by taking its pointer out of its block, and then writes
+//! the grant directly into the node, so no other task can take the grant in between. Serving one waiter takes two
+//! locked sections, and neither touches the node's memory, which is usually in another core's cache. Checking for the
+//! grant takes no lock, and neither does polling again with the same waker.
 //!
 //! # What happens under the lock
 //!
-//! No operation's work depends on how many wait, or on how many have left: a node knows its block and its entry, a block
-//! says in one word which of its entries wait, and a block of which none does leaves its chain at once. Nothing is
-//! allocated or freed under the lock: a block that is missing is made outside of it ([`WaitList::lock_with_room`]), and
-//! a spare one is kept for the next. Grants are written and wakers run outside of the lock.
+//! No operation's work depends on how many nodes wait, or on how many have left. A node knows its block and its entry.
+//! A block records in one word which of its entries wait, and leaves its chain as soon as none does. Nothing is
+//! allocated or freed under the lock: a missing block is allocated outside of it ([`WaitList::lock_with_room`]), and
+//! spare blocks are kept for reuse. Grants are written and wakers run outside of the lock.
 //!
-//! A list keeps the blocks that it once needed until it goes away. That is between 10 bytes (full blocks) and 128 bytes
-//! (one waiter left in each) for each of the most waiters it has had.
+//! A list keeps its blocks until it is dropped. For each node of the longest queue so far, that is between 10 bytes
+//! (full blocks) and 128 bytes (one waiting node left in each block).
 
 use std::marker::{PhantomData, PhantomPinned};
 use std::mem::MaybeUninit;
@@ -26,43 +26,44 @@ use super::Lane;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Backoff, BriefGuard, BriefLock, UnsafeCell, discard, step, unless_mutant};
 
-/// A place in the queue.
+/// A waiter's place in the queue.
 ///
-/// INV-3 (nodes stay): from its being enqueued until it is granted or has left the queue, a node stays where it is. Its
-/// owner therefore leaves under the list's lock; and one that finds itself claimed (no longer in its block, not yet
-/// granted) waits for the grant, which its granter is just writing.
-/// INV-4 (who touches a node's cells): the owner before the enqueuing; the holder of the list's lock while the node is
-/// in a block; the granter while it is claimed; the owner again once it is granted or has left. Besides, the owner may
-/// read `waker` at any time, because only the owner writes it.
+/// INV-3 (nodes stay): from when it is enqueued until it is granted or has left the queue, a node does not move. Its
+/// owner therefore leaves under the list's lock. An owner that finds its node claimed (no longer in its block, not yet
+/// granted) waits for the grant, which the granter is about to write.
 ///
-/// It is part of every check-out's future, and moves from core to core with that: hence its few bytes.
+/// INV-4 (access to a node's cells): the owner before the node is enqueued; the holder of the list's lock while the
+/// node is in a block; the granter while the node is claimed; the owner again once the node is granted or has left. In
+/// addition, the owner may read `waker` at any time, because only the owner writes it.
+///
+/// A node is part of every check-out's future and moves from core to core with it, so it is small.
 pub(in crate::pool) struct Node<G> {
-    /// How far it has come: `APART`, `QUEUED` or `GRANTED`.
+    /// The node's state: `APART`, `QUEUED` or `GRANTED`.
     progress: AtomicU32,
-    /// Which of the block's entries points here.
+    /// The index of the block's entry that points here.
     entry: UnsafeCell<u32>,
     block: UnsafeCell<Option<NonNull<Block<G>>>>,
-    /// The bits of the waker from the enqueuing on. The granter moves it out and leaves the bits.
+    /// The waker's bits, from when the node is enqueued. The granter moves the waker out and leaves the bits.
     waker: UnsafeCell<MaybeUninit<Waker>>,
     grant: UnsafeCell<Option<G>>,
     /// A block points here.
     _pinned: PhantomPinned,
 }
 
-// SAFETY: INV-4: a node's cells are touched by one thread at a time, or read by two. A grant travels from the granter's
-// thread to the waiter's, hence `G: Send`. The pointer to the block is followed under the list's lock only.
+// SAFETY: INV-4: at any time, a node's cells are either touched by one thread or read by two. A grant moves from the
+// granter's thread to the waiter's, hence `G: Send`. The pointer to the block is followed only under the list's lock.
 #[allow(unsafe_code)]
 unsafe impl<G: Send> Sync for Node<G> {}
-// SAFETY: as above; nothing of it is tied to a thread.
+// SAFETY: as above. No part of a node is tied to a thread.
 #[allow(unsafe_code)]
 unsafe impl<G: Send> Send for Node<G> {}
 
 #[allow(unsafe_code)]
 impl<G> Node<G> {
     const APART: u32 = 0;
-    /// Enqueued, and the outcome not taken yet.
+    /// Enqueued, and the outcome not yet taken.
     const QUEUED: u32 = 1;
-    /// Enqueued, and the grant is there.
+    /// Enqueued, and the grant is written.
     const GRANTED: u32 = 2;
 
     pub(in crate::pool) fn new() -> Self {
@@ -76,13 +77,14 @@ impl<G> Node<G> {
         }
     }
 
-    /// Whether it was enqueued and its grant not yet taken. By the owner, who has not left.
+    /// Returns whether the node was enqueued and its grant not yet taken. Called by the owner of a node that has not
+    /// left.
     pub(in crate::pool) fn is_queued(&self) -> bool {
-        // Relaxed: only the owner makes it zero, or anything else out of zero.
+        // Relaxed: only the owner changes the word to or from `APART`.
         self.progress.load(Ordering::Relaxed) != Self::APART
     }
 
-    /// Takes the grant, if it has come. By the owner.
+    /// Takes the grant, if it has come. Called by the owner.
     fn take_grant(&self) -> Option<G> {
         // ORD: Acquire; pairs with the Release in `Claimed::grant`; makes the grant visible.
         if self.progress.load(Ordering::Acquire) != Self::GRANTED {
@@ -90,12 +92,12 @@ impl<G> Node<G> {
         }
         // Relaxed: only the owner reads it until the node is enqueued again.
         self.progress.store(Self::APART, Ordering::Relaxed);
-        // SAFETY: INV-4: granted, so the owner's.
+        // SAFETY: INV-4: the node is granted, so it is the owner's.
         self.grant.with_mut(|grant| unsafe { (*grant).take() })
     }
 
-    /// Waits for the grant of a claimed node, which is at most [`WaitList::BATCH`] grants away: a few stores each, unless
-    /// the granter is preempted meanwhile.
+    /// Waits for the grant of a claimed node. At most [`WaitList::BATCH`] grants are written before it. Each is a few
+    /// stores, unless the granter is preempted meanwhile.
     fn await_grant(&self) -> G {
         let mut backoff = Backoff::new();
         loop {
@@ -106,11 +108,13 @@ impl<G> Node<G> {
         }
     }
 
-    /// Whether the waker that was left is as good as this one. By the owner of an enqueued node, without the lock.
+    /// Returns whether the stored waker wakes the same task as `waker`. Called by the owner of an enqueued node,
+    /// without the lock.
     ///
-    /// The granter may have moved the waker out. That changes nothing as long as the waker is the same: the granter wakes
-    /// it after the grant. It may even have been freed, and `waker` be another task's at the same address. But then the
-    /// grant had been published before `waker` was made, and the owner, who has looked for the grant since, has found it.
+    /// The granter may have moved the stored waker out. That does no harm while the two are equal: the granter wakes it
+    /// after the grant. The stored waker may even have been freed, and `waker` may belong to another task at the same
+    /// address. But then the grant was published before `waker` was created, and the owner, which has looked for the
+    /// grant since, has found it.
     fn would_wake(&self, waker: &Waker) -> bool {
         // SAFETY: INV-4: the owner reads. Only the bits are compared, and no waker is dropped.
         self.waker.with(|present| unsafe { (*present).assume_init_ref().will_wake(waker) })
@@ -120,44 +124,45 @@ impl<G> Node<G> {
     ///
     /// # Safety
     ///
-    /// The node was enqueued, its waker was not moved out since, and nothing writes it meanwhile (INV-4).
+    /// The node was enqueued, its waker was not moved out since then, and no thread writes it meanwhile (INV-4).
     unsafe fn move_waker_out(&self) -> Waker {
-        // SAFETY: by the caller's promise. It is read, not taken, because the owner may be reading it as well.
+        // SAFETY: the caller guarantees it. The bits are read and left in place, because the owner may be reading them
+        // too.
         self.waker.with(|waker| unsafe { (*waker).assume_init_read() })
     }
 }
 
-/// A node that was taken out of its block and is to be granted something.
+/// A node that was taken out of its block and is about to receive a grant.
 #[must_use = "its owner waits for the grant"]
 pub(in crate::pool) struct Claimed<G>(NonNull<Node<G>>);
 
-// SAFETY: INV-4: the node is touched only as its rules allow.
+// SAFETY: INV-4: the node is touched only as the invariant allows.
 #[allow(unsafe_code)]
 unsafe impl<G: Send> Send for Claimed<G> {}
 
 #[allow(unsafe_code)]
 impl<G> Claimed<G> {
-    /// Grants. Returns the waker of the node's owner.
+    /// Writes the grant. Returns the waker of the node's owner.
     ///
-    /// Not to be called under a lock that a waiter takes: the first write usually has to fetch the node's cache line.
+    /// Must not be called under a lock that a waiter takes: the first write usually has to fetch the node's cache line.
     pub(in crate::pool) fn grant(self, grant: G) -> Waker {
-        // SAFETY: INV-3: claimed, so it stays.
+        // SAFETY: INV-3: the node is claimed, so it stays in place.
         let node = unsafe { self.0.as_ref() };
-        // SAFETY: INV-4: claimed, so the granter's.
+        // SAFETY: INV-4: the node is claimed, so it is the granter's.
         let waker = unsafe {
-            // Without a look at what was there, which is `None`: the owner has taken every grant before this one.
+            // Overwrites without reading: the old value is `None`, because the owner has taken every earlier grant.
             node.grant.with_mut(|present| present.write(Some(grant)));
             node.move_waker_out()
         };
-        // ORD: Release; pairs with the Acquire in `Node::take_grant`; publishes the grant. From here on the node may be
-        // gone.
+        // ORD: Release; pairs with the Acquire in `Node::take_grant`; publishes the grant. The node may be gone from
+        // here on.
         node.progress.store(Node::<G>::GRANTED, unless_mutant("grant_publishes_nothing", Ordering::Release));
         waker
     }
 }
 
-/// The waiters of [`Lane::Waiters`] that [`WaitQueue::turn_away`] took out of the queue: those up to this era.
-#[must_use = "they wait for a refusal"]
+/// The nodes that [`WaitQueue::turn_away`] took out of [`Lane::Waiters`]: all nodes up to this era.
+#[must_use = "the owners wait for a refusal"]
 pub(in crate::pool) struct TurnedAway<G> {
     era: u32,
     of: PhantomData<fn() -> G>,
@@ -168,8 +173,8 @@ pub(in crate::pool) struct WaitList<G> {
 }
 
 impl<G> WaitList<G> {
-    /// How many [`claim_turned_away`](Self::claim_turned_away) claims at a time: few, so that its section under the lock
-    /// is short, and so is the time in which their owners cannot leave.
+    /// The most nodes that [`claim_turned_away`](Self::claim_turned_away) claims at a time. It is small, so that the
+    /// section under the lock is short, and so is the time during which the nodes' owners cannot leave.
     pub(in crate::pool) const BATCH: usize = 16;
 
     pub(in crate::pool) fn new() -> Self {
@@ -180,7 +185,8 @@ impl<G> WaitList<G> {
         self.queue.lock()
     }
 
-    /// The lock, with room for one more node in a lane. If there is none, makes it outside of the lock.
+    /// Takes the lock, with room for one more node in `lane`. If there is no room, allocates a block outside of the
+    /// lock.
     #[inline]
     pub(in crate::pool) fn lock_with_room(&self, lane: Lane) -> BriefGuard<'_, WaitQueue<G>> {
         let queue = self.lock();
@@ -196,9 +202,10 @@ impl<G> WaitList<G> {
         queue
     }
 
-    /// Claims up to [`BATCH`](Self::BATCH) of those who were turned away and have not left. None: there are no more.
+    /// Claims up to [`BATCH`](Self::BATCH) of the nodes that were turned away and have not left. If it claims none, no
+    /// more are left.
     ///
-    /// `claimed` is empty, and has room for them.
+    /// `claimed` must be empty and have room for a batch.
     pub(in crate::pool) fn claim_turned_away(&self, away: &mut TurnedAway<G>, claimed: &mut Vec<Claimed<G>>) {
         debug_assert!(claimed.is_empty() && claimed.capacity() >= Self::BATCH, "BUG: no room for a batch");
         let mut queue = self.lock();
@@ -209,8 +216,8 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Leaves the queue, and tells `settle` while the lock is held. By the node's owner, who has enqueued it and not
-    /// taken a grant since. Returns the grant if one came before.
+    /// Leaves the queue, and calls `settle` while the lock is held. Returns the grant if one came first. Called by the
+    /// owner of a node that was enqueued and whose grant was not taken since then.
     #[allow(unsafe_code)]
     pub(in crate::pool) fn leave(&self, node: &Node<G>, settle: impl FnOnce(&WaitQueue<G>)) -> Option<G> {
         let mut queue = self.lock();
@@ -222,13 +229,13 @@ impl<G> WaitList<G> {
         drop(queue);
         // Relaxed: only the owner reads it until the node is enqueued again.
         node.progress.store(Node::<G>::APART, Ordering::Relaxed);
-        // SAFETY: INV-4: it has left, so it is the owner's; no granter has had it.
+        // SAFETY: INV-4: the node has left, so it is the owner's. No granter has had it.
         discard(unsafe { node.move_waker_out() });
         None
     }
 
-    /// Looks for the grant, and else renews the waker. By the node's owner, who has enqueued it and not taken a grant
-    /// since.
+    /// Takes the grant if it has come; otherwise replaces the waker if it changed. Called by the owner of a node that
+    /// was enqueued and whose grant was not taken since then.
     #[inline]
     pub(in crate::pool) fn poll(&self, node: &Node<G>, context: &mut Context<'_>) -> Poll<G> {
         let granted = match node.take_grant() {
@@ -239,11 +246,11 @@ impl<G> WaitList<G> {
         granted.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Renews the waker. Returns the grant if one came before.
+    /// Replaces the waker. Returns the grant if one came first.
     #[cold]
     #[allow(unsafe_code)]
     fn renew(&self, node: &Node<G>, waker: &Waker) -> Option<G> {
-        // Before the lock, and the old one is dropped after it: both are foreign code.
+        // Cloned before the lock is taken, and the old waker is dropped after its release: both run foreign code.
         let new = waker.clone();
         let queue = self.lock();
         if queue.find(node).is_none() {
@@ -251,7 +258,7 @@ impl<G> WaitList<G> {
             discard(new);
             return Some(node.await_grant());
         }
-        // SAFETY: INV-4: in a block, and we hold the lock; we are the owner.
+        // SAFETY: INV-4: the node is in a block and we hold the lock. We are also the owner.
         let old = unsafe {
             let old = node.move_waker_out();
             node.waker.with_mut(|present| (*present).write(new));
@@ -265,45 +272,47 @@ impl<G> WaitList<G> {
 
 /// The list, locked: a chain of blocks for each lane.
 ///
-/// Laid out so that all that a saturated pool needs, and how many openers there are, is in the lock's cache line: a second
-/// line that moves from core to core with each hand-over was an eighth of the throughput.
+/// The layout puts all that a saturated pool needs, and the number of openers, into the lock's cache line. A second
+/// line that moves from core to core with each hand-over cost an eighth of the throughput.
 #[repr(C)]
 pub(in crate::pool) struct WaitQueue<G> {
     waiters: Chain<G>,
     openers: Chain<G>,
-    /// Blocks without nodes, linked by `next`.
+    /// Blocks without waiting nodes, linked by `next`.
     spare: Option<NonNull<Block<G>>>,
-    /// What [`WaitQueue::turn_away`] took out of `waiters`, for as long as it is not claimed.
+    /// The blocks that [`WaitQueue::turn_away`] took out of `waiters` and whose nodes are not all claimed yet.
     away: Chain<G>,
-    /// How often all of `waiters` were turned away, modulo 2^32. A block of theirs keeps the era in which it was linked,
-    /// and so tells whether it is in `waiters` or in `away`.
+    /// Counts how often all of `waiters` were turned away, modulo 2^32. A block of this lane records the era in which
+    /// it was linked, which says whether the block is in `waiters` or in `away`.
     era: u32,
 }
 
-// SAFETY: a chain owns its blocks, and whoever has the queue has them alone. Nodes: INV-4.
+// SAFETY: a chain owns its blocks, and the thread that has the queue has exclusive access to them. Nodes: INV-4.
 #[allow(unsafe_code)]
 unsafe impl<G: Send> Send for WaitQueue<G> {}
 
 /// A lane's blocks, in order.
 #[repr(C)]
 struct Chain<G> {
-    /// How many wait.
+    /// The number of nodes that wait.
     len: u32,
-    /// How many entries of the last block were used since it was linked or became empty.
+    /// The number of entries of the last block that were used since the block was linked or became empty.
     filled: u32,
     first: Option<NonNull<Block<G>>>,
     last: Option<NonNull<Block<G>>>,
 }
 
-/// Some entries of a chain, in order.
+/// A few entries of a chain, in order.
 ///
-/// INV-7 (blocks stay): a block exists until its list goes away, and only the holder of the list's lock touches it. So a
-/// claimed node's pointer to its block can be followed, and what is found there tells that the node is claimed.
+/// INV-7 (blocks stay): a block exists until its list is dropped, and only the holder of the list's lock touches it. A
+/// claimed node's pointer to its block can therefore be followed, and the block's content shows that the node is
+/// claimed.
 #[repr(C, align(64))]
 struct Block<G> {
     previous: Option<NonNull<Block<G>>>,
     next: Option<NonNull<Block<G>>>,
-    /// Bit `i`: entry `i` is that of a node that waits. In a chain no block is without, except the last one of a lane.
+    /// Bit `i` is set if entry `i` points to a node that waits. Only the last block of a lane may have none set in a
+    /// chain.
     waiting: u16,
     lane: Lane,
     era: u32,
@@ -311,10 +320,10 @@ struct Block<G> {
 }
 
 impl<G> Block<G> {
-    /// With the rest, two cache lines.
+    /// Together with the other fields, two cache lines.
     #[cfg(not(any(loom, shuttle)))]
     const ENTRIES: usize = 13;
-    /// The model checkers are to see chains of blocks.
+    /// Small, so that the model checkers explore chains of blocks.
     #[cfg(any(loom, shuttle))]
     const ENTRIES: usize = 2;
 
@@ -330,17 +339,17 @@ impl<G> Block<G> {
     }
 }
 
-/// The block, for the holder of the list's lock.
+/// Returns a block to the holder of the list's lock.
 #[allow(unsafe_code)]
 fn block<'l, G>(pointer: NonNull<Block<G>>) -> &'l mut Block<G> {
     step();
     let mut pointer = pointer;
-    // SAFETY: INV-7: it exists, and only the holder of the lock touches it. Each call is for one access, and no two
-    // references to one block live at a time.
+    // SAFETY: INV-7: the block exists, and only the holder of the lock touches it. Each call serves one access, and no
+    // two references to one block are live at a time.
     unsafe { pointer.as_mut() }
 }
 
-/// Where a node is.
+/// The position of a node.
 struct Found<G> {
     chain: Which,
     block: NonNull<Block<G>>,
@@ -358,7 +367,7 @@ impl<G> WaitQueue<G> {
         Self { waiters: Chain::new(), openers: Chain::new(), spare: None, away: Chain::new(), era: 0 }
     }
 
-    /// How many wait in a lane.
+    /// Returns the number of nodes that wait in a lane.
     pub(in crate::pool) fn len(&self, lane: Lane) -> u32 {
         self.chain(lane).len
     }
@@ -384,7 +393,7 @@ impl<G> WaitQueue<G> {
         self.chain(lane).has_room() || self.spare.is_some()
     }
 
-    /// Queues up at the end of a lane. The caller has the lock from [`WaitList::lock_with_room`].
+    /// Appends a node to a lane. The caller holds the lock from [`WaitList::lock_with_room`] for that lane.
     #[allow(unsafe_code)]
     pub(in crate::pool) fn enqueue(&mut self, lane: Lane, node: Pin<&Node<G>>, waker: Waker) {
         if !self.chain_mut(Which::Lane(lane)).has_room() {
@@ -403,9 +412,9 @@ impl<G> WaitQueue<G> {
         let present = block(last);
         present.entries[entry as usize] = std::ptr::from_ref(node.get_ref());
         present.waiting |= 1 << entry;
-        // Relaxed: for the owner itself; a granter comes through the lock.
+        // Relaxed: only the owner itself reads this value. A granter reaches the node through the lock.
         node.progress.store(Node::<G>::QUEUED, Ordering::Relaxed);
-        // SAFETY: INV-4: not enqueued yet, so the caller's, who owns the node and holds the lock.
+        // SAFETY: INV-4: not enqueued yet, so it is the caller's, which owns the node and holds the lock.
         unsafe {
             node.entry.with_mut(|present| *present = entry);
             node.block.with_mut(|present| *present = Some(last));
@@ -413,7 +422,7 @@ impl<G> WaitQueue<G> {
         }
     }
 
-    /// Claims the first in a lane, if anybody waits there.
+    /// Claims the first node of a lane, if the lane has one.
     #[inline]
     pub(in crate::pool) fn claim_first(&mut self, lane: Lane) -> Option<Claimed<G>> {
         let chain = self.chain_mut(Which::Lane(lane));
@@ -424,8 +433,8 @@ impl<G> WaitQueue<G> {
         self.claim(Which::Lane(lane), first)
     }
 
-    /// Takes all of [`Lane::Waiters`] out of the queue at once, to be claimed one by one and refused. Until then they may
-    /// leave, and nothing else is granted to them.
+    /// Takes all nodes of [`Lane::Waiters`] out of the queue at once, to be claimed one by one and refused. Until a
+    /// node is claimed, its owner may leave. The node receives no other grant.
     pub(in crate::pool) fn turn_away(&mut self) -> Option<TurnedAway<G>> {
         if self.waiters.len == 0 {
             return None;
@@ -441,23 +450,23 @@ impl<G> WaitQueue<G> {
         Some(TurnedAway { era, of: PhantomData })
     }
 
-    /// Claims the first of those who were turned away up to then.
+    /// Claims the first of the nodes that were turned away up to the era of `away`.
     fn claim_turned_away(&mut self, away: &TurnedAway<G>) -> Option<Claimed<G>> {
         // Blocks are in the order of their eras.
         let first = self.away.first.filter(|first| block(*first).era.wrapping_sub(away.era) as i32 <= 0)?;
         self.claim(Which::Away, first)
     }
 
-    /// Claims the first node of a block that has one.
+    /// Claims the first waiting node of a block that has one.
     fn claim(&mut self, chain: Which, from: NonNull<Block<G>>) -> Option<Claimed<G>> {
         let waiting = block(from).waiting;
         let entry = waiting.trailing_zeros();
         let node = block(from).entries[entry as usize];
         self.take_out(Found { chain, block: from, entry });
-        Some(Claimed(NonNull::new(node.cast_mut()).expect("BUG: an entry that waits and points nowhere")))
+        Some(Claimed(NonNull::new(node.cast_mut()).expect("BUG: an entry is marked as waiting but points nowhere")))
     }
 
-    /// Takes a node out of its block. `false`: it has been claimed.
+    /// Takes a node out of its block. Returns `false` if the node has been claimed.
     fn remove(&mut self, node: &Node<G>) -> bool {
         let found = self.find(node);
         let is_here = found.is_some();
@@ -465,14 +474,15 @@ impl<G> WaitQueue<G> {
         is_here
     }
 
-    /// Where a node is that its owner has enqueued, unless it has been claimed.
+    /// Returns where a node is, unless it has been claimed. Called by the owner of a node that was enqueued.
     #[allow(unsafe_code)]
     fn find(&self, node: &Node<G>) -> Option<Found<G>> {
-        // SAFETY: INV-4: changes are by the owner, who is calling; a granter does not touch these.
+        // SAFETY: INV-4: only the owner, which is the caller, changes these cells. A granter does not touch them.
         let (place, entry) = unsafe { (node.block.with(|block| *block), node.entry.with(|entry| *entry)) };
-        let place = place.expect("BUG: a node that waits and was never enqueued");
+        let place = place.expect("BUG: a node waits but was never enqueued");
         let present = block(place);
-        // The block of a claimed node may have become spare, and other nodes' since: it is here only if its entry says so.
+        // The block of a claimed node may have become spare and then been reused for other nodes. The node is here only
+        // if its entry says so.
         let is_here = present.waiting >> entry & 1 == 1 && std::ptr::eq(present.entries[entry as usize], node);
         let is_away = present.lane == Lane::Waiters && present.era != self.era;
         let chain = if is_away { Which::Away } else { Which::Lane(present.lane) };
@@ -489,7 +499,7 @@ impl<G> WaitQueue<G> {
             return;
         }
         if chain != Which::Away && whole.last == Some(from) {
-            // Stays, for those who come next.
+            // The block stays, for later nodes.
             whole.filled = 0;
         } else {
             self.unlink(chain, from);
@@ -508,14 +518,14 @@ impl<G> WaitQueue<G> {
             Some(next) => block(next).previous = previous,
             None => {
                 chain.last = previous;
-                // What is the last one now is not written on any more: some of its entries may be behind others'.
+                // The new last block takes no more nodes: its free entries may lie before entries that still wait.
                 chain.filled = Block::<()>::ENTRIES as u32;
             }
         }
         block(empty).next = self.spare.replace(empty);
     }
 
-    /// Keeps a new block for the next who needs one.
+    /// Keeps a new block as a spare.
     fn keep(&mut self, new: Box<Block<G>>) {
         let new = NonNull::from(Box::leak(new));
         block(new).next = self.spare.replace(new);
@@ -531,7 +541,7 @@ impl<G> Chain<G> {
         self.last.is_some() && (self.filled as usize) < Block::<()>::ENTRIES
     }
 
-    /// Puts an empty block at the end.
+    /// Appends an empty block.
     fn append(&mut self, new: NonNull<Block<G>>) {
         let present = block(new);
         (present.previous, present.next) = (self.last, None);
@@ -559,7 +569,7 @@ impl<G> Drop for WaitQueue<G> {
     fn drop(&mut self) {
         for mut next in [self.waiters.first, self.openers.first, self.away.first, self.spare] {
             while let Some(here) = next {
-                // SAFETY: INV-7: the list goes away, and a block is in one chain only. It came from a `Box`.
+                // SAFETY: INV-7: the list is being dropped, and each block is in one chain only. It came from a `Box`.
                 next = unsafe { Box::from_raw(here.as_ptr()) }.next;
             }
         }

@@ -1,37 +1,40 @@
-//! The wait list: who waits for a connection, first come, first served.
+//! The wait list: check-outs that wait for a connection, served in the order of their arrival.
 //!
-//! It has two [lanes](Lane). A check-out that opens a connection was first in the queue when it got the right to; until
-//! its own is there it stays in front of all who came later, and takes one that comes back sooner.
+//! The list has two [lanes](Lane). A check-out that opens a connection was first in the queue when it received its
+//! permit. Until its own connection is open, it stays in front of all later check-outs, and takes a connection that
+//! comes back sooner.
 //!
-//! There are two wait lists with one interface. `blocks` is the one that ships: wharf's own nodes. The feature
-//! `event-listener-queue` puts the queue of event-listener in its capacity, as the measured alternative. It passes the same
-//! tests, and a saturated pool takes 2.5 times as long with it: each hand-over takes the lock of the list four times
-//! (listen, poll, notify, poll) where wharf's own needs two. Wakers run under that lock, so each is wrapped: a panic of one
-//! would spoil the event's counts. BENCHMARKS.md has the figures, which are from before the wrapping.
+//! There are two wait lists with one interface. `blocks` ships: its nodes are wharf's own. The feature
+//! `event-listener-queue` replaces it with the queue of event-listener, as the measured alternative. That one passes
+//! the same tests, but a saturated pool takes 2.5 times as long with it: each hand-over takes the list's lock four
+//! times (listen, poll, notify, poll), where `blocks` takes it twice. event-listener runs wakers under its lock, so
+//! each waker is wrapped: a panic in one would corrupt the event's counts. The figures in BENCHMARKS.md were taken
+//! before wakers were wrapped.
 //!
 //! The interface, in the order of a waiter's life:
 //!
-//! - [`WaitQueue::enqueue`], under the lock: the node's owner waits from here on.
-//! - [`WaitQueue::claim_first`], under the lock: the first in the queue is promised a grant.
-//! - [`WaitQueue::turn_away`], under the lock: all of a lane are out of the queue, and [`WaitList::claim_turned_away`]
-//!   promises a refusal to a few of them at a time.
+//! - [`WaitQueue::enqueue`], under the lock: appends the node to a lane. Its owner is waiting from here on.
+//! - [`WaitQueue::claim_first`], under the lock: claims the first node of a lane, which promises it a grant.
+//! - [`WaitQueue::turn_away`], under the lock: takes all nodes of [`Lane::Waiters`] out of the queue.
+//!   [`WaitList::claim_turned_away`] then claims a few of them at a time, which promises each a refusal.
 //! - [`Claimed::grant`], outside of the lock: keeps the promise.
-//! - [`WaitList::poll`]: the owner looks for the grant.
-//! - [`WaitList::leave`]: the owner goes away, with the grant if it was promised one.
+//! - [`WaitList::poll`]: the owner takes the grant if it has come.
+//! - [`WaitList::leave`]: the owner leaves the queue, and takes along the grant if it was promised one.
 
-/// The lanes of the wait list. Whatever comes back goes to the first of the openers, or else of the waiters.
+/// The lanes of the wait list. A connection that comes back goes to the first opener, or else to the first waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     /// Check-outs that open a connection of their own, or are about to.
     Openers,
-    /// Check-outs that have nothing yet, and take a connection or a permit to open one.
+    /// Check-outs that have no connection on the way. They take a connection or a permit to open one.
     Waiters,
 }
 
 impl Lane {
-    /// Who gets a connection that comes back: the first to come.
+    /// The order of lanes for a connection that comes back: the earliest check-out first.
     pub(super) const OF_RETURNED: [Self; 2] = [Self::Openers, Self::Waiters];
-    /// Who gets a new one that nobody has asked for, or whose check-out has gone or has another: who would open one more.
+    /// The order of lanes for a new connection that no check-out asked for, or whose check-out has left or has another
+    /// connection. A check-out that would open one more comes first.
     pub(super) const OF_NEW: [Self; 2] = [Self::Waiters, Self::Openers];
 }
 

@@ -1,4 +1,4 @@
-//! What both wait lists must do.
+//! Tests that both wait lists must pass.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -36,11 +36,11 @@ fn first_come_first_served() {
         assert!(grant(&list, value as u32));
         assert_eq!(look(&list, node), Some(value as u32));
     }
-    assert!(!grant(&list, 9), "nobody waits");
+    assert!(!grant(&list, 9), "no waiter is left");
 }
 
 #[test]
-fn who_leaves_is_passed_over_and_who_was_granted_gets_it_back() {
+fn waiter_that_leaves_is_passed_over_or_returns_its_grant() {
     let (list, nodes) = (WaitList::new(), nodes(3));
     queue_up(&list, &nodes);
     assert_eq!(list.leave(&nodes[1], |_| {}), None);
@@ -52,7 +52,7 @@ fn who_leaves_is_passed_over_and_who_was_granted_gets_it_back() {
 }
 
 #[test]
-fn whoever_leaves_tells_how_many_are_left() {
+fn leaving_reports_how_many_remain() {
     let (list, nodes) = (WaitList::new(), nodes(2));
     queue_up(&list, &nodes);
     let mut left = Vec::new();
@@ -63,12 +63,12 @@ fn whoever_leaves_tells_how_many_are_left() {
 }
 
 #[test]
-fn all_can_be_turned_away_at_once_and_those_who_come_later_are_not() {
+fn turning_away_refuses_all_waiters_but_later_ones() {
     let (list, nodes) = (WaitList::new(), nodes(40));
     queue_up(&list, &nodes[..39]);
     let mut away = list.lock().turn_away().expect("all wait");
     assert_eq!(list.lock().len(Lane::Waiters), 0);
-    assert!(list.lock().turn_away().is_none(), "nobody waits");
+    assert!(list.lock().turn_away().is_none(), "no waiter is left");
     queue_up(&list, &nodes[39..]);
     let (mut claimed, mut refused) = (Vec::with_capacity(WaitList::<u32>::BATCH), 0);
     loop {
@@ -90,7 +90,7 @@ fn all_can_be_turned_away_at_once_and_those_who_come_later_are_not() {
 }
 
 #[test]
-fn a_storm_of_cancellations_keeps_the_order() {
+fn storm_of_cancellations_keeps_the_order() {
     let (list, nodes) = (WaitList::new(), nodes(1_000));
     queue_up(&list, &nodes);
     let stays = |index: &usize| index.is_multiple_of(100);
@@ -106,7 +106,7 @@ fn a_storm_of_cancellations_keeps_the_order() {
 }
 
 #[test]
-fn a_node_can_queue_up_again() {
+fn node_can_queue_up_again() {
     let (list, nodes) = (WaitList::new(), nodes(1));
     for round in 0..3 {
         queue_up(&list, &nodes);
@@ -116,7 +116,7 @@ fn a_node_can_queue_up_again() {
 }
 
 #[test]
-fn the_lanes_keep_apart() {
+fn lanes_are_independent() {
     let (list, nodes) = (WaitList::new(), nodes(4));
     for (lane, node) in [Lane::Waiters, Lane::Openers, Lane::Waiters, Lane::Openers].into_iter().zip(&nodes) {
         list.lock_with_room(lane).enqueue(lane, node.as_ref(), Waker::noop().clone());

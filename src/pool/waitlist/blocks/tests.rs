@@ -1,4 +1,4 @@
-//! What the wait list does under its lock, and with its blocks.
+//! Tests of what the wait list does under its lock, and of its blocks.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -49,7 +49,7 @@ fn blocks(list: &WaitList<u32>) -> usize {
     count
 }
 
-/// A step is a block that is touched. A batch touches a few for each of its claims.
+/// A step is one access to a block. A batch takes a few for each of its claims.
 const MOST_STEPS: u32 = 8;
 const MOST_STEPS_OF_A_BATCH: u32 = MOST_STEPS * (WaitList::<u32>::BATCH as u32 + 1);
 
@@ -64,7 +64,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
         assert_eq!(census.allocations, 0, "{what}: {census:?}");
     };
     let all_queue_up = || nodes.iter().for_each(|node| enqueue(&list, Lane::Waiters, node));
-    // A stride that is coprime to the number of nodes comes to all of them, block by block or across all blocks.
+    // A stride that is coprime to the number of nodes reaches all of them, block by block or across all blocks.
     let all_leave = |stride: usize| {
         for step in 0..WAITERS {
             assert_eq!(list.leave(&nodes[step * stride % WAITERS], |_| {}), None);
@@ -74,7 +74,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
         assert_short("queueing up", MOST_STEPS, &all_queue_up);
         assert_short(&format!("leaving {order}"), MOST_STEPS, &|| all_leave(stride));
     }
-    // All but the first and the last leave, and then these are served.
+    // All nodes but the first and the last leave, and then these two are served.
     assert_short("queueing up", MOST_STEPS, &all_queue_up);
     assert_short("leaving the ends", MOST_STEPS, &|| {
         nodes[1..WAITERS - 1].iter().for_each(|node| assert_eq!(list.leave(node, |_| {}), None));
@@ -83,7 +83,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
         assert!([7, 8].iter().all(|g| grant_first(&list, Lane::Waiters, *g)))
     });
     assert_eq!([0, WAITERS - 1].map(|index| nodes[index].take_grant()), [Some(7), Some(8)]);
-    // All are turned away.
+    // All nodes are turned away.
     assert_short("queueing up", MOST_STEPS, &all_queue_up);
     assert_short("turning away", MOST_STEPS_OF_A_BATCH, &|| {
         let mut away = list.lock().turn_away().expect("all wait");
@@ -92,10 +92,10 @@ fn no_section_depends_on_how_many_wait_or_leave() {
     assert!(nodes.iter().all(|node| node.take_grant() == Some(9)));
 }
 
-/// Two lock sections, one clone: to queue up, and the granter's. Polling again with the same waker, as a check-out with a
-/// time limit does at once, costs neither.
+/// Waiting takes two locked sections (one to queue up, one of the granter) and one clone of the waker. Polling again
+/// with the same waker, as a check-out with a time limit does at once, adds neither.
 #[test]
-fn a_poll_with_the_same_waker_takes_no_lock_and_clones_nothing() {
+fn poll_with_the_same_waker_takes_no_lock_and_clones_nothing() {
     struct Task;
     impl Wake for Task {
         fn wake(self: Arc<Self>) {}
@@ -107,11 +107,11 @@ fn a_poll_with_the_same_waker_takes_no_lock_and_clones_nothing() {
     let wakers = Arc::strong_count(&task);
     let (census, polled) = census::of(|| list.poll(&nodes[0], &mut Context::from_waker(&waker)));
     assert_eq!((census.sections, polled, Arc::strong_count(&task)), (0, Poll::Pending, wakers));
-    // Another one takes the lock, and the old one is dropped.
+    // Another waker takes the lock, and the old one is dropped.
     let renewed = Waker::from(other.clone());
     let (census, polled) = census::of(|| list.poll(&nodes[0], &mut Context::from_waker(&renewed)));
     assert_eq!((census.sections, polled, Arc::strong_count(&task)), (1, Poll::Pending, wakers - 1));
-    // It is the one that the granter gets, and a poll between the claim and the grant takes no lock either.
+    // The granter gets the new waker. A poll between the claim and the grant takes no lock either.
     let claimed = list.lock().claim_first(Lane::Waiters).expect("one waits");
     let (census, polled) = census::of(|| list.poll(&nodes[0], &mut Context::from_waker(&renewed)));
     assert_eq!((census.sections, polled), (0, Poll::Pending));
@@ -120,7 +120,7 @@ fn a_poll_with_the_same_waker_takes_no_lock_and_clones_nothing() {
 }
 
 #[test]
-fn a_waker_is_dropped_once_however_its_waiter_ends() {
+fn waker_is_dropped_once_however_its_waiter_ends() {
     struct Task;
     impl Wake for Task {
         fn wake(self: Arc<Self>) {}
@@ -132,18 +132,18 @@ fn a_waker_is_dropped_once_however_its_waiter_ends() {
     }
     assert_eq!(list.leave(&nodes[0], |_| {}), None);
     assert!(grant_first(&list, Lane::Waiters, 7));
-    assert_eq!(Arc::strong_count(&task), 2, "one has left, one was granted, one waits");
+    assert_eq!(Arc::strong_count(&task), 2, "one node has left, one was granted, one waits");
     assert_eq!(list.leave(&nodes[1], |_| {}), Some(7));
     assert_eq!(list.leave(&nodes[2], |_| {}), None);
     assert_eq!(Arc::strong_count(&task), 1);
 }
 
 #[test]
-fn a_claimed_node_does_not_take_the_entry_of_another_for_its_own() {
+fn claimed_node_is_not_found_in_a_reused_entry() {
     let (list, nodes) = (WaitList::new(), nodes(2));
     enqueue(&list, Lane::Waiters, &nodes[0]);
     let claimed = list.lock().claim_first(Lane::Waiters).expect("one waits");
-    // The block is empty now, so the second node comes to the first one's entry.
+    // The block is empty now, so the second node gets the first node's entry.
     enqueue(&list, Lane::Waiters, &nodes[1]);
     assert!(list.lock().find(&nodes[0]).is_none());
     assert!(list.lock().find(&nodes[1]).is_some());
@@ -153,7 +153,7 @@ fn a_claimed_node_does_not_take_the_entry_of_another_for_its_own() {
 }
 
 #[test]
-fn blocks_are_used_again_however_many_pass_behind_one_that_stays() {
+fn blocks_are_reused_behind_a_waiter_that_stays() {
     let (list, nodes) = (WaitList::new(), nodes(101));
     enqueue(&list, Lane::Waiters, &nodes[100]);
     for _ in 0..1_000 {
@@ -166,7 +166,7 @@ fn blocks_are_used_again_however_many_pass_behind_one_that_stays() {
 }
 
 #[test]
-fn eras_come_around() {
+fn eras_wrap_around() {
     let (list, nodes) = (WaitList::new(), nodes(3));
     list.lock().era = u32::MAX;
     enqueue(&list, Lane::Waiters, &nodes[0]);
@@ -174,7 +174,7 @@ fn eras_come_around() {
     enqueue(&list, Lane::Waiters, &nodes[1]);
     let mut second = list.lock().turn_away().expect("one waits");
     enqueue(&list, Lane::Waiters, &nodes[2]);
-    assert_eq!(refuse_all(&list, &mut first, 1), 1, "only those of its own era and before");
+    assert_eq!(refuse_all(&list, &mut first, 1), 1, "only nodes of its own era and before");
     assert_eq!(refuse_all(&list, &mut second, 2), 1);
     assert!(grant_first(&list, Lane::Waiters, 3));
     assert_eq!([0, 1, 2].map(|index: usize| nodes[index].take_grant()), [Some(1), Some(2), Some(3)]);
@@ -202,9 +202,9 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    /// Against a model that is two queues and a list of who was turned away.
+    /// Compares the queue with a model made of two queues and a list of the nodes that were turned away.
     #[test]
-    fn the_queue_does_what_its_model_does(operations in prop::collection::vec(operation(), 1..400)) {
+    fn queue_behaves_like_its_model(operations in prop::collection::vec(operation(), 1..400)) {
         const REFUSED: u32 = u32::MAX;
         let (list, nodes) = (WaitList::new(), nodes(60));
         let (mut waiters, mut openers, mut away) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
