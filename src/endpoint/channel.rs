@@ -1,4 +1,4 @@
-//! Requests and replies over a stream of bytes, as exchanges that can be left and taken up again.
+//! Requests and replies over a byte stream, as exchanges that can be paused and resumed.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -20,121 +20,125 @@ use crate::wire::header::{self, Header};
 use crate::wire::op_msg::{self, OutgoingSequence};
 use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Message, Outgoing, WireError, compressed};
 
-/// The limits that hold until the connection is established: nobody knows yet who is at the other end, and all that is
-/// said until then is short.
+/// The limits that apply until the connection is established.
+///
+/// Until then the peer is unverified, and all messages are short.
 pub(super) const HANDSHAKE_LIMITS: Limits = Limits { max_message_size: 1024 * 1024, max_document_size: 1024 * 1024 };
 
-/// The greatest capacity in bytes that each of the three buffers keeps between two commands. A pool has many connections,
-/// most of them idle, and one large message is no reason to hold its room for good.
+/// The greatest capacity in bytes that each of the three buffers keeps between two commands.
 ///
-/// Greater ones are given back when the command has ended, or if its reply was lent out of its buffer, at check-in.
+/// A pool has many connections, most of them idle, so one large message must not hold memory for good. A larger buffer
+/// is freed when the command has ended or, if the reply was lent out of it, at check-in.
 pub(super) const KEPT_CAPACITY: usize = 64 * 1024;
 
-/// How many bytes a compressed reply becomes at least that is decompressed on a thread for blocking work. A shorter one
-/// takes some milliseconds at worst.
+/// The uncompressed length in bytes from which a compressed reply is decompressed on a blocking thread.
+///
+/// A shorter reply takes some milliseconds at worst.
 pub(super) const LONG_TO_UNPACK: usize = 1024 * 1024;
 
-/// A stream of bytes that carries one request and its reply at a time.
+/// A byte stream that carries one request and its reply at a time.
 ///
 /// An exchange is a state of the channel, not of a future: [`begin`](Self::begin) encodes the request,
-/// [`advance`](Self::advance) makes one write or one read, as often as it takes, and [`take_reply`](Self::take_reply)
-/// ends it. Whoever stops in between loses nothing, and somebody else may go on ([`drain`](Self::drain)).
+/// [`advance`](Self::advance) makes one write or one read, as often as needed, and [`take_reply`](Self::take_reply)
+/// ends the exchange. A caller that stops in between loses nothing, and another caller may continue
+/// ([`drain`](Self::drain)).
 pub(super) struct Channel {
     pub(super) transport: Transport,
     /// The limits of requests.
     pub(super) limits: Limits,
-    /// The longest message that is received, in bytes, whether compressed or not.
+    /// The length in bytes of the longest message that is accepted, compressed or not.
     pub(super) most_received: u32,
-    /// The elements that every command carries: the declared server API.
+    /// Elements that are appended to every command: the declared server API.
     appended: Arc<[u8]>,
-    /// Agreed on in the handshake.
+    /// The compressor that the handshake agreed on.
     compressor: Option<Compressor>,
-    /// Whether replies may be compressed, by whatever compressor: since compressors were offered.
+    /// Whether replies may be compressed, with any compressor. True once compressors were offered.
     accepts_compressed: bool,
     last_request_id: i32,
     pub(super) state: ExchangeState,
     pub(super) outgoing: Vec<u8>,
     pub(super) incoming: Inbox,
-    /// How many bytes at the start of `incoming` are a reply that was taken already, before others of its stream.
+    /// The length in bytes of a reply at the start of `incoming` that was taken already and precedes others of its
+    /// stream.
     taken: usize,
-    /// A message as it is before it is compressed, or after it was decompressed.
+    /// A message before compression, or after decompression.
     pub(super) plain: Vec<u8>,
-    /// Whether `plain` is the reply that was received.
+    /// Whether `plain` holds the received reply.
     pub(super) is_unpacked: bool,
-    /// A large reply that is being decompressed elsewhere.
+    /// A large reply that is being decompressed on another thread.
     pub(super) unpacking: Option<Unpacking>,
-    /// What the channel met with that made it errored.
+    /// The error that made the channel errored.
     fault: Option<Cause>,
 }
 
-/// Where the exchange is.
+/// The state of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExchangeState {
-    /// There is none.
+    /// There is no exchange.
     Idle,
-    /// The request is being written, from `outgoing`.
+    /// The request is being written from `outgoing`.
     Sending {
-        /// How many bytes of it are written.
+        /// The number of bytes already written.
         written: usize,
-        /// What follows it; `None` for a request without a reply.
+        /// The reply to wait for afterwards; `None` for a request without a reply.
         then: Option<Awaited>,
     },
-    /// A request without a reply is written, but may still be in the stream's own buffer, which only a later read or
-    /// write would push on.
+    /// A request without a reply is written, but may still lie in the stream's own buffer. Only a later read or write
+    /// would send it.
     Flushing,
-    /// The reply is being read, into `incoming`.
+    /// The reply is being read into `incoming`.
     Receiving(Awaited),
-    /// The reply is there.
+    /// The reply is complete.
     Received {
-        /// What it was known by.
+        /// What identified the reply.
         awaited: Awaited,
-        /// Its header.
+        /// The reply's header.
         header: Header,
     },
-    /// The reply is there, and is being decompressed on another thread.
+    /// The reply is complete, and is being decompressed on another thread.
     Unpacking {
-        /// What it was known by.
+        /// What identified the reply.
         awaited: Awaited,
-        /// Its header.
+        /// The reply's header.
         header: Header,
     },
-    /// There is no exchange, but the last reply lies in a large buffer, where its reader may still look at it.
+    /// There is no exchange, but the last reply lies in a large buffer, where the caller may still read it.
     Lent,
-    /// The reply is being read for nobody, and is too large to be kept.
+    /// The reply is being read only to be discarded, and is too large to be buffered.
     Discarding {
-        /// How many bytes of it are still to come.
+        /// The number of bytes still to come.
         left: u64,
     },
-    /// The stream failed, or nobody knows what comes next on it.
+    /// The stream failed, or what comes next on it is unknown.
     Errored,
 }
 
-/// The reply that is waited for.
+/// The reply that an exchange waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Awaited {
-    /// The message that it answers.
+    /// The request ID that the reply answers.
     pub response_to: i32,
-    /// Whether others may follow it by themselves.
+    /// Whether more replies may follow without another request.
     pub exhaust: bool,
 }
 
-/// How much of a reply is there.
+/// How much of a reply has arrived.
 enum Progress {
     /// All of it, with this header.
     Whole(Header),
-    /// This many bytes are missing, as far as is known: at least those of the header.
+    /// This many bytes are missing, as far as is known: at least the rest of the header.
     Missing(usize),
 }
 
-/// A command as it goes over the channel.
+/// A command as it is sent over the channel.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
     pub database: &'a str,
     pub body: &'a RawDocument,
     pub sequences: &'a [OutgoingSequence<'a>],
-    /// [`Flags::MORE_TO_COME`]: there is no reply. [`Flags::EXHAUST_ALLOWED`]: there may be several.
+    /// [`Flags::MORE_TO_COME`]: there is no reply. [`Flags::EXHAUST_ALLOWED`]: there may be several replies.
     pub flags: Flags,
-    /// Further elements for this command alone.
+    /// Elements that are appended to this command only.
     pub appended: &'a [u8],
 }
 
@@ -142,21 +146,21 @@ pub(super) struct Request<'a> {
 pub(super) struct Body<'c> {
     pub document: &'c RawDocument,
     is_plain: bool,
-    /// Whether another reply follows by itself.
+    /// Whether another reply follows without another request.
     pub more_to_come: bool,
 }
 
-/// A reply that lies in one of the channel's buffers until the channel is used again. [`Channel::body`] shows it.
+/// A reply that lies in one of the channel's buffers until the channel is used again. See [`Channel::body`].
 #[derive(Debug)]
 pub(super) struct Reply {
-    /// Where its body is.
+    /// The range of the body within the buffer.
     body: Range<usize>,
     is_plain: bool,
-    /// Whether another one follows by itself.
+    /// Whether another reply follows without another request.
     pub more_to_come: bool,
 }
 
-/// Commands and replies are the application's, and may hold what nobody is to see: only their lengths are shown.
+/// Shows only lengths: commands and replies belong to the application and may hold secrets.
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Channel")
@@ -175,9 +179,9 @@ impl fmt::Debug for Channel {
 pub(super) enum ExchangeError {
     /// The stream failed or ended.
     Network(io::Error),
-    /// The request must not be sent (then nothing has happened), or the reply is none.
+    /// Either the request must not be sent, and nothing has happened, or the reply is malformed.
     Wire(WireError),
-    /// An earlier exchange failed or was not finished, so that the stream cannot carry another.
+    /// An earlier exchange failed or is unfinished, so the stream cannot carry another.
     Errored,
 }
 
@@ -188,9 +192,9 @@ impl From<WireError> for ExchangeError {
 }
 
 impl Channel {
-    /// A channel with [`HANDSHAKE_LIMITS`].
+    /// Creates a channel with [`HANDSHAKE_LIMITS`].
     ///
-    /// `appended` are BSON elements that every command is to carry, hello and those of authentication included
+    /// `appended` are BSON elements that every command carries, including hello and the commands of authentication
     /// ([`server_api::elements`](crate::wire::server_api::elements)).
     pub fn new(transport: Transport, appended: Arc<[u8]>) -> Self {
         Self {
@@ -212,28 +216,32 @@ impl Channel {
         }
     }
 
-    /// Holds later messages to the server's own limits. No server sends more than 48,000,000 bytes, whatever it says, and
-    /// what it says is not known to be true.
+    /// Holds later messages to the server's own limits.
+    ///
+    /// Received messages are limited to 48,000,000 bytes in any case. No server sends more, and its announcement may be
+    /// false.
     pub fn set_limits(&mut self, hello: &HelloReply) {
         let HelloReply { max_message_size, max_document_size, .. } = *hello;
         self.limits = Limits { max_message_size, max_document_size };
         self.most_received = max_message_size.min(DEFAULT_MAX_MESSAGE_SIZE);
     }
 
-    /// Accepts compressed replies from now on: a server that is offered compressors may compress each of its replies,
-    /// the one to that offer included (OP_COMPRESSED specification, "MongoDB Handshake Amendment").
+    /// Accepts compressed replies from now on.
+    ///
+    /// A server that is offered compressors may compress each of its replies, including the reply to that offer
+    /// (OP_COMPRESSED specification, "MongoDB Handshake Amendment").
     pub fn accept_compressed(&mut self) {
         self.accepts_compressed = true;
     }
 
-    /// Compresses later requests, but for those that must not be.
+    /// Compresses later requests, except those that must not be compressed.
     pub fn set_compressor(&mut self, compressor: Option<Compressor>) {
         self.compressor = compressor;
     }
 
-    /// Overwrites what the buffers hold, after something that may be secret was sent or received, and gives them back.
+    /// Overwrites and frees the buffers, after something that may be secret was sent or received.
     ///
-    /// An exchange that has not ended cannot go on without them, so the channel is errored then.
+    /// An unfinished exchange cannot continue without the buffers, so the channel is then errored.
     pub fn wipe(&mut self) {
         self.settle();
         if self.state != ExchangeState::Idle {
@@ -249,31 +257,31 @@ impl Channel {
         }
     }
 
-    /// What has been received of the awaited reply.
+    /// Returns what has arrived of the awaited reply.
     pub fn received(&self) -> &[u8] {
         &self.incoming
     }
 
-    /// The stream below.
+    /// Returns the underlying stream.
     pub fn transport(&self) -> &Transport {
         &self.transport
     }
 
-    /// Gives the stream back.
+    /// Returns the underlying stream, and drops the rest.
     pub fn into_transport(self) -> Transport {
         self.transport
     }
 
-    /// What the channel is good for.
+    /// Returns the condition of the channel: whether it can carry another exchange.
     #[inline]
     pub fn condition(&self) -> Condition {
         match self.state {
-            // A request that has not begun to leave was never sent.
+            // A request of which nothing was written was never sent.
             ExchangeState::Idle | ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } => {
                 Condition::Reusable
             }
             ExchangeState::Sending { then: None, .. } => Condition::NeedsDrain,
-            // Only the server knows how many replies there will be, and closing the connection also stops it.
+            // Only the server knows how many replies will follow. Closing the connection also stops it.
             ExchangeState::Sending { then: Some(awaited), .. }
             | ExchangeState::Receiving(awaited)
             | ExchangeState::Unpacking { awaited, .. }
@@ -289,7 +297,7 @@ impl Channel {
         }
     }
 
-    /// Whether the exchange is about to be read, rather than written.
+    /// Whether the request is written entirely, so that only reading is left.
     #[inline]
     pub fn is_sent(&self) -> bool {
         !matches!(
@@ -298,27 +306,28 @@ impl Channel {
         )
     }
 
-    /// Whether a part of the exchange has left this process. Not where there is none.
+    /// Whether any part of the current exchange has left this process. False if there is no exchange.
     pub fn has_sent(&self) -> bool {
         !matches!(self.state, ExchangeState::Idle | ExchangeState::Lent | ExchangeState::Sending { written: 0, .. })
     }
 
-    /// Sends `command`, and returns the reply's body as it lies in the channel's own buffer.
+    /// Sends `command`, and returns the reply's body, borrowed from the channel's buffer.
     ///
-    /// Dropping the future before it has ended leaves the exchange unfinished if anything was sent.
+    /// Dropping the future early leaves the exchange unfinished if anything was sent.
     pub async fn exchange(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, ExchangeError> {
         self.begin(&Request { database, body: command, sequences: &[], flags: Flags::NONE, appended: &[] })?;
         self.finish().await?;
         Ok(self.take_body()?.document)
     }
 
-    /// Notices what has come over an idle stream, where nobody has asked for anything. As long as nothing has, this is
-    /// no system call.
+    /// Checks an idle stream for bytes that no request asked for.
+    ///
+    /// This makes no system call unless something has arrived.
     ///
     /// # Errors
     ///
-    /// [`ExchangeError::Network`] if the stream has ended or failed, [`ExchangeError::Wire`] if bytes have come. The
-    /// channel is errored then.
+    /// [`ExchangeError::Network`] if the stream has ended or failed, [`ExchangeError::Wire`] if bytes have arrived. The
+    /// channel is then errored.
     #[inline]
     pub fn glance(&mut self) -> Result<(), ExchangeError> {
         match self.transport.take_unasked() {
@@ -328,15 +337,15 @@ impl Channel {
         }
     }
 
-    /// Begins an exchange: encodes the request. Nothing is sent yet.
+    /// Begins an exchange by encoding the request. Nothing is sent yet.
     ///
     /// # Errors
     ///
-    /// [`ExchangeError::Wire`] or [`ExchangeError::Errored`], and nothing has happened.
+    /// [`ExchangeError::Wire`] or [`ExchangeError::Errored`]. Nothing has happened in either case.
     #[inline]
     pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
         if !self.is_idle() {
-            // One that has not begun to leave makes room for the next.
+            // An earlier request of which nothing was sent makes room for this one.
             if !self.condition().is_reusable() {
                 return Err(ExchangeError::Errored);
             }
@@ -353,7 +362,7 @@ impl Channel {
             }
             _ => {
                 let most = self.limits.max_message_size;
-                // Mostly there is nothing to append, and then nobody need look for it.
+                // Usually there is nothing to append, which needs no search for the place.
                 match [&*self.appended, appended] {
                     [[], []] => op_msg::encode(&message, most, &mut self.outgoing)?,
                     appended => op_msg::encode_with(&message, &appended, most, &mut self.outgoing)?,
@@ -369,7 +378,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Encodes a request and compresses it, if that makes it shorter.
+    /// Encodes and compresses a request. Keeps it uncompressed if compression does not make it shorter.
     fn encode_compressed(
         &mut self,
         compressor: Compressor,
@@ -385,26 +394,28 @@ impl Channel {
         Ok(())
     }
 
-    /// Makes one write or one read, and returns whether there is nothing more to write or read: the reply is there, or
-    /// the request has none.
+    /// Makes one write or one read. Returns whether nothing is left to write or read: the reply is complete, or the
+    /// request has none.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: what was written and read is noted in the channel.
+    /// Dropping the future loses nothing: the channel records what was written and read.
     pub async fn advance(&mut self) -> Result<bool, ExchangeError> {
         poll_fn(|context| self.poll_advance(context)).await
     }
 
-    /// Advances until there is nothing more to write or read. Loses nothing when it is dropped, either.
+    /// Advances until nothing is left to write or read. Dropping the future loses nothing, either.
     pub async fn finish(&mut self) -> Result<(), ExchangeError> {
         poll_fn(|context| self.poll_finish(context)).await
     }
 
-    /// [`finish`](Self::finish) as a function: all state is the channel's, so a future of its own would only add a state
-    /// machine, and every command comes through here.
+    /// Polls [`finish`](Self::finish).
+    ///
+    /// A function, because all state is in the channel: a future would only add a state machine, and every command
+    /// comes through here.
     #[inline(always)] // Into the connection's own, where a command's code lies together.
     pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
-        // The course of nearly every command, straight on.
+        // The course of nearly every command, without a detour.
         while let ExchangeState::Sending { written, then } = self.state {
             ready!(self.poll_send(context, written, then))?;
         }
@@ -416,7 +427,7 @@ impl Channel {
         Poll::Ready(Ok(()))
     }
 
-    /// [`advance`](Self::advance) as a function.
+    /// Polls [`advance`](Self::advance).
     fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, ExchangeError>> {
         match self.state {
             ExchangeState::Sending { written, then } => self.poll_send(context, written, then).map_ok(|()| false),
@@ -455,7 +466,7 @@ impl Channel {
         Poll::Ready(Ok(()))
     }
 
-    /// Makes at most one read of the reply, and returns whether it is there.
+    /// Makes at most one read of the reply. Returns whether the reply is complete.
     #[inline(always)]
     fn poll_receive(&mut self, context: &mut Context<'_>, awaited: Awaited) -> Poll<Result<bool, ExchangeError>> {
         if self.taken > 0 {
@@ -485,15 +496,15 @@ impl Channel {
         }
     }
 
-    /// Ends the exchange whose reply is there, or where others follow it by themselves, goes on to the next of them.
+    /// Takes the reply. This ends the exchange or, if more replies follow, continues with the next of them.
     ///
     /// # Errors
     ///
-    /// [`ExchangeError::Wire`] if it is no reply; the channel is errored then.
+    /// [`ExchangeError::Wire`] if the message is not a valid reply. The channel is then errored.
     #[inline(always)] // Into the connection's `outcome`, as `poll_finish`.
     pub fn take_body(&mut self) -> Result<Body<'_>, ExchangeError> {
         let ExchangeState::Received { awaited, header } = self.state else { return Err(ExchangeError::Errored) };
-        // Until the reply turns out to be one.
+        // Until the message turns out to be a valid reply.
         self.state = ExchangeState::Errored;
         let length = header.message_length as usize;
         // The next reply of a stream may have been read along with this one.
@@ -528,12 +539,12 @@ impl Channel {
         Ok(Body { document: message.body, is_plain, more_to_come })
     }
 
-    /// As [`take_body`](Self::take_body), for a body that is looked at later. If it lies in a large buffer, that is given
-    /// back by [`settle`](Self::settle).
+    /// Takes the reply like [`take_body`](Self::take_body), for a body that is read later. [`settle`](Self::settle)
+    /// frees a large buffer that holds it.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`take_body`](Self::take_body).
     pub fn take_reply(&mut self) -> Result<Reply, ExchangeError> {
         let Body { document, is_plain, more_to_come } = self.take_body()?;
         let (at, length) = (document.as_bytes().as_ptr().addr(), document.as_bytes().len());
@@ -544,13 +555,13 @@ impl Channel {
         Ok(Reply { body: start..start + length, is_plain, more_to_come })
     }
 
-    /// The body of the reply that was taken last.
+    /// Returns the body of the reply that was taken last.
     pub fn body(&self, reply: &Reply) -> &RawDocument {
         let bytes = &self.buffer(reply.is_plain)[reply.body.clone()];
-        RawDocument::from_bytes(bytes).expect("BUG: it was a document when it was decoded")
+        RawDocument::from_bytes(bytes).expect("BUG: a decoded body is not a document")
     }
 
-    /// Where a reply lies.
+    /// Returns the buffer that holds a reply.
     fn buffer(&self, is_plain: bool) -> &[u8] {
         if is_plain { &self.plain } else { &self.incoming }
     }
@@ -561,18 +572,18 @@ impl Channel {
         matches!(self.state, ExchangeState::Idle)
     }
 
-    /// Whether a request was begun of which nothing has been sent.
+    /// Whether a request was begun and nothing of it has been sent.
     pub fn is_unsent(&self) -> bool {
         matches!(self.state, ExchangeState::Sending { written: 0, .. })
     }
 
-    /// What came over the stream breaks the protocol above the messages: nothing more is to.
+    /// Makes the channel errored because a reply breaks the protocol above the framing.
     pub fn condemn(&mut self) {
         self.state = ExchangeState::Errored;
     }
 
-    /// Ends what is no exchange: the last reply is not looked at any more, and a request of which nothing was sent is not
-    /// going to be.
+    /// Ends a state that is not an exchange. A lent reply is no longer read, and a request of which nothing was sent is
+    /// dropped.
     #[cold]
     pub fn settle(&mut self) {
         if let ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } = self.state {
@@ -586,7 +597,7 @@ impl Channel {
         self.outgoing.capacity().max(self.incoming.capacity()).max(self.plain.capacity())
     }
 
-    /// Gives back the room of an unusually large message, between two exchanges.
+    /// Frees the memory of an unusually large message, between two exchanges.
     #[inline]
     pub fn trim(&mut self) {
         if self.greatest_capacity() > KEPT_CAPACITY && self.is_idle() {
@@ -606,7 +617,7 @@ impl Channel {
         }
     }
 
-    /// How much of the awaited reply is there. A header that cannot be its own is refused at once.
+    /// Returns how much of the awaited reply has arrived. Refuses a header that cannot belong to it at once.
     fn progress(&self, awaited: Awaited) -> Result<Progress, WireError> {
         let available = self.incoming.len();
         let Some(header) = Header::read(&self.incoming, self.most_received)? else {
@@ -630,21 +641,21 @@ impl Channel {
         Ok(())
     }
 
-    /// The error that made the channel errored, if there was one.
+    /// Returns the error that made the channel errored, if there was one.
     pub(super) fn fault(&self) -> Option<&Cause> {
         self.fault.as_ref()
     }
 
-    /// The stream failed.
+    /// Makes the channel errored because the stream failed.
     #[cold]
     pub(super) fn network(&mut self, error: io::Error) -> ExchangeError {
         self.state = ExchangeState::Errored;
-        // The error itself goes to the caller of the command.
+        // The caller of the command gets the error itself.
         self.fault = Some(Arc::new(io::Error::new(error.kind(), error.to_string())));
         ExchangeError::Network(error)
     }
 
-    /// The peer broke the protocol.
+    /// Makes the channel errored because the peer broke the protocol.
     #[cold]
     pub(super) fn wire(&mut self, error: WireError) -> ExchangeError {
         self.state = ExchangeState::Errored;

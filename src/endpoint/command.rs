@@ -1,4 +1,4 @@
-//! A command, and what is special about how it is to be run.
+//! Commands, and how each is to be run.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::wire::Flags;
 use crate::wire::op_msg::OutgoingSequence;
 
-/// A command for a server, as raw BSON, which is sent as it is.
+/// A command for a server, as raw BSON that is sent unchanged.
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,11 +25,11 @@ use crate::wire::op_msg::OutgoingSequence;
 /// # let _ = command;
 /// ```
 ///
-/// # What is added to it
+/// # Added elements
 ///
-/// `$db`, the declared API of [`Options::server_api`], and with a time limit `maxTimeMS`. They are appended without
-/// looking for them in the document, which must not have them: what a server does with a field that it finds twice is
-/// not defined, and mostly an error (Run Command specification, "RunCommand implementation details").
+/// wharf appends `$db`, the declared API of [`Options::server_api`] and, with a time limit, `maxTimeMS`. It does not
+/// search the document for them, so the document must not have them. What a server does with a field that appears twice
+/// is undefined, and usually an error (Run Command specification, "RunCommand implementation details").
 #[derive(Clone, Copy)]
 #[must_use = "a command does nothing until it is run"]
 pub struct Command<'a> {
@@ -42,7 +42,7 @@ pub struct Command<'a> {
     sends_max_time: bool,
 }
 
-/// A command may hold what nobody is to see, such as a new user's password: only its name is shown.
+/// Shows only the command's name: its document may hold secrets, such as a new user's password.
 impl fmt::Debug for Command<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.body.iter().next().and_then(Result::ok).map(|(name, _)| name);
@@ -55,31 +55,32 @@ impl fmt::Debug for Command<'_> {
     }
 }
 
-/// How long a command may take.
+/// The time limit of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Limit {
-    /// As the options say, or as long as the server takes; but each read and write on the socket may be limited.
+    /// The options decide. Without a limit there, a command may take as long as the server takes, but each read and
+    /// write on the socket may be limited.
     Unset,
-    /// As long as the server takes (`timeoutMS` of 0).
+    /// The command may take as long as the server takes (`timeoutMS` of 0).
     Infinite,
-    /// From when it is run.
+    /// The limit starts when the command is run.
     For(Duration),
-    /// A time that is running already.
+    /// The limit has started.
     Until {
-        /// When it is up.
+        /// When the time is up.
         at: Instant,
-        /// How long it was.
+        /// The whole time that was allowed.
         limit: Duration,
     },
 }
 
 impl Limit {
-    /// A time limit of that length; zero is none.
+    /// Returns a limit of this length. Zero means no limit.
     pub fn of(timeout: Duration) -> Self {
         if timeout.is_zero() { Self::Infinite } else { Self::For(timeout) }
     }
 
-    /// Starts the time, if there is a limit that the clock can reach.
+    /// Starts the time, unless the deadline is beyond the clock's range: that is no limit.
     pub fn start(self) -> Self {
         match self {
             Self::For(limit) => match Instant::now().checked_add(limit) {
@@ -92,7 +93,7 @@ impl Limit {
 }
 
 impl<'a> Command<'a> {
-    /// The command `body` for `database`.
+    /// Creates the command `body` for `database`.
     pub fn new(database: &'a str, body: &'a RawDocument) -> Self {
         Self {
             database,
@@ -105,42 +106,44 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// The arguments that travel as document sequences, outside of the command's document (OP_MSG, "sections").
+    /// Sets the arguments that are sent as document sequences, outside of the command's document (OP_MSG, "sections").
     pub fn sequences(mut self, sequences: &'a [OutgoingSequence<'a>]) -> Self {
         self.sequences = sequences;
         self
     }
 
-    /// Sends a CRC-32C of the message with it. Servers verify it, but those behind TLS have no use for it.
+    /// Sends a CRC-32C of the message along with it. Servers verify it. Over TLS it serves no purpose.
     pub fn checksum(mut self) -> Self {
         self.flags = self.flags.with(Flags::CHECKSUM_PRESENT);
         self
     }
 
-    /// `timeoutMS`: how long the command may take altogether, instead of [`Options::timeout`]. Zero means no limit.
+    /// Sets `timeoutMS`: how long the command may take in total, instead of [`Options::timeout`]. Zero means no limit.
     ///
-    /// The server is told the rest of the time as `maxTimeMS`, so the command's document must not have that field.
+    /// The server is told the remaining time as `maxTimeMS`, so the command's document must not have that field.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = Limit::of(limit);
         self
     }
 
-    /// The shortest round trip to the server that was measured (`minRoundTripTime`), which is subtracted from the time
-    /// that the server is told it has, and which must be left for the command to be sent at all. Default zero, which is
-    /// also what a monitor reports until it has measured twice.
+    /// Sets the shortest round trip to the server that was measured (`minRoundTripTime`).
+    ///
+    /// It is subtracted from the time that the server is told. The command is not sent at all unless more time than
+    /// this is left. The default is zero, which is also what a monitor reports until it has measured twice.
     pub fn round_trip_time(mut self, least: Duration) -> Self {
         self.round_trip_time = least;
         self
     }
 
-    /// Does not tell the server the time limit. For `getMore` on cursors that are not tailable, and for commands that
-    /// have no `maxTimeMS` (CSOT, "Cursors").
+    /// Does not send the time limit to the server.
+    ///
+    /// For `getMore` on cursors that are not tailable, and for commands without `maxTimeMS` (CSOT, "Cursors").
     pub fn without_max_time(mut self) -> Self {
         self.sends_max_time = false;
         self
     }
 
-    /// The time limit that holds, of the command or else of the options, from now on.
+    /// Returns the limit of the command or, if it has none, of the options. The time starts now.
     #[inline]
     pub(super) fn limit(&self, options: &Options) -> Limit {
         match (self.limit, options.timeout) {
@@ -149,7 +152,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// The same command, within a time that is running already.
+    /// Returns the same command with a limit that has started.
     pub(super) fn within(mut self, limit: Limit) -> Self {
         self.limit = limit;
         self
@@ -160,7 +163,7 @@ impl<'a> Command<'a> {
         self
     }
 
-    /// The `maxTimeMS` for a command that has this much time left; `None` if it has no time left to be sent.
+    /// Returns the `maxTimeMS` for a command with this much time left, or `None` if too little is left to send it.
     pub(super) fn max_time(&self, left: Duration) -> Option<MaxTime> {
         let for_server = left.checked_sub(self.round_trip_time).filter(|time| !time.is_zero())?;
         // Rounded up, because 0 means no limit.
@@ -173,7 +176,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// The element `maxTimeMS`, ready to be appended, or nothing.
+/// The element `maxTimeMS`, encoded for appending, or nothing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MaxTime {
     element: [u8; MaxTime::LENGTH],
@@ -181,11 +184,11 @@ pub(super) struct MaxTime {
 }
 
 impl MaxTime {
-    /// The type (64-bit integer) and the name.
+    /// The element's type (64-bit integer) and name.
     const START: &'static [u8] = b"\x12maxTimeMS\0";
     const LENGTH: usize = Self::START.len() + 8;
 
-    /// No limit for the server.
+    /// No element: the server is told no limit.
     pub const NONE: Self = Self { element: [0; Self::LENGTH], len: 0 };
 
     fn of(milliseconds: i64) -> Self {
@@ -196,7 +199,7 @@ impl MaxTime {
         Self { element, len: Self::LENGTH }
     }
 
-    /// The element's bytes.
+    /// Returns the element's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.element[..self.len]
     }
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_told_the_rest_of_the_time_less_a_round_trip() {
+    fn max_time_is_the_remaining_time_less_a_round_trip() {
         let body = rawdoc! { "ping": 1 };
         let command = Command::new("admin", &body);
         let ms = Duration::from_millis;

@@ -33,22 +33,22 @@ pub struct EndpointConnection {
     options: Arc<Options>,
     pub(super) channel: Channel,
     authentication: Option<Box<Authentication>>,
-    /// Where its socket is registered.
+    /// The runtime that the socket is registered with.
     runtime: Handle,
-    /// Whether an authentication was begun anew and not ended.
+    /// Whether a reauthentication was begun and has not ended.
     reauthenticating: bool,
 }
 
-/// What the last user of a connection has left undone that cannot be used again.
+/// What the last user left unfinished so that the connection cannot be used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 enum LeftUndone {
-    #[error("an authentication on the connection was begun and not ended")]
+    #[error("an authentication on the connection did not finish")]
     Authentication,
     #[error("a command on the connection was cancelled or timed out, or its stream of replies was left")]
     Command,
 }
 
-/// Which connection it is, and whose.
+/// Identifies a connection, its server and its pool.
 #[derive(Debug)]
 pub(super) struct Identity {
     address: Arc<str>,
@@ -57,27 +57,27 @@ pub(super) struct Identity {
     hello: HelloReply,
 }
 
-/// All that a connection is when it has been established.
+/// The parts of a newly established connection.
 pub(super) struct Opened {
     /// The endpoint's address.
     pub address: Arc<str>,
     pub options: Arc<Options>,
-    /// The connection's number in its pool; 0 if it belongs to none.
+    /// The connection's number in its pool, or 0 if it belongs to no pool.
     pub connection_id: u64,
-    /// The pool's generation when the connection was created; 0 if it belongs to none.
+    /// The pool's generation when the connection was created, or 0 if it belongs to no pool.
     pub generation: u64,
-    /// Where the channel's socket is registered.
+    /// The runtime that the channel's socket is registered with.
     pub runtime: Handle,
     pub channel: Channel,
-    /// The compressor that was agreed on, for all messages that may be compressed; not for those of authentication.
+    /// The compressor that was agreed on, for all messages that may be compressed. Not used for authentication.
     pub compressor: Option<Compressor>,
     pub hello: HelloReply,
-    /// What repeats the authentication; `None` if there was none.
+    /// The state for another authentication; `None` if the connection was not authenticated.
     pub authentication: Option<Box<Authentication>>,
 }
 
 impl Identity {
-    /// Where an error of this connection happened. The generation of a service is known to its pool only.
+    /// Returns where an error of this connection happened. Only the pool knows the generation of a service.
     pub fn origin(&self) -> Box<Origin> {
         let in_pool = self.connection_id > 0;
         let service_id = self.hello.service_id;
@@ -90,7 +90,7 @@ impl Identity {
         })
     }
 
-    /// The failure of a command whose exchange failed.
+    /// Returns the error of a command whose exchange failed.
     #[cold]
     pub fn failed(&self, error: ExchangeError) -> Box<CommandError> {
         let origin = self.origin();
@@ -103,7 +103,7 @@ impl Identity {
 }
 
 impl Identity {
-    /// The failure of a command before any of it was sent, because of what was found on the idle stream.
+    /// Returns the error of a command that was not sent because the idle stream had failed or held unexpected bytes.
     #[cold]
     fn lost(&self, found: ExchangeError) -> Box<CommandError> {
         let source = match found {
@@ -134,7 +134,7 @@ impl EndpointConnection {
         Self { identity, options, channel, authentication, runtime, reauthenticating: false }
     }
 
-    /// Runs `command` on `database`, and returns the reply of its success: short for [`run`](Self::run) of
+    /// Runs `command` on `database`, and returns the server's reply of success. Short for [`run`](Self::run) with
     /// [`Command::new`].
     ///
     /// ```no_run
@@ -160,13 +160,15 @@ impl EndpointConnection {
         self.run(Command::new(database, command)).await
     }
 
-    /// Runs `command`, and returns the reply of its success.
+    /// Runs `command`, and returns the server's reply of success.
     ///
-    /// Without a time limit it takes as long as the server takes; see [`Command::timeout`]. A reply with `ok: 1` is a
-    /// success also if it has `writeErrors` or a `writeConcernError`: look for them in replies to writes. In
-    /// particular, only the `writeConcernError` may say that the server is shutting down or no primary any more (SDAM,
-    /// "not writable primary and node is recovering"): no error reports that, and nothing is cleared. Whoever follows
-    /// the state of servers asks [`reply::state_change`](crate::wire::reply::state_change) about each reply to a write:
+    /// Without a time limit it waits as long as the server takes; see [`Command::timeout`].
+    ///
+    /// A reply with `ok: 1` counts as success even if it has `writeErrors` or a `writeConcernError`. Check replies to
+    /// writes for these fields. Only the `writeConcernError` may say that the server is shutting down or is no longer
+    /// primary (SDAM, "not writable primary and node is recovering"). No error reports that, and nothing is cleared. A
+    /// caller that tracks the state of servers passes each reply to a write to
+    /// [`reply::state_change`](crate::wire::reply::state_change):
     ///
     /// ```
     /// use bson::rawdoc;
@@ -176,23 +178,23 @@ impl EndpointConnection {
     /// assert_eq!(state_change(&reply), Some(StateChange::ShuttingDown));
     /// ```
     ///
-    /// If the server wants the connection to authenticate again (error 391), that is done, and the command run once
-    /// more.
+    /// If the server asks the connection to authenticate again (error 391), the connection does so and runs the command
+    /// once more.
     ///
-    /// In the common case this is one write and one read, and one allocation: the reply.
+    /// In the common case this takes one write, one read, and one allocation for the reply.
     ///
     /// # Errors
     ///
-    /// [`CommandError`] tells a command that the server refused from one whose outcome is unknown, and both from one
-    /// that was not sent. After a [`Network`](CommandError::Network) or [`Wire`](CommandError::Wire) failure, and
+    /// [`CommandError`] distinguishes a command that the server refused, a command whose outcome is unknown, and a
+    /// command that was not sent. After a [`Network`](CommandError::Network) or [`Wire`](CommandError::Wire) error, and
     /// after a timeout of a command that was sent, the connection's [`condition`](Self::condition) is no longer
     /// [reusable](Condition::Reusable).
     ///
     /// # Cancel safety
     ///
     /// Dropping the future after its first poll leaves the connection in the middle of the command, and the next
-    /// command fails with [`CommandError::Closed`]. Whether the server executes the command is unknown. A pool brings
-    /// it to an end in the background when the connection is checked in; [`drain`](Self::drain) does so here.
+    /// command fails with [`CommandError::Closed`]. Whether the server executes the command is unknown. A pool drains
+    /// the connection in the background when it is checked in. [`drain`](Self::drain) does the same here.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandError> {
         let limit = command.limit(&self.options);
         let outcome = self.complete(&command, limit).await.and_then(|()| self.outcome(limit));
@@ -203,15 +205,15 @@ impl EndpointConnection {
         outcome.map_err(|failure| *failure)
     }
 
-    /// Runs `command` on `database`, and returns the server's reply whether it reports success or not.
+    /// Runs `command` on `database`, and returns the server's reply, whether it reports success or not.
     ///
-    /// The reply is borrowed from the connection's buffer: in the steady state nothing is allocated. The buffer keeps
-    /// the room of a large reply until the next command, or until the connection is checked in. The connection is not
-    /// authenticated again if the server wants that.
+    /// The reply is borrowed from the connection's buffer, so nothing is allocated in the steady state. The buffer
+    /// keeps the memory of a large reply until the next command or until check-in. The connection does not authenticate
+    /// again if the server asks for it.
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run) but for [`CommandError::Server`] and the server's own time limit.
+    /// Those of [`run`](Self::run), except [`CommandError::Server`] and the server's own time limit.
     ///
     /// # Cancel safety
     ///
@@ -223,12 +225,14 @@ impl EndpointConnection {
         Ok(self.channel.body(&reply))
     }
 
-    /// Sends `command` for which the server sends no reply (OP_MSG, "moreToCome on requests"): a write whose write
-    /// concern is `{ w: 0 }`, which its document must say. Completes when the operating system has all of it.
+    /// Sends `command`, to which the server sends no reply (OP_MSG, "moreToCome on requests"). Completes when the
+    /// operating system has taken all of it.
+    ///
+    /// For a write whose write concern is `{ w: 0 }`, which its document must state.
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run) that need no reply. What becomes of the command is never known.
+    /// Those of [`run`](Self::run) that need no reply. The outcome of the command remains unknown.
     ///
     /// # Cancel safety
     ///
@@ -240,24 +244,26 @@ impl EndpointConnection {
         Ok(())
     }
 
-    /// Brings to an end what a command has left undone that was cancelled, or whose time was up: the rest of it is
-    /// written, and its reply read and thrown away. Returns whether the connection can run another command now. Does
-    /// nothing if it can already.
+    /// Finishes a command that was cancelled or timed out, so that the connection can be used again. Returns whether it
+    /// can run another command now.
     ///
-    /// Bounded by [`Options::drain_timeout`] and [`Options::drain_limit`]. A pool does this by itself with connections
-    /// that are checked in. For those that are held for more than one command, such as a transaction.
+    /// Writes the rest of the command, then reads and discards its reply, within [`Options::drain_timeout`] and
+    /// [`Options::drain_limit`]. Does nothing if the connection is reusable already.
+    ///
+    /// A pool drains connections at check-in by itself. Call this on a connection that is held for several commands,
+    /// such as those of a transaction.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the next call goes on.
+    /// Dropping the future loses nothing: the next call continues.
     pub async fn drain(&mut self) -> bool {
         match self.condition() {
             Condition::Reusable => true,
             Condition::Broken => false,
             Condition::NeedsDrain => {
-                // What has kept it from its end does not matter: the state of the channel tells whether it came there.
+                // The error does not matter: the state of the channel tells whether the exchange has ended.
                 let draining = self.channel.drain(self.options.drain_limit);
-                // A time beyond the clock's reach is no limit.
+                // A deadline beyond the clock's range is no limit.
                 match Instant::now().checked_add(self.options.drain_timeout) {
                     Some(at) => matches!(within(at, || Some(self.runtime.clone()), draining).await, Ok(Ok(()))),
                     None => draining.await.is_ok(),
@@ -280,7 +286,7 @@ impl EndpointConnection {
         }
     }
 
-    /// As [`condition`](Self::condition), at check-in: gives back the room of a large reply that its last user has read where it lay.
+    /// Returns [`condition`](Self::condition) at check-in, and frees the buffer of a large reply that was lent out.
     #[inline]
     pub(super) fn settle(&mut self) -> Condition {
         if self.channel.is_idle() && !self.reauthenticating { Condition::Reusable } else { self.settle_amid_exchange() }
@@ -298,14 +304,14 @@ impl EndpointConnection {
     #[cold]
     fn condition_amid_exchange(&self) -> Condition {
         match self.channel.condition() {
-            // In the middle of a conversation by which the server knows who this is.
+            // In the middle of a conversation that determines the identity of the client.
             _ if self.reauthenticating => Condition::Broken,
             Condition::NeedsDrain if self.options.drain_timeout.is_zero() => Condition::Broken,
             condition => condition,
         }
     }
 
-    /// Why the connection is not good for another command, for the event that tells of its end.
+    /// Returns why the connection cannot run another command, for the event that reports its closing.
     pub(super) fn fault(&self) -> Cause {
         match self.channel.fault() {
             Some(fault) => Arc::clone(fault),
@@ -327,7 +333,7 @@ impl EndpointConnection {
         self.channel.begin(&request).map_err(|error| self.identity.failed(error))
     }
 
-    /// Whether a clock must be read for a command with that limit.
+    /// Whether a command with this limit needs to read the clock.
     #[inline]
     pub(super) fn is_timed(&self, limit: Limit) -> bool {
         match limit {
@@ -337,17 +343,17 @@ impl EndpointConnection {
         }
     }
 
-    /// Sends the command, and reads its reply into the channel, within the limit, which is running.
+    /// Sends the command and reads its reply into the channel, within the limit, which has started.
     async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), Box<CommandError>> {
         if self.is_timed(limit) {
-            // Boxed, so that what has no limit has no timer either.
+            // Boxed, so that a command without a limit carries no timer.
             return boxed(|| self.complete_in_time(command, limit)).await;
         }
         self.begin(command, MaxTime::NONE)?;
         poll_fn(|context| self.poll_finish(context)).await
     }
 
-    /// As [`complete`](Self::complete), for a command that [`is_timed`](Self::is_timed).
+    /// Does the same as [`complete`](Self::complete), for a command that [`is_timed`](Self::is_timed).
     pub(super) async fn complete_in_time(
         &mut self,
         command: &Command<'_>,
@@ -358,30 +364,30 @@ impl EndpointConnection {
         self.finish_in_time(limit).await
     }
 
-    /// Goes on with the exchange until its next reply is there.
+    /// Continues the exchange until its next reply is complete.
     ///
-    /// Not compiled into its callers, so that what a command runs lies in one place, beside `begin` and `outcome`. A core
-    /// that has slept since the last command has to fetch every page and line of it.
+    /// Not inlined, so that the code of a command lies in one place, next to `begin` and `outcome`. A CPU core that has
+    /// slept since the last command has to fetch every page and cache line of it.
     #[inline(never)]
     pub(super) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Box<CommandError>>> {
         let finished = ready!(self.channel.poll_finish(context));
         Poll::Ready(finished.map_err(|error| self.identity.failed(error)))
     }
 
-    /// Whether [`poll_finish`](Self::poll_finish) may send something yet.
+    /// Whether [`poll_finish`](Self::poll_finish) may still send something.
     #[inline]
     pub(super) fn is_sending(&self) -> bool {
         !self.channel.is_sent()
     }
 
-    /// What the server is told of the time limit.
+    /// Returns the time limit that the server is told.
     fn max_time(&self, command: &Command<'_>, limit: Limit) -> Result<MaxTime, Box<CommandError>> {
         let Limit::Until { at, limit } = limit else { return Ok(MaxTime::NONE) };
         let left = at.saturating_duration_since(Instant::now());
         command.max_time(left).ok_or_else(|| self.timed_out(limit, CommandTimeoutError::Unsent))
     }
 
-    /// Goes on with the exchange until its next reply is there, for as long as the limit allows.
+    /// Continues the exchange until its next reply is complete, within the limit.
     pub(super) async fn finish_in_time(&mut self, limit: Limit) -> Result<(), Box<CommandError>> {
         match limit {
             Limit::Until { at, limit } => {
@@ -395,7 +401,7 @@ impl EndpointConnection {
             }
             Limit::Unset if !self.options.socket_timeout.is_zero() => loop {
                 let limit = self.options.socket_timeout;
-                // A time beyond the clock's reach is no limit.
+                // A deadline beyond the clock's range is no limit.
                 let advanced = match Instant::now().checked_add(limit) {
                     Some(at) => within(at, || Some(self.runtime.clone()), self.channel.advance()).await,
                     None => Ok(self.channel.advance().await),
@@ -406,7 +412,7 @@ impl EndpointConnection {
                     Ok(Err(error)) => return Err(self.identity.failed(error)),
                     Err(Lapse::NoRuntime) => return Err(self.runtime_ended()),
                     Err(Lapse::TimeUp) => {
-                        let message = format!("nothing for socketTimeoutMS ({})", Milliseconds(limit));
+                        let message = format!("no progress within socketTimeoutMS ({})", Milliseconds(limit));
                         let source = Arc::new(io::Error::new(io::ErrorKind::TimedOut, message));
                         return Err(Box::new(CommandError::Network { origin: self.identity.origin(), source }));
                     }
@@ -416,7 +422,7 @@ impl EndpointConnection {
         }
     }
 
-    /// Takes the reply that is there, out of the connection's buffer. An error unless it is one of success.
+    /// Takes the received reply out of the connection's buffer. Returns an error unless it reports success.
     pub(super) fn outcome(&mut self, limit: Limit) -> Result<RawDocumentBuf, Box<CommandError>> {
         let reply = self.channel.take_body().map_err(|error| self.identity.failed(error))?;
         let examined = examine(reply.document, limit, &self.identity).map(|()| reply.document.to_owned());
@@ -427,7 +433,7 @@ impl EndpointConnection {
         examined
     }
 
-    /// As [`outcome`](Self::outcome), but leaves the reply where it lies.
+    /// Does the same as [`outcome`](Self::outcome), but leaves the reply in the buffer.
     pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, Box<CommandError>> {
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
         if let Err(failure) = examine(self.channel.body(&reply), limit, &self.identity) {
@@ -438,7 +444,7 @@ impl EndpointConnection {
         Ok(reply)
     }
 
-    /// A reply that breaks the protocol above its framing is the last on its connection.
+    /// Makes the channel errored if the reply breaks the protocol above its framing: no further reply is read then.
     #[cold]
     fn condemn_after(&mut self, failure: &CommandError) {
         if let CommandError::Wire { .. } = failure {
@@ -446,13 +452,14 @@ impl EndpointConnection {
         }
     }
 
-    /// Whether the command failed because the server wants the connection to authenticate again, and it can.
+    /// Whether the command failed because the server asks the connection to authenticate again, and it has a
+    /// credential.
     pub(super) fn must_authenticate(&self, failure: &CommandError) -> bool {
         let code = failure.server_error().map(|error| error.code);
         code == Some(REAUTHENTICATION_REQUIRED) && self.authentication.is_some()
     }
 
-    /// Authenticates again, because the server wants it, and runs the command once more.
+    /// Authenticates again at the server's request, then runs the command once more.
     pub(super) async fn run_again(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, Box<CommandError>> {
         let deadline = match command.limit {
             Limit::Until { at, limit } => match at.checked_duration_since(Instant::now()) {
@@ -478,7 +485,7 @@ impl EndpointConnection {
         self.outcome(limit)
     }
 
-    /// The failure of a command whose time nothing keeps any more: it is polled outside of tokio, and the runtime that the
+    /// Returns the error of a command that has no timer left: it is polled outside of tokio, and the runtime that the
     /// connection is registered with has ended.
     #[cold]
     fn runtime_ended(&self) -> Box<CommandError> {
@@ -499,34 +506,36 @@ impl EndpointConnection {
         &self.options
     }
 
-    /// The address of the endpoint that opened the connection.
+    /// Returns the address of the endpoint that opened the connection.
     #[must_use]
     pub fn address(&self) -> &Arc<str> {
         &self.identity.address
     }
 
-    /// The server's reply to the handshake on this very connection, with its limits.
+    /// Returns the server's reply to the handshake of this connection, which holds its limits.
     #[must_use]
     pub fn hello(&self) -> &HelloReply {
         &self.identity.hello
     }
 
-    /// Whether the connection was authenticated. Without a credential it never is, and with one it always is, unless it
-    /// belongs to no pool and its server says that it is an arbiter.
+    /// Whether the connection was authenticated.
+    ///
+    /// Always false without a credential. Always true with a credential, unless the connection belongs to no pool and
+    /// its server says that it is an arbiter.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
         self.authentication.is_some()
     }
 
-    /// This end's IP address and port; `None` if the connection is a Unix domain socket's.
+    /// Returns the IP address and port of this end, or `None` if the connection uses a Unix domain socket.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.channel.transport().local()
     }
 
-    /// The IP address and port of the other end: the server's, or the proxy's if the connection goes through one.
+    /// Returns the IP address and port of the other end: those of the server, or of the proxy if there is one.
     ///
-    /// `None` if the connection is a Unix domain socket's, whose path is the [`address`](Self::address).
+    /// Returns `None` if the connection uses a Unix domain socket, whose path is the [`address`](Self::address).
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.channel.transport().peer()
@@ -537,7 +546,8 @@ impl EndpointConnection {
     }
 }
 
-/// Tells a reply of success from any other. With a time limit, the server's own is told from its other errors.
+/// Returns an error unless the reply reports success. With a time limit, the server's own timeout is told from its
+/// other errors.
 #[inline]
 fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandError>> {
     if limit == Limit::Unset && reply::begins_with_success(reply) {
@@ -546,7 +556,7 @@ fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(),
     examine_further(reply, limit, identity)
 }
 
-/// As [`examine`], for who has a time limit, or a reply that does not begin with success.
+/// Does the same as [`examine`], for a command with a time limit or a reply that does not begin with success.
 #[inline(never)]
 fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandError>> {
     let expired = |source: Box<ServerError>| {

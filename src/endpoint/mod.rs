@@ -1,18 +1,18 @@
 //! The connections of a pool: from a server's address to an established connection that runs commands.
 //!
-//! An [`Endpoint`] knows one server and opens connections to it, for a pool (it implements [`Establish`]) or one by one
-//! ([`Endpoint::connect`]). Establishing takes these steps, all of them under one deadline:
+//! An [`Endpoint`] opens connections to one server, either for a pool (it implements [`Establish`]) or one at a time
+//! ([`Endpoint::connect`]). Establishing a connection takes three steps, under one deadline:
 //!
-//! 1. a stream is opened (`transport`): over TCP to the first of the server's addresses that accepts, through a SOCKS5
-//!    proxy, or at a Unix domain socket, and then TLS on top of it,
-//! 2. the hello handshake is made (`handshake`), in `OP_MSG` (`channel`, over [`wire`](crate::wire)),
-//! 3. the application proves who it is, if the options have a credential (`authentication`).
+//! 1. `transport` opens a stream: over TCP to the first of the server's addresses that accepts, through a SOCKS5 proxy,
+//!    or to a Unix domain socket. Then it sets up TLS.
+//! 2. `handshake` exchanges hello in `OP_MSG` (`channel`, over [`wire`](crate::wire)).
+//! 3. `authentication` authenticates the application, if the options have a credential.
 //!
-//! Commands then run as exchanges that belong to the channel, not to whoever waits for them: cancelled, they are
-//! brought to their end by the pool (`drain`).
+//! Commands then run as exchanges. An exchange belongs to the channel and not to the task that waits for it. When a
+//! command is cancelled, the pool drains its connection (`drain`).
 //!
-//! The `channel` neither knows nor interprets the bytes of the `transport`; compression is in the `channel`, between
-//! encoding and writing and between reading and decoding.
+//! The `channel` does not interpret the bytes of the `transport`. It compresses between encoding and writing, and
+//! decompresses between reading and decoding.
 
 use std::sync::Arc;
 
@@ -70,10 +70,10 @@ use deadline::Deadline;
 use handshake::Handshake;
 use transport::{Connector, Connectors};
 
-/// One MongoDB server, or a load balancer in front of several, and how connections to it are opened.
+/// A MongoDB server, or a load balancer in front of several, and how to open connections to it.
 ///
-/// Clones, and all endpoints that [`Options::endpoints`] made together, share what connections may share: TLS sessions,
-/// and the keys and tokens that prove who the application is.
+/// Clones, and all endpoints that one call of [`Options::endpoints`] made, share TLS sessions and the keys and tokens
+/// of authentication.
 ///
 /// ```
 /// use std::time::Duration;
@@ -96,14 +96,14 @@ pub struct Endpoint {
 }
 
 impl Options {
-    /// The one server of the deployment.
+    /// Returns the endpoint of a deployment with one server.
     ///
-    /// Reads the files that the options name; looks nothing up and connects to nothing. Options that no pool applies are
-    /// logged as warnings: see [`Options::unapplied`].
+    /// Reads the files that the options name. Looks nothing up and connects to nothing. Options that no pool applies
+    /// are logged as warnings: see [`Options::unapplied`].
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if [`Options::validate`] or a file refuses, or if there is not exactly one host.
+    /// [`InvalidOption`] if [`Options::validate`] fails, a file is refused, or there is not exactly one host.
     pub fn endpoint(&self) -> Result<Endpoint, InvalidOption> {
         let mut endpoints = self.endpoints()?;
         match (endpoints.pop(), endpoints.len()) {
@@ -116,15 +116,16 @@ impl Options {
         }
     }
 
-    /// The servers of the deployment, in the order of their hosts: one [pool](Endpoint::pool) is to be made of each.
+    /// Returns the endpoints of the deployment's servers, in the order of the hosts. Each is meant to get its own
+    /// [pool](Endpoint::pool).
     ///
-    /// Reads the files that the options name; looks nothing up and connects to nothing. Options that no pool applies are
-    /// logged as warnings: see [`Options::unapplied`].
+    /// Reads the files that the options name. Looks nothing up and connects to nothing. Options that no pool applies
+    /// are logged as warnings: see [`Options::unapplied`].
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if [`Options::validate`] or a file refuses, if the servers are not
-    /// [resolved](Options::resolve) yet, or if the credential's mechanism is not supported or lacks its proof.
+    /// [`InvalidOption`] if [`Options::validate`] fails, a file is refused, the servers are not
+    /// [resolved](Options::resolve) yet, or the credential's mechanism is not supported or lacks its proof.
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
         self.check_resolved()?;
@@ -150,23 +151,23 @@ impl Options {
 }
 
 impl Endpoint {
-    /// The endpoint at `address`: `host`, `host:port`, `[IPv6]` or `[IPv6]:port`, with every option at its default. The
-    /// port is 27017 by default.
+    /// Creates an endpoint with default options for `address`: `host`, `host:port`, `[IPv6]` or `[IPv6]:port`. The
+    /// default port is 27017.
     ///
     /// Looks nothing up and connects to nothing.
     ///
     /// # Errors
     ///
-    /// [`InvalidAddress`] says what an address must be.
+    /// [`InvalidAddress`] if the address is malformed; it says what an address must be.
     pub fn new(address: &str) -> Result<Self, InvalidAddress> {
-        // Of the default options only the address can be refused: a path is not read before it is used.
+        // Of the default options only the address can be refused. A path is not read before it is used.
         Options::new([address])?.endpoint().map_err(|_| InvalidAddress {
             address: address.to_owned(),
             allowed: "a path that a Unix domain socket can have on this platform, if it is a path",
         })
     }
 
-    /// A pool of connections to this endpoint, with the pool options that the endpoint was made with. Once built, it is
+    /// Returns a builder for a pool of connections to this endpoint, with the endpoint's pool options. The pool is
     /// paused until [`Pool::ready`].
     pub fn pool(self) -> PoolBuilder<Self> {
         let options = self.options.pool.clone();
@@ -174,13 +175,13 @@ impl Endpoint {
         Pool::builder(&self.address.text.clone(), self).options(options).timeout(timeout)
     }
 
-    /// The server's address, `host:port`, with the host in lower case and an IPv6 address in brackets.
+    /// Returns the server's address, `host:port`, with the host in lower case and an IPv6 address in brackets.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address.text
     }
 
-    /// The options that the endpoint was made with.
+    /// Returns the options that the endpoint was made with.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -188,45 +189,46 @@ impl Endpoint {
     /// Appends a library that wraps wharf to the metadata that connections send with their hello (MongoDB Handshake,
     /// "Metadata updates after MongoClient initialization").
     ///
-    /// It concerns the connections that are opened from now on, of this endpoint, its clones, its pool, and all other
-    /// endpoints that were made together with it. A library that has been appended before is not appended again.
+    /// This applies to connections that are opened from now on: those of this endpoint, its clones, its pool, and all
+    /// endpoints that were made together with it. A library that is already appended is not appended again.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if there is no name, if a field contains `|`, or if the metadata would be longer than 512
-    /// bytes.
+    /// [`InvalidOption`] if the name is missing, a field contains `|`, or the metadata would be longer than 512 bytes.
     pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
         self.handshake.append_metadata(library)
     }
 
-    /// Opens a connection that belongs to no pool. It is not in load-balanced mode. It is registered with the tokio runtime
-    /// that the future is polled on, and is of no use any more when that has ended.
+    /// Opens a connection that belongs to no pool, never in load-balanced mode.
+    ///
+    /// The connection is registered with the tokio runtime that polls the future, and is unusable once that runtime has
+    /// ended.
     ///
     /// # Errors
     ///
     /// [`EstablishError`] tells how far the attempt came. Its cause is one of
     ///
-    /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network or TLS failed),
-    ///   [`ConnectError`], [`ProxyError`], [`TlsError`] or [`ConnectTimeoutError`];
-    /// - an [`OcspError`]: what the server has stapled about its certificate's revocation, or should have, is not
-    ///   accepted. (A certificate that was revoked is an error of TLS.)
+    /// - an [`io::Error`](std::io::Error) (the name does not resolve, or the network or TLS failed), [`ConnectError`],
+    ///   [`ProxyError`], [`TlsError`] or [`ConnectTimeoutError`];
+    /// - an [`OcspError`]: the stapled status of the server's certificate is missing or not accepted (a revoked
+    ///   certificate is an error of TLS);
     /// - an [`AuthenticationError`];
     /// - a [`ServerError`], an [`IncompatibleServerError`](crate::wire::hello::IncompatibleServerError) or a
     ///   [`WireError`](crate::wire::WireError): the server's answer to hello;
-    /// - a [`ForeignProtocolError`]: the peer's answer to hello, if it is of another protocol.
+    /// - a [`ForeignProtocolError`]: the peer's answer to hello, if it belongs to another protocol.
     ///
-    /// A server that says that it is an arbiter has no users and is not authenticated with, also if the options have a
-    /// credential: [`EndpointConnection::is_authenticated`] tells. A pool refuses such a connection, because a server can
-    /// say so that knows no password.
+    /// A server that says that it is an arbiter has no users, so the connection is not authenticated even if the
+    /// options have a credential: see [`EndpointConnection::is_authenticated`]. A pool refuses such a connection,
+    /// because a server that knows no password can say so, too.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what has been opened. Nothing else is lost.
+    /// Dropping the future closes what it has opened. Nothing else is lost.
     pub async fn connect(&self) -> Result<EndpointConnection, EstablishError> {
         self.open(OpenContext { connection_id: 0, generation: 0, each_command: None, identify: None }).await
     }
 
-    /// Opens a connection in `context`, in load-balanced mode if that is the pool's.
+    /// Opens a connection for `context`, in load-balanced mode if its pool is in that mode.
     async fn open(&self, context: OpenContext<'_>) -> Result<EndpointConnection, EstablishError> {
         let runtime = Handle::try_current().map_err(|_| EstablishError::permanent(Stage::Resolve, NotOnRuntime))?;
         let deadline = Deadline::after(self.options.connect_timeout).with_each(context.each_command);
@@ -268,8 +270,11 @@ impl Endpoint {
         }))
     }
 
-    /// How long one command of a pooled connection's handshake may take (CSOT, "Server Selection" and "Background
-    /// Connection Pooling"). What opens for a check-out has no limit by `timeoutMS`, because it outlives the check-out.
+    /// Returns how long one command of a pooled connection's handshake may take (CSOT, "Server Selection" and
+    /// "Background Connection Pooling").
+    ///
+    /// `timeoutMS` does not limit a connection that is opened for a check-out, because the opening outlives the
+    /// check-out.
     fn limit_of_each_command(&self, in_background: bool) -> Option<ConnectTimeoutError> {
         let (limit, option) = match self.options.timeout {
             Some(timeout) if in_background => (timeout, "timeoutMS"),
@@ -279,8 +284,8 @@ impl Endpoint {
         (!limit.is_zero()).then_some(ConnectTimeoutError { limit, option })
     }
 
-    /// Makes the handshake, and leaves nothing of it in the channel's buffers, because what was speculated may be a
-    /// token: not even where the future is dropped in the middle of it.
+    /// Makes the handshake, and wipes the channel's buffers even if the future is dropped midway. The speculative
+    /// authentication may have sent a token.
     async fn greet(
         &self,
         channel: &mut Channel,
@@ -293,20 +298,20 @@ impl Endpoint {
     }
 }
 
-/// A connection was to be opened by a future that is not polled on a tokio runtime.
+/// A future that opens a connection was not polled on a tokio runtime.
 #[derive(Debug, Error)]
 #[error("a connection can only be opened on a tokio runtime")]
 struct NotOnRuntime;
 
 /// What a connection is opened for.
 struct OpenContext<'a> {
-    /// Its number in its pool, or 0.
+    /// The connection's number in its pool, or 0.
     connection_id: u64,
     /// The pool's generation, or 0.
     generation: u64,
-    /// How long one command of the handshake may take, besides the limit for the whole.
+    /// How long each command of the handshake may take, besides the limit for the whole handshake.
     each_command: Option<ConnectTimeoutError>,
-    /// In load-balanced mode, who is to be told the connection's service.
+    /// Receives the connection's service in load-balanced mode.
     identify: Option<&'a (dyn Fn(ObjectId) + Sync)>,
 }
 

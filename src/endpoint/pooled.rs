@@ -19,8 +19,8 @@ use crate::runtime::{Connection, Pool};
 use crate::wire::reply::StateChange;
 
 impl Pool<Endpoint> {
-    /// Checks out a connection, runs `command` on `database`, and checks it in: short for [`run`](Self::run) of
-    /// [`Command::new`].
+    /// Checks out a connection, runs `command` on `database`, and checks the connection in. Short for
+    /// [`run`](Self::run) with [`Command::new`].
     ///
     /// ```no_run
     /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), Box<dyn std::error::Error>> {
@@ -43,31 +43,31 @@ impl Pool<Endpoint> {
         self.run(Command::new(database, command)).await
     }
 
-    /// Checks out a connection, runs `command` on it as [`Connection::run`], and checks it in.
+    /// Checks out a connection, runs `command` on it like [`Connection::run`], and checks the connection in.
     ///
-    /// With a time limit ([`Command::timeout`], [`Options::timeout`](crate::Options::timeout)) this all happens within
-    /// it, and `waitQueueTimeoutMS` does not count (CSOT, "Validation and Overrides").
+    /// A time limit ([`Command::timeout`], [`Options::timeout`](crate::Options::timeout)) covers all of this, and
+    /// `waitQueueTimeoutMS` is ignored (CSOT, "Validation and Overrides").
     ///
-    /// If the connection turns out to have been lost while it was idle, nothing was sent, and the next one is taken:
-    /// after a server's restart there may be as many of these as there were connections. But if one that was opened
-    /// since then is lost as well, it is the server that closes them, and that is the error.
+    /// If the connection was lost while it was idle, nothing was sent, and the pool takes another connection. After a
+    /// restart of the server, this may happen once for each connection that the pool had. If a connection that was
+    /// opened since then is lost as well, the server itself closes connections, and the call fails with that error.
     ///
-    /// Nothing is cleared and nothing retried that was sent: see [`clear_after`](Self::clear_after) and
-    /// [`OperationError::is_retryable`]. A reply to a write may be a success and yet say, in its `writeConcernError`,
-    /// that the server is shutting down: ask [`reply::state_change`](crate::wire::reply::state_change).
+    /// This method clears nothing, and retries no command that was sent: see [`clear_after`](Self::clear_after) and
+    /// [`OperationError::is_retryable`]. A successful reply to a write may say in its `writeConcernError` that the
+    /// server is shutting down: see [`reply::state_change`](crate::wire::reply::state_change).
     ///
     /// # Errors
     ///
-    /// [`OperationError`] tells how far it came.
+    /// [`OperationError`] tells how far the operation came.
     ///
     /// # Cancel safety
     ///
-    /// That of [`Pool::check_out`] and then that of [`Connection::run`]: nothing is lost, and the connection is brought
-    /// to the end of the command in the background.
+    /// That of [`Pool::check_out`] and then that of [`Connection::run`]: nothing is lost, and the connection is drained
+    /// in the background.
     pub async fn run(&self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.establisher().options());
         let command = command.within(limit);
-        // The last connection that had been created when the first was found lost.
+        // The last connection that had been created when the first one was found lost.
         let mut last_old = None;
         loop {
             let mut connection = match limit {
@@ -90,14 +90,15 @@ impl Pool<Endpoint> {
         })
     }
 
-    /// Does to the pool what the specifications want after `error`: clears it, or in load-balanced mode the
-    /// connection's service, if the error [clears pools](OperationError::clears_pool) and is of the generation of
-    /// today. Returns whether that was done.
+    /// Clears the pool if the specifications ask for it after `error`. Returns whether it did.
     ///
-    /// A cleared pool stays paused until somebody calls [`Pool::ready`]: use this only where somebody finds out when
-    /// the server is back. Errors of establishing connections do not count here, because the failure sink
-    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) hears of each of them once, and check-outs may
-    /// hear of them later.
+    /// It does so if the error [clears pools](OperationError::clears_pool) and belongs to the current generation. In
+    /// load-balanced mode it clears only the connection's service.
+    ///
+    /// A cleared pool stays paused until [`Pool::ready`] is called. Use this only if the application monitors the
+    /// server and finds out when it is back. Errors of establishing a connection have no effect here: the failure sink
+    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) gets each of them once, and check-outs may get
+    /// them later.
     pub fn clear_after(&self, error: &OperationError) -> bool {
         let OperationError::Command(failure) = error else { return false };
         let Some(generation) = failure.origin().generation.filter(|_| failure.clears_pool()) else { return false };
@@ -111,7 +112,7 @@ impl Pool<Endpoint> {
 }
 
 impl Connection<Endpoint> {
-    /// Runs `command` on `database`, and returns the reply of its success: short for [`run`](Self::run) of
+    /// Runs `command` on `database`, and returns the server's reply of success. Short for [`run`](Self::run) with
     /// [`Command::new`].
     ///
     /// # Errors
@@ -126,12 +127,12 @@ impl Connection<Endpoint> {
         database: &str,
         command: &RawDocument,
     ) -> Result<RawDocumentBuf, OperationError> {
-        // What has no limit and meets nothing rare needs only its two arguments, and the future is smaller for it. The
-        // rest is `run`'s.
+        // A command without a limit that meets nothing rare needs only its two arguments, which keeps the future small.
+        // `run` handles the rest.
         if self.options().timeout.is_some() || self.is_timed(Limit::Unset) {
             return boxed(|| self.run(Command::new(database, command))).await;
         }
-        // By itself, so that the command is gone when the future waits.
+        // A separate statement, so that the command is dropped before the future waits.
         let mut completed = self.begin(&Command::new(database, command), MaxTime::NONE);
         if completed.is_ok() {
             let finished =
@@ -144,25 +145,26 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Runs `command`, and returns the reply of its success.
+    /// Runs `command`, and returns the server's reply of success.
     ///
-    /// It hides [`EndpointConnection::run`](super::EndpointConnection::run), which does the same but for one thing:
-    /// this one ends when the pool is cleared with `interruptInUseConnections`, that one goes on waiting for a server
-    /// that may never answer. What is said there holds here, too.
+    /// Hides [`EndpointConnection::run`](super::EndpointConnection::run), whose documentation applies here, too. The
+    /// difference is that this method ends when the pool is cleared with `interruptInUseConnections`, while the other
+    /// waits on for a server that may never answer.
     ///
     /// # Errors
     ///
-    /// [`OperationError::Command`] when the command has no successful reply, [`OperationError::Interrupted`] when the
-    /// pool was cleared. [`OperationError::is_retryable`] tells whether to try again, on another connection.
+    /// [`OperationError::Command`] if the command has no successful reply, [`OperationError::Interrupted`] if the pool
+    /// was cleared. [`OperationError::is_retryable`] tells whether to retry on another connection.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future after its first poll leaves the connection in the middle of the command. At check-in it is
-    /// not closed: the pool brings the command to its end in the background, within
+    /// Dropping the future after its first poll leaves the connection in the middle of the command. Whether the server
+    /// executes the command is unknown. The same holds when the command's time is up.
+    ///
+    /// Check-in does not close such a connection. The pool drains it in the background, within
     /// [`Options::drain_timeout`](crate::Options::drain_timeout) and
-    /// [`Options::drain_limit`](crate::Options::drain_limit), and the connection counts as in use for so long. It is
-    /// closed as soon as a check-out would have to wait for its place. Whether the server executes the command is
-    /// unknown. The same holds when the time of the command is up. A connection that was interrupted is closed.
+    /// [`Options::drain_limit`](crate::Options::drain_limit). It counts as in use meanwhile, and is closed as soon as a
+    /// check-out needs its capacity. A connection that was interrupted is closed.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.options());
         let completed = self.complete_unless_interrupted(&command, limit).await?;
@@ -172,12 +174,12 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// As [`EndpointConnection::reply_to`](super::EndpointConnection::reply_to), but ends when the pool is cleared with
-    /// `interruptInUseConnections`.
+    /// Does the same as [`EndpointConnection::reply_to`](super::EndpointConnection::reply_to), but ends when the pool
+    /// is cleared with `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run) but for a command that the server refused, and the server's own time limit.
+    /// Those of [`run`](Self::run), except a command that the server refused, and the server's own time limit.
     ///
     /// # Cancel safety
     ///
@@ -195,7 +197,7 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Sends the command, and reads its reply into the channel, within the limit, which is running, and unless the
+    /// Sends the command and reads its reply into the channel, within the limit, which has started, and unless the
     /// connection is interrupted.
     #[inline]
     async fn complete_unless_interrupted(
@@ -204,7 +206,7 @@ impl Connection<Endpoint> {
         limit: Limit,
     ) -> Result<Result<(), Box<CommandError>>, OperationError> {
         if self.is_timed(limit) {
-            // Boxed, so that what has no limit has no timer either.
+            // Boxed, so that a command without a limit carries no timer.
             let complete =
                 async |connection: &mut EndpointConnection| connection.complete_in_time(command, limit).await;
             return boxed(|| self.interruptible(complete)).await.map_err(|cleared| self.cut_off(&cleared));
@@ -216,20 +218,20 @@ impl Connection<Endpoint> {
         finished.ok_or_else(|| self.cut_short())
     }
 
-    /// The error for a command whose [`interruptible`](Self::interruptible) operation was interrupted. Where that had not
-    /// begun, the state of the channel is an earlier command's.
+    /// Returns the error of a command whose [`interruptible`](Self::interruptible) operation was interrupted. If the
+    /// operation had not begun, the state of the channel belongs to an earlier command.
     #[cold]
     fn cut_off(&self, cleared: &PoolClearedError) -> OperationError {
         self.interrupted(cleared.sent && self.channel.has_sent()).into()
     }
 
-    /// The error for a command that was interrupted after it had begun.
+    /// Returns the error of a command that was interrupted after it had begun.
     #[cold]
     pub(super) fn cut_short(&self) -> OperationError {
         self.interrupted(self.channel.has_sent()).into()
     }
 
-    /// Runs the command once more if its failure says that the connection has to authenticate again; else that is the
+    /// Runs the command once more if the server asked the connection to authenticate again. Otherwise returns the
     /// failure.
     async fn run_after(
         &mut self,
@@ -243,8 +245,8 @@ impl Connection<Endpoint> {
         again.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))
     }
 
-    /// As [`EndpointConnection::send`](super::EndpointConnection::send), but ends when the pool is cleared with
-    /// `interruptInUseConnections`.
+    /// Does the same as [`EndpointConnection::send`](super::EndpointConnection::send), but ends when the pool is
+    /// cleared with `interruptInUseConnections`.
     ///
     /// # Errors
     ///
@@ -258,7 +260,7 @@ impl Connection<Endpoint> {
         outcome.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(failure))
     }
 
-    /// The failure, with the generation as the pool knows it: in load-balanced mode the service's.
+    /// Returns the failure with the pool's generation or, in load-balanced mode, the service's.
     #[cold]
     pub(super) fn placed(&self, mut failure: CommandError) -> OperationError {
         let origin = failure.origin_mut();
@@ -269,26 +271,26 @@ impl Connection<Endpoint> {
     }
 }
 
-/// An operation on a connection of a pool did not succeed.
+/// An operation on a connection of a pool failed.
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum OperationError {
     /// The command has no successful reply.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// The pool was cleared with `interruptInUseConnections` before the command was sent, or while it ran. Where
-    /// [`sent`](PoolClearedError::sent) says so, the server may have executed it.
+    /// The pool was cleared with `interruptInUseConnections` before the command was sent or while it ran. The server
+    /// may have executed the command if [`sent`](PoolClearedError::sent) is true.
     #[error(transparent)]
     Interrupted(#[from] PoolClearedError),
-    /// There was no connection to run it on.
+    /// There was no connection to run the command on.
     #[error(transparent)]
     CheckOut(#[from] CheckOutError),
-    /// There was no connection to run it on within the time of `timeoutMS`.
-    #[error("No connection within timeoutMS ({}): {source}", Milliseconds(*limit))]
+    /// There was no connection to run the command on within `timeoutMS`.
+    #[error("no connection within timeoutMS ({}): {source}", Milliseconds(*limit))]
     CheckOutTimeout {
-        /// How long the operation might have taken.
+        /// The time that the operation was allowed.
         limit: Duration,
-        /// What the check-out ended with.
+        /// The error of the check-out.
         source: CheckOutError,
     },
 }
@@ -296,14 +298,15 @@ pub enum OperationError {
 crate::error::debug_as_sentence!(OperationError);
 
 impl OperationError {
-    /// Whether the operation may be tried again, whatever it is: nothing of it was sent and a new attempt may succeed, or
-    /// the server says so with the label `RetryableError`. A check-out that ran out of time, or met a closed pool, is not
-    /// tried again.
+    /// Whether the operation may be retried, whatever the command is.
     ///
-    /// After a network failure, a timeout or an [interruption](Self::Interrupted) of a command that was sent, the server
-    /// may have executed it. The specifications retry reads then, and writes that the server recognises by `lsid` and
-    /// `txnNumber` (retryable reads and writes, "Terms" and "Determining Retryable Errors"). Only the caller knows which
-    /// the command is.
+    /// True if nothing of it was sent and a new attempt may succeed, or if the server says so with the label
+    /// `RetryableError`. False if the check-out timed out or met a closed pool.
+    ///
+    /// After a network failure, a timeout, or an [interruption](Self::Interrupted) of a command that was sent, the
+    /// server may have executed the command. The specifications then retry reads, and writes that the server recognises
+    /// by `lsid` and `txnNumber` (retryable reads and writes, "Terms" and "Determining Retryable Errors"). Only the
+    /// caller knows the kind of its command.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -314,8 +317,8 @@ impl OperationError {
         }
     }
 
-    /// Whether the time of `timeoutMS` was up, or another time limit: of the wait queue, of the socket, or of
-    /// opening a connection.
+    /// Whether a time limit expired: `timeoutMS`, or the limit of the wait queue, of the socket, or of opening a
+    /// connection.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {
@@ -326,28 +329,28 @@ impl OperationError {
         }
     }
 
-    /// Whether the specifications want the pool cleared because of this error. See
-    /// [`CommandError::clears_pool`] and [`Pool::clear_after`].
+    /// Whether the specifications clear the pool because of this error. See [`CommandError::clears_pool`] and
+    /// [`Pool::clear_after`].
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.command_error().is_some_and(CommandError::clears_pool)
     }
 
-    /// Whether the specifications want the server marked as Unknown because of this error. See
+    /// Whether the specifications mark the server as Unknown because of this error. See
     /// [`CommandError::marks_server_unknown`].
     #[must_use]
     pub fn marks_server_unknown(&self) -> bool {
         self.command_error().is_some_and(CommandError::marks_server_unknown)
     }
 
-    /// What the error says of the server's state. See [`CommandError::state_change`].
+    /// Returns what the error says about the server's state. See [`CommandError::state_change`].
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
         self.command_error()?.state_change()
     }
 
-    /// The failure of the command, if there was a connection to run it on: with the address, the connection and the
-    /// generation.
+    /// Returns the failure of the command, with the address, the connection and the generation, if there was a
+    /// connection to run it on.
     #[must_use]
     pub fn command_error(&self) -> Option<&CommandError> {
         match self {
@@ -356,7 +359,7 @@ impl OperationError {
         }
     }
 
-    /// Whether the error has this label, by the server or by the check-out.
+    /// Whether the server or the check-out gave the error this label.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         match self {
@@ -369,7 +372,7 @@ impl OperationError {
         }
     }
 
-    /// The address of the server.
+    /// Returns the address of the server.
     #[must_use]
     pub fn address(&self) -> &str {
         match self {
