@@ -31,7 +31,7 @@ fn failure(error: &EstablishError) -> &AuthenticationError {
 fn assert_refused(error: &EstablishError) {
     let failed = failure(error);
     let refusal = failed.server_error().unwrap_or_else(|| panic!("not the server's error: {failed}"));
-    assert_eq!((refusal.code, &*refusal.code_name), (18, "AuthenticationError"), "{failed}");
+    assert_eq!((refusal.code, &*refusal.code_name), (18, "AuthenticationFailed"), "{failed}");
 }
 
 async fn connect(address: &str, credential: Credential) -> Result<EndpointConnection, EstablishError> {

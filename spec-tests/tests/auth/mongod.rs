@@ -126,7 +126,7 @@ async fn whatever_is_wrong_the_error_says_who_was_refused_but_not_the_password()
     let failed = failure(&error);
     assert_eq!((failed.username.as_deref(), &*failed.database), (Some("both"), "shop"));
     let message = "authentication: user \"both\" of database \"shop\" (SCRAM-SHA-1): the server answered with error 18 \
-                   (AuthenticationError): Authentication failed.";
+                   (AuthenticationFailed): Authentication failed.";
     assert_eq!(error.to_string(), message);
 }
 

@@ -176,7 +176,7 @@ async fn plain_sends_the_name_and_the_password_to_the_external_source() {
     let error = connect(&server.address(), credential.clone()).await.unwrap_err();
     assert!(matches!(failure(&error).cause, AuthenticationCause::Endless), "{error}");
 
-    let refused = doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationError", "errmsg": "no" };
+    let refused = doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "no" };
     let server = answering(doc! {}, refused).await;
     let error = connect(&server.address(), credential).await.unwrap_err();
     assert_refused(&error);
@@ -224,7 +224,7 @@ async fn x509_is_done_with_hello_if_the_server_heeds_it_and_else_after_it() {
         assert_eq!(server.command_names(), ["isMaster", "authenticate"]);
         assert_eq!(server.commands()[1], expected);
     }
-    let refused = doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationError", "errmsg": "no" };
+    let refused = doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "no" };
     let server = answering(doc! {}, refused).await;
     assert_refused(&connect_with_certificate(&server, Credential::of(Mechanism::MongoDbX509)).await.unwrap_err());
 }
@@ -380,7 +380,7 @@ async fn a_connection_that_cannot_be_authenticated_again_is_not_used_again() {
             expired |= name(command) == "ping";
             match (expired, &*name(command)) {
                 (true, "ping") => Answer::Reply(doc! { "ok": 0.0, "code": 391, "errmsg": "expired" }),
-                (true, _) => Answer::Reply(doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationError" }),
+                (true, _) => Answer::Reply(doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed" }),
                 (false, _) => Answer::Reply(reply(command)),
             }
         })

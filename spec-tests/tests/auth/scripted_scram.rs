@@ -111,7 +111,7 @@ impl Server {
             .map(|(a, b)| a ^ b)
             .collect();
         if recovered != client_key {
-            return doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationError", "errmsg": "Authentication failed." };
+            return doc! { "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "Authentication failed." };
         }
         self.proven = true;
         let signature = hmac(&hmac(salted, b"Server Key"), signed.as_bytes());

@@ -170,7 +170,7 @@ fn code_name(code: i32) -> String {
         1 => "InternalError",
         6 => "HostUnreachable",
         7 => "HostNotFound",
-        18 => "AuthenticationError",
+        18 => "AuthenticationFailed",
         89 => "NetworkTimeout",
         91 => "ShutdownInProgress",
         189 => "PrimarySteppedDown",
