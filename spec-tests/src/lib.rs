@@ -1,4 +1,4 @@
-//! What the tests of several suites share.
+//! Code that the tests of several suites share.
 #![cfg(not(any(loom, shuttle)))]
 
 pub mod values;

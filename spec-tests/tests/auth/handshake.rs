@@ -1,4 +1,4 @@
-//! What hello says (MongoDB Handshake specification), as servers see it.
+//! The contents of hello, as servers see them (MongoDB Handshake specification).
 
 use wharf::{DriverInfo, ServerApi, ServerApiVersion};
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
@@ -6,7 +6,7 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 use super::scripted_scram::hello;
 use super::*;
 
-/// A server that says this in its hello, and yes to all else.
+/// Starts a server with these fields in its hello reply, which accepts all other commands.
 async fn saying(fields: Document) -> ScriptedServer {
     let script = move || -> Script {
         let fields = fields.clone();
@@ -22,7 +22,7 @@ fn library(name: &str, version: &str, platform: &str) -> DriverInfo {
     DriverInfo { name: name.into(), version: Some(version.into()), platform: Some(platform.into()) }
 }
 
-/// The `client` documents of all handshakes so far.
+/// Returns the `client` documents of all handshakes so far.
 fn clients(server: &ScriptedServer) -> Vec<Document> {
     server.commands().iter().map(|command| command.get_document("client").unwrap().clone()).collect()
 }
@@ -54,7 +54,7 @@ async fn libraries_are_appended_to_the_metadata_of_connections_opened_later() {
 }
 
 #[tokio::test]
-async fn a_library_that_the_metadata_cannot_have_is_refused() {
+async fn invalid_library_is_refused() {
     let options = Options::new(["localhost"]).unwrap();
     let error = options.clone().driver_info(library("a|b", "1", "c")).endpoint().unwrap_err();
     assert_eq!(error.option, "driverInfo.name");
@@ -63,7 +63,7 @@ async fn a_library_that_the_metadata_cannot_have_is_refused() {
 }
 
 #[tokio::test]
-async fn the_command_is_hello_where_a_server_api_is_declared_and_every_command_declares_it() {
+async fn hello_is_sent_with_a_server_api_and_every_command_declares_it() {
     let server = saying(doc! {}).await;
     let api = ServerApi::new(ServerApiVersion::V1).strict(false);
     let options = Options::new([&*server.address()]).unwrap().server_api(api);
@@ -92,8 +92,8 @@ async fn compressors_are_offered_in_the_order_of_the_options() {
 }
 
 #[tokio::test]
-async fn a_server_may_name_any_mechanism() {
-    // The server also replies that SHA-1 is refused: what matters is that the unknown name is not.
+async fn server_may_name_unknown_mechanisms() {
+    // The server also refuses SCRAM-SHA-1, but only after the unknown name was accepted.
     let server = saying(doc! { "saslSupportedMechs": ["NEW", 5] }).await;
     let error = connect(&server.address(), Credential::new("user", "pencil")).await.unwrap_err();
     assert_eq!(failure(&error).mechanism, Mechanism::ScramSha1);

@@ -1,4 +1,4 @@
-//! Servers that fall silent or close the connection in the middle of a conversation.
+//! Servers that stop answering or close the connection in the middle of a conversation.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,12 +11,12 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name, reply_length
 use super::scripted_scram::{Behaviour, credential, replies};
 use super::*;
 
-/// A server whose conversation has four commands, so that each message of SCRAM is one of its own.
+/// A server whose conversation has four commands, so that each message of SCRAM has its own.
 fn longest() -> Behaviour {
     Behaviour { wants_empty_exchange: true, ..Behaviour::default() }
 }
 
-/// A server that answers so many commands of a connection, and then as `last` says with the answer it would have given.
+/// Starts a server that replies to `commands` commands of a connection, and passes its next reply to `last`.
 async fn answering(commands: usize, last: impl Fn(Document) -> Answer + Clone + Send + 'static) -> ScriptedServer {
     let script = move || -> Script {
         let (mut reply, last, mut answered) = (replies(longest()), last.clone(), 0);
@@ -30,7 +30,7 @@ async fn answering(commands: usize, last: impl Fn(Document) -> Answer + Clone + 
 }
 
 #[tokio::test]
-async fn a_server_that_falls_silent_is_given_up_at_the_connect_timeout() {
+async fn silent_server_fails_with_the_connect_timeout() {
     let limit = Duration::from_secs(3_000);
     for answered in 1..4 {
         let server = answering(answered, |_| Answer::Hang).await;
@@ -49,7 +49,7 @@ async fn a_server_that_falls_silent_is_given_up_at_the_connect_timeout() {
 }
 
 #[tokio::test]
-async fn a_connection_closed_at_any_byte_of_any_reply_is_a_network_error() {
+async fn connection_closed_at_any_byte_of_any_reply_is_a_network_error() {
     for answered in 1..4 {
         let (bytes, length) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let (cut, noted) = (Arc::clone(&bytes), Arc::clone(&length));
@@ -68,12 +68,12 @@ async fn a_connection_closed_at_any_byte_of_any_reply_is_a_network_error() {
             }
         }
         let bytes = bytes.load(Ordering::SeqCst);
-        assert!(bytes > 60, "only {bytes} bytes were cut: is it the reply that was looked at?");
+        assert!(bytes > 60, "only {bytes} bytes were cut: is this the right reply?");
     }
 }
 
 #[tokio::test]
-async fn a_server_that_closes_the_connection_instead_of_answering_is_a_network_error() {
+async fn connection_closed_instead_of_a_reply_is_a_network_error() {
     for answered in 1..4 {
         let server = answering(answered, |_| Answer::Close).await;
         let error = connect(&server.address(), credential()).await.unwrap_err();
@@ -82,7 +82,7 @@ async fn a_server_that_closes_the_connection_instead_of_answering_is_a_network_e
 }
 
 #[tokio::test]
-async fn a_pool_reports_the_failure_and_keeps_no_connection() {
+async fn pool_reports_the_failure_and_keeps_no_connection() {
     let server = answering(2, |_| Answer::Close).await;
     let endpoint = Options::new([&*server.address()]).unwrap().credential(credential()).endpoint().unwrap();
     let pool = endpoint.pool().build().unwrap();
@@ -94,7 +94,7 @@ async fn a_pool_reports_the_failure_and_keeps_no_connection() {
     assert_eq!(error.connection_id(), Some(1));
 }
 
-/// Tells when it is dropped, with the connection whose script holds it.
+/// Notifies the test when it is dropped, together with the connection whose script holds it.
 struct Closing(mpsc::UnboundedSender<()>);
 
 impl Drop for Closing {
@@ -104,7 +104,7 @@ impl Drop for Closing {
 }
 
 #[tokio::test]
-async fn whoever_gives_up_in_the_middle_of_a_conversation_closes_the_connection() {
+async fn cancelled_conversation_closes_the_connection() {
     for answered in 0..4 {
         let (closing, mut closed) = mpsc::unbounded_channel();
         let script = move || -> Script {
@@ -119,7 +119,7 @@ async fn whoever_gives_up_in_the_middle_of_a_conversation_closes_the_connection(
         let server = ScriptedServer::start(script).await.unwrap();
         let endpoint = Options::new([&*server.address()]).unwrap().credential(credential()).endpoint().unwrap();
         tokio::select! {
-            outcome = endpoint.connect() => panic!("it was to wait: {outcome:?}"),
+            outcome = endpoint.connect() => panic!("it did not wait: {outcome:?}"),
             () = server.until(answered as usize + 1) => {}
         }
         tokio::time::timeout(AGES, closed.recv()).await.unwrap().unwrap();
@@ -127,8 +127,8 @@ async fn whoever_gives_up_in_the_middle_of_a_conversation_closes_the_connection(
 }
 
 #[tokio::test]
-async fn whoever_gives_up_while_a_connection_is_authenticated_again_cannot_use_it_any_more() {
-    // The second conversation is never ended.
+async fn cancelled_reauthentication_makes_the_connection_unusable() {
+    // The server never completes the second conversation.
     for answered in 1..3 {
         let script = move || -> Script {
             let (mut reply, mut expired, mut left) = (replies(longest()), false, answered);
@@ -146,7 +146,7 @@ async fn whoever_gives_up_while_a_connection_is_authenticated_again_cannot_use_i
         let mut connection = connect(&server.address(), credential()).await.unwrap();
         let (before, ping) = (server.commands().len(), rawdoc! { "ping": 1 });
         tokio::select! {
-            outcome = connection.run_command("admin", &ping) => panic!("it was to wait: {outcome:?}"),
+            outcome = connection.run_command("admin", &ping) => panic!("it did not wait: {outcome:?}"),
             () = server.until(before + 2 + answered as usize) => {}
         }
         assert!(!connection.condition().is_reusable());

@@ -1,4 +1,4 @@
-//! Authentication against a real server, and against servers that do not play by the rules.
+//! Authentication against a real server, and against servers that violate the protocol.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, Weak};
@@ -18,16 +18,16 @@ mod mongod;
 mod scripted;
 mod scripted_scram;
 
-/// What ends a test that would otherwise never end.
+/// The limit that ends a test that would otherwise hang.
 const AGES: Duration = Duration::from_secs(60);
 
-/// The failure of an authentication, after checking what all of them have in common.
+/// Returns the failure of an authentication, after checking what all failures have in common.
 fn failure(error: &EstablishError) -> &AuthenticationError {
     assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE), "{error}");
     error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.cause()))
 }
 
-/// Asserts that the server refused, as it does whatever is wrong with the user, the password or the mechanism.
+/// Asserts that the server refused. Its error is the same for a wrong user, password or mechanism.
 fn assert_refused(error: &EstablishError) {
     let failed = failure(error);
     let refusal = failed.server_error().unwrap_or_else(|| panic!("not the server's error: {failed}"));

@@ -6,10 +6,10 @@ use wharf_testbed::mongod::MongodTls;
 
 use super::*;
 
-/// Both mechanisms' names.
+/// The names of both mechanisms.
 const BOTH: [&str; 2] = ["SCRAM-SHA-1", "SCRAM-SHA-256"];
 
-/// A server that demands authentication, and has the users of the specification's tests.
+/// A server that requires authentication, with the users of the specification's tests.
 struct Server {
     mongod: Mongod,
 }
@@ -17,7 +17,7 @@ struct Server {
 impl Server {
     async fn start() -> Self {
         let server = Self { mongod: Mongod::start(MongodOptions { auth: true, ..MongodOptions::default() }).unwrap() };
-        // The first user may be created without authentication, from the same machine.
+        // The localhost exception allows creating the first user without authentication.
         let mut first = Options::new([&*server.address()]).unwrap().endpoint().unwrap().connect().await.unwrap();
         create(&mut first, "admin", "root", "root", &BOTH).await;
         drop(first);
@@ -55,7 +55,7 @@ async fn create(root: &mut EndpointConnection, database: &str, name: &str, passw
     run(root, database, command).await;
 }
 
-/// The server that the tests of this file share while they run.
+/// Returns the server that the tests of this file share while they run.
 async fn shared() -> Arc<Server> {
     static SHARED: tokio::sync::Mutex<Weak<Server>> = tokio::sync::Mutex::const_new(Weak::new());
     let mut shared = SHARED.lock().await;
@@ -67,7 +67,7 @@ async fn shared() -> Arc<Server> {
     started
 }
 
-/// Connects, and runs a command that needs authentication.
+/// Connects and runs a command that requires authentication.
 async fn prove(server: &Server, credential: Credential) -> Result<(), EstablishError> {
     let mut connection = connect(&server.address(), credential).await?;
     run(&mut connection, "admin", doc! { "dbStats": 1 }).await;
@@ -75,7 +75,7 @@ async fn prove(server: &Server, credential: Credential) -> Result<(), EstablishE
 }
 
 #[tokio::test]
-async fn each_user_is_authenticated_by_each_mechanism_it_has_and_without_naming_one() {
+async fn each_user_authenticates_with_its_mechanisms_and_without_naming_one() {
     let server = shared().await;
     let (sha1, sha256) = (Mechanism::ScramSha1, Mechanism::ScramSha256);
     for (name, has) in [("sha1", &[sha1][..]), ("sha256", &[sha256]), ("both", &[sha1, sha256])] {
@@ -95,7 +95,7 @@ async fn each_user_is_authenticated_by_each_mechanism_it_has_and_without_naming_
 }
 
 #[tokio::test]
-async fn without_authentication_the_server_serves_nobody() {
+async fn server_refuses_unauthenticated_commands() {
     let server = shared().await;
     let endpoint = Options::new([&*server.address()]).unwrap().endpoint().unwrap();
     let mut connection = endpoint.connect().await.unwrap();
@@ -104,7 +104,7 @@ async fn without_authentication_the_server_serves_nobody() {
 }
 
 #[tokio::test]
-async fn whatever_is_wrong_the_error_says_who_was_refused_but_not_the_password() {
+async fn refused_login_names_the_user_but_not_the_password() {
     let server = shared().await;
     let wrong = [
         Credential::new("both", "wrong-password"),
@@ -131,7 +131,7 @@ async fn whatever_is_wrong_the_error_says_who_was_refused_but_not_the_password()
 }
 
 #[tokio::test]
-async fn a_user_is_looked_for_in_its_source() {
+async fn user_is_looked_up_in_its_source() {
     let server = shared().await;
     prove(&server, Credential::new("clerk", "till").source("shop")).await.unwrap();
     let options = Options::new([&*server.address()]).unwrap().credential(Credential::new("clerk", "till"));
@@ -139,7 +139,7 @@ async fn a_user_is_looked_for_in_its_source() {
 }
 
 #[tokio::test]
-async fn passwords_are_prepared_for_sha_256_and_names_never() {
+async fn passwords_are_prepared_for_sha_256_but_names_are_not() {
     let server = shared().await;
     let accepted = [
         ("IX", "IX"),
@@ -148,7 +148,7 @@ async fn passwords_are_prepared_for_sha_256_and_names_never() {
         ("\u{2168}", "I\u{ad}V"),
         ("\u{2168}", "\u{2163}"),
         ("a=b,c", "p=w,d:@/"),
-        // SHA-1 takes the password as it is, with what SASLprep maps and what it prohibits.
+        // SCRAM-SHA-1 does not prepare the password: it keeps what SASLprep would map or prohibit.
         ("weird", "\u{2163}\u{a0}\u{1f980}"),
     ];
     for (name, password) in accepted {
@@ -163,8 +163,8 @@ async fn passwords_are_prepared_for_sha_256_and_names_never() {
 }
 
 #[tokio::test]
-async fn the_first_message_travels_with_hello_and_saves_a_round_trip() {
-    // A server of its own, because it counts the requests of all.
+async fn first_message_travels_with_hello_and_saves_a_round_trip() {
+    // This test needs its own server, because it counts all requests.
     let server = Server::start().await;
     let mut root = server.root().await;
     let mut round_trips = async |credential: Credential| {
@@ -176,12 +176,12 @@ async fn the_first_message_travels_with_hello_and_saves_a_round_trip() {
     assert_eq!(round_trips(Credential::new("both", "both")).await, 2);
     assert_eq!(round_trips(Credential::new("both", "both").mechanism(Mechanism::ScramSha256)).await, 2);
     assert_eq!(round_trips(Credential::new("sha1", "sha1").mechanism(Mechanism::ScramSha1)).await, 2);
-    // What began as SHA-256 must begin again for a user who has only SHA-1.
+    // SCRAM-SHA-256, which was tried with hello, is repeated as SCRAM-SHA-1 for a user without the former.
     assert_eq!(round_trips(Credential::new("sha1", "sha1")).await, 3);
 }
 
 #[tokio::test]
-async fn a_pool_is_authenticated_whatever_number_of_connections_it_opens() {
+async fn every_connection_of_a_pool_is_authenticated() {
     let server = shared().await;
     let options = Options::new([&*server.address()]).unwrap().credential(Credential::new("both", "both"));
     let pool = options.endpoint().unwrap().pool().build().unwrap();
@@ -195,7 +195,7 @@ async fn a_pool_is_authenticated_whatever_number_of_connections_it_opens() {
 }
 
 #[tokio::test]
-async fn a_server_api_is_declared_during_authentication_too() {
+async fn server_api_is_declared_during_authentication() {
     let mongod = Mongod::start(MongodOptions {
         auth: true,
         extra_args: vec!["--setParameter".into(), "requireApiVersion=1".into()],
@@ -219,7 +219,7 @@ async fn a_server_api_is_declared_during_authentication_too() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_proof_enough_with_and_without_its_name() {
+async fn certificate_authenticates_with_and_without_the_user_name() {
     let certificates = Certificates::create().unwrap();
     let mongod = Mongod::start(MongodOptions {
         auth: true,
@@ -228,7 +228,7 @@ async fn a_certificate_is_proof_enough_with_and_without_its_name() {
             ca_file: certificates.file(Pem::Authority),
             require_client_certificate: false,
         }),
-        // The certificates have the organisation of the server's own, which is to be a member's of its cluster.
+        // The certificates have the same organisation as the server's, so a mongod would take them for cluster members.
         extra_args: vec!["--setParameter".into(), "enforceUserClusterSeparation=false".into()],
         ..MongodOptions::default()
     })
@@ -259,13 +259,13 @@ async fn a_certificate_is_proof_enough_with_and_without_its_name() {
 
     let other = options(certified).credential(credential.clone().username("CN=other")).endpoint().unwrap();
     assert_refused(&other.connect().await.unwrap_err());
-    // Without a certificate there is no proof, so that nothing is connected to.
+    // Without a certificate there is no proof, so the options are refused before connecting.
     let uncertified = options(trusting).credential(credential).endpoint().unwrap_err();
     assert_eq!(uncertified.option, "tlsCertificateKeyFile");
 }
 
 #[tokio::test]
-async fn a_connection_whose_messages_are_compressed_is_authenticated_uncompressed() {
+async fn authentication_is_not_compressed() {
     let server = shared().await;
     let options = Options::new([&*server.address()]).unwrap().credential(Credential::new("both", "both"));
     let compressors = [Compressor::Zstd, Compressor::Snappy, Compressor::Zlib { level: 1 }];

@@ -1,4 +1,4 @@
-//! Conversations that no real server would hold, and those of mechanisms that a real server has only with LDAP or TLS.
+//! Conversations that no real server would hold, and mechanisms that a real server only offers with LDAP or TLS.
 
 use bson::{Bson, rawdoc};
 use wharf::wire::WireError;
@@ -11,7 +11,7 @@ use wharf_testbed::tls_front::TlsFront;
 use super::scripted_scram::{Behaviour, PASSWORD, credential, hello, payload, replies, sasl, start};
 use super::*;
 
-/// Asserts that SCRAM-SHA-256 with a server that behaves like this fails, and returns why, in words.
+/// Asserts that SCRAM-SHA-256 fails with a server of this behaviour, and returns the cause's message.
 async fn refusal(behaviour: Behaviour) -> String {
     let server = start(behaviour).await;
     let error = connect(&server.address(), credential()).await.unwrap_err();
@@ -19,7 +19,7 @@ async fn refusal(behaviour: Behaviour) -> String {
 }
 
 #[tokio::test]
-async fn both_the_shorter_and_the_longer_conversation_are_held() {
+async fn short_and_long_conversations_succeed() {
     for (speculates, wants_empty_exchange, expected) in [
         (true, false, &["isMaster", "saslContinue"][..]),
         (false, false, &["isMaster", "saslStart", "saslContinue"]),
@@ -33,7 +33,7 @@ async fn both_the_shorter_and_the_longer_conversation_are_held() {
 }
 
 #[tokio::test]
-async fn the_commands_have_the_fields_that_the_specification_wants() {
+async fn commands_have_the_fields_of_the_specification() {
     let server = start(Behaviour::default()).await;
     connect(&server.address(), credential().source("shop")).await.unwrap();
     let commands = server.commands();
@@ -47,7 +47,7 @@ async fn the_commands_have_the_fields_that_the_specification_wants() {
         assert_eq!(start.get_document("options").unwrap(), &doc! { "skipEmptyExchange": true });
         assert!(payload(start).starts_with(b"n,,n=user,r="));
     }
-    // Each conversation has a nonce of its own.
+    // Each conversation has its own nonce.
     assert_ne!(payload(speculative), payload(&commands[1]));
     assert_eq!(commands[1].get_str("$db").unwrap(), "shop");
     assert_eq!(commands[2].get_i32("conversationId").unwrap(), 1);
@@ -55,7 +55,7 @@ async fn the_commands_have_the_fields_that_the_specification_wants() {
 }
 
 #[tokio::test]
-async fn the_mechanism_is_negotiated_if_none_is_named() {
+async fn mechanism_is_negotiated_if_none_is_named() {
     let both = Bson::from(vec!["NEW", "SCRAM-SHA-1", "SCRAM-SHA-256"]);
     let server = start(Behaviour { mechanisms: Some(both), speculates: true, ..Behaviour::default() }).await;
     connect(&server.address(), Credential::new("a.b=c", PASSWORD).source("shop")).await.unwrap();
@@ -65,7 +65,7 @@ async fn the_mechanism_is_negotiated_if_none_is_named() {
     assert_eq!(speculative.get_str("mechanism").unwrap(), "SCRAM-SHA-256");
     assert_eq!(server.command_names(), ["isMaster", "saslContinue"]);
 
-    // Whatever else the server names, and if it names nothing, it is SCRAM-SHA-1: also where it replied to SCRAM-SHA-256.
+    // With any other list, or none, the mechanism is SCRAM-SHA-1, even if the server replied to SCRAM-SHA-256.
     for mechanisms in
         [None, Some(Bson::from(vec!["SCRAM-SHA-1"])), Some(Bson::from(vec!["PLAIN", "NEW"])), Some(Bson::Null)]
     {
@@ -78,7 +78,7 @@ async fn the_mechanism_is_negotiated_if_none_is_named() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_know_the_password_is_refused() {
+async fn server_that_does_not_know_the_password_is_rejected() {
     for speculates in [true, false] {
         for wants_empty_exchange in [true, false] {
             let behaviour = Behaviour { speculates, wants_empty_exchange, ..Behaviour::default() };
@@ -100,7 +100,7 @@ async fn a_server_that_does_not_know_the_password_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_wants_too_few_or_too_many_iterations_gets_no_proof() {
+async fn server_with_too_few_or_too_many_iterations_gets_no_proof() {
     for iterations in [1, u64::from(MIN_ITERATIONS) - 1, u64::from(MAX_ITERATIONS) + 1, 1 << 40] {
         let server = start(Behaviour { iterations: Some(iterations), ..Behaviour::default() }).await;
         let error = connect(&server.address(), credential()).await.unwrap_err();
@@ -112,7 +112,7 @@ async fn a_server_that_wants_too_few_or_too_many_iterations_gets_no_proof() {
 }
 
 #[tokio::test]
-async fn a_reply_that_is_no_sasl_reply_is_refused_by_the_name_of_its_field() {
+async fn invalid_sasl_reply_is_rejected_by_field_name() {
     for (replaced, field) in [
         (doc! { "conversationId": "1" }, "conversationId"),
         (doc! { "payload": 7 }, "payload"),
@@ -131,7 +131,7 @@ async fn a_reply_that_is_no_sasl_reply_is_refused_by_the_name_of_its_field() {
 }
 
 #[tokio::test]
-async fn the_labels_that_a_server_gives_its_refusal_are_kept() {
+async fn error_labels_of_the_server_are_kept() {
     let refusal = doc! {
         "ok": 0.0, "code": 462, "errmsg": "busy", "errorLabels": ["SystemOverloadedError", "RetryableError", "Other"],
     };
@@ -141,7 +141,7 @@ async fn the_labels_that_a_server_gives_its_refusal_are_kept() {
     assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, expected));
 }
 
-/// A server whose hello has these fields, and that answers every other command with `reply`.
+/// Starts a server with these fields in its hello reply, which answers every other command with `reply`.
 async fn answering(fields: Document, reply: Document) -> ScriptedServer {
     let script = move || -> Script {
         let (fields, reply) = (fields.clone(), reply.clone());
@@ -154,11 +154,11 @@ async fn answering(fields: Document, reply: Document) -> ScriptedServer {
 }
 
 #[tokio::test]
-async fn plain_sends_the_name_and_the_password_to_the_external_source() {
+async fn plain_sends_the_name_and_password_to_the_external_source() {
     let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
     let server = answering(doc! {}, sasl(b"", true)).await;
     let connection = connect(&server.address(), credential.clone()).await.unwrap();
-    // Neither do the buffers keep what went through them, nor does the connection print them.
+    // The buffers do not keep what passed through them, and the connection does not print them.
     let printed = format!("{connection:?}");
     assert!(printed.contains("outgoing_bytes: 0"), "{printed}");
     let mut connection = connection;
@@ -183,7 +183,7 @@ async fn plain_sends_the_name_and_the_password_to_the_external_source() {
     assert!(!format!("{error:?}").contains("pencil"));
 }
 
-/// Connects with the client's certificate as its proof, through TLS in front of the server.
+/// Connects with a client certificate as the proof, through TLS in front of the server.
 async fn connect_with_certificate(
     server: &ScriptedServer,
     credential: Credential,
@@ -199,7 +199,7 @@ async fn connect_with_certificate(
 }
 
 #[tokio::test]
-async fn x509_is_done_with_hello_if_the_server_heeds_it_and_else_after_it() {
+async fn x509_travels_with_hello_or_follows_it() {
     let named = Credential::of(Mechanism::MongoDbX509).username("CN=client");
     for (credential, user) in [(Credential::of(Mechanism::MongoDbX509), None), (named, Some("CN=client"))] {
         let mut expected = doc! { "authenticate": 1, "mechanism": "MONGODB-X509" };
@@ -230,7 +230,7 @@ async fn x509_is_done_with_hello_if_the_server_heeds_it_and_else_after_it() {
 }
 
 #[tokio::test]
-async fn an_arbiter_is_not_asked_to_authenticate() {
+async fn arbiter_is_not_asked_to_authenticate() {
     let server = answering(doc! { "setName": "rs", "arbiterOnly": true }, doc! { "ok": 0.0 }).await;
     let connection = connect(&server.address(), credential()).await.unwrap();
     assert!(!connection.is_authenticated());
@@ -238,7 +238,7 @@ async fn an_arbiter_is_not_asked_to_authenticate() {
 }
 
 #[tokio::test]
-async fn a_pool_with_a_credential_uses_no_arbiter() {
+async fn pool_with_a_credential_rejects_arbiters() {
     let x509 = Credential::of(Mechanism::MongoDbX509);
     let plain = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
     for (credential, mechanism) in [
@@ -263,13 +263,13 @@ async fn a_pool_with_a_credential_uses_no_arbiter() {
         assert!(matches!(failed.cause, AuthenticationCause::Arbiter), "{failed}");
         assert_eq!(failed.mechanism, mechanism);
         assert!(error.to_string().contains("the server says that it is an arbiter"), "{error}");
-        // Nothing of the application's has reached the server.
+        // No command of the application has reached the server.
         assert!(server.command_names().iter().all(|name| name == "isMaster"), "{:?}", server.command_names());
     }
 }
 
 #[test]
-fn gssapi_is_refused_before_anything_is_connected() {
+fn gssapi_is_refused_before_connecting() {
     let credential = Credential::new("user", "pencil").mechanism(Mechanism::Gssapi);
     let error = Options::new(["localhost"]).unwrap().credential(credential).endpoint().unwrap_err();
     assert_eq!((error.option, &*error.value), ("authMechanism", "GSSAPI, which is not supported"));
@@ -277,7 +277,7 @@ fn gssapi_is_refused_before_anything_is_connected() {
 }
 
 #[test]
-fn a_user_without_a_password_is_refused_before_anything_is_connected() {
+fn user_without_a_password_is_refused_before_connecting() {
     for (uri, mechanism) in [
         ("mongodb://ada@localhost", "given, because without an authMechanism it is SCRAM"),
         ("mongodb://ada@localhost/shop?authSource=shop", "given, because without an authMechanism it is SCRAM"),
@@ -291,12 +291,12 @@ fn a_user_without_a_password_is_refused_before_anything_is_connected() {
         let error = Options::new(["localhost"]).unwrap().credential(credential).endpoint().unwrap_err();
         assert_eq!((error.option, &*error.value), ("password", "not given"));
     }
-    // An empty one is a password, which only the server can refuse.
+    // An empty password counts as given; only the server can refuse it.
     assert!("mongodb://ada:@localhost".parse::<Options>().unwrap().endpoint().is_ok());
 }
 
 #[test]
-fn a_zero_byte_cannot_be_said_in_plain() {
+fn plain_refuses_zero_bytes() {
     for (name, password, option) in [("a\0b", "c", "username"), ("a", "b\0c", "password")] {
         let credential = Credential::new(name, password).mechanism(Mechanism::Plain);
         let error = Options::new(["localhost"]).unwrap().credential(credential).endpoint().unwrap_err();
@@ -306,9 +306,9 @@ fn a_zero_byte_cannot_be_said_in_plain() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_authenticated_yet_cannot_make_the_client_read_much() {
+async fn reply_length_is_limited_before_authentication() {
     let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
-    // Whatever it says about the messages of later.
+    // The limit in the hello reply is for later messages and does not apply yet.
     let limit = doc! { "maxMessageSizeBytes": i32::MAX };
     let mut reply = sasl(b"", true);
     reply.insert("filler", "x".repeat(1024 * 1024));
@@ -317,7 +317,7 @@ async fn a_server_that_is_not_authenticated_yet_cannot_make_the_client_read_much
     let AuthenticationCause::Wire(WireError::Length { most: 1_048_576, .. }) = failure(&error).cause else {
         panic!("another cause: {error}")
     };
-    // Later on, that limit holds.
+    // After authentication, that limit applies.
     let script = move || -> Script {
         let (limit, reply) = (limit.clone(), reply.clone());
         Box::new(move |command| match &*name(command) {
@@ -333,7 +333,7 @@ async fn a_server_that_is_not_authenticated_yet_cannot_make_the_client_read_much
 }
 
 #[tokio::test]
-async fn what_was_speculated_is_not_a_part_of_an_established_connection() {
+async fn speculative_reply_is_removed_from_the_hello_reply() {
     let server = start(Behaviour { speculates: true, ..Behaviour::default() }).await;
     let connection = connect(&server.address(), credential()).await.unwrap();
     assert_eq!(server.command_names(), ["isMaster", "saslContinue"]);
@@ -341,7 +341,7 @@ async fn what_was_speculated_is_not_a_part_of_an_established_connection() {
     assert!(document.get("speculativeAuthenticate").unwrap().is_none() && document.get("ok").unwrap().is_some());
 }
 
-/// A server that wants the connection to be authenticated again before it answers its first `ping`.
+/// Starts a server that requires reauthentication before it answers the first `ping` of a connection.
 async fn expiring(behaviour: Behaviour) -> ScriptedServer {
     let script = move || -> Script {
         let (mut reply, mut expired) = (replies(behaviour.clone()), false);
@@ -360,7 +360,7 @@ async fn expiring(behaviour: Behaviour) -> ScriptedServer {
 }
 
 #[tokio::test]
-async fn a_connection_is_authenticated_again_without_another_hello() {
+async fn reauthentication_needs_no_further_hello() {
     let server = expiring(Behaviour { speculates: true, ..Behaviour::default() }).await;
     let mut connection = connect(&server.address(), credential()).await.unwrap();
     run(&mut connection, "admin", doc! { "ping": 1 }).await;
@@ -368,12 +368,12 @@ async fn a_connection_is_authenticated_again_without_another_hello() {
 }
 
 #[tokio::test]
-async fn a_connection_that_cannot_be_authenticated_again_is_not_used_again() {
+async fn connection_that_fails_to_reauthenticate_is_not_reusable() {
     let server = expiring(Behaviour { speculates: true, ..Behaviour::default() }).await;
     let credential = Credential::new("user", "other").mechanism(Mechanism::ScramSha256);
     assert_refused(&connect(&server.address(), credential).await.unwrap_err());
 
-    // A user who is removed while connected.
+    // The user is removed while connected.
     let script = move || -> Script {
         let (mut reply, mut expired) = (replies(Behaviour::default()), false);
         Box::new(move |command| {

@@ -1,5 +1,5 @@
-//! The server's side of SCRAM, written down again from RFC 5802, so that it shares no mistake with the client's; and the
-//! wrong things that it can do.
+//! The server's side of SCRAM, with valid and invalid behaviour. It is written from RFC 5802 independently of the
+//! client's side, so that the two share no mistake.
 
 use std::sync::OnceLock;
 
@@ -16,38 +16,38 @@ use super::*;
 pub const PASSWORD: &str = "pencil";
 const SALT: &[u8] = b"sixteen byte salt";
 
-/// How a server departs from the protocol, or stays within it in an unusual way.
+/// How a server departs from the protocol, or follows it in an unusual way.
 #[derive(Debug, Clone, Default)]
 pub struct Behaviour {
-    /// Replies to the first message that came along with hello.
+    /// Replies to the first message that hello carries.
     pub speculates: bool,
-    /// Says no `done` with its proof, so that the client has to send an empty message; as servers before 4.4 do.
+    /// Omits `done` from its proof, so that the client has to send an empty message, as servers before 4.4 do.
     pub wants_empty_exchange: bool,
-    /// How many iterations it wants; 4096 by default.
+    /// The number of iterations to require; 4096 by default.
     pub iterations: Option<u64>,
-    /// Does not append to the client's nonce, but sends this one.
+    /// The nonce to send instead of the client's nonce with an addition.
     pub nonce: Option<&'static str>,
-    /// Sends this instead of its final message.
+    /// The message to send instead of the final one.
     pub server_final: Option<&'static str>,
-    /// Says `done` with its first message.
+    /// Sends `done` with the first message.
     pub done_at_once: bool,
-    /// Never says `done`.
+    /// Never sends `done`.
     pub never_done: bool,
-    /// Changes these fields of every reply to a SASL command.
+    /// The fields to replace in every reply to a SASL command.
     pub replaced: Document,
-    /// What it says about the user's mechanisms.
+    /// The user's mechanisms in the hello reply.
     pub mechanisms: Option<Bson>,
 }
 
-/// One server's side of one connection.
+/// The server's side of one connection.
 struct Server {
     behaviour: Behaviour,
-    /// What both sides sign: the client's first message without its header, and the server's first.
+    /// The text that both sides sign: the client's first message without its header, and the server's first.
     signed: String,
     proven: bool,
 }
 
-/// A hello reply with `fields` besides.
+/// Returns a hello reply with the additional `fields`.
 pub fn hello(fields: Document) -> Document {
     let mut reply = doc! { "ok": 1.0, "maxWireVersion": 17, "minWireVersion": 0, "helloOk": true };
     reply.extend(fields);
@@ -72,8 +72,8 @@ fn hmac(key: &[u8], text: &[u8]) -> Vec<u8> {
     hmac.finalize().into_bytes().to_vec()
 }
 
-/// Computed once, because it takes long without optimisation. Whoever is asked for other numbers of iterations than the
-/// usual one gives no proof.
+/// Returns the salted password for the default number of iterations. It is computed once, because that is slow without
+/// optimisation. With another number of iterations, the server gives no proof.
 fn salted_password() -> &'static [u8; 32] {
     static SALTED: OnceLock<[u8; 32]> = OnceLock::new();
     SALTED.get_or_init(|| pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(PASSWORD.as_bytes(), SALT, 4096))
@@ -91,11 +91,11 @@ impl Server {
         sasl(first.as_bytes(), self.behaviour.done_at_once)
     }
 
-    /// Checks the client's proof, and gives the server's.
+    /// Checks the client's proof, and returns the server's.
     fn last(&mut self, advance: &Document) -> Document {
         let message = String::from_utf8(payload(advance)).unwrap();
         if self.proven {
-            assert_eq!(message, "", "the client goes on after the end");
+            assert_eq!(message, "", "the client continues after the end");
             return sasl(b"", !self.behaviour.never_done);
         }
         let (without_proof, proof) = message.rsplit_once(",p=").unwrap();
@@ -146,7 +146,7 @@ impl Server {
     }
 }
 
-/// The replies of a server that behaves like this, for scripts that do something else with them than to send them.
+/// Returns the replies of a server with this behaviour, for scripts that change them before sending.
 pub fn replies(behaviour: Behaviour) -> impl FnMut(&Document) -> Document + Send {
     let mut server = Server { behaviour, signed: String::new(), proven: false };
     move |command| server.reply(command)

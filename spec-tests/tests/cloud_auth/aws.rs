@@ -1,4 +1,4 @@
-//! MONGODB-AWS: where credentials come from, and what is made of them.
+//! MONGODB-AWS: the sources of credentials, and what the client does with them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ pub fn credential(cloud: CloudEnvironment) -> Credential {
     Credential::of(Mechanism::MongoDbAws).cloud_environment(cloud)
 }
 
-/// The answer of ECS and EC2, for credentials that last for `seconds`.
+/// Returns the answer of ECS and EC2, with credentials that are valid for `seconds`.
 pub fn answer(id: &str, seconds: u64) -> String {
     let expiration = SystemTime::now() + Duration::from_secs(seconds);
     let expiration = bson::DateTime::from_system_time(expiration).try_to_rfc3339_string().unwrap();
@@ -25,7 +25,7 @@ pub fn answer(id: &str, seconds: u64) -> String {
     )
 }
 
-/// The metadata service of EC2, with credentials that `credentials` makes anew each time.
+/// Starts the metadata service of EC2, which calls `credentials` for each request for credentials.
 async fn ec2(credentials: impl Fn() -> Answer + Send + Sync + 'static) -> HttpServer {
     HttpServer::start(move |seen| match &*seen.line {
         "PUT /latest/api/token" => Answer::ok("token-of-the-metadata\n"),
@@ -40,7 +40,7 @@ async fn server_with_token() -> Server {
     Server::of_key(KEY_ID, SECRET_KEY, Some(TOKEN)).await
 }
 
-/// A file with a token, which is removed when it is dropped.
+/// A file with a token, which is removed on drop.
 pub struct TokenFile(pub std::path::PathBuf);
 
 impl TokenFile {
@@ -68,7 +68,7 @@ async fn credentials_come_from_the_environment() {
     let mut connection = connect(&server, credential(variables(&keys))).await.unwrap();
     connection.run_command("test", &find()).await.unwrap();
     assert_eq!(server.state().commands, ["hello", "saslStart", "saslContinue", "find"]);
-    // The mechanism is none that is spoken along with hello.
+    // MONGODB-AWS does not travel with hello.
     assert_eq!(server.state().speculations, [None]);
 
     let server = server_with_token().await;
@@ -78,7 +78,7 @@ async fn credentials_come_from_the_environment() {
 }
 
 #[tokio::test]
-async fn half_of_the_variables_are_an_error_that_names_the_other_half() {
+async fn incomplete_variables_are_an_error_that_names_the_missing_one() {
     let server = Server::start(Default::default()).await;
     for (set, missing) in [
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
@@ -93,7 +93,7 @@ async fn half_of_the_variables_are_an_error_that_names_the_other_half() {
 }
 
 #[tokio::test]
-async fn a_wrong_key_is_the_servers_to_refuse() {
+async fn server_refuses_a_wrong_key() {
     let server = Server::of_key(KEY_ID, SECRET_KEY, None).await;
     let keys = [("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", "token-wrong")];
     let error = connect(&server, credential(variables(&keys))).await.unwrap_err();
@@ -115,7 +115,7 @@ async fn ec2_is_asked_in_three_steps() {
 }
 
 #[tokio::test]
-async fn ecs_is_asked_where_its_variable_is_set() {
+async fn ecs_is_asked_if_its_variable_is_set() {
     let server = server_with_token().await;
     let agent = HttpServer::start(|_| Answer::ok(answer(KEY_ID, 3600))).await;
     for path in ["/v2/credentials/app?x=1", "v2/credentials/app?x=1"] {
@@ -126,10 +126,10 @@ async fn ecs_is_asked_where_its_variable_is_set() {
 }
 
 #[tokio::test]
-async fn a_web_identity_is_exchanged_for_credentials() {
+async fn web_identity_is_exchanged_for_credentials() {
     let server = server_with_token().await;
     let file = TokenFile::new("web-identity", "token-of-a-web-identity\n");
-    // The service counts seconds, and wraps what the specification shows.
+    // The service returns the expiration in seconds, and may wrap the answer that the specification shows.
     let expiration = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() + 3600;
     let credentials = format!(
         r#"{{"Credentials":{{"AccessKeyId":"{KEY_ID}","SecretAccessKey":"{SECRET_KEY}","SessionToken":"{TOKEN}",
@@ -141,7 +141,7 @@ async fn a_web_identity_is_exchanged_for_credentials() {
         ("AWS_WEB_IDENTITY_TOKEN_FILE", file.path()),
         ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/app"),
         ("AWS_ROLE_SESSION_NAME", "app 1"),
-        // Of less weight than a web identity.
+        // A web identity takes precedence over this variable.
         ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/unused"),
     ];
     for (set, answer) in [(&set[..], credentials), (&set[..2], wrapped)] {
@@ -160,20 +160,20 @@ async fn a_web_identity_is_exchanged_for_credentials() {
             _ => assert_eq!(name, "app%201"),
         }
     }
-    // Variables with keys are of more weight.
+    // Keys in variables take precedence over a web identity.
     let cloud = variables(&[set[0], set[1], ("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)]);
     assert!(shown(&connect(&server, credential(cloud)).await.unwrap_err()).contains("the network failed"));
 }
 
 #[tokio::test]
-async fn a_web_identity_is_exchanged_in_the_environments_region() {
+async fn web_identity_is_exchanged_in_the_region_of_the_environment() {
     let server = Server::start(Default::default()).await;
     let file = TokenFile::new("region", "token-of-a-web-identity");
     let path = file.path().to_owned();
     let cloud = CloudEnvironment::default().variables(move |name| match name {
         "AWS_WEB_IDENTITY_TOKEN_FILE" => Some(path.clone().into()),
         "AWS_ROLE_ARN" => Some("role".into()),
-        // No host has this in its name, so that nothing leaves this machine.
+        // This is not a valid host name, so that no request leaves this machine.
         "AWS_REGION" => Some("no region".into()),
         _ => None,
     });
@@ -182,7 +182,7 @@ async fn a_web_identity_is_exchanged_in_the_environments_region() {
 }
 
 #[tokio::test]
-async fn the_applications_provider_comes_first() {
+async fn provider_of_the_application_comes_first() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
     let server = server_with_token().await;
@@ -195,10 +195,10 @@ async fn the_applications_provider_comes_first() {
     let endpoint = options(&server, credential).endpoint().unwrap();
     for asked in 1..=2 {
         endpoint.connect().await.unwrap();
-        // It caches by itself.
+        // The provider does its own caching.
         assert_eq!(calls.load(Ordering::Relaxed), asked);
     }
-    // Keys are providers of themselves.
+    // `AwsCredentials` is itself a provider.
     let keys = AwsCredentials::new(KEY_ID, SECRET_KEY).session_token(TOKEN);
     let credential = Credential::of(Mechanism::MongoDbAws).aws_credential_provider(keys);
     let endpoint = options(&server, credential).endpoint().unwrap();
@@ -210,7 +210,7 @@ async fn the_applications_provider_comes_first() {
 }
 
 #[tokio::test]
-async fn a_provider_that_fails_says_why() {
+async fn failed_provider_gives_its_reason() {
     let server = Server::start(Default::default()).await;
     let credential = credential(variables(&[])).aws_credential_provider(|| async { Err("no profile \"app\"".into()) });
     let error = connect(&server, credential).await.unwrap_err();
@@ -226,7 +226,7 @@ async fn explicit_keys_are_refused() {
 }
 
 #[tokio::test]
-async fn what_a_service_answers_wrongly_is_named() {
+async fn invalid_answer_of_a_service_is_named() {
     let server = Server::start(Default::default()).await;
     let with = |field: &str, value: serde_json::Value| {
         let mut answer: serde_json::Value = serde_json::from_str(&answer(KEY_ID, 3600)).unwrap();
@@ -263,7 +263,7 @@ async fn what_a_service_answers_wrongly_is_named() {
 }
 
 #[tokio::test]
-async fn a_session_and_a_role_must_be_one_line() {
+async fn session_and_role_must_be_one_line() {
     let server = Server::start(Default::default()).await;
     for (session, role, what) in
         [("", "role", "session"), ("a\nb", "role", "session"), ("session", " ", "role"), ("session", "röle", "role")]
@@ -283,7 +283,7 @@ async fn a_session_and_a_role_must_be_one_line() {
 }
 
 #[tokio::test]
-async fn a_token_file_that_cannot_be_used_is_named() {
+async fn unusable_token_file_is_named() {
     let server = Server::start(Default::default()).await;
     let (empty, long) = (TokenFile::new("empty", " \n"), TokenFile::new("long", &"x".repeat(65_537)));
     let folder = std::env::temp_dir();
@@ -300,7 +300,7 @@ async fn a_token_file_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn a_server_that_breaks_the_conversation_is_refused() {
+async fn server_that_violates_the_conversation_is_rejected() {
     let keys = [("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)];
     for host in ["", "sts..com", ".amazonaws.com", "sts.amazonaws.", &"a".repeat(256), "sts.a\nx-amz-date:b"] {
         let server = Server::of_key(KEY_ID, SECRET_KEY, None).await;

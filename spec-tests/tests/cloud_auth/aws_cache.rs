@@ -1,5 +1,5 @@
-//! The prose tests of MONGODB-AWS, "Cached Credentials". A cache belongs to the endpoints of some options, so that an
-//! endpoint made anew is what the text calls a cleared cache; connections stand for its clients.
+//! The prose tests of MONGODB-AWS, "Cached Credentials". The endpoints of the same options share a cache, so a new
+//! endpoint stands for the specification's cleared cache. Connections stand for its clients.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,11 +9,11 @@ use wharf::Endpoint;
 use super::aws::{TOKEN, answer, credential};
 use super::*;
 
-/// An agent of ECS whose next answers are set by the test.
+/// An ECS agent whose next answers the test sets.
 struct Agent {
     next: Arc<Mutex<(String, u64)>>,
     service: HttpServer,
-    /// What the environment says besides.
+    /// Further variables of the environment.
     variables: Arc<Mutex<HashMap<&'static str, String>>>,
 }
 
@@ -43,7 +43,7 @@ impl Agent {
         self.service.seen().len()
     }
 
-    /// An endpoint with a cache of its own, which is empty.
+    /// Returns an endpoint with its own, empty cache.
     fn endpoint(&self, server: &Server) -> Endpoint {
         let variables = Arc::clone(&self.variables);
         let cloud = CloudEnvironment::default()
@@ -67,13 +67,13 @@ async fn start() -> (Server, Agent) {
 async fn credentials_are_kept_until_five_minutes_before_they_expire() {
     let (server, agent) = start().await;
     let endpoint = agent.endpoint(&server);
-    // Within one minute, and within five, they are obtained anew.
+    // Credentials that expire within one minute, or within five, are fetched again.
     for (seconds, asked) in [(59, 1), (299, 2), (303, 3), (3600, 3)] {
         agent.answer_with(KEY_ID, seconds);
         run(&endpoint).await.unwrap();
         assert_eq!(agent.asked(), asked, "{seconds}");
     }
-    // Clones of the endpoint share them, another endpoint has its own.
+    // Clones of the endpoint share the credentials; another endpoint has its own.
     run(&endpoint.clone()).await.unwrap();
     assert_eq!(agent.asked(), 3);
     run(&agent.endpoint(&server)).await.unwrap();
@@ -81,7 +81,7 @@ async fn credentials_are_kept_until_five_minutes_before_they_expire() {
 }
 
 #[tokio::test]
-async fn a_failure_clears_the_cache() {
+async fn failure_clears_the_cache() {
     let (server, agent) = start().await;
     let endpoint = agent.endpoint(&server);
     agent.answer_with("AKIAPOISON", 3600);
@@ -92,7 +92,7 @@ async fn a_failure_clears_the_cache() {
     run(&endpoint).await.unwrap();
     assert_eq!(agent.asked(), 2);
 
-    // Any failure does it, not only that of the proof.
+    // Any failure clears the cache, not only that of the proof.
     server.state().failures.push_back(("saslStart", 0));
     shown(&run(&endpoint).await.unwrap_err());
     run(&endpoint).await.unwrap();
@@ -100,7 +100,7 @@ async fn a_failure_clears_the_cache() {
 }
 
 #[tokio::test]
-async fn credentials_of_the_environment_are_read_anew_each_time() {
+async fn credentials_in_the_environment_are_read_each_time() {
     let (server, agent) = start().await;
     agent.set(KEY_ID, SECRET_KEY, TOKEN);
     let endpoint = agent.endpoint(&server);
@@ -114,13 +114,13 @@ async fn credentials_of_the_environment_are_read_anew_each_time() {
 }
 
 #[tokio::test]
-async fn cached_credentials_have_more_weight_than_the_environment() {
+async fn cached_credentials_take_precedence_over_the_environment() {
     let (server, agent) = start().await;
     let endpoint = agent.endpoint(&server);
     agent.answer_with(KEY_ID, 60);
     run(&endpoint).await.unwrap();
     agent.set("AKIAWRONG", "wrong", "wrong");
-    // They have expired, and are renewed where they came from.
+    // The cached credentials have expired, and are renewed from their source.
     agent.answer_with(KEY_ID, 3600);
     run(&endpoint).await.unwrap();
     run(&endpoint).await.unwrap();
@@ -128,7 +128,7 @@ async fn cached_credentials_have_more_weight_than_the_environment() {
 }
 
 #[tokio::test]
-async fn connections_at_the_same_time_do_not_wait_for_each_other() {
+async fn concurrent_connections_do_not_wait_for_each_other() {
     let (server, agent) = start().await;
     let endpoint = agent.endpoint(&server);
     let (one, other) = tokio::join!(run(&endpoint), run(&endpoint));

@@ -1,4 +1,4 @@
-//! The agents that give containers their credentials, as the container credential provider of the AWS SDKs asks them.
+//! The agents that give containers their credentials, asked as the AWS SDKs' container credential provider does.
 
 use super::aws::{TOKEN, TokenFile, answer, credential};
 use super::*;
@@ -8,8 +8,8 @@ const RELATIVE_URI: &str = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
 const AUTHORIZATION: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
 const AUTHORIZATION_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 
-/// A server that accepts the container's credentials, the agent that has them, and the node's metadata service, whose
-/// credentials the server accepts as well: a test sees which of the two was asked.
+/// A server that accepts the container's credentials, the agent that provides them, and the metadata service of the
+/// node. The server also accepts the node's credentials, so a test sees which of the two services was asked.
 struct Node {
     server: Server,
     agent: HttpServer,
@@ -17,7 +17,7 @@ struct Node {
 }
 
 impl Node {
-    /// The container's credentials last for `seconds`.
+    /// Starts a node whose container credentials are valid for `seconds`.
     async fn start(seconds: u64) -> Self {
         let server = Server::of_key(KEY_ID, SECRET_KEY, Some(TOKEN)).await;
         let agent = HttpServer::start(move |_| Answer::ok(answer(KEY_ID, seconds))).await;
@@ -35,11 +35,11 @@ impl Node {
 
     async fn connect(&self, set: &[(&'static str, &str)]) -> Result<EndpointConnection, EstablishError> {
         let outcome = connect(&self.server, self.credential(set)).await;
-        assert_eq!(self.metadata.seen().len(), 0, "the node's role was asked for with {set:?}");
+        assert_eq!(self.metadata.seen().len(), 0, "the metadata service of the node was asked with {set:?}");
         outcome
     }
 
-    /// The message of the error that these variables end with.
+    /// Returns the message of the error that these variables cause.
     async fn refusal(&self, set: &[(&'static str, &str)]) -> String {
         let error = self.connect(set).await.err().unwrap_or_else(|| panic!("{set:?} is accepted"));
         assert_eq!(self.server.state().count("saslStart"), 0);
@@ -48,8 +48,8 @@ impl Node {
 }
 
 #[tokio::test]
-async fn a_full_uri_is_asked_with_the_token_of_its_file_as_it_is_now() {
-    // So short that they are obtained anew each time.
+async fn full_uri_is_asked_with_the_current_token_of_its_file() {
+    // The credentials expire so soon that they are fetched again each time.
     let node = Node::start(60).await;
     let file = TokenFile::new("pod-identity", "token-of-a-pod\n");
     let uri = format!("{}/v1/credentials?x=1", node.agent.url);
@@ -69,7 +69,7 @@ async fn a_full_uri_is_asked_with_the_token_of_its_file_as_it_is_now() {
 }
 
 #[tokio::test]
-async fn a_token_without_a_file_is_sent_as_it_is() {
+async fn token_variable_is_sent_unchanged() {
     let node = Node::start(3600).await;
     let uri = node.agent.url.replace("127.0.0.1", "localhost");
     for (set, expected) in [
@@ -84,7 +84,7 @@ async fn a_token_without_a_file_is_sent_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_relative_uri_has_precedence_over_a_full_one() {
+async fn relative_uri_takes_precedence_over_a_full_uri() {
     let node = Node::start(3600).await;
     let uri = format!("{}/full", node.agent.url);
     node.connect(&[(FULL_URI, &*uri), (RELATIVE_URI, "/relative")]).await.unwrap();
@@ -92,7 +92,7 @@ async fn a_relative_uri_has_precedence_over_a_full_one() {
 }
 
 #[tokio::test]
-async fn a_uri_that_may_not_be_asked_is_an_error_and_the_nodes_role_is_not_used() {
+async fn forbidden_uri_is_an_error_and_the_role_of_the_node_is_not_used() {
     let node = Node::start(3600).await;
     let file = TokenFile::new("refused", "token-of-a-pod");
     for uri in
@@ -104,10 +104,10 @@ async fn a_uri_that_may_not_be_asked_is_an_error_and_the_nodes_role_is_not_used(
     assert_eq!(node.agent.seen().len(), 0);
 }
 
-/// The operating system reads such a host as 10.0.0.1, as it would resolve a name that an attacker has.
+/// The operating system reads this host as 10.0.0.1, just as it would resolve an attacker's name to that address.
 #[cfg(unix)]
 #[tokio::test]
-async fn the_address_that_a_host_resolves_to_must_be_local() {
+async fn host_must_resolve_to_a_local_address() {
     let node = Node::start(3600).await;
     let text = node.refusal(&[(FULL_URI, "http://0x0a000001/x"), (AUTHORIZATION, "token-of-a-pod")]).await;
     let expected = "AWS_CONTAINER_CREDENTIALS_FULL_URI has the address 10.0.0.1, but the variable must be an https URL";
@@ -115,7 +115,7 @@ async fn the_address_that_a_host_resolves_to_must_be_local() {
 }
 
 #[tokio::test]
-async fn a_token_that_cannot_be_sent_is_an_error_that_names_its_variable() {
+async fn invalid_token_is_an_error_that_names_its_variable() {
     let node = Node::start(3600).await;
     let (empty, two) = (TokenFile::new("no-token", "\n"), TokenFile::new("two-lines", "token-a\r\nx-evil: 1"));
     let uri = node.agent.url.clone();
@@ -126,7 +126,7 @@ async fn a_token_that_cannot_be_sent_is_an_error_that_names_its_variable() {
         (AUTHORIZATION, "token-a\r\nx-evil: 1", "must be one line of visible ASCII characters"),
         (AUTHORIZATION, "token-ä", "must be one line of visible ASCII characters"),
     ] {
-        // A usable token beside it is not used in its place.
+        // A usable token in the other variable is not used instead.
         let others = (variable == AUTHORIZATION_FILE).then_some((AUTHORIZATION, "token-unused"));
         let set: Vec<_> = [(FULL_URI, &*uri), (variable, value)].into_iter().chain(others).collect();
         let text = node.refusal(&set).await;
@@ -136,7 +136,7 @@ async fn a_token_that_cannot_be_sent_is_an_error_that_names_its_variable() {
 }
 
 #[tokio::test]
-async fn an_agent_that_fails_is_an_error_and_the_nodes_role_is_not_used() {
+async fn failed_agent_is_an_error_and_the_role_of_the_node_is_not_used() {
     let node = Node::start(3600).await;
     let failing = HttpServer::start(|_| Answer::Says(500, String::new())).await;
     for (uri, expected) in [(&*failing.url, "its status is 500"), ("http://127.0.0.1:9", "connecting failed")] {

@@ -1,4 +1,4 @@
-//! A service of a cloud: HTTP/1.1, one request for each connection.
+//! A cloud service: HTTP/1.1, one request per connection.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,12 +6,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// A request, as it was received.
+/// A request as received.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// The method and the path with its query.
+    /// The method, and the path with its query.
     pub line: String,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
@@ -29,7 +29,7 @@ pub enum Answer {
     Says(u16, String),
     /// Sends these bytes and closes the connection.
     Sends(Vec<u8>),
-    /// Sends these bytes and then nothing more, for ever.
+    /// Sends these bytes and then nothing more.
     Stalls(Vec<u8>),
 }
 
@@ -39,7 +39,7 @@ impl Answer {
     }
 }
 
-/// A running service. Dropping it stops it, and closes its connections.
+/// A running service. Dropping it stops the service and closes its connections.
 #[derive(Debug)]
 pub struct HttpServer {
     pub url: String,
@@ -64,7 +64,7 @@ impl HttpServer {
         Self { url, seen, _tasks: tasks }
     }
 
-    /// All requests so far.
+    /// Returns all requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
     }
@@ -87,7 +87,7 @@ async fn serve(
         }
         Answer::Stalls(bytes) => {
             let _ = stream.write_all(&bytes).await;
-            // The client goes away, or the server is stopped.
+            // The read returns when the client goes away or the server is stopped.
             let _ = stream.read(&mut [0; 1]).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Whatever hangs is ended by `connectTimeoutMS`, or by the callback's own limit.
+//! A hanging server, service or callback is ended by `connectTimeoutMS`, or by the callback's own limit.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,14 +8,14 @@ use wharf::endpoint::{AuthenticationCause, AuthenticationError, Command, Command
 
 use super::*;
 
-/// Long enough for a loaded machine to come as far as the step that hangs.
+/// Long enough for a busy machine to reach the step that hangs.
 const LIMIT: Duration = Duration::from_millis(400);
 
 fn cause(error: &EstablishError) -> &AuthenticationCause {
     &error.cause().downcast_ref::<AuthenticationError>().unwrap().cause
 }
 
-/// Connects until the deadline, and fails otherwise.
+/// Asserts that connecting fails, with a timeout and not before the limit.
 async fn assert_ended(server: &Server, credential: Credential) {
     let endpoint = options(server, credential).connect_timeout(LIMIT).endpoint().unwrap();
     let begun = Instant::now();
@@ -25,7 +25,7 @@ async fn assert_ended(server: &Server, credential: Credential) {
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_is_given_up() {
+async fn silent_server_times_out() {
     let keys = [("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)];
     for step in ["saslStart", "saslContinue"] {
         let server = Server::of_key(KEY_ID, SECRET_KEY, None).await;
@@ -43,7 +43,7 @@ async fn a_server_that_says_nothing_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_cloud_that_says_nothing_is_given_up() {
+async fn silent_cloud_service_times_out() {
     let server = Server::start(Default::default()).await;
     let stalls =
         [Vec::new(), b"HTTP/1.1 200 OK\r\n".to_vec(), b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_vec()];
@@ -66,13 +66,13 @@ async fn a_cloud_that_says_nothing_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_provider_that_hangs_is_dropped() {
+async fn hanging_provider_times_out() {
     let server = Server::start(Default::default()).await;
     let provider = || std::future::pending();
     assert_ended(&server, aws::credential(variables(&[])).aws_credential_provider(provider)).await;
 }
 
-/// Tells when it is dropped.
+/// Notifies the test when it is dropped.
 struct Tells(Arc<Notify>);
 
 impl Drop for Tells {
@@ -82,7 +82,7 @@ impl Drop for Tells {
 }
 
 #[tokio::test]
-async fn a_callback_is_cancelled_with_its_connection() {
+async fn callback_is_cancelled_with_its_connection() {
     let server = Server::of_tokens(&["token-a"]).await;
     let (begun, dropped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (tell_begun, tell_dropped) = (Arc::clone(&begun), Arc::clone(&dropped));
@@ -96,7 +96,7 @@ async fn a_callback_is_cancelled_with_its_connection() {
     });
     let endpoint = options(&server, credential).endpoint().unwrap();
     for _ in 0..2 {
-        // The second connection makes its own call: nothing is left of the first.
+        // The second connection makes its own call: nothing of the first call is left.
         let connecting = tokio::spawn({
             let endpoint = endpoint.clone();
             async move { endpoint.connect().await.map(drop) }
@@ -109,11 +109,11 @@ async fn a_callback_is_cancelled_with_its_connection() {
 }
 
 #[tokio::test]
-async fn a_callbacks_time_counts_only_with_timeout_ms() {
+async fn time_of_a_callback_counts_only_with_timeout_ms() {
     let server = Server::of_tokens(&["token-a"]).await;
     let slow = || {
         Credential::of(Mechanism::MongoDbOidc).oidc_callback(|context: OidcContext| async move {
-            // As long as the connection may take altogether, and longer.
+            // Twice the time that the whole connection may take.
             tokio::time::sleep(LIMIT * 2).await;
             assert_eq!(context.timeout, Duration::from_secs(60));
             Ok(OidcToken::new("token-a"))
@@ -130,7 +130,7 @@ async fn a_callbacks_time_counts_only_with_timeout_ms() {
 }
 
 #[tokio::test]
-async fn a_commands_timeout_limits_the_callback_that_it_needs() {
+async fn command_timeout_limits_its_callback() {
     let server = Server::of_tokens(&["token-a"]).await;
     let calls = std::sync::atomic::AtomicUsize::new(0);
     let credential = Credential::of(Mechanism::MongoDbOidc).oidc_callback(move |context: OidcContext| {
@@ -148,7 +148,7 @@ async fn a_commands_timeout_limits_the_callback_that_it_needs() {
     assert!(failure.is_timeout() && !failure.is_network_error() && !failure.clears_pool(), "{failure}");
 }
 
-/// Runs a command within [`LIMIT`] whose connection must be authenticated again, and fails at that.
+/// Runs a command within [`LIMIT`] on a connection that must reauthenticate, and returns the failure of that.
 async fn refused_once(server: &Server, credential: Credential, silent_at: Option<&'static str>) -> CommandError {
     let mut connection = connect(server, credential).await.unwrap();
     server.state().silent_at = silent_at;
@@ -157,12 +157,12 @@ async fn refused_once(server: &Server, credential: Credential, silent_at: Option
     let running = connection.run(Command::new("test", &find).timeout(LIMIT));
     let failure = tokio::time::timeout(AGES, running).await.unwrap().unwrap_err();
     assert!(matches!(failure, CommandError::Reauthentication { .. }), "{failure}");
-    // Nobody knows who this is any more.
+    // The connection's authentication state is unknown.
     assert!(!connection.condition().is_reusable());
     failure
 }
 
-/// A callback that gives out one token and then fails after a part of its time.
+/// A callback that returns one token, and then fails after a part of its time.
 fn callback_that_fails_after(part: fn(Duration) -> Duration) -> Credential {
     let calls = std::sync::atomic::AtomicUsize::new(0);
     Credential::of(Mechanism::MongoDbOidc).oidc_callback(move |context: OidcContext| {
@@ -170,7 +170,7 @@ fn callback_that_fails_after(part: fn(Duration) -> Duration) -> Credential {
         async move {
             if !first {
                 tokio::time::sleep(part(context.timeout)).await;
-                return Err("the callback's own words".into());
+                return Err("the error of the callback".into());
             }
             Ok(OidcToken::new("token-a"))
         }
@@ -178,18 +178,18 @@ fn callback_that_fails_after(part: fn(Duration) -> Duration) -> Credential {
 }
 
 #[tokio::test]
-async fn a_callback_that_fails_is_a_timeout_only_if_its_time_was_up() {
+async fn failed_callback_is_a_timeout_only_after_its_deadline() {
     let server = Server::of_tokens(&["token-a"]).await;
     let failure = refused_once(&server, callback_that_fails_after(|all| all), None).await;
     assert!(failure.is_timeout(), "{failure}");
 
     let failure = refused_once(&server, callback_that_fails_after(|_| Duration::ZERO), None).await;
-    assert!(failure.to_string().ends_with("the callback's own words"), "{failure}");
+    assert!(failure.to_string().ends_with("the error of the callback"), "{failure}");
     assert!(!failure.is_timeout() && !failure.is_network_error(), "{failure}");
 }
 
 #[tokio::test]
-async fn a_second_authentication_that_the_server_does_not_answer_is_a_timeout() {
+async fn unanswered_reauthentication_is_a_timeout() {
     let server = Server::of_tokens(&["token-a"]).await;
     let call = |_: OidcContext| async { Ok(OidcToken::new("token-a")) };
     let credential = Credential::of(Mechanism::MongoDbOidc).oidc_callback(call);

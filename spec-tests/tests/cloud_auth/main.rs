@@ -1,24 +1,25 @@
-//! MONGODB-AWS and MONGODB-OIDC against a server that checks what it is told, and against the clouds' services, both
-//! played in this process.
+//! MONGODB-AWS and MONGODB-OIDC, against a server that checks the clients' proofs, and against the services of the
+//! clouds. This process simulates both.
 //!
-//! The prose tests of the Authentication specification ("MongoDB AWS" and "MongoDB OIDC") that need no cloud are here:
+//! These modules contain the prose tests of the Authentication specification ("MongoDB AWS" and "MongoDB OIDC") that
+//! need no cloud:
 //!
 //! | Prose test | Where |
 //! |---|---|
 //! | AWS: regular credentials, AssumeRole, Lambda | `aws::credentials_come_from_the_environment` |
-//! | AWS: EC2, ECS, web identity | `aws::` tests of these names |
-//! | none: EKS Pod Identity, which the specification does not have | `aws_container` |
-//! | AWS: custom provider, cases 1 and 2 | `aws::the_applications_provider_comes_first` |
+//! | AWS: EC2, ECS, web identity | the tests of these names in `aws` |
+//! | none: EKS Pod Identity, which the specification does not cover | `aws_container` |
+//! | AWS: custom provider, cases 1 and 2 | `aws::provider_of_the_application_comes_first` |
 //! | AWS: cached credentials, both lists | `aws_cache` |
 //! | OIDC machine 1.1, 1.2, 2.1, 2.2, 2.3, 3.1, 3.2, 3.3, 4.1 to 4.4, 5.1, 5.2 | `oidc_machine` |
 //! | OIDC machine 2.4, 2.5 | `oidc_machine::contradictory_options_are_refused` |
-//! | OIDC machine 4.5 | not here: wharf has no sessions; a command with an `lsid` is 4.1 |
+//! | OIDC machine 4.5 | not here: wharf has no sessions; a command with an `lsid` is case 4.1 |
 //! | OIDC human 1.1, 1.2, 1.5, 1.6, 1.8, 2.1, 2.2, 2.3, 3.1, 3.2, 4.1 to 4.4 | `oidc_human` |
-//! | OIDC human 1.3, 1.4 | not here: that the server tells two principals apart is the server's; the name is in 1.2 |
-//! | OIDC human 1.7 | not here: connection strings are tested with the options |
-//! | unified `mongodb-oidc-no-retry.json` | its six cases are 1.1, 4.1, 4.2, 4.3 of the machine and 3.1, 3.2 of the human tests, and `oidc_machine` repeats the last two without a human |
+//! | OIDC human 1.3, 1.4 | not here: only the server can tell two principals apart; 1.2 tests the name |
+//! | OIDC human 1.7 | not here: the tests of the options cover connection strings |
+//! | unified `mongodb-oidc-no-retry.json` | its six cases are machine 1.1, 4.1, 4.2 and 4.3 and human 3.1 and 3.2; `oidc_machine` repeats the last two for machines |
 //!
-//! Nothing here shows that a real identity provider or a real server accepts what these do.
+//! These tests do not show that a real identity provider or a real server accepts the messages.
 #![cfg(all(not(any(loom, shuttle)), feature = "aws", feature = "oidc"))]
 
 use std::time::Duration;
@@ -41,19 +42,19 @@ mod server;
 use http::{Answer, HttpServer};
 use server::Server;
 
-/// What ends a test that would otherwise never end.
+/// The limit that ends a test that would otherwise hang.
 const AGES: Duration = Duration::from_secs(60);
 
-/// What must be seen nowhere.
+/// The secret that must not appear in any output.
 const SECRET_KEY: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
 
-/// An access key's identifier, which is no secret.
+/// The identifier of an access key, which is not secret.
 const KEY_ID: &str = "AKIAI44QH8DHBEXAMPLE";
 
-/// Nothing but these variables, whatever the process's environment says.
+/// Returns an environment with only these variables, independent of the process's environment.
 fn variables(variables: &[(&'static str, &str)]) -> CloudEnvironment {
     let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-    // Nobody listens at the discard port of this machine, so that nothing is asked by mistake.
+    // No service listens on this machine's discard port, so a request by mistake fails.
     let nowhere = "http://127.0.0.1:9";
     CloudEnvironment::default()
         .aws_ecs(nowhere)
@@ -76,7 +77,7 @@ fn find() -> RawDocumentBuf {
     rawdoc! { "find": "collName", "filter": {} }
 }
 
-/// The error's message and all of its debug output, after a check that neither shows a secret.
+/// Returns the error's message, after checking that neither the message nor the debug output shows a secret.
 fn shown(error: &EstablishError) -> String {
     assert_eq!(error.stage(), Stage::Authenticate, "{error}");
     let debug = format!("{error:?}");

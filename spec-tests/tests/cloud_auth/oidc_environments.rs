@@ -41,7 +41,7 @@ async fn k8s_reads_the_first_file_that_a_variable_names() {
 }
 
 #[tokio::test]
-async fn azure_is_asked_for_a_token_of_the_resource() {
+async fn azure_is_asked_for_a_token_for_the_resource() {
     let server = Server::of_tokens(&["token-a"]).await;
     let answer = r#"{"access_token":"token-a","refresh_token":"","expires_in":"3599","token_type":"Bearer"}"#;
     let metadata = HttpServer::start(move |_| Answer::ok(answer)).await;
@@ -56,7 +56,7 @@ async fn azure_is_asked_for_a_token_of_the_resource() {
 }
 
 #[tokio::test]
-async fn azure_with_a_bad_user_shows_what_the_service_says() {
+async fn azure_with_a_wrong_user_shows_the_answer_of_the_service() {
     let server = Server::of_tokens(&["token-a"]).await;
     let metadata = HttpServer::start(|_| Answer::Says(400, r#"{"error":"Identity not found"}"#.to_owned())).await;
     let credential = with_resource("azure", variables(&[]).azure(&metadata.url)).username("bad");
@@ -65,7 +65,7 @@ async fn azure_with_a_bad_user_shows_what_the_service_says() {
 }
 
 #[tokio::test]
-async fn google_is_asked_for_a_token_of_the_resource() {
+async fn google_is_asked_for_a_token_for_the_resource() {
     let server = Server::of_tokens(&["token-a"]).await;
     let metadata = HttpServer::start(|_| Answer::ok("token-a")).await;
     connect(&server, with_resource("gcp", variables(&[]).gcp(&metadata.url))).await.unwrap();
@@ -76,7 +76,7 @@ async fn google_is_asked_for_a_token_of_the_resource() {
 }
 
 #[tokio::test]
-async fn an_answer_without_a_token_is_named() {
+async fn answer_without_a_token_is_named() {
     let server = Server::of_tokens(&[]).await;
     for (environment, answer, expected) in [
         ("azure", Answer::ok(""), "the body of its answer must be a JSON object"),

@@ -18,7 +18,7 @@ fn refreshed(tokens: &[(&str, &str)]) -> Callback {
 }
 
 #[tokio::test]
-async fn p1_1_and_p2_1_a_human_is_asked_between_two_steps() {
+async fn p1_1_and_p2_1_callback_runs_between_two_steps() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let mut connection = endpoint(&server, &callback).connect().await.unwrap();
     connection.run_command("test", &find()).await.unwrap();
@@ -33,7 +33,7 @@ async fn p1_1_and_p2_1_a_human_is_asked_between_two_steps() {
 }
 
 #[tokio::test]
-async fn p1_2_the_server_is_told_the_users_name() {
+async fn p1_2_server_gets_the_user_name() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     connect(&server, credential(&callback).username("ada@example.com")).await.unwrap();
     assert_eq!(server.state().principals, [Some("ada@example.com".to_owned())]);
@@ -41,7 +41,7 @@ async fn p1_2_the_server_is_told_the_users_name() {
 }
 
 #[tokio::test]
-async fn p1_5_a_server_that_knows_no_provider_is_not_answered() {
+async fn p1_5_server_without_a_provider_gets_no_token() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     server.state().idp = None;
     assert!(shown(&endpoint(&server, &callback).connect().await.unwrap_err()).contains("error 18"));
@@ -51,7 +51,7 @@ async fn p1_5_a_server_that_knows_no_provider_is_not_answered() {
 }
 
 #[tokio::test]
-async fn p1_6_a_host_that_is_not_allowed_is_told_nothing() {
+async fn p1_6_forbidden_host_gets_no_message() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     for allowed in [&[][..], &["example.com"], &["*.0.0.1x", "localhost"]] {
         let credential = credential(&callback).allowed_hosts(allowed.iter().copied());
@@ -63,7 +63,7 @@ async fn p1_6_a_host_that_is_not_allowed_is_told_nothing() {
 }
 
 #[tokio::test]
-async fn a_cached_token_is_not_shown_to_a_host_that_is_not_allowed() {
+async fn cached_token_is_not_sent_to_a_forbidden_host() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let port = server.address().split_once(':').unwrap().1.to_owned();
     let (allowed, forbidden) = (server.address(), format!("localhost:{port}"));
@@ -78,7 +78,7 @@ async fn a_cached_token_is_not_shown_to_a_host_that_is_not_allowed() {
 }
 
 #[tokio::test]
-async fn p1_8_a_provider_of_machines_has_no_client() {
+async fn p1_8_machine_provider_has_no_client_id() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     server.state().idp = Some(bson::doc! { "issuer": "https://machines" });
     connect(&server, credential(&callback).username("test_machine")).await.unwrap();
@@ -86,14 +86,14 @@ async fn p1_8_a_provider_of_machines_has_no_client() {
 }
 
 #[tokio::test]
-async fn p2_2_a_callback_must_return_a_token() {
+async fn p2_2_callback_must_return_a_token() {
     let (server, callback) = (Server::of_tokens(&[""]).await, Callback::new(&[""]));
     let error = endpoint(&server, &callback).connect().await.unwrap_err();
     assert!(shown(&error).ends_with("the access token is empty"), "{error}");
 }
 
 #[tokio::test]
-async fn p2_3_and_p4_1_a_refresh_token_is_passed_on() {
+async fn p2_3_and_p4_1_refresh_token_is_passed_to_the_callback() {
     let server = Server::of_tokens(&["token-a", "token-b"]).await;
     let callback = refreshed(&[("token-a", "token-r"), ("token-b", "token-s")]);
     let mut connection = endpoint(&server, &callback).connect().await.unwrap();
@@ -101,7 +101,7 @@ async fn p2_3_and_p4_1_a_refresh_token_is_passed_on() {
     server.state().commands.clear();
     server.state().failures.push_back(("find", 391));
     connection.run_command("test", &find()).await.unwrap();
-    // With a refresh token one step is enough.
+    // With a refresh token, one step is enough.
     assert_eq!(server.state().commands, ["find", "saslStart", "find"]);
     let contexts = callback.contexts.lock().unwrap();
     let refresh: Vec<_> = contexts.iter().map(|context| context.refresh_token.as_ref().map(Secret::reveal)).collect();
@@ -111,7 +111,7 @@ async fn p2_3_and_p4_1_a_refresh_token_is_passed_on() {
 }
 
 #[tokio::test]
-async fn p3_1_a_cached_token_is_spoken_along_with_hello() {
+async fn p3_1_cached_token_travels_with_hello() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let endpoint = endpoint(&server, &callback);
     let mut connection = endpoint.connect().await.unwrap();
@@ -122,7 +122,7 @@ async fn p3_1_a_cached_token_is_spoken_along_with_hello() {
 }
 
 #[tokio::test]
-async fn p3_2_without_a_cached_token_nothing_is() {
+async fn p3_2_nothing_travels_with_hello_without_a_cached_token() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     server.state().failures.push_back(("saslStart", 18));
     assert!(shown(&endpoint(&server, &callback).connect().await.unwrap_err()).contains("error 18"));
@@ -130,7 +130,7 @@ async fn p3_2_without_a_cached_token_nothing_is() {
 }
 
 #[tokio::test]
-async fn p4_2_without_a_refresh_token_the_human_is_asked_again() {
+async fn p4_2_callback_runs_again_without_a_refresh_token() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let mut connection = endpoint(&server, &callback).connect().await.unwrap();
     server.state().commands.clear();
@@ -141,7 +141,7 @@ async fn p4_2_without_a_refresh_token_the_human_is_asked_again() {
 }
 
 #[tokio::test]
-async fn p4_3_a_bad_refresh_token_does_no_harm_if_the_access_token_is_good() {
+async fn p4_3_bad_refresh_token_is_harmless_if_the_access_token_is_good() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, refreshed(&[("token-a", "token-bad")]));
     let mut connection = endpoint(&server, &callback).connect().await.unwrap();
     assert_eq!(callback.calls(), 1);
@@ -151,7 +151,7 @@ async fn p4_3_a_bad_refresh_token_does_no_harm_if_the_access_token_is_good() {
 }
 
 #[tokio::test]
-async fn p4_4_a_refreshed_token_that_is_refused_makes_the_human_be_asked_anew() {
+async fn p4_4_refused_refreshed_token_starts_a_new_login() {
     let server = Server::of_tokens(&["token-a"]).await;
     let callback = refreshed(&[("token-a", "token-r"), ("token-bad", "token-s")]);
     let endpoint = endpoint(&server, &callback);
@@ -166,7 +166,7 @@ async fn p4_4_a_refreshed_token_that_is_refused_makes_the_human_be_asked_anew() 
 }
 
 #[tokio::test]
-async fn connections_at_the_same_time_ask_the_human_once() {
+async fn concurrent_connections_call_the_callback_once() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let endpoint = endpoint(&server, &callback);
     let (one, other) = tokio::join!(endpoint.connect(), endpoint.connect());

@@ -6,7 +6,7 @@ use wharf::{CallbackError, Endpoint};
 
 use super::*;
 
-/// A callback that gives out the tokens that it was made with, in turn, and then the last one for ever.
+/// A callback that returns the given tokens in turn, and then the last one forever.
 #[derive(Clone, Default)]
 pub struct Callback {
     tokens: Arc<Mutex<Vec<OidcToken>>>,
@@ -48,13 +48,13 @@ impl Callback {
 }
 
 #[tokio::test]
-async fn p1_1_the_callback_is_called_during_authentication() {
+async fn p1_1_callback_is_called_during_authentication() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let mut connection = callback.endpoint(&server).connect().await.unwrap();
     connection.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 1);
     assert_eq!(server.state().commands, ["hello", "saslStart", "find"]);
-    // Without a token there is nothing to say along with hello.
+    // Without a cached token, nothing travels with hello.
     assert_eq!(server.state().speculations, [None]);
 }
 
@@ -80,7 +80,7 @@ async fn p1_2_one_call_is_enough_for_many_connections() {
 }
 
 #[tokio::test]
-async fn p2_1_the_callback_is_told_what_the_text_says() {
+async fn p2_1_callback_gets_the_specified_context() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let credential = Credential::of(Mechanism::MongoDbOidc).username("ada").oidc_callback(callback.function());
     connect(&server, credential).await.unwrap();
@@ -92,7 +92,7 @@ async fn p2_1_the_callback_is_told_what_the_text_says() {
 }
 
 #[tokio::test]
-async fn p2_2_and_p2_3_a_callback_must_return_a_token() {
+async fn p2_2_and_p2_3_callback_must_return_a_token() {
     let (server, callback) = (Server::of_tokens(&[""]).await, Callback::new(&[""]));
     let error = callback.endpoint(&server).connect().await.unwrap_err();
     assert!(shown(&error).ends_with("the access token is empty"), "{error}");
@@ -111,7 +111,7 @@ async fn contradictory_options_are_refused() {
     let oidc = || Credential::of(Mechanism::MongoDbOidc);
     let azure = || oidc().mechanism_property("ENVIRONMENT", "azure").mechanism_property("TOKEN_RESOURCE", "r");
     for (credential, option) in [
-        // 2.4 of the text
+        // Prose test 2.4.
         (
             oidc().mechanism_property("ENVIRONMENT", "test").oidc_callback(callback()),
             "ENVIRONMENT of authMechanismProperties",
@@ -120,7 +120,7 @@ async fn contradictory_options_are_refused() {
             oidc().mechanism_property("ENVIRONMENT", "test").oidc_human_callback(callback()),
             "ENVIRONMENT of authMechanismProperties",
         ),
-        // 2.5 of the text
+        // Prose test 2.5.
         (azure().allowed_hosts([""; 0]), "ALLOWED_HOSTS"),
         (oidc().oidc_callback(callback()).allowed_hosts(["localhost"]), "ALLOWED_HOSTS"),
         (oidc().oidc_callback(callback()).oidc_human_callback(callback()), "OIDC_HUMAN_CALLBACK"),
@@ -138,7 +138,7 @@ async fn contradictory_options_are_refused() {
 }
 
 #[tokio::test]
-async fn p3_1_a_cached_token_that_is_refused_is_replaced() {
+async fn p3_1_refused_cached_token_is_replaced() {
     let (server, callback) = (Server::of_tokens(&["token-old"]).await, Callback::new(&["token-old", "token-new"]));
     let endpoint = callback.endpoint(&server);
     endpoint.connect().await.unwrap();
@@ -146,15 +146,16 @@ async fn p3_1_a_cached_token_that_is_refused_is_replaced() {
     let mut connection = endpoint.connect().await.unwrap();
     connection.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 2);
-    // The first connection's; the old token again, because hello did not accept it; the new one.
+    // The first connection sends one; the second sends the old token again, because hello did not accept it, and then
+    // the new token.
     assert_eq!(server.state().count("saslStart"), 3);
-    // The new token is shared from now on.
+    // From now on, new connections share the new token.
     endpoint.connect().await.unwrap();
     assert_eq!((callback.calls(), server.state().count("saslStart")), (2, 3));
 }
 
 #[tokio::test]
-async fn p3_2_a_new_token_that_is_refused_is_an_error() {
+async fn p3_2_refused_new_token_is_an_error() {
     let (server, callback) = (Server::of_tokens(&[]).await, Callback::new(&["token-bad"]));
     let error = callback.endpoint(&server).connect().await.unwrap_err();
     assert!(shown(&error).contains("error 18"), "{error}");
@@ -162,7 +163,7 @@ async fn p3_2_a_new_token_that_is_refused_is_an_error() {
 }
 
 #[tokio::test]
-async fn p3_3_another_error_does_not_clear_the_cache() {
+async fn p3_3_other_error_does_not_clear_the_cache() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let endpoint = callback.endpoint(&server);
     server.state().failures.push_back(("saslStart", 20));
@@ -171,7 +172,7 @@ async fn p3_3_another_error_does_not_clear_the_cache() {
     endpoint.connect().await.unwrap();
     assert_eq!(callback.calls(), 1);
 
-    // Nor does it for a token that was shared before.
+    // Nor does such an error clear the cache for a token that was shared before.
     server.state().tokens.clear();
     server.state().failures.push_back(("saslStart", 20));
     assert!(shown(&endpoint.connect().await.unwrap_err()).contains("error 20"));
@@ -181,19 +182,19 @@ async fn p3_3_another_error_does_not_clear_the_cache() {
 }
 
 #[tokio::test]
-async fn p4_1_a_connection_is_authenticated_again() {
+async fn p4_1_connection_is_reauthenticated() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let mut connection = callback.endpoint(&server).connect().await.unwrap();
     server.state().failures.push_back(("find", 391));
     connection.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 2);
-    // Without another hello, and the command once more.
+    // Reauthentication runs without hello, and then the command runs again.
     assert_eq!(server.state().commands, ["hello", "saslStart", "find", "saslStart", "find"]);
-    // The time between two calls is in the tests of the tokens themselves, in virtual time.
+    // The unit tests of the tokens cover the time between two calls, in virtual time.
 }
 
 #[tokio::test]
-async fn p4_2_and_p4_3_commands_fail_if_the_second_authentication_does() {
+async fn p4_2_and_p4_3_commands_fail_if_reauthentication_fails() {
     for command in [find(), rawdoc! { "insert": "collName", "documents": [{ "_id": 1 }] }] {
         let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a", "token-bad"]));
         let mut connection = callback.endpoint(&server).connect().await.unwrap();
@@ -207,7 +208,7 @@ async fn p4_2_and_p4_3_commands_fail_if_the_second_authentication_does() {
 }
 
 #[tokio::test]
-async fn p4_4_speculation_is_for_new_connections_only() {
+async fn p4_4_only_new_connections_authenticate_with_hello() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let endpoint = callback.endpoint(&server);
     endpoint.connect().await.unwrap();
@@ -222,24 +223,24 @@ async fn p4_4_speculation_is_for_new_connections_only() {
 }
 
 #[tokio::test]
-async fn a_connection_forgets_only_the_token_that_it_used() {
+async fn connection_invalidates_only_the_token_that_it_used() {
     let (server, callback) = (Server::of_tokens(&["token-a", "token-b"]).await, Callback::new(&["token-a", "token-b"]));
     let endpoint = callback.endpoint(&server);
     let (mut one, mut other) = (endpoint.connect().await.unwrap(), endpoint.connect().await.unwrap());
     server.state().failures.push_back(("find", 391));
     one.run_command("test", &find()).await.unwrap();
-    // The second was authenticated with the first token too, which the first has replaced already.
+    // The second connection also used the first token, which the first connection has already replaced.
     server.state().failures.push_back(("find", 391));
     other.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 2);
-    // Both have the second token now, so that it is forgotten in its turn.
+    // Both now use the second token, so it is invalidated in turn.
     server.state().failures.push_back(("find", 391));
     other.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 3);
 }
 
 #[tokio::test]
-async fn a_command_that_fails_again_is_not_run_a_third_time() {
+async fn command_that_fails_again_is_not_retried_again() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let mut connection = callback.endpoint(&server).connect().await.unwrap();
     server.state().failures.extend([("find", 391), ("find", 391)]);
@@ -249,7 +250,7 @@ async fn a_command_that_fails_again_is_not_run_a_third_time() {
 }
 
 #[tokio::test]
-async fn a_handshake_with_a_cached_token_needs_no_further_command() {
+async fn handshake_with_a_cached_token_needs_no_sasl_command() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     let endpoint = callback.endpoint(&server);
     let insert = rawdoc! { "insert": "collName", "documents": [{ "_id": 1 }] };
@@ -264,14 +265,14 @@ async fn a_handshake_with_a_cached_token_needs_no_further_command() {
 }
 
 #[tokio::test]
-async fn a_handshake_without_a_cached_token_needs_one() {
+async fn handshake_without_a_cached_token_needs_a_sasl_command() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     server.state().failures.push_back(("saslStart", 18));
     assert!(shown(&callback.endpoint(&server).connect().await.unwrap_err()).contains("error 18"));
 }
 
 #[tokio::test]
-async fn a_conversation_that_does_not_end_is_refused() {
+async fn conversation_that_does_not_end_is_rejected() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     server.state().replies.insert("saslStart", server::sasl(bson::doc! {}, false));
     let error = callback.endpoint(&server).connect().await.unwrap_err();

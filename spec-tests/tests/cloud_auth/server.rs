@@ -1,4 +1,4 @@
-//! A MongoDB server that knows keys and tokens, and checks what its clients prove with them.
+//! A MongoDB server that knows keys and tokens, and checks the clients' proofs.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,28 +16,28 @@ use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16_777_216 };
 
-/// What a server knows and does. Changes take effect with the next command.
+/// The state of a server. Changes take effect with the next command.
 #[derive(Debug)]
 pub struct State {
-    /// Secret keys and session tokens by access key.
+    /// Secret keys and session tokens, by access key.
     pub keys: HashMap<String, (String, Option<String>)>,
-    /// The tokens that are accepted.
+    /// The tokens that the server accepts.
     pub tokens: HashSet<String>,
-    /// Commands that are to fail, each once: the name and the error's code. Code 0 closes the connection.
+    /// Commands that fail once each: the name and the error code. Code 0 closes the connection.
     pub failures: VecDeque<(&'static str, i32)>,
-    /// The command that gets no answer.
+    /// The command that the server does not answer.
     pub silent_at: Option<&'static str>,
-    /// What the server of the Security Token Service is called.
+    /// The host name of the Security Token Service.
     pub host: String,
-    /// What is answered to a client that has no token yet; `None` if it is unknown.
+    /// The answer to a client without a token; `None` if no identity provider is known.
     pub idp: Option<Document>,
-    /// What replaces the reply to a command.
+    /// Replies that replace the normal reply to a command.
     pub replies: HashMap<&'static str, Document>,
     /// The names of the commands so far.
     pub commands: Vec<String>,
-    /// The names that clients asked for an identity provider with.
+    /// The user names in the clients' requests for an identity provider.
     pub principals: Vec<Option<String>>,
-    /// The `speculativeAuthenticate` of each hello.
+    /// The `speculativeAuthenticate` field of each hello.
     pub speculations: Vec<Option<Document>>,
 }
 
@@ -59,13 +59,13 @@ impl Default for State {
 }
 
 impl State {
-    /// How often a command was run.
+    /// Returns how often the server received a command.
     pub fn count(&self, command: &str) -> usize {
         self.commands.iter().filter(|name| *name == command).count()
     }
 }
 
-/// A running server. Dropping it stops it, and closes its connections.
+/// A running server. Dropping it stops the server and closes its connections.
 #[derive(Debug)]
 pub struct Server {
     address: String,
@@ -91,13 +91,13 @@ impl Server {
         Self { address, state, _tasks: tasks }
     }
 
-    /// A server that accepts these tokens.
+    /// Starts a server that accepts these tokens.
     pub async fn of_tokens(tokens: &[&str]) -> Self {
         let tokens = tokens.iter().map(|token| (*token).to_owned()).collect();
         Self::start(State { tokens, ..State::default() }).await
     }
 
-    /// A server that knows this access key.
+    /// Starts a server that knows this access key.
     pub async fn of_key(id: &str, secret: &str, token: Option<&str>) -> Self {
         let keys = HashMap::from([(id.to_owned(), (secret.to_owned(), token.map(str::to_owned)))]);
         Self::start(State { keys, ..State::default() }).await
@@ -115,9 +115,9 @@ impl Server {
 struct Client {
     shared: Arc<Mutex<State>>,
     authenticated: bool,
-    /// The nonce of a conversation of MONGODB-AWS.
+    /// The nonce of the current MONGODB-AWS conversation.
     nonce: Option<Vec<u8>>,
-    /// Whether a conversation of MONGODB-OIDC waits for its token.
+    /// Whether a MONGODB-OIDC conversation is waiting for its token.
     asked: bool,
 }
 
@@ -200,7 +200,7 @@ impl Client {
         let mut reply = doc! { "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21 };
         let speculation = command.get_document("speculativeAuthenticate").ok();
         state.speculations.push(speculation.cloned());
-        // What fails to authenticate is left out, as a real server does it.
+        // A failed authentication is left out of the reply, as by a real server.
         if let Some(answer) = speculation.and_then(|command| {
             assert_eq!(command.get_str("db").unwrap(), "$external");
             self.converse(state, command)
@@ -211,7 +211,7 @@ impl Client {
         reply
     }
 
-    /// One step of a conversation; `None` if it has failed.
+    /// Runs one step of a conversation; `None` if it has failed.
     fn converse(&mut self, state: &mut State, command: &Document) -> Option<Document> {
         let payload = command.get_binary_generic("payload").unwrap();
         let payload = Document::try_from(RawDocument::from_bytes(payload).unwrap()).unwrap();
@@ -242,7 +242,7 @@ impl Client {
         if std::mem::take(&mut self.asked) {
             return self.accept(state, &payload);
         }
-        let nonce = self.nonce.take().expect("no conversation was begun");
+        let nonce = self.nonce.take().expect("saslContinue without saslStart");
         self.authenticated = is_signed(state, &nonce, &payload);
         self.authenticated.then(|| sasl(doc! {}, true))
     }
@@ -255,17 +255,17 @@ impl Client {
 }
 
 pub fn failed(code: i32) -> Document {
-    doc! { "ok": 0, "code": code, "errmsg": "as the test wants it" }
+    doc! { "ok": 0, "code": code, "errmsg": "failed by the test" }
 }
 
-/// A successful step's reply.
+/// Returns the reply to a successful step.
 pub fn sasl(payload: Document, done: bool) -> Document {
     let bytes = RawDocumentBuf::try_from(payload).unwrap().into_bytes();
     let payload = Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes });
     doc! { "conversationId": 7, "done": done, "payload": payload, "ok": 1 }
 }
 
-/// Computes the signature apart from the client's code, in the fixed form that the specification has.
+/// Verifies the signature. Computes it independently of the client's code, in the fixed form of the specification.
 fn is_signed(state: &State, nonce: &[u8], payload: &Document) -> bool {
     let (authorization, date) = (payload.get_str("a").unwrap(), payload.get_str("d").unwrap());
     let id = authorization.split(['=', '/']).nth(1).unwrap();

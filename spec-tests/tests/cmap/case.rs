@@ -1,4 +1,4 @@
-//! One file of the format, read.
+//! Reads a file of the format.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use wharf::{BackgroundInterval, PoolOptions};
 pub struct Case {
     pub description: String,
     pub style: String,
-    /// Version requirements, of which one must hold.
+    /// Version requirements, of which at least one must hold.
     pub run_on: Vec<Value>,
     pub fail_point: Option<Value>,
     pub app_name: Option<String>,
@@ -19,9 +19,9 @@ pub struct Case {
     pub error: Option<Value>,
     pub events: Vec<Value>,
     pub ignore: Vec<String>,
-    /// Extension: whether `events` lists all of them, so that a further one is a failure.
+    /// Extension: whether `events` is complete, so that a further event is a failure.
     pub exact: bool,
-    /// Extension: what the mock does.
+    /// Extension: the behaviour of the mock.
     pub mock: Map<String, Value>,
 }
 
@@ -71,8 +71,8 @@ fn list(value: Value) -> Vec<Value> {
     }
 }
 
-/// How long the background task rests where the file does not say: so long that no test waits for the end of it. A run
-/// then begins only because something has asked for it.
+/// The default interval of the background task: so long that no test reaches its end. A run then begins only because
+/// something has requested it.
 const REST: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn pool_options(given: &Value) -> (Option<String>, PoolOptions) {

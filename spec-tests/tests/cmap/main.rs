@@ -1,24 +1,24 @@
-//! The CMAP specification's own tests, and more of the kind.
+//! The tests of the CMAP specification, and further ones in the same format.
 //!
-//! The files are in the specification's `cmap-format`. Those of `style: unit` run on connections without a server and in
-//! virtual time: the pool reads tokio's clock, which stands still while anything can be done and jumps to the next
-//! timer otherwise, so a file takes no time and its outcome does not depend on the machine. Those of `style:
-//! integration` run against a real `mongod`, with its fail points, in real time.
+//! The specification's `cmap-format` describes the files. Those of `style: unit` use connections without a server, in
+//! virtual time: the pool reads tokio's clock, which stands still while a task can run and then jumps to the next
+//! timer. A file therefore takes no time, and its outcome does not depend on the machine. Those of `style: integration`
+//! run against a real `mongod`, with its fail points, in real time.
 //!
-//! There is one test for each file, and one that compares the lists of tests with the folders, so neither a file
-//! without a test nor a test without a file goes unnoticed. None is skipped.
+//! There is one test for each file. Another test compares the lists of tests with the folders, so that it finds a file
+//! without a test and a test without a file. No file is skipped.
 //!
-//! A thread of the format is a task; `waitForEvent` without a timeout waits for ten seconds at most.
+//! A thread of the format is a task. `waitForEvent` without a timeout waits for at most ten seconds.
 //!
-//! # Where a file is not taken literally
+//! # Deviations from the files
 //!
-//! | File | What is done instead, and why |
+//! | File | Deviation and reason |
 //! |---|---|
-//! | `pool-create-min-size-error` | The provisioned copy expects `ConnectionClosed` before `ConnectionPoolCleared`. The specification has since turned them around (DRIVERS-1785: a pool is cleared before the connection that failed is closed). A copy in the old order is read in the new one. |
-//! | `wait-queue-fairness` | The provisioned copy leaves it out. Where the folder lacks the file, its test runs the case of the same name in `cases`, which says the same. |
+//! | `pool-create-min-size-error` | The provisioned copy expects `ConnectionClosed` before `ConnectionPoolCleared`. The specification has since swapped the two (DRIVERS-1785: a pool is cleared before the failed connection is closed). The runner swaps them in a copy with the old order. |
+//! | `wait-queue-fairness` | The provisioned copy lacks this file. Without it, the test runs the equivalent case of the same name in `cases`. |
 //!
-//! Where a file does not set `backgroundThreadIntervalMS`, the background task rests for a day, so that no test passes
-//! because an interval has ended.
+//! If a file does not set `backgroundThreadIntervalMS`, the background task rests for a day, so that no test passes
+//! because an interval has elapsed.
 //!
 //! # Extensions
 //!
@@ -26,22 +26,21 @@
 //!
 //! | Extension | Meaning |
 //! |---|---|
-//! | `exact` | `true`: there is no event after the last one listed. |
+//! | `exact` | `true`: no event follows the last one listed. |
 //! | `poolOptions.loadBalanced` | The pool is in load-balanced mode. |
 //! | `mock.establishMS` | How long it takes to establish a connection. Default 0. |
 //! | `mock.hang`, `mock.fail`, `mock.overload` | The ids of connections whose establishment never ends, fails after the handshake, or fails with `SystemOverloadedError`. |
-//! | `mock.serviceIds` | The services behind the load balancer, as numbers, dealt to the connections in turn. |
-//! | `checkOut(times)` | As many check-outs, one after the other. |
-//! | `checkOut(deadlineMS)` | The check-out gives up after that time, whatever it is doing then. |
+//! | `mock.serviceIds` | The services behind the load balancer, as numbers. The connections get them in turn. |
+//! | `checkOut(times)` | That many check-outs, one after the other. |
+//! | `checkOut(deadlineMS)` | The check-out gives up after that time, in any state. |
 //! | `clear(serviceId)` | Clears a service of a load-balanced pool. |
-//! | `cancel(target)` | Drops what a thread is doing, and goes on when it has been dropped. The thread lives on. |
-//! | `spoil(connection)` | The connection fails, so that it is closed at check-in. |
-//! | `operate(connection)` | Runs an endless operation that can be interrupted, which is this thread's error. |
-//! | `assertStatus(status)` | The pool's status, or part of it. It must add up, too. |
-//! | `assertService(serviceId, service)` | A service's generation and number of connections; zeros where the pool knows of none. |
-//!
-//! A connection that could not be established clears the pool where the SDAM specification says so, as the monitor of
-//! the server would.
+//! | `cancel(target)` | Drops the current operation of a thread, and returns when it has been dropped. The thread continues. |
+//! | `spoil(connection)` | Breaks the connection, so that it is closed at check-in. |
+//! | `operate(connection)` | Runs an endless interruptible operation. Its interruption becomes this thread's error. |
+//! | `assertStatus(status)` | Compares the pool's status, or part of it, and checks that the numbers add up. |
+//! | `assertService(serviceId, service)` | Compares a service's generation and number of connections; both are 0 if the pool does not know it. |
+//! A connection that could not be established clears the pool where the SDAM specification says so, as the server's
+//! monitor would do.
 
 #![cfg(not(loom))]
 
@@ -59,13 +58,13 @@ use std::path::{Path, PathBuf};
 use case::Case;
 use mock::{Mock, MockConnection};
 
-/// One test for each file.
+/// Defines one test for each file.
 macro_rules! tests {
     ($list:ident, $style:literal, $folder:expr; $($file:ident)*) => {
         const $list: &[&str] = &[$(stringify!($file)),*];
         $(
             #[test]
-            #[allow(non_snake_case, reason = "named as the files are")]
+            #[allow(non_snake_case, reason = "tests have the names of the files")]
             fn $file() {
                 run($folder, stringify!($file), $style);
             }
@@ -106,7 +105,7 @@ mod unit {
     }
 
     #[test]
-    fn are_26() {
+    fn lists_26_files() {
         assert_eq!(FILES.len(), 26);
     }
 
@@ -129,7 +128,7 @@ mod integration {
     }
 
     #[test]
-    fn are_7() {
+    fn lists_7_files() {
         assert_eq!(FILES.len(), 7);
     }
 
@@ -173,11 +172,11 @@ mod own {
         opened_connection_whose_check_out_has_another
         operations_on_a_closed_pool
         overload_does_not_clear
-        populated_connection_serves_who_waits
-        populating_leaves_a_place_for_check_outs
+        populated_connection_serves_first_waiter
+        populating_leaves_a_permit_for_check_outs
         populating_stops_when_cleared
         ready_before_background_connections
-        returned_connection_goes_to_who_opens
+        returned_connection_goes_to_opener
         second_clear_while_paused_is_silent
         unlimited_pool
         unlimited_pool_is_bound_by_max_connecting
@@ -191,7 +190,7 @@ mod own {
     }
 }
 
-/// The file that the provisioned copy leaves out.
+/// The file that the provisioned copy lacks.
 const LEFT_OUT: &str = "wait_queue_fairness";
 
 #[test]
@@ -205,7 +204,7 @@ fn every_official_file_has_a_test() {
 }
 
 #[test]
-fn every_case_of_our_own_has_a_test() {
+fn every_own_case_has_a_test() {
     let tested: BTreeSet<String> = own::files().iter().map(|name| (*name).to_owned()).collect();
     assert_eq!(names_in(&own_cases()), tested);
 }
@@ -218,7 +217,7 @@ fn own_cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmap/cases")
 }
 
-/// The names of a folder's files as tests are named: without extension, and with underscores for hyphens.
+/// Returns the names of a folder's files as test names: without extension, and with underscores for hyphens.
 fn names_in(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let files = entries.map(|entry| entry.unwrap().path());
@@ -252,7 +251,7 @@ fn in_virtual_time(case: &Case) {
     runtime.block_on(runner::run(case, "mock:27017", Mock::new(&case.mock), MockConnection::spoil));
 }
 
-/// See "Where a file is not taken literally".
+/// Swaps the two events; see "Deviations from the files".
 fn clear_before_closing(case: &mut Case) {
     let place_of = |event_type: &str| case.events.iter().position(|event| event["type"] == event_type);
     let (closed, cleared) = (place_of("ConnectionClosed").unwrap(), place_of("ConnectionPoolCleared").unwrap());
@@ -261,7 +260,7 @@ fn clear_before_closing(case: &mut Case) {
     }
 }
 
-/// The runner itself: what does not match fails.
+/// Tests of the runner itself: a mismatch fails.
 mod negative_controls {
     use super::*;
 
@@ -278,26 +277,26 @@ mod negative_controls {
     }
 
     #[test]
-    #[should_panic(expected = "an event too many")]
-    fn an_event_more() {
+    #[should_panic(expected = "an unexpected event")]
+    fn additional_event() {
         altered(|case| drop(case.events.pop()));
     }
 
     #[test]
     #[should_panic(expected = "found nothing")]
-    fn an_event_less() {
+    fn missing_event() {
         altered(|case| case.events.push(case.events[0].clone()));
     }
 
     #[test]
     #[should_panic(expected = "no error, but expected")]
-    fn no_error() {
+    fn missing_error() {
         altered(|case| case.error = Some(serde_json::json!({ "type": "PoolClosedError" })));
     }
 
     #[test]
     #[should_panic(expected = "an unexpected error")]
-    fn an_error() {
+    fn unexpected_error() {
         altered(|case| case.operations.insert(0, serde_json::json!({ "name": "checkOut" })));
     }
 }

@@ -55,7 +55,7 @@ impl Establish for Mock {
         if !self.takes.is_zero() {
             tokio::time::sleep(self.takes).await;
         }
-        let error = || io::Error::other("the mock was told to fail");
+        let error = || io::Error::other("the mock fails on request");
         if self.overload.contains(&id) {
             return Err(EstablishError::overloaded(Stage::Connect, error()));
         }

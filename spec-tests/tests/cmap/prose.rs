@@ -1,4 +1,4 @@
-//! The specification's prose tests ("Prose Tests" in the README of its tests), in their order.
+//! The specification's prose tests ("Prose Tests" in the README of its tests), in order.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use wharf::{
     PoolOptions, Stage,
 };
 
-/// Each pool option with a value of its own that is not the default.
+/// Each pool option with a distinct value that is not its default.
 const GIVEN: [(&str, u64); 5] = [
     ("maxIdleTimeMS", 4_000),
     ("minPoolSize", 3),
@@ -27,7 +27,7 @@ fn in_code() -> PoolOptions {
         .wait_queue_timeout(Duration::from_millis(600))
 }
 
-/// Builds the pools of a deployment, and returns the options that each one's `PoolCreated` event carries.
+/// Builds the pools of a deployment, and returns the options in each pool's `PoolCreated` event.
 async fn options_of_created_pools(options: &Options) -> HashMap<String, Vec<(&'static str, OptionValue)>> {
     let created = Arc::new(Mutex::new(HashMap::new()));
     let build = |endpoint: Endpoint| {
@@ -75,7 +75,7 @@ async fn prose_3_a_connection_string_specifies_all_pool_options() {
     assert_eq!(options.pool, in_code());
     let created = options_of_created_pools(&options).await;
     assert_eq!(created, ADDRESSES.map(|address| (address.to_owned(), given())).into());
-    // Without them, each has its default.
+    // Options that are not given have their defaults.
     let default = Options::from_uri("mongodb://a.example").await.unwrap();
     assert_eq!(default.pool, PoolOptions::default());
 }
@@ -90,9 +90,9 @@ impl Establish for Unreachable {
     }
 }
 
-/// A closure subscribes (4), and hears that a check-out failed because of its connection's establishment (5).
+/// A closure subscribes (4), and receives the reason of a check-out that failed to establish a connection (5).
 #[tokio::test]
-async fn prose_4_and_5_a_subscriber_hears_why_a_check_out_failed() {
+async fn prose_4_and_5_subscriber_gets_the_reason_of_a_failed_check_out() {
     let reasons = Arc::new(Mutex::new(Vec::new()));
     let pool = Pool::builder("mock:27017", Unreachable).build().unwrap();
     pool.subscribe({

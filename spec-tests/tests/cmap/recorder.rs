@@ -1,4 +1,4 @@
-//! The events of one pool as the format writes them, and the format's match function.
+//! Records the events of one pool in the format's notation, and implements the format's match function.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 use wharf::{OptionValue, PoolEvent, Subscriber};
 
-/// Keeps all events, and lets tests wait for them.
+/// Records all events, and lets tests wait for them.
 #[derive(Default)]
 pub struct Recorder {
     events: Mutex<Vec<Value>>,
@@ -19,17 +19,17 @@ impl Recorder {
         self.events.lock().unwrap().clone()
     }
 
-    /// Completes when `count` events of a type have been recorded.
+    /// Waits until `count` events of a type have been recorded.
     ///
     /// # Errors
     ///
-    /// After `timeout`: how many there were.
+    /// Returns the number of events so far when `timeout` has elapsed.
     pub async fn wait_for(&self, event_type: &str, count: usize, timeout: Duration) -> Result<(), usize> {
         let seen = || self.events.lock().unwrap().iter().filter(|event| event["type"] == event_type).count();
         let enough = async {
             loop {
                 let mut changed = std::pin::pin!(self.changed.notified());
-                // Before looking, so that nothing gets lost in between.
+                // Enabled before counting, so that no notification is lost in between.
                 changed.as_mut().enable();
                 if seen() >= count {
                     return;
@@ -41,7 +41,7 @@ impl Recorder {
     }
 }
 
-/// What subscribes in a recorder's place.
+/// The subscriber that feeds a recorder.
 pub struct Recording(pub std::sync::Arc<Recorder>);
 
 impl Subscriber for Recording {
@@ -51,7 +51,7 @@ impl Subscriber for Recording {
     }
 }
 
-/// An event in the format's words: `ConnectionPoolReady` for `PoolReady`, and so on.
+/// Converts an event to the format's notation: `PoolReady` becomes `ConnectionPoolReady`, and so on.
 fn to_json(event: &PoolEvent) -> Value {
     let name = event.name();
     let mut fields = Map::new();
@@ -90,11 +90,12 @@ fn to_json(event: &PoolEvent) -> Value {
     Value::Object(fields)
 }
 
-/// The format's "`actual` MATCHES `expected`": what is expected must be there, and `42` stands for anything at all.
+/// Checks that "`actual` MATCHES `expected`", as the format defines it: every expected value must be present, and `42`
+/// matches any value.
 ///
 /// # Errors
 ///
-/// Where they differ, and how.
+/// Returns the first difference and its location.
 pub fn matches(expected: &Value, actual: Option<&Value>, place: &str) -> Result<(), String> {
     let actual = match actual {
         None | Some(Value::Null) => return Err(format!("{place}: expected {expected}, found nothing")),
@@ -111,7 +112,7 @@ pub fn matches(expected: &Value, actual: Option<&Value>, place: &str) -> Result<
         (Value::Object(expected), Value::Object(actual)) => {
             expected.iter().try_for_each(|(key, value)| matches(value, actual.get(key), &format!("{place}.{key}")))
         }
-        // A message may go on with details, which the format does not know.
+        // A message may continue with details that the format does not know.
         (Value::String(expected), Value::String(actual))
             if place == "error.message" && actual.starts_with(expected) =>
         {
@@ -123,7 +124,7 @@ pub fn matches(expected: &Value, actual: Option<&Value>, place: &str) -> Result<
 }
 
 #[test]
-fn the_match_function_is_the_formats() {
+fn match_function_follows_the_format() {
     let ok = |expected, actual| matches(&expected, Some(&actual), "").is_ok();
     assert!(ok(json!(42), json!("anything")));
     assert!(ok(json!("42"), json!({})));

@@ -1,4 +1,4 @@
-//! Runs the operations of a case on a pool, and compares.
+//! Runs the operations of a case on a pool, and compares the outcome.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use wharf::{CheckOutError, Clear, Connection, Establish, Phase, Pool, PoolCleare
 use super::case::{Case, millis, number};
 use super::recorder::{Recorder, Recording, matches};
 
-/// How long `waitForEvent` waits where the file does not say.
+/// How long `waitForEvent` waits by default.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An error in the format's words.
@@ -27,7 +27,7 @@ pub async fn run<E: Establish>(case: &Case, address: &str, establish: E, spoil: 
     let pool = Pool::builder(address, establish)
         .options(case.options.clone())
         .subscriber(Recording(recorder.clone()))
-        // What the server's monitor does ("Application Errors" in the SDAM specification).
+        // As the server's monitor does ("Application Errors" in the SDAM specification).
         .on_failure(|failure| {
             if failure.clears_pool() {
                 failure.clear_pool();
@@ -44,11 +44,11 @@ pub async fn run<E: Establish>(case: &Case, address: &str, establish: E, spoil: 
             break;
         }
     }
-    // Now, because winding up emits more events.
+    // Taken now, because the clean-up emits further events.
     let events = stage.recorder.events();
     for thread in threads.into_values() {
         if thread.task.is_finished() {
-            // A panic there is one here. An error that nobody waited for is the thread's own affair.
+            // Propagates a panic of the thread. An error that no operation waited for is ignored.
             let _ = thread.ended().await;
         } else {
             thread.task.abort();
@@ -73,25 +73,25 @@ fn compare(case: &Case, outcome: &Result<(), Failed>, events: &[Value]) -> Resul
         matches(expected, actual.get(index).copied(), &format!("events[{index}]"))?;
     }
     match actual.get(case.events.len()) {
-        Some(further) if case.exact => Err(format!("an event too many: {further}")),
+        Some(further) if case.exact => Err(format!("an unexpected event: {further}")),
         _ => Ok(()),
     }
 }
 
-/// What all threads of a case share.
+/// The state that all threads of a case share.
 struct Stage<E: Establish> {
     pool: Pool<E>,
     recorder: Arc<Recorder>,
     labelled: Mutex<HashMap<String, Connection<E>>>,
-    /// Connections without a label cannot be checked in, and stay checked out.
+    /// Connections without a label. They cannot be checked in, and stay in use.
     unlabelled: Mutex<Vec<Connection<E>>>,
     spoil: fn(&mut E::Connection),
 }
 
-/// A thread of the format is a task here.
+/// A thread of the format, which is a task here.
 struct Thread {
     operations: mpsc::UnboundedSender<Value>,
-    /// Cancels what the thread is doing, and tells when that has stopped.
+    /// Cancels the current operation, and reports when it has stopped.
     cancel: mpsc::UnboundedSender<oneshot::Sender<()>>,
     task: JoinHandle<Result<(), Failed>>,
 }
@@ -104,7 +104,7 @@ impl Thread {
             while let Some(operation) = to_do.recv().await {
                 tokio::select! {
                     outcome = stage.perform(&operation) => outcome?,
-                    // The operation's future is gone when this runs.
+                    // The operation's future has been dropped when this runs.
                     Some(done) = cancelled.recv() => drop(done.send(())),
                 }
             }
@@ -136,14 +136,14 @@ async fn main_thread<E: Establish>(
         "waitForThread" => threads.remove(target()).expect("a thread of that name").ended().await,
         "cancel" => {
             let (done, stopped) = oneshot::channel();
-            threads[target()].cancel.send(done).expect("a thread that lives");
-            stopped.await.expect("a thread that lives");
+            threads[target()].cancel.send(done).expect("the thread is alive");
+            stopped.await.expect("the thread is alive");
             Ok(())
         }
         _ => match operation["thread"].as_str() {
             None => stage.perform(operation).await,
             Some(thread) => {
-                // A thread that has failed takes no more operations; whoever waits for it learns of the failure.
+                // A thread that has failed takes no more operations; `waitForThread` returns its error.
                 let _ = threads[thread].operations.send(operation.clone());
                 Ok(())
             }
@@ -185,8 +185,8 @@ impl<E: Establish> Stage<E> {
                 let mut connection = self.take(operation);
                 let interrupted = connection.interruptible(async |_| std::future::pending::<()>().await).await;
                 self.labelled.lock().unwrap().insert(label(operation).into(), connection);
-                let cleared = interrupted.expect_err("an endless operation has ended");
-                // It sends nothing, which only its caller knows.
+                let cleared = interrupted.expect_err("an endless operation returned");
+                // This operation sends nothing, which only its caller knows.
                 let error = CheckOutError::from(PoolClearedError { sent: false, ..cleared });
                 return Err(to_json(&error));
             }
@@ -246,7 +246,7 @@ impl<E: Establish> Stage<E> {
             "stale": status.stale,
             "waiting": status.waiting,
         });
-        // `42` is a number of its own here: there is no reason to say "any".
+        // Here `42` is an ordinary number: a status needs no wildcard.
         for (key, expected) in operation["status"].as_object().expect("a status") {
             assert_eq!(Some(expected), actual.get(key), "{key} of {actual}");
         }
@@ -257,7 +257,7 @@ fn label(operation: &Value) -> &str {
     operation["connection"].as_str().expect("a connection's label")
 }
 
-/// The service of a number: what a test calls 1 is `000000000000000000000001` in events.
+/// Returns the service with this number: 1 is `000000000000000000000001` in events.
 pub fn service_id(number: &Value) -> ObjectId {
     ObjectId::from_str(&format!("{:024x}", self::number(number))).expect("24 digits")
 }

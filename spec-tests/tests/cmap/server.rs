@@ -1,4 +1,4 @@
-//! The integration files: a real `mongod`, its fail points, and real time.
+//! The integration files: a real `mongod` with its fail points, in real time.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,10 +10,10 @@ use wharf_testbed::mongod;
 use super::case::Case;
 use super::runner;
 
-/// Runs an integration file. One at a time, because there is one fail point of a name on a server.
+/// Runs an integration file. Files run one at a time, because a server has only one fail point of each name.
 pub fn run(case: &Case) {
     static TURN: Mutex<()> = Mutex::new(());
-    // Before it is this file's turn, so that the files share one server.
+    // Take the server before waiting for the turn, so that the files share one server.
     let server = mongod::shared().expect("a mongod");
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let address = server.address().to_string();
@@ -33,7 +33,7 @@ pub fn run(case: &Case) {
         if let Some(name) = &case.app_name {
             options = options.app_name(name);
         }
-        // Should the file fail, the fail point stays: it is for this file's `appName` only.
+        // If the file fails, its fail point stays set, but only affects this file's `appName`.
         runner::run(case, &address, options.endpoint().unwrap(), |_| panic!("only a mock's connection can be spoiled"))
             .await;
         if let Some(fail_point) = &case.fail_point {
@@ -45,7 +45,7 @@ pub fn run(case: &Case) {
 
 async fn set(admin: &mut EndpointConnection, fail_point: &Value) {
     let Bson::Document(given) = to_bson(fail_point) else { panic!("a fail point is a document") };
-    // A command's name comes first.
+    // The command's name must come first.
     let mut ordered = doc! { "configureFailPoint": given.get("configureFailPoint").expect("a fail point's name") };
     ordered.extend(given);
     command(admin, ordered).await;

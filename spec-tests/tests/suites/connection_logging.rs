@@ -1,11 +1,11 @@
 //! The suite `connection_logging`, against a real server.
 //!
-//! It is written for a client. Of a client's operations it needs those that a pool has as well: to be created from a
-//! connection string, to run a command, and to close, which sends `endSessions`. The test is the client's monitor, which
-//! marks the pool as ready and clears it when a connection cannot be established.
+//! The suite is written for a client. It needs only those operations of a client that a pool also has: creation from a
+//! connection string, running a command, and closing, which sends `endSessions`. The test plays the client's monitor:
+//! it marks the pool as ready, and clears it when a connection cannot be established.
 //!
-//! The provisioned copy has one list in the order of an older text: there the pool is cleared after the check-out has
-//! failed. The present text clears it before the connection is closed. The runner puts that list into the present order.
+//! The provisioned copy has one list in the order of an older specification, which clears the pool after the check-out
+//! has failed. The current specification clears it before the connection is closed. The runner reorders that list.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +24,7 @@ use wharf_testbed::mongod::{Mongod, MongodOptions};
 /// How long an operation may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The messages of all pools of this process.
+/// The log messages of all pools of this process.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<BTreeMap<&'static str, Value>>>>);
 
@@ -109,7 +109,7 @@ impl Client {
             "waitForEvent" => {
                 let event = operation["arguments"]["event"].as_object().unwrap().keys().next().unwrap();
                 let count = operation["arguments"]["count"].as_u64().unwrap() as usize;
-                // `poolReadyEvent` is what wharf calls `PoolReady`.
+                // wharf's name for `poolReadyEvent` is `PoolReady`.
                 let is_meant = |name: &str| name.eq_ignore_ascii_case(event.trim_end_matches("Event"));
                 let seen = || self.ready.lock().unwrap().iter().any(|(name, seen)| is_meant(name) && *seen >= count);
                 while !seen() {
@@ -121,12 +121,12 @@ impl Client {
     }
 }
 
-/// A value of plain JSON.
+/// Converts plain JSON to BSON.
 fn bson(value: &Value) -> Bson {
     match value {
         Value::Null => Bson::Null,
         Value::Bool(value) => Bson::Boolean(*value),
-        Value::Number(value) => Bson::Int64(value.as_i64().expect("whole numbers")),
+        Value::Number(value) => Bson::Int64(value.as_i64().expect("a whole number")),
         Value::String(value) => Bson::String(value.clone()),
         Value::Array(values) => values.iter().map(bson).collect::<Vec<_>>().into(),
         Value::Object(values) => Bson::Document(values.iter().map(|(key, value)| (key.clone(), bson(value))).collect()),
@@ -138,7 +138,7 @@ async fn set_fail_point(root: &Pool<Endpoint>, fail_point: &Value) {
     root.run_command("admin", &command).await.unwrap();
 }
 
-/// Whether a value is as the unified test format wants it.
+/// Returns whether a value matches, by the rules of the unified test format.
 fn matches(expected: &Value, actual: Option<&Value>) -> bool {
     let Some(special) = expected.as_object() else { return actual == Some(expected) };
     match special.iter().next().map(|(name, of)| (name.as_str(), of)) {
@@ -159,7 +159,7 @@ fn matches(expected: &Value, actual: Option<&Value>) -> bool {
     }
 }
 
-/// The messages that a case expects, in the order of the present text.
+/// Returns the messages that a case expects, in the order of the current specification.
 fn expected_messages(case: &Value) -> Vec<Value> {
     let mut messages = case["expectLogMessages"][0]["messages"].as_array().unwrap().clone();
     let place = |messages: &[Value], text: &str| messages.iter().position(|of| of["data"]["message"] == text);
@@ -177,13 +177,13 @@ fn expected_messages(case: &Value) -> Vec<Value> {
 #[test]
 fn connection_logging_suite_passes() {
     let kept = Kept::default();
-    // For the pools' tasks, too, which run on other threads.
+    // Global, because the pools' tasks run on other threads.
     tracing::subscriber::set_global_default(kept.clone()).expect("the only subscriber of this process");
     let mongod = Mongod::start(MongodOptions { auth: true, ..MongodOptions::default() }).unwrap();
     let address = mongod.address().to_string();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let cases = runtime.block_on(async {
-        // The first user may be created without authentication, from the same machine.
+        // The localhost exception allows creating the first user without authentication.
         let mut first = Options::new([&*address]).unwrap().endpoint().unwrap().connect().await.unwrap();
         let user = doc! { "createUser": "root", "pwd": "root", "roles": [{ "role": "root", "db": "admin" }] };
         first.run_command("admin", &bson::RawDocumentBuf::try_from(&user).unwrap()).await.unwrap();
@@ -217,7 +217,7 @@ async fn run_case(address: &str, root: &Pool<Endpoint>, kept: &Kept, case: &Valu
             _ => client.as_ref().expect("a client is created first").run(operation).await,
         }
     }
-    // The client is there until the messages have been looked at: to drop it would log more.
+    // The client lives until the messages have been compared, because dropping it would log more.
     let messages = kept.0.lock().unwrap().clone();
     let (description, expected) = (&case["description"], expected_messages(case));
     assert_eq!(messages.len(), expected.len(), "{description}: {messages:#?}");

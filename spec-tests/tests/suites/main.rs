@@ -1,4 +1,4 @@
-//! The official suites as a whole: each one that the testbed provides is run, or is listed with the reason why not.
+//! Each official suite that the testbed provides is either run, or listed with the reason why not.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// The suites that are run, and the files of the tests that run them.
+/// The suites that are run, each with the file of its test.
 const RUN: &[(&str, &str)] = &[
     ("auth", "tests/uri/suites.rs"),
     ("connection_logging", "tests/suites/connection_logging.rs"),
@@ -21,18 +21,18 @@ const RUN: &[(&str, &str)] = &[
     ("uri_options", "tests/uri/suites.rs"),
 ];
 
-/// The suites, or parts of suites, that are not run, and why. Each needs a part of a driver that wharf does not have yet.
+/// The suites, or parts of suites, that are not run, with the reason. Each needs a part of a driver that wharf lacks.
 const NOT_RUN: &[(&str, &str)] = &[
-    ("auth/unified", "reauthenticates under operations of a client; wharf has no client and no cursors"),
-    ("client-backpressure", "retries operations of a client that an overloaded server has refused"),
+    ("auth/unified", "reauthenticates during operations of a client; wharf has no client and no cursors"),
+    ("client-backpressure", "retries operations of a client that an overloaded server refused"),
     ("csot", "sets timeoutMS for operations, cursors and transactions of a client"),
-    ("discovery_and_monitoring/unified", "watches the monitors of a client"),
-    ("handshake/unified", "appends metadata to a client that exists"),
+    ("discovery_and_monitoring/unified", "observes the monitors of a client"),
+    ("handshake/unified", "appends metadata to an existing client"),
     ("load_balancer", "needs cursors, transactions and a load balancer in front of mongos"),
     ("run_command/unified", "runs commands with sessions and cursors of a client"),
-    ("sdam_monitoring", "compares the events of monitoring, which wharf does not emit"),
-    ("server_selection_logging", "logs the selection of servers by a client"),
-    ("unified-test-format", "tests runners of the unified format, and wharf has none"),
+    ("sdam_monitoring", "compares monitoring events, which wharf does not emit"),
+    ("server_selection_logging", "logs the server selection of a client"),
+    ("unified-test-format", "tests runners of the unified format, which wharf does not have"),
 ];
 
 #[test]
@@ -46,11 +46,11 @@ fn every_suite_is_run_or_listed_with_a_reason() {
         assert!(run.contains(suite.as_str()) || not_run(suite) > 0, "{suite} is neither run nor listed");
     }
     for (suite, _) in RUN.iter().chain(NOT_RUN) {
-        assert!(root.join(suite).is_dir(), "{suite} is no suite that is provided");
+        assert!(root.join(suite).is_dir(), "the testbed does not provide a suite {suite}");
     }
     let whole = NOT_RUN.iter().filter(|(of, _)| !of.contains('/'));
-    assert_eq!(whole.filter(|(of, _)| run.contains(of)).count(), 0, "a suite that is run is not run as well");
-    // Each unified part is run or listed, too: the other part of its suite may be all that is run.
+    assert_eq!(whole.filter(|(of, _)| run.contains(of)).count(), 0, "a suite is both run and listed as not run");
+    // Each unified part must be listed itself: the test of its suite may run only the other part.
     for suite in provided.iter().filter(|suite| root.join(suite).join("unified").is_dir()) {
         let part = format!("{suite}/unified");
         assert!(NOT_RUN.iter().any(|(of, _)| *of == part || of == suite), "{part} is neither run nor listed");

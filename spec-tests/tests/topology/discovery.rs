@@ -1,4 +1,4 @@
-//! The suite `discovery_and_monitoring`: hello replies and application errors in phases, and the topology after each.
+//! The suite `discovery_and_monitoring`: phases of hello replies and application errors, and the topology after each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -44,12 +44,12 @@ impl Client {
             self.generations.keys().cloned().collect(),
             self.topology.servers().map(|server| server.address.to_string()).collect(),
         );
-        assert_eq!(monitored, described, "the effects tell which servers there are");
+        assert_eq!(monitored, described, "the effects and the topology name the same servers");
     }
 
     fn check(&mut self, address: &str, reply: &Value) {
         let address = ServerAddress::parse(address).unwrap();
-        // An empty reply stands for a check that failed.
+        // An empty reply means that the check failed.
         let server = match reply.as_object().unwrap().is_empty() {
             true => ServerDescription::failed(address, failure("the check failed")),
             false => ServerDescription::of_reply(address, &document(reply), Instant::now()),
@@ -126,7 +126,7 @@ impl Client {
         let at = format!("{at}, {}", server.address);
         for (field, expected) in expected.as_object().unwrap() {
             match field.as_str() {
-                // Only a client that scans its servers in turn needs to tell the two apart.
+                // Only a single-threaded client, which checks its servers in turn, must tell the two apart.
                 "type" if expected == "PossiblePrimary" => assert!(server.server_type.is_unknown(), "{at}"),
                 "type" if expected == "Unknown" => assert!(server.server_type.is_unknown(), "{at}"),
                 "type" => assert_eq!(server.server_type.name(), *expected, "{at}"),
@@ -184,7 +184,7 @@ fn run(name: &str, case: &Value) {
 }
 
 #[test]
-fn the_suites_cases_hold() {
+fn all_cases_of_the_suite_pass() {
     let mut cases = 0;
     for folder in ["errors", "rs", "sharded", "single", "load-balanced"] {
         for (name, case) in files("discovery_and_monitoring", folder) {
@@ -192,18 +192,18 @@ fn the_suites_cases_hold() {
             cases += 1;
         }
     }
-    assert_eq!(cases, 178, "a suite of another size: is the list of folders complete?");
+    assert_eq!(cases, 178, "the suite has another size: is the list of folders complete?");
 }
 
 #[test]
-fn an_unknown_topology_with_one_standalone_seed_becomes_single() {
+fn unknown_topology_with_one_standalone_seed_becomes_single() {
     let mut client = Client::new("mongodb://a");
     client.check("a:27017", &serde_json::json!({ "ok": 1, "ismaster": true, "maxWireVersion": 21 }));
     assert_eq!(client.topology.topology_type(), TopologyType::Single);
 }
 
 #[test]
-fn a_stale_reply_changes_nothing() {
+fn stale_reply_changes_nothing() {
     let client = Client::new("mongodb://a/?replicaSet=rs");
     let reply = |counter: i64| {
         rawdoc! {
@@ -221,7 +221,7 @@ fn a_stale_reply_changes_nothing() {
 }
 
 #[test]
-fn a_check_marks_the_pool_ready_only_where_the_server_can_be_used() {
+fn check_marks_the_pool_ready_only_if_the_server_is_usable() {
     let ready = |uri: &str, reply: Value| {
         let client = Client::new(uri);
         let address = ServerAddress::parse("a").unwrap();
@@ -238,7 +238,7 @@ fn a_check_marks_the_pool_ready_only_where_the_server_can_be_used() {
     assert!(ready(set, of(serde_json::json!({ "isWritablePrimary": true }))), "a primary");
     assert!(ready(set, of(serde_json::json!({ "secondary": true }))), "a secondary");
     assert!(!ready(set, of(serde_json::json!({ "arbiterOnly": true }))), "an arbiter");
-    assert!(ready("mongodb://a/?directConnection=true", of(serde_json::json!({ "arbiterOnly": true }))), "asked for");
+    assert!(ready("mongodb://a/?directConnection=true", of(serde_json::json!({ "arbiterOnly": true }))), "direct");
     assert!(!ready(set, of(serde_json::json!({ "isWritablePrimary": true, "setName": "other" }))), "another set");
     assert!(!ready(set, serde_json::json!({ "ok": 0, "errmsg": "no" })), "a failed check");
 }
@@ -268,7 +268,7 @@ fn overload_before_the_end_of_hello_changes_nothing() {
 }
 
 #[test]
-fn a_network_error_clears_the_pool_and_cancels_the_check_in_one_step() {
+fn network_error_clears_the_pool_and_cancels_the_check_in_one_step() {
     let mut client = Client::new("mongodb://a/?replicaSet=rs");
     let reply = serde_json::json!({
         "ok": 1, "isWritablePrimary": true, "setName": "rs", "hosts": ["a:27017"], "maxWireVersion": 21,
@@ -291,5 +291,5 @@ fn a_network_error_clears_the_pool_and_cancels_the_check_in_one_step() {
         transition.topology.server(&address).and_then(|server| server.error.clone()).map(|error| error.to_string());
     assert_eq!(shown.as_deref(), Some("connection reset"));
     let older = ApplicationError { is_of_older_generation: true, ..error };
-    assert!(client.topology.after_error(&older).is_none(), "the pool was cleared since");
+    assert!(client.topology.after_error(&older).is_none(), "the pool has been cleared since");
 }

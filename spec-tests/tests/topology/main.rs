@@ -1,7 +1,7 @@
-//! Server discovery and server selection: the specifications' own cases, and more of the kind.
+//! Server discovery and server selection: the specifications' cases, and further ones.
 //!
-//! The cases are those of the suites `discovery_and_monitoring` (all but its `unified` folder and the case that needs a
-//! monitor), `server_selection` and `max_staleness`. Everything that a case says is asserted.
+//! The cases are those of the suites `discovery_and_monitoring` (except its `unified` folder and the case that needs a
+//! monitor), `server_selection` and `max_staleness`. The tests assert every outcome that a case states.
 #![cfg(not(any(loom, shuttle)))]
 
 mod discovery;

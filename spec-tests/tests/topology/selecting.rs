@@ -133,7 +133,7 @@ fn run(name: &str, case: &Value) {
     assert_eq!(addresses(found.iter().copied()), expected(&case["suitable_servers"]), "{name}");
     let near = in_window(&found, Duration::from_millis(15));
     assert_eq!(addresses(near.iter().copied()), expected(&case["in_latency_window"]), "{name}");
-    // Whatever is drawn, a server within the window is chosen.
+    // For every random number, a server within the window is chosen.
     for random in (0..64).map(|turn: u64| turn.wrapping_mul(0x9E37_79B9_7F4A_7C15)) {
         let chosen = choose(&near, random, |_| 0).map(|server| server.address.to_string());
         assert_eq!(chosen.is_none(), near.is_empty(), "{name}");
@@ -142,7 +142,7 @@ fn run(name: &str, case: &Value) {
 }
 
 #[test]
-fn the_suites_cases_hold() {
+fn all_cases_of_the_suite_pass() {
     let suites = [("server_selection", "server_selection", 88), ("max_staleness", "", 32)];
     for (suite, folder, cases) in suites {
         let files = files(suite, folder);
@@ -152,7 +152,7 @@ fn the_suites_cases_hold() {
 }
 
 #[test]
-fn the_average_round_trip_time_follows_the_suite() {
+fn average_round_trip_time_follows_the_suite() {
     let files = files("server_selection", "rtt");
     assert_eq!(files.len(), 7);
     for (name, case) in files {
@@ -168,7 +168,7 @@ fn the_average_round_trip_time_follows_the_suite() {
 }
 
 #[test]
-fn operations_are_spread_as_the_suite_says() {
+fn operations_are_distributed_as_in_the_suite() {
     let files = files("server_selection", "in_window");
     assert!(!files.is_empty());
     for (name, case) in files {
@@ -182,7 +182,7 @@ fn operations_are_spread_as_the_suite_says() {
         let nearest = ReadPreference::new(ReadPreferenceMode::Nearest);
         let found = suitable(&topology, Operation::Read(&nearest), &[], Duration::from_secs(10)).unwrap();
         let near = in_window(&found, Duration::from_millis(15));
-        // More turns than the case asks for: nothing is left to chance that could be avoided.
+        // Ten times the iterations of the case, so that chance has less influence.
         let turns = 10 * case["iterations"].as_u64().unwrap();
         let mut chosen: BTreeMap<String, u64> = BTreeMap::new();
         let mut random = 0x2545_F491_4F6C_DD1D_u64;
@@ -205,7 +205,7 @@ fn operations_are_spread_as_the_suite_says() {
 }
 
 #[test]
-fn a_secondary_whose_lag_is_unknown_is_not_fresh() {
+fn secondary_with_unknown_lag_is_not_suitable() {
     let start = Instant::now();
     let member = |address: &str, server_type, dated: bool| {
         let mut server = ServerDescription::unknown(ServerAddress::parse(address).unwrap());

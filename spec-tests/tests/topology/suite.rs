@@ -7,7 +7,7 @@ use bson::raw::CString;
 use bson::{RawBson, RawDocumentBuf};
 use serde_json::Value;
 
-/// Returns the JSON files below a folder of a suite, in order, each with its name within the suite.
+/// Returns the JSON files below a folder of a suite, sorted, each with its name within the suite.
 pub fn files(suite: &str, folder: &str) -> Vec<(String, Value)> {
     let root = wharf_testbed::provision::suite(suite).expect("the official test suite");
     let mut found = Vec::new();
@@ -31,7 +31,7 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Reads a document in the extended JSON of the suites.
+/// Reads a document in the suites' extended JSON.
 pub fn document(json: &Value) -> RawDocumentBuf {
     let mut document = RawDocumentBuf::new();
     for (name, value) in json.as_object().expect("an object") {
@@ -55,7 +55,7 @@ fn element(json: &Value) -> RawBson {
             Some((name, Value::String(number))) if name == "$numberLong" => {
                 RawBson::Int64(number.parse().expect("a whole number"))
             }
-            Some((name, _)) if name.starts_with('$') => panic!("extended JSON of another kind: {json}"),
+            Some((name, _)) if name.starts_with('$') => panic!("unknown extended JSON: {json}"),
             _ => RawBson::Document(document(json)),
         },
     }

@@ -7,7 +7,7 @@
 //! | what | component | test |
 //! | --- | --- | --- |
 //! | a pool works | SCRAM, TLS | `pools::users_are_let_in_through_tls_by_each_mechanism` |
-//! | | SCRAM | `auth/mongod::a_pool_is_authenticated_whatever_number_of_connections_it_opens` |
+//! | | SCRAM | `auth/mongod::every_connection_of_a_pool_is_authenticated` |
 //! | | client certificates, X509 | `pools::a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is` |
 //! | | X509, resumed sessions | `pools::connections_that_prove_themselves_by_a_certificate_resume_sessions` |
 //! | | compressors | `pools::each_compressor_is_used_within_tls_after_authentication` |
@@ -16,9 +16,9 @@
 //! | | SRV, SOCKS5, TLS, SCRAM, zstd | `chain::a_pool_works_through_the_whole_chain` |
 //! | | load balancer, TLS | `load_balanced::connections_through_tls_belong_to_the_services_of_their_hello` |
 //! | wrong credentials | SCRAM, TLS | `pools::a_wrong_user_or_a_wrong_authority_is_no_overload` |
-//! | | SCRAM | `auth/mongod::whatever_is_wrong_the_error_says_who_was_refused_but_not_the_password` |
+//! | | SCRAM | `auth/mongod::refused_login_names_the_user_but_not_the_password` |
 //! | | X509 | `pools::a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is` |
-//! | | | `auth/mongod::a_certificate_is_proof_enough_with_and_without_its_name` |
+//! | | | `auth/mongod::certificate_authenticates_with_and_without_the_user_name` |
 //! | | Unix socket | `pools::a_unix_socket_is_pooled_too` |
 //! | | SOCKS5's login, SCRAM behind it | `chain::each_broken_link_is_told_from_the_others` |
 //! | | SOCKS5's login | `transport/proxy::a_login_is_offered_beside_none` |
@@ -41,13 +41,13 @@
 //! | | TLS, hello, SCRAM | `interrupted::a_server_that_falls_silent_at_any_stage_is_given_up_at_the_connect_timeout` |
 //! | | TLS | `transport/interrupted::a_mongod_that_falls_silent_is_given_up_in_time` |
 //! | | hello | `endpoint/establishing::a_hello_without_an_answer_ends_with_the_connect_timeout` |
-//! | | SCRAM, each message | `auth/interrupted::a_server_that_falls_silent_is_given_up_at_the_connect_timeout` |
+//! | | SCRAM, each message | `auth/interrupted::silent_server_fails_with_the_connect_timeout` |
 //! | | X509, PLAIN | `silent::mechanisms_of_one_message_are_given_up_in_time` |
 //! | | AWS, OIDC | `cloud_auth/limits` |
 //! | a close at any byte | TLS, hello, SCRAM, replies | `interrupted::a_server_that_closes_at_any_byte_is_reported_by_its_stage` |
 //! | | TLS | `transport/interrupted::a_mongod_that_closes_at_any_byte_may_be_overloaded` |
 //! | | hello | `endpoint/establishing::a_hello_cut_at_any_byte_is_a_network_error` |
-//! | | SCRAM, each message | `auth/interrupted::a_connection_closed_at_any_byte_of_any_reply_is_a_network_error` |
+//! | | SCRAM, each message | `auth/interrupted::connection_closed_at_any_byte_of_any_reply_is_a_network_error` |
 //! | | X509, PLAIN | `silent::mechanisms_of_one_message_fail_whatever_part_of_the_reply_there_is` |
 //! | | replies of commands | `endpoint/commands::a_reply_cut_at_any_byte_is_a_network_error` |
 //! | | SOCKS5 | `silent::a_proxy_that_closes_at_any_byte_says_nothing_about_the_server` |
