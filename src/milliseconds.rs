@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_a_millisecond_is_shown_as_one() {
+    fn fraction_of_a_millisecond_is_shown() {
         for (nanoseconds, shown) in [
             (0, "0 ms"),
             (1, "0.000001 ms"),

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_would_deceive_a_reader_is_escaped() {
+    fn only_deceptive_characters_are_escaped() {
         for (text, shown) in [
             ("", ""),
             ("index \"a\\b\" is not there: é, 数据库", "index \"a\\b\" is not there: é, 数据库"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_error_writes_in_parts_is_cut_as_a_whole() {
+    fn error_written_in_parts_is_cut_as_a_whole() {
         struct InParts;
         impl fmt::Display for InParts {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,36 +1,36 @@
-//! Which server an operation goes to: pure functions over topology descriptions (Server Selection specification).
+//! Server selection: pure functions over topology descriptions (Server Selection specification).
 //!
 //! Selection has three steps. [`suitable`] finds the servers that can serve an operation, [`in_window`] keeps the near
-//! ones, and [`choose`] takes the less busy one of two. This layer does no I/O, reads no clock and draws no random numbers:
-//! whatever changes from call to call is an argument. A client waits for the topology to change where no server is
-//! suitable.
+//! ones, and [`choose`] takes the less busy of two random ones. This layer does no I/O, reads no clock and draws no
+//! random numbers: the caller passes them as arguments. If no server is suitable, a client waits for the topology to
+//! change.
 
 use std::time::Duration;
 
 use crate::options::{InvalidOption, ReadPreference, ReadPreferenceMode, ServerAddress};
 use crate::topology::{ServerDescription, ServerType, TopologyDescription, TopologyType};
 
-/// How often an idle primary writes, so that its secondaries' dates move (`idleWritePeriodMS`).
+/// How often an idle primary writes, so that its secondaries' write dates advance (`idleWritePeriodMS`).
 const IDLE_WRITE_PERIOD: Duration = Duration::from_secs(10);
 
-/// What a server is selected for.
+/// The operation that a server is selected for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation<'a> {
     /// An operation that writes.
     Write,
-    /// An operation that reads, from where the read preference allows.
+    /// An operation that reads, from the servers that the read preference allows.
     Read(&'a ReadPreference),
 }
 
 /// Finds the servers that can serve an operation, in the topology's order.
 ///
-/// Servers at the `deprioritized` addresses count only if no other server is suitable. `heartbeat_frequency` is how often
-/// the servers are checked, which bounds how precisely their staleness is known.
+/// Servers at the `deprioritized` addresses are only considered if no other server is suitable. `heartbeat_frequency`
+/// is the interval between checks of the servers, which limits how precisely their staleness is known.
 ///
 /// # Errors
 ///
-/// [`InvalidOption`] if the read preference's `maxStalenessSeconds` cannot be kept in a replica set that is checked this
-/// often.
+/// Returns [`InvalidOption`] if the read preference's `maxStalenessSeconds` cannot be ensured in a replica set that is
+/// checked at this interval.
 pub fn suitable<'t>(
     topology: &'t TopologyDescription,
     operation: Operation<'_>,
@@ -56,9 +56,9 @@ pub fn suitable<'t>(
 }
 
 /// Keeps the servers within the latency window: those whose average round-trip time is at most `local_threshold`
-/// (`localThresholdMS`) above the least one.
+/// (`localThresholdMS`) above the smallest average.
 ///
-/// A server without a round-trip time counts as near only if no server has one, as in a load-balanced topology.
+/// A server without a round-trip time is in the window only if no server has one, as in a load-balanced topology.
 #[must_use]
 pub fn in_window<'t>(suitable: &[&'t ServerDescription], local_threshold: Duration) -> Vec<&'t ServerDescription> {
     let Some(least) = suitable.iter().filter_map(|server| server.average_round_trip_time).min() else {
@@ -68,9 +68,9 @@ pub fn in_window<'t>(suitable: &[&'t ServerDescription], local_threshold: Durati
     only(suitable.to_vec(), |server| server.average_round_trip_time.is_some_and(|time| time <= most))
 }
 
-/// Chooses the less busy one of two servers at random. `None` if there is no candidate.
+/// Picks two servers at random and returns the less busy one. `None` if there is no candidate.
 ///
-/// `random` is a random number, of which both choices are made. `operation_count` tells how many operations a server is
+/// Both picks use the random number `random`. `operation_count` returns the number of operations that a server is
 /// executing for this client.
 #[must_use]
 pub fn choose<'t>(
@@ -78,7 +78,7 @@ pub fn choose<'t>(
     random: u64,
     operation_count: impl Fn(&ServerDescription) -> u64,
 ) -> Option<&'t ServerDescription> {
-    // Half of the bits each. A range is scaled instead of taken modulo, which spreads what is left over evenly.
+    // Each pick uses half of the bits. Scaling them instead of taking a remainder spreads the bias evenly.
     let below = |bits: u64, most: usize| ((bits * most as u64) >> 32) as usize;
     let first_place = below(random >> 32, candidates.len());
     let first = *candidates.get(first_place)?;
@@ -87,13 +87,13 @@ pub fn choose<'t>(
         return Some(first);
     }
     let place = below(random & u64::from(u32::MAX), others);
-    // Skips the place of the first.
+    // Skips the position of the first server.
     let second = candidates[if place < first_place { place } else { place + 1 }];
     Some(if operation_count(second) < operation_count(first) { second } else { first })
 }
 
-/// Refuses a read preference that contradicts itself, or whose `maxStalenessSeconds` is shorter than what can be told of a
-/// replica set.
+/// Refuses a read preference that contradicts itself, or whose `maxStalenessSeconds` is below the precision with which
+/// the staleness in a replica set is known.
 fn check_preference(
     topology: &TopologyDescription,
     preference: &ReadPreference,
@@ -126,7 +126,7 @@ fn is_secondary(server: &ServerDescription) -> bool {
     server.server_type == ServerType::RsSecondary
 }
 
-/// The members of a replica set that may be read from.
+/// Selects the members of a replica set that may be read from.
 struct Members<'t, 'p> {
     topology: &'t TopologyDescription,
     candidates: Vec<&'t ServerDescription>,
@@ -150,7 +150,7 @@ impl<'t> Members<'t, '_> {
         }
     }
 
-    /// The members that are not too stale, and of these the ones that have the first set of tags that any of them has.
+    /// Returns the members that are not too stale, filtered by the first tag set that matches any of them.
     fn eligible(&self, members: Vec<&'t ServerDescription>) -> Vec<&'t ServerDescription> {
         let fresh = match self.preference.max_staleness {
             None => members,
@@ -165,7 +165,8 @@ impl<'t> Members<'t, '_> {
         self.preference.tag_sets.iter().map(of_set).find(|matching| !matching.is_empty()).unwrap_or_default()
     }
 
-    /// Whether a member lags at most `limit` behind (Max Staleness, "Client"). One whose lag cannot be told does not count.
+    /// Returns whether a member lags at most `limit` behind (Max Staleness, "Client"). A member with unknown lag does
+    /// not.
     fn is_fresh(&self, server: &ServerDescription, limit: Duration) -> bool {
         if !is_secondary(server) {
             return true;
@@ -174,7 +175,8 @@ impl<'t> Members<'t, '_> {
             .is_some_and(|milliseconds| milliseconds.saturating_add(millis(self.heartbeat_frequency)) <= millis(limit))
     }
 
-    /// How far a secondary lags behind the primary, or behind the secondary that wrote last, in milliseconds.
+    /// Returns how far a secondary lags behind the primary, or else behind the secondary that wrote last, in
+    /// milliseconds.
     fn lag(&self, secondary: &ServerDescription) -> Option<i64> {
         let written = |server: &ServerDescription| server.last_write_date.map(bson::DateTime::timestamp_millis);
         let own = written(secondary)?;

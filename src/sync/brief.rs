@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_even_with_more_threads_than_cores() {
+    fn lock_excludes_other_threads_with_more_threads_than_cores() {
         const THREADS: u64 = 8;
         const EACH: u64 = 20_000;
         let lock = BriefLock::new([0_u64; 2]);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_gets_in_after_a_holder_that_takes_its_time() {
+    fn waiter_gets_the_lock_after_a_slow_holder() {
         let lock = BriefLock::new(0);
         std::thread::scope(|scope| {
             let mut held = lock.lock();

@@ -1,4 +1,4 @@
-//! How many events of each kind there were.
+//! Counts of events by kind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::runtime::Subscriber;
 pub struct EventCounts(Arc<Counters>);
 
 impl EventCounts {
-    /// All counts are zero.
+    /// Creates counters that are all zero.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -20,7 +20,7 @@ impl EventCounts {
 
 impl Subscriber for EventCounts {
     fn on_event(&self, event: &PoolEvent) {
-        // Relaxed: statistics. Whoever must know that an event has been counted has been told so by other means.
+        // Relaxed: statistics. A reader that needs to know that an event has been counted learns so by other means.
         self.0.of(event).fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -42,7 +42,8 @@ macro_rules! kinds {
         }
 
         impl EventCounts {
-            /// The counts so far. Each is right, but while events arrive they may be of different instants.
+            /// Returns the counts so far. Each count is exact, but while events arrive, they may be of different
+            /// moments.
             #[must_use]
             pub fn snapshot(&self) -> Counts {
                 // Relaxed: statistics.
@@ -50,7 +51,7 @@ macro_rules! kinds {
             }
         }
 
-        /// How many events of each kind there were: what [`EventCounts::snapshot`] returns.
+        /// The number of events of each kind, as [`EventCounts::snapshot`] returns it.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Counts {
@@ -61,12 +62,12 @@ macro_rules! kinds {
         }
 
         impl Counts {
-            /// The counts with the events' names ([`PoolEvent::name`]), in the order of [`PoolEvent`].
+            /// Iterates over the events' names ([`PoolEvent::name`]) and counts, in the order of [`PoolEvent`].
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($event), self.$field),)*].into_iter()
             }
 
-            /// The number of all events together.
+            /// Returns the number of all events.
             #[must_use]
             pub fn total(&self) -> u64 {
                 self.iter().map(|(_, count)| count).sum()

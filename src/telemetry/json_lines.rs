@@ -1,4 +1,4 @@
-//! Events as text, to be kept and searched.
+//! Writes events as text, to be stored and searched.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -10,52 +10,52 @@ use crate::options::OptionValue;
 use crate::printable::PrintableError;
 use crate::runtime::Subscriber;
 
-/// How many bytes are collected before they are written, at least.
+/// The number of bytes that are collected before they are written.
 const CHUNK: usize = 64 * 1024;
 
 /// Writes every event as one line of JSON, in the order of emission. Clones write to the same writer.
 ///
-/// Each line is an object: `type` is [`PoolEvent::name`], the rest are the event's fields by their names in the CMAP
-/// specification, where they apply: `address`, `options` (those that differ from the default), `connectionId`,
-/// `serviceId` (24 hexadecimal digits), `interruptInUseConnections`, `reason`, `error` (the text of the error behind it)
-/// and `durationMS` (milliseconds with their fraction, exact to the nanosecond).
+/// Each line is an object. `type` is [`PoolEvent::name`]; the other fields are those of the event, with their names in
+/// the CMAP specification. They are present where they apply: `address`, `options` (those that differ from the
+/// default), `connectionId`, `serviceId` (24 hexadecimal digits), `interruptInUseConnections`, `reason`, `error` (the
+/// text of the underlying error) and `durationMS` (milliseconds with a fraction, exact to the nanosecond).
 ///
 /// ```json
 /// {"type":"ConnectionCheckedOut","address":"localhost:27017","connectionId":1,"durationMS":0.004217}
 /// ```
 ///
-/// Lines are collected and written 64 KiB at a time, and when the last clone is dropped; [`JsonLines::flush`] writes
-/// them now. The writer is called by whichever thread delivers the events, so it should not block for long. Other
-/// buffers around it are of no use.
+/// Lines are collected and written 64 KiB at a time, and when the last clone is dropped. [`JsonLines::flush`] writes
+/// them at once. The thread that delivers the events calls the writer, so the writer should not block for long. It
+/// needs no buffer of its own.
 ///
 /// # Failures
 ///
-/// The first error of the writer ends the writing: later events are dropped, so that what has been written has no gap.
-/// `flush`, [`JsonLines::finish`] and [`JsonLines::into_inner`] report the error, however often they are called. The
-/// pool does not notice.
+/// The first error of the writer stops writing: later events are dropped, so that the written text has no gap. From
+/// then on, every call of `flush`, [`JsonLines::finish`] and [`JsonLines::into_inner`] returns that error. The pool is
+/// not affected.
 pub struct JsonLines<W: Write + Send + 'static>(Arc<Mutex<Lines<W>>>);
 
 impl<W: Write + Send + 'static> JsonLines<W> {
-    /// Writes to `writer`.
+    /// Creates a subscriber that writes to `writer`.
     pub fn new(writer: W) -> Self {
         let lines = Lines { buffer: Vec::with_capacity(2 * CHUNK), writer: Some(writer), error: None };
         Self(Arc::new(Mutex::new(lines)))
     }
 
-    /// Writes what has been collected, and flushes the writer.
+    /// Writes the collected lines, and flushes the writer.
     ///
     /// # Errors
     ///
-    /// The first error that the writer ever returned.
+    /// Returns the first error that the writer has returned, if any.
     pub fn flush(&self) -> io::Result<()> {
         self.lines().flush()
     }
 
-    /// Writes what has been collected, flushes and drops the writer, which closes a file. Later events are dropped.
+    /// Writes the collected lines, then flushes and drops the writer, which closes a file. Drops all later events.
     ///
     /// # Errors
     ///
-    /// The first error that the writer ever returned.
+    /// Returns the first error that the writer has returned, if any.
     pub fn finish(&self) -> io::Result<()> {
         let mut lines = self.lines();
         let outcome = lines.flush();
@@ -63,22 +63,22 @@ impl<W: Write + Send + 'static> JsonLines<W> {
         outcome
     }
 
-    /// As [`JsonLines::finish`], but gives the writer back.
+    /// Like [`JsonLines::finish`], but returns the writer.
     ///
     /// # Errors
     ///
-    /// The first error that the writer ever returned, or [`NotConnected`](io::ErrorKind::NotConnected) when a clone has
-    /// finished before. The writer is dropped then.
+    /// Returns the first error that the writer has returned, or [`NotConnected`](io::ErrorKind::NotConnected) if a
+    /// clone was finished before. In both cases the writer is dropped.
     pub fn into_inner(self) -> io::Result<W> {
         let mut lines = self.lines();
         let outcome = lines.flush();
         let writer = lines.writer.take();
         outcome?;
-        writer.ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the events' writer has been finished before"))
+        writer.ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the events' writer is already finished"))
     }
 
     fn lines(&self) -> MutexGuard<'_, Lines<W>> {
-        // A writer that panics is gone, and nothing else has changed; see `Lines::write_out`.
+        // After a panic in the writer, `writer` is `None` and everything else is unchanged; see `Lines::write_out`.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -106,9 +106,9 @@ impl<W: Write + Send + 'static> fmt::Debug for JsonLines<W> {
 }
 
 struct Lines<W: Write> {
-    /// Whole lines that are still to be written.
+    /// Whole lines that are not written yet.
     buffer: Vec<u8>,
-    /// Taken by whoever finishes, or while it is being written to.
+    /// `None` once the lines are finished, and during a call of the writer.
     writer: Option<W>,
     error: Option<Arc<io::Error>>,
 }
@@ -137,7 +137,7 @@ impl<W: Write> Lines<W> {
         if self.error.is_some() {
             return;
         }
-        // Taken out, so that a writer that panics is not written to again, which could repeat lines.
+        // Taken out, so that a writer that panics is not used again, which could repeat lines.
         let Some(mut writer) = self.writer.take() else { return };
         match writer.write_all(&self.buffer).and_then(|()| then(&mut writer)) {
             Ok(()) => self.buffer.clear(),
@@ -152,12 +152,12 @@ impl<W: Write> Lines<W> {
 
 impl<W: Write> Drop for Lines<W> {
     fn drop(&mut self) {
-        // Nobody is left to hear of an error.
+        // No caller is left to receive an error.
         let _ = self.flush();
     }
 }
 
-/// Appends the event's line.
+/// Appends an event's line.
 fn line(buffer: &mut Vec<u8>, event: &PoolEvent) {
     buffer.extend_from_slice(b"{\"type\":\"");
     buffer.extend_from_slice(event.name().as_bytes());
@@ -208,7 +208,7 @@ fn line(buffer: &mut Vec<u8>, event: &PoolEvent) {
 }
 
 fn string(buffer: &mut Vec<u8>, text: &str) {
-    // Cannot fail: a vector takes everything, and a string is always JSON.
+    // Cannot fail: a vector accepts all bytes, and every string can be encoded in JSON.
     let _ = serde_json::to_writer(buffer, text);
 }
 
@@ -221,15 +221,15 @@ fn number(buffer: &mut Vec<u8>, value: u64) {
     let _ = serde_json::to_writer(buffer, &value);
 }
 
-/// A whole number of nanoseconds as milliseconds, without the rounding of a floating-point number.
+/// Writes a duration as milliseconds, from its whole nanoseconds, without floating-point rounding.
 fn milliseconds(buffer: &mut Vec<u8>, duration: Duration) {
-    // Beyond 584 million years it stays there.
+    // Saturates at 584 million years.
     number(buffer, u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
     let mut rest = duration.subsec_nanos() % 1_000_000;
     if rest > 0 {
         let mut digits = *b".000000";
         for digit in digits[1..].iter_mut().rev() {
-            // A digit fits.
+            // A digit plus `b'0'` fits into a byte.
             *digit += (rest % 10) as u8;
             rest /= 10;
         }
@@ -248,7 +248,7 @@ pub(super) mod tests {
     use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError};
     use crate::options::PoolOptions;
 
-    /// An event of each kind, in the order of their definition.
+    /// Returns an event of each kind, in the order of their definition.
     pub fn one_of_each() -> Vec<PoolEvent> {
         let address: Arc<str> = "db.example.com:27018".into();
         let duration = Duration::new(1, 2_003_400);
@@ -325,7 +325,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_address_is_escaped() {
+    fn address_is_escaped() {
         let lines = JsonLines::new(Vec::new());
         let address = "a \"quoted\"\n\\ path\u{1}é";
         lines.on_event(&PoolEvent::PoolReady { address: address.into() });
@@ -385,7 +385,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_first_error_ends_the_writing_and_is_reported_again_and_again() {
+    fn first_error_stops_writing_and_is_reported_every_time() {
         #[derive(Debug)]
         struct Full;
         impl Write for Full {
@@ -407,11 +407,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_writer_that_panics_is_not_written_to_again() {
+    fn writer_that_panics_is_not_written_to_again() {
         struct Panics;
         impl Write for Panics {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                panic!("a writer's own")
+                panic!("the writer panics")
             }
             fn flush(&mut self) -> io::Result<()> {
                 Ok(())
@@ -425,7 +425,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn after_the_finish_events_are_dropped() {
+    fn events_after_finish_are_dropped() {
         let lines = JsonLines::new(Vec::new());
         lines.finish().unwrap();
         lines.on_event(&PoolEvent::PoolReady { address: "here".into() });

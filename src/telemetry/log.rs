@@ -1,4 +1,4 @@
-//! Events as log messages.
+//! Logs events.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,45 +11,45 @@ use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, Poo
 use crate::printable::PrintableError;
 use crate::runtime::Subscriber;
 
-/// The component "connection" of the logging specification.
+/// The "connection" component of the logging specification.
 const TARGET: &str = "wharf::connection";
 
 /// Logs every event through [`tracing`], at level `DEBUG` with the target `wharf::connection`.
 ///
 /// The messages and the keys of the values are those of the CMAP specification ("Connection Pool Logging"), in their
 /// structured form: `serverHost`, `serverPort`, `driverConnectionId`, `serviceId`, `reason`, `error`, `durationMS`, and
-/// the options that were set. [`Log::unstructured`] logs the same as sentences without keys. A value that there is not
-/// has no key, and no part of the sentence.
+/// the options that were set. [`Log::unstructured`] logs the same as sentences without keys. A value that is absent has
+/// no key, and no part of the sentence.
 ///
-/// `error` is the text of the error behind the event, and its labels. Control characters in it are escaped, so that a
-/// message is one line.
+/// `error` is the text of the underlying error and its labels. Control characters in it are escaped, so that a message
+/// is one line.
 ///
-/// A check-out that its caller has dropped is logged with the reason "The caller cancelled the checkout", for which the
-/// specification has no text: nothing has timed out.
+/// A check-out whose caller dropped it is logged with the reason "The caller cancelled the checkout". The specification
+/// has no text for this case, because nothing has timed out.
 ///
-/// Where `tracing` has no subscriber, its messages go to the crate `log` with the feature `log` of wharf.
+/// If `tracing` has no subscriber, the messages go to the `log` crate, provided that wharf's feature `log` is enabled.
 ///
-/// A pool with a subscriber builds every event, whether the log is enabled or not; so do not subscribe this where the log
-/// is not read.
+/// A pool with a subscriber builds every event, even if logging is disabled. Do not subscribe this if the log is not
+/// read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Log {
     is_unstructured: bool,
 }
 
 impl Log {
-    /// Logs messages with keys and values.
+    /// Creates a log of messages with keys and values.
     #[must_use]
     pub fn new() -> Self {
         Self { is_unstructured: false }
     }
 
-    /// Logs sentences in the specification's unstructured form, which hold the values.
+    /// Creates a log of sentences, in the specification's unstructured form, which include the values.
     #[must_use]
     pub fn unstructured() -> Self {
         Self { is_unstructured: true }
     }
 
-    /// The sentence for an event, in the specification's unstructured form, for a log of another kind.
+    /// Returns the sentence for an event, in the specification's unstructured form, for another logging library.
     pub fn sentence(event: &PoolEvent) -> impl fmt::Display + '_ {
         Sentence(event)
     }
@@ -122,7 +122,8 @@ fn log_structured(event: &PoolEvent) {
     }
 }
 
-/// The error of a failed check-out that the specification wants logged: the others say no more than their reason.
+/// Returns the error of a failed check-out if the specification requires logging it. Other errors only repeat the
+/// reason.
 pub(super) fn check_out_error(event: &PoolEvent) -> Option<&EventError> {
     match event {
         PoolEvent::ConnectionCheckOutFailed { reason: CheckOutFailedReason::ConnectionError, error, .. } => {
@@ -132,7 +133,7 @@ pub(super) fn check_out_error(event: &PoolEvent) -> Option<&EventError> {
     }
 }
 
-/// All that an error reports: its text, and its labels. One line, whatever the text holds.
+/// Returns an error's text and labels, on one line.
 pub(super) fn described(error: &EventError) -> String {
     let labels = match error.downcast_ref() {
         Some(CheckOutError::Establish(error)) => error.labels(),
@@ -146,7 +147,7 @@ pub(super) fn described(error: &EventError) -> String {
     text
 }
 
-/// The specification's texts.
+/// Returns the specification's text for a reason.
 pub(super) fn why_closed(reason: ConnectionClosedReason) -> &'static str {
     match reason {
         ConnectionClosedReason::Stale => "Connection became stale because the pool was cleared",
@@ -158,7 +159,7 @@ pub(super) fn why_closed(reason: ConnectionClosedReason) -> &'static str {
     }
 }
 
-/// The specification's texts, but for the last.
+/// Returns the specification's text for a reason. `Cancelled` is wharf's own.
 pub(super) fn why_failed(reason: CheckOutFailedReason) -> &'static str {
     match reason {
         CheckOutFailedReason::Timeout => "Wait queue timeout elapsed without a connection becoming available",
@@ -169,11 +170,11 @@ pub(super) fn why_failed(reason: CheckOutFailedReason) -> &'static str {
 }
 
 pub(super) fn milliseconds(duration: Duration) -> f64 {
-    // The nanoseconds of 104 days fit a float exactly, so that there is one rounding only.
+    // A float represents the nanoseconds of 104 days exactly, so the value is rounded only once.
     duration.as_nanos() as f64 / 1e6
 }
 
-/// The parts of `host:port` and `[IPv6]:port`. The path of a socket has no port, nor has an address of another form.
+/// Splits `host:port` or `[IPv6]:port`. A socket's path, or an address of another form, has no port.
 fn host_and_port(address: &str) -> (&str, Option<u16>) {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.contains('/') => match port.parse() {
@@ -198,7 +199,7 @@ mod tests {
     use crate::options::PoolOptions;
     use crate::telemetry::json_lines::tests::one_of_each;
 
-    /// Keeps the fields of all events.
+    /// Records the fields of all events.
     #[derive(Clone, Default)]
     struct Kept(Arc<Mutex<Vec<BTreeMap<&'static str, String>>>>);
 
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_left_out() {
+    fn absent_values_are_left_out() {
         let address: Arc<str> = "/tmp/mongodb-27017.sock".into();
         let events = [
             PoolEvent::PoolCreated { address: address.clone(), options: PoolOptions::default() },
@@ -391,14 +392,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_logged_where_nobody_listens() {
+    fn nothing_is_logged_without_a_subscriber() {
         tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::new(), || {
             one_of_each().iter().for_each(|event| Log::new().on_event(event));
         });
     }
 
     #[test]
-    fn an_address_has_a_host_and_perhaps_a_port() {
+    fn address_has_a_host_and_an_optional_port() {
         for (address, host, port) in [
             ("localhost:27017", "localhost", Some(27017)),
             ("[fe80::1]:1", "fe80::1", Some(1)),

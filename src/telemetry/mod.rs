@@ -1,9 +1,8 @@
-//! Observers of a pool's events: [`JsonLines`] writes them down, [`EventCounts`] counts them, [`Log`] logs them.
+//! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them.
 //!
-//! Each is a [`Subscriber`](crate::Subscriber) to be given to
-//! [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), and a handle: clones share what they write and count,
-//! so one goes to the pool and another stays with whoever reads. One may observe several pools. There are events of
-//! pools and connections only, none of commands.
+//! Each is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), and
+//! also a handle: clones share their output and counts. Pass one clone to the pool and keep another to read from. An
+//! observer may serve several pools. The events are those of pools and connections; commands have none.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

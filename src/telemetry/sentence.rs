@@ -5,14 +5,14 @@ use std::fmt;
 use super::log::{check_out_error, described, milliseconds, why_closed, why_failed};
 use crate::event::PoolEvent;
 
-/// An event in the unstructured form of the CMAP specification ("Connection Pool Logging"). What there is not is left
-/// out.
+/// An event in the unstructured form of the CMAP specification ("Connection Pool Logging"). Values that are absent are
+/// left out.
 pub(super) struct Sentence<'e>(pub(super) &'e PoolEvent);
 
 impl fmt::Display for Sentence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let event = self.0;
-        // Host and port as the specification puts them together, and an IPv6 address in its brackets.
+        // Host and port in the specification's notation, with an IPv6 address in brackets.
         let address = event.address();
         match event {
             PoolEvent::PoolCreated { options, .. } => {

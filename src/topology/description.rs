@@ -1,4 +1,4 @@
-//! All servers of a deployment.
+//! The description of a deployment with all its servers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::wire::hello::IncompatibleServerError;
 /// The kind of a deployment (SDAM, "TopologyType").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum TopologyType {
-    /// One server, of any kind, that the client connects to directly.
+    /// A single server of any kind, with a direct connection.
     Single,
     /// A replica set whose primary is not known.
     ReplicaSetNoPrimary,
@@ -28,7 +28,7 @@ pub enum TopologyType {
 }
 
 impl TopologyType {
-    /// The specification's name of the type.
+    /// Returns the specification's name of the type.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl TopologyType {
     }
 }
 
-/// A deployment, as the last checks of its servers show it (SDAM, "TopologyDescription"). Never changed, only replaced:
+/// A deployment as of the last checks of its servers (SDAM, "TopologyDescription"). It is never changed, only replaced:
 /// see [`after_check`](Self::after_check) and [`after_error`](Self::after_error).
 #[derive(Debug, Clone)]
 pub struct TopologyDescription {
@@ -50,7 +50,7 @@ pub struct TopologyDescription {
     set_name: Option<String>,
     max_election_id: Option<ObjectId>,
     max_set_version: Option<i64>,
-    /// In the order in which the client learned of them: the seeds first.
+    /// In the order in which the client discovered them: the seeds first.
     servers: Vec<Arc<ServerDescription>>,
     incompatibility: Option<IncompatibleServerError>,
     logical_session_timeout_minutes: Option<i64>,
@@ -64,16 +64,16 @@ pub enum InvalidTopology {
     /// There is no seed.
     #[error("a topology needs at least one seed")]
     NoSeeds,
-    /// The topology is for one server, and there are more seeds.
-    #[error("a topology of type {} has exactly one seed, got {seeds}", topology_type.name())]
+    /// The topology is for one server, but there are more seeds.
+    #[error("a topology of type {} must have exactly one seed, got {seeds}", topology_type.name())]
     TooManySeeds {
         /// The type of the topology.
         topology_type: TopologyType,
         /// The number of seeds.
         seeds: usize,
     },
-    /// A replica set's name goes with a replica set, or with a direct connection to one member.
-    #[error("a topology of type {} has no replica set name, got {set_name:?}", topology_type.name())]
+    /// A replica set's name is only valid with a replica set, or with a direct connection to one of its members.
+    #[error("a topology of type {} cannot have a replica set name, got {set_name:?}", topology_type.name())]
     SetName {
         /// The type of the topology.
         topology_type: TopologyType,
@@ -87,7 +87,7 @@ impl TopologyDescription {
     ///
     /// # Errors
     ///
-    /// [`InvalidTopology`] if type, name and number of seeds contradict each other.
+    /// Returns [`InvalidTopology`] if type, name and number of seeds contradict each other.
     pub fn new(
         topology_type: TopologyType,
         set_name: Option<String>,
@@ -122,7 +122,7 @@ impl TopologyDescription {
     ///
     /// # Errors
     ///
-    /// [`InvalidTopology`] if the options contradict each other, or if their SRV name is not
+    /// Returns [`InvalidTopology`] if the options contradict each other, or if their SRV name is not
     /// [resolved](Options::resolve).
     pub fn of_options(options: &Options) -> Result<Self, InvalidTopology> {
         let topology_type = if options.is_load_balanced() {
@@ -137,7 +137,7 @@ impl TopologyDescription {
         Self::new(topology_type, options.replica_set.clone(), options.hosts.iter().cloned())
     }
 
-    /// Describes a deployment whose servers are known already, as a test of selection has them.
+    /// Describes a deployment whose servers are already known, for tests of server selection.
     #[must_use]
     pub fn of_servers(topology_type: TopologyType, servers: impl IntoIterator<Item = ServerDescription>) -> Self {
         let servers: Vec<_> = servers.into_iter().map(Arc::new).collect();
@@ -147,54 +147,54 @@ impl TopologyDescription {
         topology
     }
 
-    /// The kind of deployment.
+    /// Returns the kind of deployment.
     #[must_use]
     pub fn topology_type(&self) -> TopologyType {
         self.topology_type
     }
 
-    /// The name of the replica set, if it is known.
+    /// Returns the name of the replica set, if it is known.
     #[must_use]
     pub fn set_name(&self) -> Option<&str> {
         self.set_name.as_deref()
     }
 
-    /// The largest `electionId` that a primary has reported, in the comparison with the `setVersion`.
+    /// Returns the largest `electionId` that a primary has reported, as compared together with the `setVersion`.
     #[must_use]
     pub fn max_election_id(&self) -> Option<ObjectId> {
         self.max_election_id
     }
 
-    /// The largest `setVersion` that a primary has reported. It may become smaller with a later election.
+    /// Returns the largest `setVersion` that a primary has reported. A later election may decrease it.
     #[must_use]
     pub fn max_set_version(&self) -> Option<i64> {
         self.max_set_version
     }
 
-    /// `logicalSessionTimeoutMinutes`: the smallest of all data-bearing servers; `None` if any has none.
+    /// Returns `logicalSessionTimeoutMinutes`: the smallest of all data-bearing servers; `None` if any has none.
     #[must_use]
     pub fn logical_session_timeout_minutes(&self) -> Option<i64> {
         self.logical_session_timeout_minutes
     }
 
-    /// Why wharf cannot work with the deployment: the first server without a wire version in common.
+    /// Returns why wharf cannot work with the deployment, if so: the first server without a common wire version.
     #[must_use]
     pub fn incompatibility(&self) -> Option<&IncompatibleServerError> {
         self.incompatibility.as_ref()
     }
 
-    /// The servers, in the order in which the client learned of them.
+    /// Returns the servers, in the order in which the client discovered them.
     pub fn servers(&self) -> impl Iterator<Item = &ServerDescription> {
         self.servers.iter().map(Arc::as_ref)
     }
 
-    /// The server at an address, if it belongs to the topology.
+    /// Returns the server at an address, if it belongs to the topology.
     #[must_use]
     pub fn server(&self, address: &ServerAddress) -> Option<&ServerDescription> {
         self.servers().find(|server| server.address == *address)
     }
 
-    /// The primary of a replica set, if it is known.
+    /// Returns the primary of a replica set, if it is known.
     #[must_use]
     pub fn primary(&self) -> Option<&ServerDescription> {
         self.servers().find(|server| server.server_type == ServerType::RsPrimary)
@@ -241,15 +241,15 @@ impl TopologyDescription {
         self.servers.retain(|server| server.address != *address);
     }
 
-    /// Notes a primary's election, unless a newer primary is known.
+    /// Records a primary's election, unless a newer primary is known.
     ///
     /// # Errors
     ///
-    /// The text for the stale primary's description.
+    /// Returns the text for the stale primary's description.
     pub(super) fn note_election(&mut self, primary: &ServerDescription, election_first: bool) -> Result<(), String> {
         let (election, version) = (primary.election_id, primary.set_version);
         let (max_election, max_version) = (self.max_election_id, self.max_set_version);
-        // `None` is less than every value, as the specification has it.
+        // `None` is less than every value, as in the specification.
         let is_stale = if election_first {
             (election, version) < (max_election, max_version)
         } else {
@@ -279,14 +279,14 @@ impl TopologyDescription {
         Ok(())
     }
 
-    /// Derives what depends on all servers together.
+    /// Derives the values that depend on all servers together.
     pub(super) fn conclude(&mut self) {
         let incompatibility = self.servers().find_map(|server| server.check_compatible().err());
         let timeouts = || {
             let data_bearing = self.servers().filter(|server| server.server_type.is_data_bearing());
             data_bearing.map(|server| server.logical_session_timeout_minutes)
         };
-        // `None` is less than every timeout, so one server without sessions is enough.
+        // `None` is less than every timeout, so a single server without sessions determines the result.
         let timeout = timeouts().min().flatten();
         (self.incompatibility, self.logical_session_timeout_minutes) = (incompatibility, timeout);
     }

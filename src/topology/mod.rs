@@ -1,31 +1,32 @@
-//! What the client knows about a deployment: pure functions over immutable descriptions (SDAM specification).
+//! The client's knowledge of a deployment: pure functions over immutable descriptions (SDAM specification).
 //!
-//! This layer does no I/O, reads no clock and holds no lock. A monitor turns the reply to a hello, or the failure of a
-//! check, into a [`ServerDescription`]; [`TopologyDescription::after_check`] says what the deployment looks like then and
-//! what has to happen outside. [`TopologyDescription::after_error`] does the same for an error that an application met.
+//! This layer does no I/O, reads no clock and holds no lock. A monitor converts the reply to a hello, or the failure of
+//! a check, to a [`ServerDescription`]. [`TopologyDescription::after_check`] then returns the new topology and what the
+//! caller must do. [`TopologyDescription::after_error`] does the same for an application's error.
 //!
-//! # Words
+//! # Terms
 //!
-//! | word | meaning |
+//! | term | meaning |
 //! | --- | --- |
-//! | server description | one server, as its last check or error shows it; never changed, only replaced |
+//! | server description | one server as of its last check or error; never changed, only replaced |
 //! | topology description | all servers of a deployment, and the deployment's type; never changed, only replaced |
 //! | transition | a topology description that replaces another one, and the effects of the replacement |
-//! | effect | what a transition asks of the caller: a monitor to start or stop, a pool to mark ready or clear |
+//! | effect | what the caller of a transition must do: start or stop a monitor, mark a pool ready or clear it |
 //!
 //! # Invariants
 //!
 //! - TOP-1: A topology of type [`Single`](TopologyType::Single) or [`LoadBalanced`](TopologyType::LoadBalanced) has
 //!   exactly one server.
-//! - TOP-2: At most one server is an [`RsPrimary`](ServerType::RsPrimary), and there is one exactly when the topology is
-//!   [`ReplicaSetWithPrimary`](TopologyType::ReplicaSetWithPrimary) or it is [`Single`](TopologyType::Single).
+//! - TOP-2: At most one server is an [`RsPrimary`](ServerType::RsPrimary). A topology that is not
+//!   [`Single`](TopologyType::Single) has one exactly if it is
+//!   [`ReplicaSetWithPrimary`](TopologyType::ReplicaSetWithPrimary).
 //! - TOP-3: A transition that clears a pool and changes the server's description is one value. The caller applies both
-//!   under one lock, as the specification demands ("Connection Pool Management").
+//!   under one lock, as the specification requires ("Connection Pool Management").
 //!
 //! # What is deliberately absent
 //!
-//! No monitor, no events and no selection: they are layers above. A caller derives the specification's events from the two
-//! descriptions of a transition.
+//! Monitors, events and server selection belong to layers above. A caller derives the specification's events from the
+//! descriptions before and after a transition.
 
 mod description;
 mod error;

@@ -1,15 +1,15 @@
-//! How a replica set's members change the topology (SDAM, "Actions").
+//! Transitions caused by members of a replica set (SDAM, "Actions").
 
 use super::description::TopologyType;
 use super::server::{ServerDescription, ServerType};
 use super::transition::{Effect, Step};
 use crate::options::ServerAddress;
 
-/// From this wire version on (MongoDB 6.0), `electionId` comes before `setVersion` in the comparison of primaries.
+/// From this wire version on (MongoDB 6.0), comparing primaries considers `electionId` before `setVersion`.
 const ELECTION_FIRST: i32 = 17;
 
 impl Step {
-    /// A server's new description in a topology of type `ReplicaSetNoPrimary`.
+    /// Applies a server's new description to a topology of type `ReplicaSetNoPrimary`.
     pub(super) fn without_primary(&mut self, server: &ServerDescription) {
         match server.server_type {
             ServerType::Standalone | ServerType::Mongos | ServerType::LoadBalancer => self.remove(&server.address),
@@ -21,7 +21,7 @@ impl Step {
         }
     }
 
-    /// A server's new description in a topology of type `ReplicaSetWithPrimary`.
+    /// Applies a server's new description to a topology of type `ReplicaSetWithPrimary`.
     pub(super) fn with_primary(&mut self, server: &ServerDescription) {
         match server.server_type {
             ServerType::Standalone | ServerType::Mongos | ServerType::LoadBalancer => {
@@ -34,7 +34,7 @@ impl Step {
         }
     }
 
-    /// `updateRSWithoutPrimary`.
+    /// Implements `updateRSWithoutPrimary`.
     pub(super) fn update_without_primary(&mut self, server: &ServerDescription) {
         if !self.joins_the_set(server) {
             return self.remove(&server.address);
@@ -46,7 +46,7 @@ impl Step {
         }
     }
 
-    /// `updateRSWithPrimaryFromMember`.
+    /// Implements `updateRSWithPrimaryFromMember`.
     fn update_with_primary(&mut self, server: &ServerDescription) {
         if !self.joins_the_set(server) || goes_by_another_name(server) {
             self.remove(&server.address);
@@ -58,7 +58,7 @@ impl Step {
         }
     }
 
-    /// `updateRSFromPrimary`.
+    /// Implements `updateRSFromPrimary`.
     pub(super) fn update_from_primary(&mut self, server: &ServerDescription) {
         if !self.joins_the_set(server) {
             self.remove(&server.address);
@@ -92,7 +92,7 @@ impl Step {
         self.check_if_has_primary();
     }
 
-    /// `checkIfHasPrimary`.
+    /// Implements `checkIfHasPrimary`.
     fn check_if_has_primary(&mut self) {
         self.topology.set_type(match self.topology.primary() {
             Some(_) => TopologyType::ReplicaSetWithPrimary,
@@ -100,7 +100,7 @@ impl Step {
         });
     }
 
-    /// Whether the server belongs to the replica set, which takes the server's name if it has none yet.
+    /// Returns whether the server belongs to the replica set. A set without a name takes the server's.
     fn joins_the_set(&mut self, server: &ServerDescription) -> bool {
         if self.topology.set_name().is_none() {
             self.topology.set_set_name(server.set_name.clone());
@@ -108,7 +108,7 @@ impl Step {
         self.topology.set_name() == server.set_name.as_deref()
     }
 
-    /// Notes the server that a member takes for the primary, if nothing is known about it.
+    /// Marks the server that a member reports as the primary as a possible primary, if it is unknown.
     fn expect_primary(&mut self, server: &ServerDescription) {
         let Some(expected) = server.primary.as_ref().and_then(|primary| self.topology.server(primary)) else { return };
         if expected.server_type == ServerType::Unknown {
@@ -118,7 +118,7 @@ impl Step {
     }
 }
 
-/// Whether the replica set knows the server by another address than the client.
+/// Returns whether the replica set knows the server by another address than the client.
 fn goes_by_another_name(server: &ServerDescription) -> bool {
     server.me.as_ref().is_some_and(|me| *me != server.address)
 }

@@ -6,25 +6,25 @@ use std::time::Duration;
 /// The average and the minimum round-trip time of one server (Server Selection, "Calculation of Average Round Trip
 /// Times"; Server Monitoring, "Measuring RTT").
 ///
-/// A server that becomes unknown starts anew with [`RoundTrips::default`].
+/// For a server that becomes unknown, start again with [`RoundTrips::default`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RoundTrips {
     average: Option<Duration>,
-    /// The latest samples, the oldest first.
+    /// The latest samples, oldest first.
     recent: VecDeque<Duration>,
 }
 
 impl RoundTrips {
     /// The weight of a new sample in the moving average.
     const ALPHA: f64 = 0.2;
-    /// How many samples the minimum is taken of.
+    /// The number of samples that the minimum covers.
     const RECENT: usize = 10;
 
     /// Adds the duration of one hello.
     pub fn add(&mut self, sample: Duration) {
         self.average = Some(match self.average {
             None => sample,
-            // Neither factor is negative, and the weights add up to 1: the result is between the two durations.
+            // Neither factor is negative, and the weights add up to 1, so the result is between the two durations.
             Some(average) => average.mul_f64(1.0 - Self::ALPHA) + sample.mul_f64(Self::ALPHA),
         });
         if self.recent.len() == Self::RECENT {
@@ -33,13 +33,13 @@ impl RoundTrips {
         self.recent.push_back(sample);
     }
 
-    /// The exponentially weighted moving average; `None` before the first sample.
+    /// Returns the exponentially weighted moving average; `None` before the first sample.
     #[must_use]
     pub fn average(&self) -> Option<Duration> {
         self.average
     }
 
-    /// The least of the last ten samples; zero while there are fewer than two, as the specification demands.
+    /// Returns the minimum of the last ten samples; zero if there are fewer than two, as the specification requires.
     #[must_use]
     pub fn minimum(&self) -> Duration {
         if self.recent.len() < 2 {
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_minimum_is_that_of_the_last_ten_samples() {
+    fn minimum_covers_the_last_ten_samples() {
         let mut trips = RoundTrips::default();
         let sample = Duration::from_millis;
         trips.add(sample(1));
@@ -64,11 +64,11 @@ mod tests {
         }
         assert_eq!(trips.minimum(), sample(1));
         trips.add(sample(9));
-        assert_eq!(trips.minimum(), sample(5), "the first sample is the eleventh from the end");
+        assert_eq!(trips.minimum(), sample(5), "the first sample has left the last ten");
     }
 
     #[test]
-    fn the_first_sample_is_the_average() {
+    fn first_sample_is_the_average() {
         let mut trips = RoundTrips::default();
         assert_eq!(trips.average(), None);
         trips.add(Duration::from_millis(10));

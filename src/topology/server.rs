@@ -1,4 +1,4 @@
-//! One server, as its last check or error shows it.
+//! The description of one server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::wire::reply::{self, Unsuccessful, whole_number};
 /// The kind of a server (SDAM, "ServerType").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ServerType {
-    /// A server that is no member of a replica set.
+    /// A server that is not a member of a replica set.
     Standalone,
     /// A router of a sharded cluster.
     Mongos,
-    /// A server that was not checked yet, and that another member takes for the primary. Only a client that scans its
-    /// servers in turn tells it from an unknown one.
+    /// A server that has not been checked yet, and that another member reports as the primary. Only a single-threaded
+    /// client treats it differently from an unknown one.
     PossiblePrimary,
     /// The primary of a replica set.
     RsPrimary,
@@ -30,19 +30,19 @@ pub enum ServerType {
     RsSecondary,
     /// An arbiter of a replica set, which holds no data.
     RsArbiter,
-    /// A member of a replica set that cannot be queried: hidden, starting or recovering.
+    /// A member of a replica set that does not serve queries: hidden, starting or recovering.
     RsOther,
-    /// A member of a replica set that does not know its configuration.
+    /// A member of a replica set that does not know its set's configuration.
     RsGhost,
     /// A load balancer, which is never checked.
     LoadBalancer,
-    /// A server that was not checked yet, or whose last check failed.
+    /// A server that has not been checked yet, or whose last check failed.
     #[default]
     Unknown,
 }
 
 impl ServerType {
-    /// The specification's name of the type.
+    /// Returns the specification's name of the type.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -59,19 +59,19 @@ impl ServerType {
         }
     }
 
-    /// Whether servers of this type can serve reads ("Data-Bearing Server Type").
+    /// Returns whether servers of this type can serve reads ("Data-Bearing Server Type").
     #[must_use]
     pub fn is_data_bearing(self) -> bool {
         matches!(self, Self::Mongos | Self::RsPrimary | Self::RsSecondary | Self::Standalone | Self::LoadBalancer)
     }
 
-    /// Whether nothing is known about a server of this type.
+    /// Returns whether the type says that nothing is known about the server.
     #[must_use]
     pub fn is_unknown(self) -> bool {
         matches!(self, Self::Unknown | Self::PossiblePrimary)
     }
 
-    /// The type that a successful hello reply shows (SDAM, "Parsing a hello or legacy hello response").
+    /// Returns the type that a successful hello reply indicates (SDAM, "Parsing a hello or legacy hello response").
     fn of_reply(reply: &RawDocument) -> Self {
         let is_true = |field| matches!(reply.get(field), Ok(Some(RawBsonRef::Boolean(true))));
         let is_writable_primary = match reply.get("isWritablePrimary") {
@@ -113,11 +113,11 @@ pub struct ServerDescription {
     pub error: Option<Cause>,
     /// The average round-trip time of the server's checks; `None` while the server is unknown.
     pub average_round_trip_time: Option<Duration>,
-    /// The minimum of the last round-trip times; zero until there are two.
+    /// The minimum of the recent round-trip times; zero until there are two.
     pub minimum_round_trip_time: Duration,
     /// When the server was last checked, by the client's monotonic clock.
     pub last_update_time: Option<Instant>,
-    /// `lastWrite.lastWriteDate`: when the primary wrote last, as far as this server knows.
+    /// `lastWrite.lastWriteDate`: the time of the primary's last write that this server knows of.
     pub last_write_date: Option<DateTime>,
     /// `minWireVersion`.
     pub min_wire_version: i32,
@@ -135,7 +135,7 @@ pub struct ServerDescription {
     pub election_id: Option<ObjectId>,
     /// `setVersion`: the version of the replica set's configuration.
     pub set_version: Option<i64>,
-    /// `primary`: the member that the server takes for the primary.
+    /// `primary`: the member that the server reports as the primary.
     pub primary: Option<ServerAddress>,
     /// `logicalSessionTimeoutMinutes`; `None` if the server has no sessions.
     pub logical_session_timeout_minutes: Option<i64>,
@@ -148,7 +148,7 @@ pub struct ServerDescription {
 }
 
 impl ServerDescription {
-    /// Describes a server that nothing is known about.
+    /// Describes a server about which nothing is known.
     #[must_use]
     pub fn unknown(address: ServerAddress) -> Self {
         Self {
@@ -175,7 +175,7 @@ impl ServerDescription {
         }
     }
 
-    /// Describes a server whose check failed, or that an error made unknown.
+    /// Describes a server that a failed check or an error made unknown.
     #[must_use]
     pub fn failed(address: ServerAddress, error: Cause) -> Self {
         Self { error: Some(error), ..Self::unknown(address) }
@@ -189,8 +189,8 @@ impl ServerDescription {
 
     /// Describes a server by its reply to a hello, which arrived at `now`. The caller adds the round-trip times.
     ///
-    /// A reply that reports a failure, or that has a field of the wrong form, makes the server unknown; the description
-    /// then holds the error.
+    /// A reply that reports a failure, or that has an invalid field, makes the server unknown. The description then
+    /// holds the error.
     #[must_use]
     pub fn of_reply(address: ServerAddress, reply: &RawDocument, now: Instant) -> Self {
         let read = match reply::check(reply) {
@@ -233,12 +233,12 @@ impl ServerDescription {
         })
     }
 
-    /// Whether the two descriptions tell an application the same (SDAM, "Server Description Equality"): round-trip times,
-    /// dates and the time of the check do not count.
+    /// Returns whether the two descriptions are equal for an application (SDAM, "Server Description Equality"). This
+    /// ignores round-trip times, dates and the time of the check.
     #[must_use]
     pub fn is_equivalent(&self, other: &Self) -> bool {
         let text = |error: &Option<Cause>| error.as_ref().map(ToString::to_string);
-        // Taken apart, so that a new field must be considered here.
+        // Destructured, so that a new field does not compile until it is considered here.
         let Self {
             address,
             server_type,
@@ -278,11 +278,11 @@ impl ServerDescription {
             && *is_cryptd == other.is_cryptd
     }
 
-    /// Refuses a known server that has no wire version in common with wharf.
+    /// Checks that a known server has a wire version in common with wharf.
     ///
     /// # Errors
     ///
-    /// [`IncompatibleServerError`], with the specification's message.
+    /// Returns [`IncompatibleServerError`], with the specification's message.
     pub fn check_compatible(&self) -> Result<(), IncompatibleServerError> {
         if self.server_type.is_unknown() || self.server_type == ServerType::LoadBalancer {
             return Ok(());
@@ -291,7 +291,7 @@ impl ServerDescription {
     }
 }
 
-/// The whole number in a field; `None` if the field is missing or null.
+/// Returns the whole number in a field; `None` if the field is missing or null.
 fn number(reply: &RawDocument, field: &'static str) -> Result<Option<i64>, WireError> {
     match reply.get(field) {
         Ok(Some(RawBsonRef::Null)) => Ok(None),
@@ -299,7 +299,7 @@ fn number(reply: &RawDocument, field: &'static str) -> Result<Option<i64>, WireE
     }
 }
 
-/// The addresses in an array of a hello reply, in lower case. None if there is no array.
+/// Returns the addresses in an array of a hello reply, in lower case; empty if the array is missing.
 fn addresses(reply: &RawDocument, field: &'static str) -> Result<Vec<ServerAddress>, WireError> {
     let Ok(array) = reply.get_array(field) else { return Ok(Vec::new()) };
     let texts = array.into_iter().filter_map(|element| element.ok()?.as_str());

@@ -1,4 +1,4 @@
-//! From one topology description to the next.
+//! Transitions from one topology description to the next.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::error::Cause;
 use crate::options::ServerAddress;
 use crate::wire::reply::StateChange;
 
-/// What a transition asks of its caller, in the order of the list.
+/// What the caller of a transition must do, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// The server belongs to the topology from now on: start to monitor it.
+    /// The server has joined the topology: start monitoring it.
     Added(ServerAddress),
-    /// The server does not belong to the topology any more: stop monitoring it, and close its pool.
+    /// The server has left the topology: stop monitoring it, and close its pool.
     Removed(ServerAddress),
-    /// Mark the server's pool ready, and create it first if there is none.
+    /// Mark the server's pool as ready, creating it first if there is none.
     MarkReady(ServerAddress),
-    /// Clear the server's pool; behind a load balancer, clear the service of the connection that failed.
+    /// Clear the server's pool; behind a load balancer, clear the service of the failed connection.
     Clear(ServerAddress),
-    /// Check the server at once.
+    /// Check the server immediately.
     Check(ServerAddress),
-    /// Cancel the check that is under way.
+    /// Cancel the check in progress.
     CancelCheck(ServerAddress),
 }
 
@@ -32,15 +32,15 @@ pub enum Effect {
 pub struct Transition {
     /// The new description.
     pub topology: TopologyDescription,
-    /// What the caller has to do, under the lock under which it replaces the description.
+    /// What the caller must do, under the same lock as the replacement of the description.
     pub effects: Vec<Effect>,
 }
 
 impl TopologyDescription {
-    /// The topology after a check of one server. `None` if the outcome counts for nothing: the server does not belong to
-    /// the topology any more, or something newer than the reply is known (its `topologyVersion` is older).
+    /// Returns the topology after a check of one server. `None` if the outcome is ignored: the server has left the
+    /// topology, or the reply is stale (its `topologyVersion` is older than the known one).
     ///
-    /// A failed check does not clear the pool here: the monitor decides that, because it depends on the error (Server
+    /// A failed check does not clear the pool here. The monitor decides that, because it depends on the error (Server
     /// Monitoring, "Network or command error during server check").
     #[must_use]
     pub fn after_check(&self, server: ServerDescription) -> Option<Transition> {
@@ -50,7 +50,7 @@ impl TopologyDescription {
         }
         let (address, server_type) = (server.address.clone(), server.server_type);
         let mut transition = self.replace(server);
-        // Not what the check showed, but what became of it: a stale primary, or a server of another set, is unknown.
+        // Looks at the result instead of the check: a stale primary, or a server of another set, is unknown now.
         let accepted = transition.topology.server(&address).is_some_and(|now| now.server_type == server_type);
         let is_usable = server_type.is_data_bearing()
             || (transition.topology.topology_type() == TopologyType::Single && !server_type.is_unknown());
@@ -60,12 +60,12 @@ impl TopologyDescription {
         Some(transition)
     }
 
-    /// The topology after an error that an application met ("Error handling pseudocode"). `None` if the error says nothing
-    /// about the topology, or only what is known.
+    /// Returns the topology after an application's error ("Error handling pseudocode"). `None` if the error says
+    /// nothing about the topology, or nothing new.
     #[must_use]
     pub fn after_error(&self, error: &ApplicationError) -> Option<Transition> {
         let present = self.server(&error.address)?;
-        // The server may have told its present state after it made the error.
+        // After sending the error, the server may already have reported a newer state.
         let is_news = TopologyVersion::is_newer(error.topology_version, present.topology_version);
         if error.is_of_older_generation || !is_news {
             return None;
@@ -100,7 +100,7 @@ impl TopologyDescription {
         Some(transition)
     }
 
-    /// Replaces one server's description, and draws the conclusions ("TopologyType table").
+    /// Replaces one server's description and updates the topology accordingly ("TopologyType table").
     fn replace(&self, server: ServerDescription) -> Transition {
         let mut step = Step { topology: self.clone(), effects: Vec::new() };
         step.put(server.clone());
@@ -117,7 +117,7 @@ impl TopologyDescription {
     }
 }
 
-/// A transition in the making.
+/// A transition in progress.
 pub(super) struct Step {
     pub(super) topology: TopologyDescription,
     pub(super) effects: Vec<Effect>,
@@ -145,7 +145,7 @@ impl Step {
         }
     }
 
-    /// Replaces the description of a server of another replica set than the one asked for ("Verifying setName with
+    /// Marks a server as unknown if it does not belong to the requested replica set ("Verifying setName with
     /// TopologyType Single").
     fn verify_set_name(&mut self, server: &ServerDescription) {
         let Some(asked) = self.topology.set_name() else { return };
@@ -153,8 +153,8 @@ impl Step {
             return;
         }
         let error = match &server.set_name {
-            Some(found) => format!("the server belongs to the replica set {found:?}, and replicaSet is {asked:?}"),
-            None => format!("the server belongs to no replica set, and replicaSet is {asked:?}"),
+            Some(found) => format!("the server belongs to the replica set {found:?}, but replicaSet is {asked:?}"),
+            None => format!("the server belongs to no replica set, but replicaSet is {asked:?}"),
         };
         self.mark_unknown(&server.address, error);
     }
@@ -163,7 +163,7 @@ impl Step {
         self.topology.put(Arc::new(server));
     }
 
-    /// Replaces a server's description by a default one with an error.
+    /// Replaces a server's description with a default one that holds an error.
     pub(super) fn mark_unknown(&mut self, address: &ServerAddress, error: String) {
         let error: Box<dyn std::error::Error + Send + Sync> = error.into();
         self.put(ServerDescription::failed(address.clone(), Cause::from(error)));

@@ -1,22 +1,22 @@
-//! How recent a server's account of its topology is.
+//! The version of a server's view of the topology.
 
 use bson::oid::ObjectId;
 use bson::{RawBsonRef, RawDocument};
 
 use crate::wire::reply::whole_number;
 
-/// `topologyVersion`: a counter that a server process raises whenever its view of the topology changes.
+/// `topologyVersion`: a counter that a server process increments whenever its view of the topology changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TopologyVersion {
-    /// `processId`: the server process that counts.
+    /// `processId`: the server process that maintains the counter.
     pub process_id: ObjectId,
     /// `counter`: the number of changes that the process has seen.
     pub counter: i64,
 }
 
 impl TopologyVersion {
-    /// Reads the field `topologyVersion` of a hello reply or of an error reply. `None` if the field is missing or is not
-    /// of its form, which the specification lets a client treat alike: the reply then counts as more recent.
+    /// Reads the field `topologyVersion` of a hello reply or an error reply. `None` if the field is missing or invalid;
+    /// the specification lets a client treat both alike, and such a reply then counts as more recent.
     #[must_use]
     pub fn of_reply(reply: &RawDocument) -> Option<Self> {
         let version = reply.get_document("topologyVersion").ok()?;
@@ -25,20 +25,20 @@ impl TopologyVersion {
         Some(Self { process_id, counter })
     }
 
-    /// Whether `new` is more recent than `current` ("topologyVersion Comparison"). A missing version, and one of another
-    /// process, counts as more recent.
+    /// Returns whether `new` is more recent than `current` ("topologyVersion Comparison"). A missing version, or one of
+    /// another process, counts as more recent.
     #[must_use]
     pub fn is_newer(new: Option<Self>, current: Option<Self>) -> bool {
         Self::comparable(new, current).is_none_or(|(new, current)| new > current)
     }
 
-    /// Whether `new` is older than `current`. A missing version, and one of another process, is not.
+    /// Returns whether `new` is older than `current`. A missing version, or one of another process, is not older.
     #[must_use]
     pub fn is_older(new: Option<Self>, current: Option<Self>) -> bool {
         Self::comparable(new, current).is_some_and(|(new, current)| new < current)
     }
 
-    /// The two counters, if the same process has counted both.
+    /// Returns the two counters, if they belong to the same process.
     fn comparable(new: Option<Self>, current: Option<Self>) -> Option<(i64, i64)> {
         let (new, current) = (new?, current?);
         (new.process_id == current.process_id).then_some((new.counter, current.counter))
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_of_another_form_counts_as_missing() {
+    fn invalid_version_counts_as_missing() {
         let process_id = ObjectId::from_bytes([7; 12]);
         let reply = rawdoc! { "topologyVersion": { "processId": process_id, "counter": 3_i64 } };
         assert_eq!(TopologyVersion::of_reply(&reply), version(7, 3));
