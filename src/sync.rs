@@ -11,10 +11,14 @@
 //!
 //! # Mutants
 //!
-//! A model is worth something if it fails where the code is wrong. At its decisive places the pool therefore asks
-//! [`mutant`] whether to do the wrong thing. In every build but those of the models the answer is the constant `false`,
-//! so nothing of it is compiled; and in those it is `false` too unless the environment variable `WHARF_MUTANT`
-//! names the mutant. What the models check is what ships.
+//! A model proves something only if it fails where the code is wrong. A *mutant* is such a fault, and has a name:
+//!
+//! - [`unless_mutant`] weakens one ordering. It stands at the access, because the ordering is its whole content.
+//! - All other mutants stand in `loom-tests/src/mutants/`: each names a fragment of this code, and what replaces it. The
+//!   negative controls build a copy of the crate in which [`mutant`] chooses between the two.
+//!
+//! In every build but those of the models, [`mutant`] is the constant `false`, so nothing of it is compiled. In those it
+//! is `false` too, unless the environment variable `WHARF_MUTANT` names the mutant. What the models check is what ships.
 
 #[cfg(loom)]
 mod explored;
@@ -60,7 +64,9 @@ pub(crate) use sync::MutexGuard;
 
 use atomic::Ordering;
 
-/// Whether the pool is to be wrong in the way that is called `name`: never, but in the models' negative controls.
+/// Returns whether the pool is to have the fault `name`: only in a negative control of the models.
+///
+/// Only [`unless_mutant`] calls it here. The instrumented copy of this crate calls it at each fault of the catalogue.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub(crate) const fn mutant(_name: &str) -> bool {
@@ -73,7 +79,7 @@ pub(crate) fn mutant(name: &str) -> bool {
     CHOSEN.get_or_init(|| std::env::var("WHARF_MUTANT").ok()).as_deref() == Some(name)
 }
 
-/// `ordering`, which is `Relaxed` in the mutant that is called `name`.
+/// Returns `ordering`, or `Relaxed` in the mutant `name`.
 #[inline(always)]
 pub(crate) fn unless_mutant(name: &str, ordering: Ordering) -> Ordering {
     if mutant(name) { Ordering::Relaxed } else { ordering }

@@ -1,9 +1,9 @@
-//! A build of the models with all mutants of the catalogue in the pool, for the negative controls.
+//! The instrumented build: the models, on a copy of the pool that has all mutants of the catalogue in it.
 //!
-//! The models themselves run on the sources as they are. The first negative control of a run copies the sources into the
-//! target directory, puts the mutants in, and builds the test there with the cargo and the flags of the run: the
-//! dependencies are those that the run has built already. What has not changed is not written again, and so not built
-//! again.
+//! The models themselves run on the sources as they are. Only the negative controls need this build, and the first of
+//! them makes it: it copies the workspace's sources to `instrumented` in the target directory, with the mutants in them,
+//! and runs cargo there with the profile, the flags and the target directory of the run. The dependencies are thus built
+//! already, and a file that has not changed is not written, so not compiled again.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,16 +14,20 @@ use std::sync::OnceLock;
 
 use crate::mutants::{catalogue, instrument};
 
-/// The root of the workspace.
+/// The root of the workspace, from which the sources are copied.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// What a build reads.
+/// The endings of the files that a build reads.
 const READ: [&str; 4] = ["rs", "toml", "lock", "md"];
 
-/// The binary of the test that is called `test`, with the mutants in it. It is built when it is first asked for.
+/// Returns the binary of the test `test` with the mutants in it. The first call builds it.
+///
+/// # Panics
+///
+/// If a fragment of the catalogue is not in the sources exactly once, or the copy does not compile.
 pub fn binary(test: &str) -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| build(test).unwrap_or_else(|why| panic!("the instrumented copy: {why}")))
+    BINARY.get_or_init(|| build(test).unwrap_or_else(|why| panic!("the instrumented build: {why}")))
 }
 
 fn build(test: &str) -> Result<PathBuf, String> {
@@ -56,26 +60,26 @@ fn build(test: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// What the compiler complains about, without cargo's other messages.
+/// Returns the compiler's errors among cargo's messages.
 fn rendered(messages: &str) -> String {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     let errors = messages.filter(|message| message["message"]["level"] == "error");
     errors.filter_map(|message| Some(message["message"]["rendered"].as_str()?.to_owned())).collect()
 }
 
-/// The flags of the run. A binary that is started by hand does not know them.
+/// Returns the compiler's flags of the run. A binary that is started by hand, without cargo, does not know them.
 fn flags() -> OsString {
     std::env::var_os("RUSTFLAGS").unwrap_or_else(|| if cfg!(loom) { "--cfg loom" } else { "--cfg shuttle" }.into())
 }
 
-/// Makes `to` what a build needs of `from`, with the mutants in it.
+/// Copies what a build reads, with the mutants in it, and removes what is not in `from` any more.
 fn copy_sources(from: &Path, to: &Path) -> Result<(), String> {
     let mut files = BTreeSet::new();
     list(from, from, &mut files)?;
     let mut present = BTreeSet::new();
     fs::create_dir_all(to).map_err(|error| explain(to, &error))?;
     list(to, to, &mut present)?;
-    // A file that was moved must not stay where it was.
+    // Where a module has moved, its old file would be a second one.
     for file in present.difference(&files) {
         fs::remove_file(to.join(file)).map_err(|error| explain(&to.join(file), &error))?;
     }
@@ -100,7 +104,7 @@ fn copy_sources(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The files below a folder that a build may read, relative to `root`. Hidden folders and what cargo has built are none.
+/// Lists the files in a folder that a build may read, relative to `root`. It skips hidden folders and target directories.
 fn list(root: &Path, folder: &Path, files: &mut BTreeSet<PathBuf>) -> Result<(), String> {
     let entries = fs::read_dir(folder).map_err(|error| explain(folder, &error))?;
     for entry in entries {

@@ -171,8 +171,8 @@ fn words() -> BTreeSet<String> {
 
 /// The negative controls of the models, by model.
 fn controls() -> Controls {
-    let text = read(&root().join("loom-tests/tests/loom/models/mutants.rs"));
-    let list = text.split_once("const MUTANTS").expect("the list of controls").1;
+    let text = read(&root().join("loom-tests/tests/loom/models/controls.rs"));
+    let list = text.split_once("const CONTROLS").expect("the list of controls").1;
     let list = list.split_once("];").expect("its end").0;
     let mut controls = Controls::new();
     let quoted: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
@@ -188,7 +188,7 @@ fn models() -> BTreeSet<String> {
     let mut models = BTreeSet::new();
     for file in rust_files(&root().join("loom-tests/tests/loom/models")) {
         let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
-        if name == "mutants" {
+        if name == "controls" {
             continue;
         }
         let text = read(&file);

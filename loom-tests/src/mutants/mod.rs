@@ -1,17 +1,19 @@
-//! The mutants: ways to make the pool wrong, each of which a model must notice.
+//! The catalogue of mutants: faults of the pool, each of which a model must notice.
 //!
-//! Two kinds there are. An ordering is weakened where it stands: `unless_mutant("name", Ordering::…)`, in `src`. What
-//! bends the course of the code stands in this catalogue, so that the shipping code reads as what it does: a [`Mutant`]
-//! names a fragment of a file below `src` and what stands there instead. [`instrument`] puts all mutants of a file into a
-//! copy of it, each behind `if crate::sync::mutant("name") { wrong } else { right }`; `instrumented.rs` builds the copy,
-//! and the environment variable `WHARF_MUTANT` says which mutant is awake. `system-tests/tests/proof.rs` checks without a build
-//! that each fragment is where the catalogue says.
+//! A mutant that weakens an ordering stands in `src`, at the access: `unless_mutant("name", Ordering::…)`. Every other
+//! mutant stands here, so that the shipping code shows only what it does. A [`Mutant`] names fragments of a file in `src`
+//! and what replaces them.
+//!
+//! [`instrument`] makes the replacements in a copy of the file, each as
+//! `if crate::sync::mutant("name") { wrong } else { right }`. All mutants are therefore in one build, which
+//! [`instrumented`](crate::instrumented) makes; the environment variable `WHARF_MUTANT` chooses one of them. The test
+//! `proof` checks, without that build, that each fragment is where the catalogue says.
 //!
 //! # Fragments
 //!
-//! A fragment is an expression, or statements that end with `;` or `}`. Between a fragment and the source, spaces and
-//! line breaks do not count, and neither do comments: a fragment may be written on one line and stand on three. It must
-//! occur exactly once in the item that [`Edit::within`] names. A fragment may lie inside another one, or be the same.
+//! A fragment is an expression, or statements that end with `;` or `}`. It must occur exactly once in the item that
+//! [`Edit::within`] names. White space and comments of the source do not count, so a fragment may have other line breaks
+//! than the source. Fragments may be nested or equal; they must not overlap otherwise.
 
 mod clearing;
 mod delivery;
@@ -24,45 +26,49 @@ use std::cmp::Reverse;
 use std::iter::Peekable;
 use std::ops::Range;
 
-/// A way to make the pool wrong.
+/// A fault of the pool.
 pub struct Mutant {
-    /// Names it in `WHARF_MUTANT` and in the list of negative controls.
+    /// The name, for `WHARF_MUTANT` and for the list of negative controls.
     pub name: &'static str,
-    /// What the pool does wrong.
+    /// What the pool does wrong, in a sentence.
     pub does: &'static str,
-    /// The file, below `src`.
+    /// The file, relative to `src`.
     pub file: &'static str,
-    /// All of them are made at once.
+    /// The replacements. The mutant makes all of them.
     pub edits: &'static [Edit],
 }
 
-/// A fragment of the source, and what stands there in the mutant.
+/// A fragment of a file, and what replaces it.
 pub struct Edit {
-    /// What the item begins with that holds the fragment: `fn name`, or `Drop for Type`.
+    /// The beginning of the item that has the fragment in it: `fn name`, `Drop for Type`, `impl Type`.
     pub within: &'static str,
-    /// The fragment.
+    /// The fragment, as in the source.
     pub right: &'static str,
-    /// What the mutant has instead. Statements may have nothing instead.
+    /// The replacement. It is empty where the mutant leaves out statements.
     pub wrong: &'static str,
 }
 
-/// All mutants, by subject.
+/// Returns all mutants, by subject.
 pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
     [shards::MUTANTS, waiting::MUTANTS, opening::MUTANTS, clearing::MUTANTS, delivery::MUTANTS, sync::MUTANTS]
         .into_iter()
         .flatten()
 }
 
-/// The text of a file with all its mutants in it, each asleep until it is named.
+/// Returns the text of a file with its mutants in it, each behind its guard.
 ///
 /// # Errors
 ///
 /// Names the mutant, the file and the fragment of each edit whose fragment does not occur exactly once, or of the first
-/// whose fragment overlaps with another.
+/// edit whose fragment overlaps with another.
 pub fn instrument(file: &str, source: &str) -> Result<String, String> {
+    apply(catalogue().filter(|mutant| mutant.file == file), source)
+}
+
+fn apply(mutants: impl Iterator<Item = &'static Mutant>, source: &str) -> Result<String, String> {
     let code = code(source);
     let (mut found, mut complaints) = (Vec::new(), Vec::new());
-    for mutant in catalogue().filter(|mutant| mutant.file == file) {
+    for mutant in mutants {
         for edit in mutant.edits {
             match find(source, &code, edit) {
                 Ok(range) => found.push(Found { range, mutant, edit }),
@@ -73,12 +79,12 @@ pub fn instrument(file: &str, source: &str) -> Result<String, String> {
     if !complaints.is_empty() {
         return Err(complaints.join("\n"));
     }
-    // What lies inside of another fragment comes after it.
+    // An outer fragment comes before the fragments inside it.
     found.sort_by_key(|next| (next.range.start, Reverse(next.range.end)));
     render(source, 0..source.len(), &mut found.iter().peekable())
 }
 
-/// Where an edit is made.
+/// An edit and its position in the source.
 struct Found {
     range: Range<usize>,
     mutant: &'static Mutant,
@@ -86,10 +92,11 @@ struct Found {
 }
 
 fn complaint(mutant: &Mutant, edit: &Edit, why: &str) -> String {
-    format!("mutant {}, src/{}, {}: {why}: {}", mutant.name, mutant.file, edit.within, edit.right)
+    let fragment = edit.right.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("mutant {} in src/{}, `{}`: {why}: {fragment}", mutant.name, mutant.file, edit.within)
 }
 
-/// The text of a range, with the edits in it.
+/// Returns the text of a range, with the edits in it.
 fn render<'p>(
     source: &str,
     range: Range<usize>,
@@ -98,7 +105,7 @@ fn render<'p>(
     let (mut text, mut at) = (String::new(), range.start);
     while let Some(next) = found.next_if(|next| next.range.start < range.end) {
         if next.range.end > range.end {
-            return Err(complaint(next.mutant, next.edit, "overlaps with the fragment of another mutant"));
+            return Err(complaint(next.mutant, next.edit, "the fragment overlaps with another one"));
         }
         text += &source[at..next.range.start];
         let right = render(source, next.range.clone(), found)?;
@@ -109,12 +116,13 @@ fn render<'p>(
     Ok(text)
 }
 
+/// Returns the choice between the two. An expression gets parentheses, as it may be a part of another one.
 fn guarded(name: &str, wrong: &str, right: &str) -> String {
     let choice = format!("if crate::sync::mutant(\"{name}\") {{ {wrong} }} else {{ {right} }}");
     if right.ends_with([';', '}']) { choice } else { format!("({choice})") }
 }
 
-/// The characters that are neither white space nor in a comment, each with its position.
+/// Returns the characters that are neither white space nor in a comment, each with its position.
 fn code(text: &str) -> Vec<(usize, char)> {
     let mut code = Vec::new();
     let mut start = 0;
@@ -127,19 +135,19 @@ fn code(text: &str) -> Vec<(usize, char)> {
     code
 }
 
-/// Finds the fragment, or says why it cannot be told where it is.
+/// Finds a fragment. An error says why its position is not certain.
 fn find(source: &str, code: &[(usize, char)], edit: &Edit) -> Result<Range<usize>, String> {
     let [(start, _)] = occurrences(source, code, edit.within)[..] else {
-        return Err("not exactly one item of the file begins so".into());
+        return Err("the file has no such item, or several".into());
     };
     let item = item(&code[start..]).ok_or("the item has no end")?;
     match occurrences(source, item, edit.right)[..] {
         [(start, end)] => Ok(item[start].0..item[end - 1].0 + item[end - 1].1.len_utf8()),
-        ref all => Err(format!("the fragment occurs {} times in the item, not once", all.len())),
+        ref all => Err(format!("the fragment must occur once in the item, but occurs {} times", all.len())),
     }
 }
 
-/// Up to the brace that closes the first one.
+/// Returns the code up to the brace that closes its first brace.
 fn item(code: &[(usize, char)]) -> Option<&[(usize, char)]> {
     let mut depth = 0;
     for (index, (_, character)) in code.iter().enumerate() {
@@ -153,7 +161,7 @@ fn item(code: &[(usize, char)]) -> Option<&[(usize, char)]> {
     None
 }
 
-/// Where the fragment begins and ends in the code. A word of the source that only begins or ends with it is another one.
+/// Returns the ranges of the code that are equal to the fragment, and do not begin or end within a word.
 fn occurrences(source: &str, code: &[(usize, char)], fragment: &str) -> Vec<(usize, usize)> {
     let fragment: Vec<char> = self::code(fragment).into_iter().map(|(_, character)| character).collect();
     let (Some(first), Some(last)) = (fragment.first(), fragment.last()) else { return Vec::new() };
@@ -173,3 +181,6 @@ fn occurrences(source: &str, code: &[(usize, char)], fragment: &str) -> Vec<(usi
     }
     found
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,9 +12,10 @@
 //! *bound* is the number of preemptions up to which all executions are explored; "none" means all executions there are.
 //! No model is truncated by time or number, whatever the environment says.
 //!
-//! A *mutant* is a deliberate weakening of the pool (see `loom-tests/src/mutants/mod.rs`). `every_mutant_is_caught` builds an instrumented
-//! copy of the pool and its models (see `loom-tests/src/instrumented.rs`), runs each mutant there in a child process, and demands that
-//! the model fails, in time, by an assertion, a race or a deadlock.
+//! A *mutant* is a deliberate fault of the pool. Weakened orderings stand in `src`, all other mutants in the catalogue
+//! `loom-tests/src/mutants/`, so the models run the code as it ships. `every_mutant_is_caught` builds a copy of the pool
+//! that has the catalogue's mutants in it (`loom-tests/src/instrumented.rs`). It runs each mutant in a child process of
+//! that build and demands that the model fails, in time, by an assertion, a race or a deadlock.
 //!
 //! # What loom needs help with
 //!

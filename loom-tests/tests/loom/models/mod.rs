@@ -1,13 +1,13 @@
 //! What the models have in common, and the models by subject.
 
 mod clearing;
+pub mod controls;
 mod delivery;
 mod drain_queue;
 mod draining;
 pub mod harness;
 mod hits;
 mod limits;
-pub mod mutants;
 mod openers;
 mod opening;
 mod primitives;

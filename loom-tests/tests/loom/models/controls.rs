@@ -1,4 +1,4 @@
-//! Negative controls: each mutant, in a child process, must make its model fail.
+//! Negative controls: each mutant, in a child process of the instrumented build, must make its model fail.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,7 +12,7 @@ use wharf_loom_tests::instrumented;
 use super::harness::{FAILED, MUTANT, STARTED};
 
 /// A mutant (see `loom-tests/src/mutants/mod.rs`) and the model that must notice it.
-const MUTANTS: &[(&str, &str)] = &[
+const CONTROLS: &[(&str, &str)] = &[
     ("ready_announced_late", "opening::pool_ready_is_emitted_before_any_establishment_of_a_check_out"),
     ("ready_announced_late", "opening::pool_ready_is_emitted_before_any_establishment_in_the_background"),
     ("created_outside_the_lock", "opening::pool_ready_is_emitted_before_any_establishment_while_another_clears"),
@@ -180,7 +180,7 @@ fn every_mutant_is_caught() {
         return;
     }
     let binary = instrumented::binary("loom");
-    let remaining = Mutex::new(MUTANTS.iter());
+    let remaining = Mutex::new(CONTROLS.iter());
     let survivors = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..AT_A_TIME {
@@ -202,7 +202,7 @@ fn every_mutant_is_caught() {
         }
     });
     let survivors = survivors.into_inner().unwrap();
-    assert!(survivors.is_empty(), "{} of {} were not caught: {survivors:#?}", survivors.len(), MUTANTS.len());
+    assert!(survivors.is_empty(), "{} of {} were not caught: {survivors:#?}", survivors.len(), CONTROLS.len());
 }
 
 /// How the model failed; or why that does not count.
