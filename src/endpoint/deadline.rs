@@ -1,4 +1,4 @@
-//! One deadline for all the steps of a connection's establishment.
+//! The deadline for all steps of establishing a connection.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,26 +7,26 @@ use tokio::time::{Instant, timeout_at};
 
 pub use crate::error::ConnectTimeoutError;
 
-/// When the establishment of a connection must have ended, and how long each of its commands may take.
+/// The time by which a connection must be established, and the limit for each command on the way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     limit: ConnectTimeoutError,
     /// `None` if there is no limit.
     at: Option<Instant>,
-    /// How long one command may take, whatever is left until then.
+    /// The limit for each command, even if more time is left until the deadline.
     each: Option<ConnectTimeoutError>,
-    /// Whether it is an operation's own, from which nothing is excepted.
-    #[cfg_attr(not(feature = "oidc"), allow(dead_code, reason = "only MONGODB-OIDC excepts anything"))]
+    /// Whether this is an operation's own deadline, which counts all time.
+    #[cfg_attr(not(feature = "oidc"), allow(dead_code, reason = "only MONGODB-OIDC exempts time from the deadline"))]
     whole: bool,
 }
 
 impl Deadline {
-    /// The deadline after `connectTimeoutMS` from now; none if that is zero, or too long for the clock.
+    /// Returns the deadline `connectTimeoutMS` from now. There is none if that is zero or beyond the clock's range.
     pub fn after(limit: Duration) -> Self {
         Self::of(ConnectTimeoutError { limit, option: "connectTimeoutMS" }, false)
     }
 
-    /// The deadline after what is left of an operation's own time, from which nothing is excepted.
+    /// Returns the deadline for the rest of an operation's own time, which counts all time.
     pub fn of_operation(left: Duration) -> Self {
         Self::of(ConnectTimeoutError { limit: left, option: "timeoutMS" }, true)
     }
@@ -36,25 +36,25 @@ impl Deadline {
         Self { limit, at, each: None, whole }
     }
 
-    /// This deadline, with a limit for each command besides.
+    /// Returns this deadline with a limit for each command in addition.
     pub fn with_each(self, each: Option<ConnectTimeoutError>) -> Self {
         Self { each, ..self }
     }
 
-    /// Whether nothing is excepted from it.
+    /// Whether the deadline counts all time.
     #[cfg(feature = "oidc")]
     pub fn is_whole(self) -> bool {
         self.whole
     }
 
-    /// This deadline, put off by time that does not count.
+    /// Returns this deadline, postponed by time that does not count.
     #[cfg(feature = "oidc")]
     pub fn later_by(self, uncounted: Duration) -> Self {
-        // A deadline that the clock cannot show is none.
+        // A deadline beyond the clock's range is no limit.
         Self { at: self.at.and_then(|at| at.checked_add(uncounted)), ..self }
     }
 
-    /// How much time is left; `None` if there is no limit.
+    /// Returns the time left, or `None` if there is no limit.
     #[cfg(feature = "oidc")]
     pub fn remaining(self) -> Option<Duration> {
         self.at.map(|at| at.saturating_duration_since(Instant::now()))
@@ -68,7 +68,7 @@ impl Deadline {
         }
     }
 
-    /// Runs one command until the deadline, and for as long as one may take.
+    /// Runs one command until the deadline, and within the limit for each command.
     pub async fn bound_command<T>(self, command: impl Future<Output = T>) -> Result<T, ConnectTimeoutError> {
         let each = self.each.and_then(|limit| Some((Instant::now().checked_add(limit.limit)?, limit)));
         match each {

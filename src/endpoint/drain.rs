@@ -1,10 +1,10 @@
-//! Bringing to an end an exchange that nobody waits for any more, so that its connection can be used again.
+//! Drains exchanges that no caller waits for any more, so that their connections can be used again.
 //!
-//! A command that was cancelled, or whose time was up, has left a request half written, or a reply unread. To close the
-//! connection would be simple, and is what the CSOT specification asks for after a timeout. But whoever cancels does so
-//! when the server is slow, and to open one connection for each command that is given up then makes it slower still. So
-//! the rest is written, and the reply read and thrown away, within bounds, and only as long as no check-out waits for the
-//! connection's place.
+//! A command that was cancelled or timed out leaves behind a request that is half written, or a reply that is unread.
+//! Closing the connection is simpler, and is what the CSOT specification asks for after a timeout. But callers cancel
+//! when the server is slow, and a new connection for each cancelled command slows it down further. So the channel
+//! writes the rest of the request, then reads and discards the reply. It does so within limits, and only as long as no
+//! check-out needs the connection's capacity.
 
 use std::task::{Context, Poll, ready};
 
@@ -18,24 +18,24 @@ use crate::wire::{Flags, WireError, op_msg};
 #[cfg(test)]
 mod tests;
 
-/// How many bytes of a large reply are read at a time, to be thrown away.
+/// How many bytes of a large reply are read and discarded at a time.
 const DISCARDED_AT_A_TIME: usize = 64 * 1024;
 
-/// Why an exchange was not brought to an end.
+/// Why an exchange was not drained.
 #[derive(Debug, Error)]
 pub(super) enum NotDrained {
-    /// The stream failed, or the reply is none.
+    /// The stream failed, or the reply is malformed.
     #[error("the exchange failed: {0:?}")]
     Failed(ExchangeError),
-    /// It would have taken more bytes than it may.
+    /// Draining would have taken more bytes than allowed.
     #[error("{needed} bytes are left, but at most {allowed} may be drained")]
     TooMuch {
-        /// What is left of the request, or the length of the reply.
+        /// The rest of the request, or the length of the reply.
         needed: u64,
         /// The limit.
         allowed: u64,
     },
-    /// Nobody knows how many replies there would be.
+    /// The number of replies is unknown.
     #[error("the replies have no known end")]
     Endless,
 }
@@ -47,23 +47,24 @@ impl From<ExchangeError> for NotDrained {
 }
 
 impl Channel {
-    /// Brings the exchange to an end: writes what is left of its request, and reads its reply for nobody. A reply of up
-    /// to 64 KiB is examined as any other, of a larger one only the header and the flags.
+    /// Drains the exchange: writes the rest of its request, then reads and discards its reply.
     ///
-    /// Neither what is left of the request nor the reply may have more than `most` bytes.
+    /// A reply of up to 64 KiB is checked like any other. Of a larger reply only the header and the flags are checked.
+    ///
+    /// Neither the rest of the request nor the reply may have more than `most` bytes.
     ///
     /// # Errors
     ///
-    /// The exchange is not at its end. [`condition`](Self::condition) tells whether it might be brought there yet.
+    /// The exchange has not ended. [`condition`](Self::condition) tells whether another call may still end it.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: to drain once more goes on where this has stopped.
+    /// Dropping the future loses nothing: the next call continues where this one stopped.
     pub async fn drain(&mut self, most: u64) -> Result<(), NotDrained> {
         loop {
             match self.state {
                 ExchangeState::Idle => return Ok(()),
-                // Never sent, or not looked at any more.
+                // Never sent, or no longer read.
                 ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } => self.settle(),
                 ExchangeState::Sending { then: Some(awaited), .. }
                 | ExchangeState::Receiving(awaited)
@@ -93,7 +94,7 @@ impl Channel {
         }
     }
 
-    /// Looks at as much of the reply as is there, and decides to throw away the rest if it is a large one.
+    /// Looks at what has arrived of the reply, and starts to discard the rest if the reply is large.
     fn begin_discarding(&mut self, most: u64) -> Result<(), NotDrained> {
         let header = match Header::read(&self.incoming, self.most_received) {
             Ok(Some(header)) => header,
@@ -109,7 +110,7 @@ impl Channel {
         if header.op_code == op_msg::OP_CODE {
             let value = u32::from_le_bytes([start[16], start[17], start[18], start[19]]);
             let allowed = Flags::CHECKSUM_PRESENT.bits();
-            // The high half of the bits may be anything.
+            // The upper half of the bits may have any value.
             if value & 0xffff & !allowed != 0 {
                 return Err(self.wire(WireError::FlagBits { value, allowed }).into());
             }
@@ -120,7 +121,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Reads some of the rest of a large reply, for nobody. Returns whether that was all.
+    /// Reads and discards some of the rest of a large reply. Returns whether that was all.
     pub(super) fn poll_discard(&mut self, context: &mut Context<'_>, left: u64) -> Poll<Result<bool, ExchangeError>> {
         self.incoming.clear();
         if let Err(error) = ready!(self.incoming.poll_fill(&mut self.transport, context, DISCARDED_AT_A_TIME)) {

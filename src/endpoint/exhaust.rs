@@ -1,4 +1,4 @@
-//! Several replies to one command.
+//! Commands to which the server sends several replies.
 
 use bson::RawDocument;
 
@@ -10,31 +10,32 @@ use super::pooled::OperationError;
 use crate::runtime::Connection;
 use crate::wire::Flags;
 
-/// The replies to one command, which follow each other without being asked for (OP_MSG, "moreToCome on responses").
+/// The replies to one command, which the server sends without further requests (OP_MSG, "moreToCome on responses").
 ///
-/// The connection is theirs until the last one. Dropping this before leaves it in the middle, and as only the server
-/// knows how many replies there would be, it is not brought to an end: the connection is closed at check-in, which also
-/// tells the server to stop.
+/// Borrows the connection until the last reply. Dropping this value earlier leaves the connection in the middle of the
+/// stream. Only the server knows how many replies would follow, so the connection cannot be drained: check-in closes
+/// it, which also tells the server to stop.
 #[derive(Debug)]
 #[must_use = "nothing is sent before the first reply is asked for"]
 pub struct Replies<'c, C> {
     connection: &'c mut C,
-    /// For each reply.
+    /// The time limit for each reply.
     limit: Limit,
     is_over: bool,
 }
 
 impl EndpointConnection {
-    /// Prepares `command` for which the server may send several replies (`exhaustAllowed`): `getMore`, and from server
-    /// 4.4 on `hello` with a `topologyVersion`. To allow that for other commands is an error of the caller's.
+    /// Prepares `command`, to which the server may send several replies (`exhaustAllowed`).
     ///
-    /// A time limit, the command's or that of [`Options::timeout`](crate::Options::timeout), is one for each reply. The
-    /// server is not told of it.
+    /// Use this only for `getMore`, and from server 4.4 on for `hello` with a `topologyVersion`.
+    ///
+    /// A time limit, of the command or of [`Options::timeout`](crate::Options::timeout), applies to each reply. The
+    /// server is not told the limit.
     ///
     /// # Errors
     ///
-    /// [`CommandError::Wire`], [`Lost`](CommandError::Lost) and [`Closed`](CommandError::Closed), as
-    /// [`run`](Self::run). Nothing has been sent.
+    /// [`CommandError::Wire`], [`Lost`](CommandError::Lost) and [`Closed`](CommandError::Closed), as for
+    /// [`run`](Self::run). Nothing has been sent in these cases.
     pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, CommandError> {
         let limit = self.begin_exhaust(&command).map_err(|failure| *failure)?;
         Ok(Replies { connection: self, limit, is_over: false })
@@ -49,25 +50,24 @@ impl EndpointConnection {
     }
 }
 
-/// What a reply's failure means for those after it: after a timeout of the client's they go on.
+/// Whether a failed reply is the last. After a timeout of the client, more replies may follow.
 fn ends_replies(failure: &CommandError) -> bool {
     failure.server_error().is_some() || !failure.is_timeout()
 }
 
 impl Replies<'_, EndpointConnection> {
-    /// The next reply of success, as it lies in the connection's buffer; `None` after the last one.
+    /// Returns the next reply of success, borrowed from the connection's buffer, or `None` after the last reply.
     ///
-    /// That a cursor is not at its end does not mean that there is another reply: ask for more with a command of its own
-    /// then.
+    /// A cursor may be open although there is no further reply. Run another command to get more from it.
     ///
     /// # Errors
     ///
-    /// Those of [`EndpointConnection::run`]. After [`CommandError::Timeout`] the replies go on, and the next one may be
-    /// asked for again. After any other there are no more.
+    /// Those of [`EndpointConnection::run`]. After [`CommandError::Timeout`] the stream continues, and the call can be
+    /// repeated. After any other error there are no more replies.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the next call returns the reply that this one would have.
+    /// Dropping the future loses nothing: the next call returns the same reply.
     pub async fn next(&mut self) -> Result<Option<&RawDocument>, CommandError> {
         if self.is_over {
             return Ok(None);
@@ -97,12 +97,12 @@ impl Replies<'_, EndpointConnection> {
 }
 
 impl Connection<Endpoint> {
-    /// As [`EndpointConnection::exhaust`], but the replies end when the pool is cleared with
+    /// Does the same as [`EndpointConnection::exhaust`], but the replies end when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`EndpointConnection::exhaust`].
     pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, OperationError> {
         let begun = self.begin_exhaust(&command);
         let limit = begun.map_err(|failure| self.placed(*failure))?;
@@ -111,16 +111,16 @@ impl Connection<Endpoint> {
 }
 
 impl Replies<'_, Connection<Endpoint>> {
-    /// As the `next` of an [`EndpointConnection`]'s replies, but also ends when the pool is cleared with
+    /// Does the same as `next` of the replies of an [`EndpointConnection`], but also ends when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// As there, and [`OperationError::Interrupted`].
+    /// The same, and [`OperationError::Interrupted`].
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the next call returns the reply that this one would have.
+    /// Dropping the future loses nothing: the next call returns the same reply.
     pub async fn next(&mut self) -> Result<Option<&RawDocument>, OperationError> {
         if self.is_over {
             return Ok(None);

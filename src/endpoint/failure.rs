@@ -1,4 +1,4 @@
-//! What can go wrong with a command on a connection, and what it means for the server and its pool.
+//! Errors of commands on connections, and what they mean for the server and its pool.
 
 use std::fmt;
 use std::io;
@@ -19,96 +19,96 @@ use crate::wire::{ServerError, WireError};
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The server executed the command, or refused to, and says that it failed. The connection is as good as before.
-    /// [`is_retryable`](CommandError::is_retryable) and the error's labels tell whether to try again.
-    #[error("Command on {origin} failed: {source}")]
+    /// The server executed the command, or refused to, and reports that it failed. The connection remains usable.
+    /// [`is_retryable`](CommandError::is_retryable) and the error's labels tell whether to retry.
+    #[error("command on {origin} failed: {source}")]
     Server {
-        /// Where it happened.
+        /// The connection and server of the command.
         origin: Box<Origin>,
-        /// What the server says.
+        /// The server's error.
         source: Box<ServerError>,
     },
-    /// The network failed, or the server closed the connection, or a read or a write took longer than
-    /// `socketTimeoutMS`. The command may or may not have been executed.
-    #[error("Connection to {origin} failed during a command: {source}")]
+    /// The network failed, the server closed the connection, or a read or write took longer than `socketTimeoutMS`. The
+    /// server may have executed the command.
+    #[error("connection to {origin} failed during a command: {source}")]
     Network {
-        /// Where it happened.
+        /// The connection and server of the command.
         origin: Box<Origin>,
         /// The operating system's error, [`UnexpectedEof`](io::ErrorKind::UnexpectedEof), or
         /// [`TimedOut`](io::ErrorKind::TimedOut).
         source: Arc<io::Error>,
     },
-    /// The time of `timeoutMS` was up. Unless it says [`Unsent`](CommandTimeoutError::Unsent), the command may or may not have been
-    /// executed.
-    #[error("Command on {origin} did not end {}: {source}", InTime(*limit))]
+    /// The time of `timeoutMS` was up. The server may have executed the command, except after
+    /// [`Unsent`](CommandTimeoutError::Unsent).
+    #[error("command on {origin} did not finish {}: {source}", InTime(*limit))]
     Timeout {
-        /// Where it happened.
+        /// The connection and server of the command.
         origin: Box<Origin>,
-        /// How long the command might have taken; zero if only the server had a limit.
+        /// The time that the command was allowed; zero if only the server had a limit.
         limit: Duration,
-        /// When it was noticed, or the underlying error.
+        /// How far the command came, or the server's error.
         source: CommandTimeoutError,
     },
-    /// The command is too large to be sent, in which case the connection is as good as before; or the reply breaks the
-    /// protocol, and then trying again does not help.
-    #[error("Wire protocol error on a connection to {origin}: {source}")]
+    /// The command is too large to be sent, and the connection remains usable. Or the reply breaks the protocol, and a
+    /// retry does not help.
+    #[error("wire protocol error on a connection to {origin}: {source}")]
     Wire {
-        /// Where it happened.
+        /// The connection and server of the command.
         origin: Box<Origin>,
-        /// The field that is not as it must be.
+        /// The field that is invalid.
         source: WireError,
     },
-    /// While the connection was idle, the server closed it or sent bytes that it was not asked for, or the network failed.
-    /// The command was not sent. It may be run on another connection.
-    #[error("Connection to {origin} was lost before the command was sent: {source}")]
+    /// While the connection was idle, the server closed it or sent bytes that no request asked for, or the network
+    /// failed. The command was not sent, and may be run on another connection.
+    #[error("connection to {origin} was lost before the command was sent: {source}")]
     Lost {
-        /// Where it happened.
+        /// The connection and server of the command.
         origin: Box<Origin>,
         /// The operating system's error, [`UnexpectedEof`](io::ErrorKind::UnexpectedEof), or
-        /// [`InvalidData`](io::ErrorKind::InvalidData) around a [`WireError`] for bytes that were not asked for.
+        /// [`InvalidData`](io::ErrorKind::InvalidData) with a [`WireError`] inside for unexpected bytes.
         source: Arc<io::Error>,
     },
-    /// The connection was errored or in the middle of another command, so the command was not sent. It may be run on
+    /// The connection was errored or in the middle of another command. The command was not sent, and may be run on
     /// another connection.
-    #[error("Connection to {origin} cannot be used again after an earlier failure or cancellation")]
+    #[error("connection to {origin} cannot be reused after an earlier failure or cancellation")]
     Closed {
-        /// Where it happened.
+        /// The connection and server of the command.
         origin: Box<Origin>,
     },
-    /// The server wanted the connection to authenticate again (error 391), and that failed. The command was refused
-    /// with that error, and not run once more. The connection is closed.
-    #[error("Connection to {origin} could not be authenticated again: {source}")]
+    /// The server asked the connection to authenticate again (error 391), and that failed. The server refused the
+    /// command with that error, and the command was not run again. The connection is closed.
+    #[error("connection to {origin} could not authenticate again: {source}")]
     Reauthentication {
-        /// Where it happened.
+        /// The connection and server of the command.
         origin: Box<Origin>,
-        /// Why it failed.
+        /// The error of the authentication.
         source: Arc<AuthenticationError>,
     },
 }
 
 crate::error::debug_as_sentence!(CommandError);
 
-/// What a time limit ended.
+/// How far a command came when its time was up.
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum CommandTimeoutError {
-    /// The command was not sent: no time was left, or not as much as a round trip takes.
+    /// The command was not sent: no time was left, or less than a round trip takes.
     #[error("the time was up before the command was sent")]
     Unsent,
     /// The command was sent in part.
     #[error("the time was up while the command was being sent")]
     Sending,
-    /// The server has not answered, or not completely.
+    /// The reply had not arrived, or only in part.
     #[error("the time was up while waiting for the reply")]
     Receiving,
-    /// The server's own time limit, which the client had told it (`MaxTimeMSExpired`, code 50).
+    /// The server's own time limit expired, which the client had sent along (`MaxTimeMSExpired`, code 50).
     #[error(transparent)]
     Server(Box<ServerError>),
 }
 
 crate::error::debug_as_sentence!(CommandTimeoutError);
 
-/// The limit that a command has exceeded; zero is that of the server alone.
+/// Displays the limit that a command has exceeded. Zero means that only the server had a limit.
 struct InTime(Duration);
 
 impl fmt::Display for InTime {
@@ -120,17 +120,17 @@ impl fmt::Display for InTime {
     }
 }
 
-/// Where something went wrong.
+/// The connection and server on which an error occurred.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// The endpoint's address.
     pub address: Arc<str>,
-    /// The connection's number in its pool; `None` if it belongs to none.
+    /// The connection's number in its pool, or `None` if it belongs to no pool.
     pub connection_id: Option<u64>,
-    /// The server's number for the connection, as its log has it, if it told.
+    /// The server's number for the connection, as in the server's log, if the server reported it.
     pub server_connection_id: Option<i64>,
-    /// The generation of the connection: in load-balanced mode that of its service, else that of its pool. `None` if it
-    /// belongs to none. An error of an older generation than today's says nothing about the server as it is now.
+    /// The generation of the connection: that of its service in load-balanced mode, otherwise that of its pool. `None`
+    /// if it belongs to no pool. An error of an older generation says nothing about the server as it is now.
     pub generation: Option<u64>,
     /// The service behind the load balancer.
     pub service_id: Option<ObjectId>,
@@ -140,16 +140,16 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.address)?;
         match (self.connection_id, self.server_connection_id) {
-            (Some(ours), Some(theirs)) => write!(f, " (connection {ours}, the server's {theirs})"),
+            (Some(ours), Some(theirs)) => write!(f, " (connection {ours}, server connection {theirs})"),
             (Some(ours), None) => write!(f, " (connection {ours})"),
-            (None, Some(theirs)) => write!(f, " (the server's connection {theirs})"),
+            (None, Some(theirs)) => write!(f, " (server connection {theirs})"),
             (None, None) => Ok(()),
         }
     }
 }
 
 impl CommandError {
-    /// Where it happened: address, connection, generation, service.
+    /// Returns where the error occurred: address, connection, generation and service.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         match self {
@@ -175,13 +175,13 @@ impl CommandError {
         }
     }
 
-    /// The endpoint's address.
+    /// Returns the endpoint's address.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.origin().address
     }
 
-    /// The server's error, if it is the server that says the command failed, also because its time was up.
+    /// Returns the server's error, if the server reported that the command failed or that its time was up.
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
         match self {
@@ -197,7 +197,7 @@ impl CommandError {
         }
     }
 
-    /// The server's error, whether it is about the command or about the authentication before it is run once more.
+    /// Returns the server's error, about the command or about the reauthentication before its second run.
     fn any_server_error(&self) -> Option<&ServerError> {
         match self {
             Self::Reauthentication { source, .. } => source.server_error(),
@@ -205,10 +205,10 @@ impl CommandError {
         }
     }
 
-    /// The error of the network, whether it ended the command or the authentication before it is run once more.
+    /// Returns the network's error, during the command or during the reauthentication before its second run.
     fn network_error(&self) -> Option<&io::Error> {
         match self {
-            // Bytes that were not asked for are a fault of the peer and not of the network.
+            // Unexpected bytes are a fault of the peer, not of the network.
             Self::Lost { source, .. } if source.get_ref().is_some_and(|source| source.is::<WireError>()) => None,
             Self::Network { source, .. } | Self::Lost { source, .. } => Some(source),
             Self::Reauthentication { source, .. } => match &source.cause {
@@ -219,18 +219,20 @@ impl CommandError {
         }
     }
 
-    /// Whether the server gave the error this label. wharf adds none of its own: the specifications label errors of
-    /// commands on established connections by what the operation was, which only who made the command knows.
+    /// Whether the server gave the error this label.
+    ///
+    /// wharf adds no labels. The specifications label errors of commands on established connections by the kind of
+    /// operation, which only the caller knows.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         self.any_server_error().is_some_and(|error| error.has_label(label))
     }
 
-    /// Whether the command may be tried again, whatever it is: the server says so with the label `RetryableError`, or
-    /// the command was not sent.
+    /// Whether the command may be retried, whatever it is: the server says so with the label `RetryableError`, or the
+    /// command was not sent.
     ///
-    /// After a network failure or a timeout the server may have executed the command, so only who knows the command can
-    /// tell. A command that was not sent for want of time is not retryable, because its time is still up.
+    /// After a network failure or a timeout the server may have executed the command, so only a caller that knows the
+    /// command can decide. A command that was not sent for lack of time is not retryable, because its time is still up.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -242,8 +244,10 @@ impl CommandError {
         }
     }
 
-    /// Whether it was a time limit of the client that ended the command, or the server's that the client had told it.
-    /// Says nothing about the server: the command may just be slow (SDAM, "Network error when reading or writing").
+    /// Whether a time limit ended the command: the client's, or the limit that the client had sent to the server.
+    ///
+    /// A timeout says nothing about the server, because the command may just be slow (SDAM, "Network error when reading
+    /// or writing").
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {
@@ -254,40 +258,40 @@ impl CommandError {
         }
     }
 
-    /// Whether the network failed, or the server closed the connection, other than by a timeout.
+    /// Whether the network failed or the server closed the connection, other than by a timeout.
     #[must_use]
     pub fn is_network_error(&self) -> bool {
         self.network_error().is_some() && !self.is_timeout()
     }
 
-    /// What the error says of the server's state: that it is no primary, or not one to be used (SDAM, "not writable
+    /// Returns what the error says about the server's state: it is not primary, or not usable (SDAM, "not writable
     /// primary and node is recovering").
     ///
-    /// A *successful* reply may say so as well, in its `writeConcernError`: ask
+    /// A *successful* reply may say the same in its `writeConcernError`: see
     /// [`reply::state_change`](crate::wire::reply::state_change).
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
         self.any_server_error().and_then(ServerError::state_change)
     }
 
-    /// Whether the specifications want the server marked as Unknown: after a network error that is no timeout, and
-    /// after a state change.
+    /// Whether the specifications mark the server as Unknown: after a network error that is not a timeout, and after a
+    /// state change.
     ///
-    /// This and [`clears_pool`](Self::clears_pool) are for errors of the generation that the pool has today; older ones
-    /// must be ignored. In load-balanced mode no server is ever marked.
+    /// This and [`clears_pool`](Self::clears_pool) are meant for errors of the pool's current generation. Errors of
+    /// older generations must be ignored. In load-balanced mode no server is marked.
     #[must_use]
     pub fn marks_server_unknown(&self) -> bool {
         self.is_network_error() || self.state_change().is_some()
     }
 
-    /// Whether the specifications want the server's pool cleared: after a network error that is no timeout, and when
-    /// the server is shutting down (SDAM, "Error handling pseudocode").
+    /// Whether the specifications clear the server's pool: after a network error that is not a timeout, and when the
+    /// server is shutting down (SDAM, "Error handling pseudocode").
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.is_network_error() || self.state_change() == Some(StateChange::ShuttingDown)
     }
 
-    /// The `topologyVersion` in the server's error, to tell old news from new.
+    /// Returns the `topologyVersion` in the server's error, which tells stale errors from current ones.
     #[must_use]
     pub fn topology_version(&self) -> Option<&RawDocument> {
         self.any_server_error()?.reply.get_document("topologyVersion").ok()

@@ -1,37 +1,39 @@
-//! Peers that are no MongoDB servers, or speak TLS where it is not expected, known by the first bytes that they send.
+//! Recognises peers that are not MongoDB servers, or that answer in TLS unexpectedly, by the first bytes that they
+//! send.
 
 use thiserror::Error;
 
 use crate::wire::PeerText;
 
-/// The peer's answer to the first hello is in another protocol than MongoDB's. Trying again does not help.
+/// The peer answered the first hello in a protocol other than MongoDB's. A retry does not help.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ForeignProtocolError {
-    /// It is a record of TLS, by which a server refuses a client that does not begin with a handshake.
+    /// A TLS record, with which a server refuses a client that does not begin with a TLS handshake.
     #[error("the server answered in TLS: set tls=true")]
     Tls,
-    /// It is an answer of HTTP.
+    /// An HTTP response.
     #[error("the peer answered in HTTP ({start:?}): is this a MongoDB server?")]
     Http {
-        /// How it begins: its first line.
+        /// The first line of the answer.
         start: PeerText,
     },
-    /// It is text of an unknown kind.
+    /// Text in an unknown protocol.
     #[error("the peer answered with text ({start:?}): is this a MongoDB server?")]
     Text {
-        /// How it begins: its first line.
+        /// The first line of the answer.
         start: PeerText,
     },
 }
 
-/// How many bytes of a text are looked at and shown.
+/// How many bytes of a text are examined and shown.
 const START: usize = 64;
 
 impl ForeignProtocolError {
-    /// What the first bytes of an answer look like, if they cannot begin a message of MongoDB's protocol.
+    /// Returns what the first bytes of an answer look like, if they cannot begin a message of MongoDB's protocol.
     ///
-    /// Four characters of text make a length of at least 151 million bytes, so no text is mistaken.
+    /// Four characters of text would announce a length of at least 151 million bytes, so text is never mistaken for a
+    /// message.
     pub(super) fn of(received: &[u8]) -> Option<Self> {
         if let [0x14..=0x17, 0x03, 0x00..=0x04, ..] = received {
             return Some(Self::Tls);
@@ -52,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_in_another_protocol_is_known_by_its_start() {
+    fn foreign_protocols_are_recognised_by_their_first_bytes() {
         let shown = |bytes: &[u8]| ForeignProtocolError::of(bytes).map(|answer| answer.to_string());
         let http = "the peer answered in HTTP (\"HTTP/1.1 400 Bad Request\"): is this a MongoDB server?";
         assert_eq!(shown(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n").as_deref(), Some(http));
@@ -64,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_begin_a_message_is_not_guessed_about() {
+    fn possible_start_of_a_message_is_not_foreign() {
         let header = [0x26, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0xdd, 7, 0, 0];
         for received in [&header[..], &header[..3], b"", b"HTT", b"HTTP\x00", &[0xff; 20], &[0x15, 3], &[0x15, 4, 1]] {
             assert_eq!(ForeignProtocolError::of(received), None, "{received:?}");

@@ -1,8 +1,8 @@
 //! The hello handshake: the first exchange on every connection (MongoDB Handshake specification).
 //!
-//! The current text has all of it in `OP_MSG`, the legacy hello included, so that the older `OP_QUERY` and `OP_REPLY`
-//! are needed nowhere. The command is `hello` where a server API is declared or the connection is in load-balanced
-//! mode, and else the legacy hello with `helloOk`.
+//! The current specification uses `OP_MSG` for all of it, including the legacy hello, so wharf needs no `OP_QUERY` or
+//! `OP_REPLY`. The command is `hello` if a server API is declared or the connection is in load-balanced mode, otherwise
+//! the legacy hello with `helloOk`.
 
 use std::io;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::wire::metadata::ClientMetadata;
 use crate::wire::reply::{self, StateChange, Unsuccessful};
 use crate::wire::{HelloReply, ServerError, hello, server_api};
 
-/// What all connections of some options say in their hello.
+/// The content of hello that all connections with the same options share.
 #[derive(Debug)]
 pub(super) struct Handshake {
-    /// Not under a lock, which a forked child might find held by a thread that it lacks.
+    /// Not behind a lock: after a fork, the child might find it held by a thread that only the parent has.
     client: ArcSwap<Client>,
-    /// The compressors to offer: those that the options want and that were compiled in.
+    /// The compressors to offer: those in the options that are compiled in.
     compressors: Vec<Compressor>,
-    /// The elements that declare the server API with every command; empty if none is declared.
+    /// The elements that declare the server API in every command; empty if none is declared.
     server_api: Arc<[u8]>,
 }
 
-/// The client metadata, and the document that it makes.
+/// The client metadata and its BSON document.
 #[derive(Debug)]
 struct Client {
     metadata: ClientMetadata,
@@ -48,7 +48,7 @@ impl Client {
 impl Handshake {
     /// # Errors
     ///
-    /// [`InvalidOption`] if the metadata cannot have the library that wraps wharf.
+    /// [`InvalidOption`] if the library that wraps wharf does not fit into the metadata.
     pub fn new(options: &Options) -> Result<Self, InvalidOption> {
         let mut metadata = ClientMetadata { app_name: options.app_name.clone(), ..platform::metadata() };
         if let Some(library) = &options.driver_info {
@@ -61,11 +61,11 @@ impl Handshake {
         })
     }
 
-    /// Appends a library that wraps wharf to the metadata of the connections that are opened from now on.
+    /// Appends a library that wraps wharf to the metadata of connections that are opened from now on.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if the metadata cannot have it.
+    /// [`InvalidOption`] if the library does not fit into the metadata.
     pub fn append_metadata(&self, library: DriverInfo) -> Result<(), InvalidOption> {
         let mut present = self.client.load_full();
         loop {
@@ -79,12 +79,12 @@ impl Handshake {
         }
     }
 
-    /// The elements that every command carries, hello included.
+    /// Returns the elements that every command carries, including hello.
     pub fn server_api(&self) -> &Arc<[u8]> {
         &self.server_api
     }
 
-    /// The compressor for the messages after authentication.
+    /// Returns the compressor for messages after authentication.
     pub fn agreed_compressor(&self, hello: &HelloReply) -> Option<Compressor> {
         hello.agreed_compressor(&self.compressors)
     }
@@ -110,7 +110,7 @@ impl Handshake {
         if !self.compressors.is_empty() {
             channel.accept_compressed();
         }
-        // What is speculated may be a token.
+        // The speculative authentication may contain a token.
         let command = Wiped::new(request.command());
         let exchange = async { channel.exchange("admin", command.document()).await.map(RawDocument::to_owned) };
         let document = match deadline.bound_command(exchange).await {
@@ -140,8 +140,9 @@ impl Handshake {
     }
 }
 
-/// The error of a stream on which hello was not answered. A server that wants TLS just closes a stream that begins
-/// without it.
+/// Returns the error of a stream on which hello was not answered.
+///
+/// A server that requires TLS just closes a stream that begins without it.
 fn without_answer(channel: &Channel, error: io::Error) -> io::Error {
     if channel.transport().is_secured() || !channel.received().is_empty() {
         return error;
@@ -149,7 +150,7 @@ fn without_answer(channel: &Channel, error: io::Error) -> io::Error {
     transport::with_guess(error, "the server may require TLS: set tls=true")
 }
 
-/// A hello that the server refused.
+/// Returns the error of a hello that the server refused.
 fn refusal(unsuccessful: Unsuccessful) -> EstablishError {
     match unsuccessful {
         Unsuccessful::Wire(error) => EstablishError::permanent(Stage::Hello, error),
@@ -160,8 +161,8 @@ fn refusal(unsuccessful: Unsuccessful) -> EstablishError {
     }
 }
 
-/// An establishment's failure, with what the server's own error says of it: its labels and no others, whether to try
-/// again, and whether to clear the pool.
+/// Returns the error with what the server's own error says: exactly its labels, whether to retry, and whether to clear
+/// the pool.
 pub(super) fn judged_by(error: &ServerError, failure: EstablishError) -> EstablishError {
     let stays_up = matches!(error.state_change(), Some(StateChange::NotWritablePrimary | StateChange::Recovering));
     failure.with_labels(error.pool_labels()).with_retryable(error.has_retryable_code()).with_clears_pool(!stays_up)
@@ -199,10 +200,10 @@ mod tests {
         assert_eq!(client.document, client.metadata.to_document());
     }
 
-    /// A lock in the way would be held at most of the forks.
+    /// A lock would be held during most of the forks.
     #[cfg(unix)]
     #[test]
-    fn child_appends_metadata_while_the_parents_thread_was_appending() {
+    fn forked_child_appends_metadata_while_a_thread_of_the_parent_does() {
         let (handshake, stop) = (handshake(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! The bytes that were received and not used yet.
+//! The buffer of received bytes.
 
 use std::io;
 use std::ops::Deref;
@@ -8,27 +8,28 @@ use zeroize::Zeroize;
 
 use super::transport::Transport;
 
-/// How many bytes a read has room for at least, so that a reply of common size takes one.
+/// The least number of free bytes for a read, so that a reply of common size takes one read.
 const READ_AHEAD: usize = 4 * 1024;
 
-/// How many bytes a peer's announcement alone is given room for. Beyond it, room is made as bytes arrive: at most as
-/// much again as has come.
+/// The most bytes that are allocated on a peer's announcement alone. Beyond it the buffer grows as bytes arrive, each
+/// time at most to twice their number.
 const TRUSTED: usize = 1024 * 1024;
 
-/// The bytes that were received and not used yet: they are what it dereferences to.
+/// Bytes that were received and not used yet. Dereferences to them.
 ///
-/// All of its room is initialised once, when it is made, so that a read needs nothing but the place to write to. A
-/// vector's spare capacity would have to be prepared for each of them.
+/// The whole allocation is initialised once, when it is made, so that a read can write to it directly. The spare
+/// capacity of a vector would have to be prepared for each read.
 #[derive(Default)]
 pub(super) struct Inbox {
     room: Vec<u8>,
-    /// How many bytes at the start of `room` were received.
+    /// The number of received bytes at the start of `room`.
     filled: usize,
 }
 
 impl Inbox {
-    /// Receives at least one byte, and as many as are there and have room, where `missing` are known to come. Pending,
-    /// nothing was received.
+    /// Receives at least one byte, and as many as have arrived and fit. `missing` bytes are known to be on the way.
+    ///
+    /// Nothing was received if this returns `Pending`.
     #[inline(always)] // A call for each read of each command is a tenth of what reading takes, and there are two callers.
     pub fn poll_fill(
         &mut self,
@@ -44,7 +45,7 @@ impl Inbox {
         Poll::Ready(Ok(()))
     }
 
-    /// How many bytes the next read should have room for.
+    /// Returns the number of free bytes that the next read should have.
     #[inline]
     fn least_room(&self, missing: usize) -> usize {
         missing.min(TRUSTED.max(self.filled)).max(READ_AHEAD)
@@ -52,7 +53,7 @@ impl Inbox {
 
     #[cold]
     fn grow(&mut self, least: usize) {
-        // What is longer than is trusted grows only when its room is used up, and not with each read.
+        // A buffer beyond `TRUSTED` grows only when it is full, not with each read.
         if least >= TRUSTED && self.room.len() - self.filled >= READ_AHEAD {
             return;
         }
@@ -61,19 +62,19 @@ impl Inbox {
         self.room.resize(length, 0);
     }
 
-    /// Forgets the first `count` bytes.
+    /// Drops the first `count` bytes.
     pub fn consume(&mut self, count: usize) {
         self.room.copy_within(count..self.filled, 0);
         self.filled -= count;
     }
 
-    /// Forgets all bytes, and keeps the room.
+    /// Drops all bytes, and keeps the allocation.
     #[inline]
     pub fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// How many bytes of memory it has.
+    /// Returns the size of the allocation in bytes.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.room.capacity()
@@ -89,11 +90,11 @@ impl Deref for Inbox {
     }
 }
 
-/// Overwrites and gives up all of the room, used or not.
+/// Overwrites and frees the whole allocation, used or not.
 impl Zeroize for Inbox {
     fn zeroize(&mut self) {
         self.room.zeroize();
-        // A vector keeps its memory when it is wiped.
+        // A vector keeps its allocation when it is wiped.
         *self = Self::default();
     }
 }
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_consumed_makes_room_for_what_follows() {
+    fn consuming_moves_the_rest_to_the_front() {
         let mut inbox = holding(b"first second");
         inbox.consume(6);
         assert_eq!((&*inbox, inbox.capacity()), (&b"second"[..], 12));
@@ -120,16 +121,16 @@ mod tests {
     }
 
     #[test]
-    fn an_announcement_alone_is_given_little_room() {
+    fn announced_length_alone_allocates_little() {
         assert_eq!(holding(b"header").least_room(10), READ_AHEAD);
         assert_eq!(holding(b"header").least_room(100_000), 100_000);
         assert_eq!(holding(b"header").least_room(48_000_000), TRUSTED);
         assert_eq!(holding(&[0; 3 * TRUSTED]).least_room(48_000_000), 3 * TRUSTED);
-        assert_eq!(holding(&[0; 3 * TRUSTED]).least_room(TRUSTED), TRUSTED, "and the end is where the message ends");
+        assert_eq!(holding(&[0; 3 * TRUSTED]).least_room(TRUSTED), TRUSTED, "at most what the message needs");
     }
 
     #[test]
-    fn clearing_keeps_the_room_and_wiping_gives_it_up() {
+    fn clearing_keeps_the_allocation_and_wiping_frees_it() {
         let mut inbox = holding(b"secret");
         inbox.clear();
         assert_eq!((inbox.len(), inbox.capacity()), (0, 6));

@@ -1,4 +1,4 @@
-//! What is found out about the process and its machine, for the client metadata.
+//! What the client metadata says about the process and its machine.
 
 use std::env::consts;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::wire::metadata::{ClientMetadata, FunctionEnvironment, OperatingSystem};
 
-/// The metadata of this process, without an application's name. Found out once: it does not change.
+/// Returns the metadata of this process, without an application name. Determined once, because it does not change.
 pub(super) fn metadata() -> ClientMetadata {
     static METADATA: OnceLock<ClientMetadata> = OnceLock::new();
     METADATA
@@ -23,7 +23,7 @@ pub(super) fn metadata() -> ClientMetadata {
         .clone()
 }
 
-/// `os_release` is the text of that file; empty where there is none.
+/// Describes the operating system. `os_release` is the text of that file, or empty if there is none.
 fn operating_system(os_release: &str) -> OperatingSystem {
     let value = |name: &str| {
         let value = os_release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -45,7 +45,7 @@ fn operating_system(os_release: &str) -> OperatingSystem {
     }
 }
 
-/// The function service and the container, by the handshake specification's rules ("client.env").
+/// Detects the function service and the container, by the handshake specification's rules ("client.env").
 fn environment(variable: impl Fn(&str) -> Option<String>, docker: bool) -> FunctionEnvironment {
     let is_set = |name: &str| variable(name).is_some();
     let number = |name: &str| variable(name).and_then(|value| value.parse::<i32>().ok());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operating_system_is_described_by_its_release_file() {
+    fn os_release_file_describes_the_operating_system() {
         let os = operating_system("NAME=Debian\nPRETTY_NAME=\"Debian GNU/Linux 12\"\nVERSION_ID=12\n");
         assert_eq!((&*os.name, &*os.version), ("Debian GNU/Linux 12", "12"));
         assert_eq!(os.architecture, consts::ARCH);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn each_function_service_is_known_by_its_variables() {
+    fn function_service_is_recognised_by_its_variables() {
         let aws = [
             ("AWS_EXECUTION_ENV", "AWS_Lambda_java8"),
             ("AWS_REGION", "us-east-2"),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn vercel_precedes_lambda_and_any_other_pair_is_no_service() {
+    fn vercel_precedes_lambda_and_other_pairs_are_no_service() {
         let lambda = ("AWS_LAMBDA_RUNTIME_API", "a");
         assert_eq!(environment_of(&[lambda, ("VERCEL", "1")]).service, Some("vercel"));
         assert_eq!(environment_of(&[lambda, ("K_SERVICE", "s")]), FunctionEnvironment::default());
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_the_wrong_type_is_left_out() {
+    fn value_of_the_wrong_type_is_left_out() {
         let environment = environment_of(&[("K_SERVICE", "s"), ("FUNCTION_MEMORY_MB", "big")]);
         assert_eq!(environment, FunctionEnvironment { service: Some("gcp.func"), ..FunctionEnvironment::default() });
         assert_eq!(environment_of(&[("AWS_EXECUTION_ENV", "EC2")]), FunctionEnvironment::default());
     }
 
     #[test]
-    fn a_container_is_known_with_and_without_a_service() {
+    fn container_is_recognised_with_and_without_a_service() {
         let found = environment(|name| (name == "KUBERNETES_SERVICE_HOST").then(|| "1".to_owned()), true);
         assert_eq!(found.container_runtime, Some("docker"));
         assert_eq!(found.container_orchestrator, Some("kubernetes"));

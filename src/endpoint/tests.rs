@@ -1,4 +1,4 @@
-//! What needs a load-balanced pool's side of an establishment. All else is tested from outside, in
+//! Tests that need a load-balanced pool's side of an establishment. The other tests use the public API, in
 //! `system-tests/tests/endpoint/main.rs`.
 
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use super::*;
 use crate::error::Labels;
 use crate::wire::hello::IncompatibleServerError;
 
-/// A channel with the limits of an established connection, and the other end of its stream.
+/// Returns a channel with the limits of an established connection, and the other end of its stream.
 pub(super) async fn pair() -> (Channel, TcpStream) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let options = Options::new([listener.local_addr().unwrap().to_string().as_str()]).unwrap();
@@ -35,7 +35,7 @@ async fn open(server: &EmbeddedServer) -> (Result<EndpointConnection, EstablishE
 }
 
 #[tokio::test]
-async fn a_load_balanced_connection_identifies_the_service_of_its_hello() {
+async fn load_balanced_connection_identifies_the_service_of_its_hello() {
     let service_ids = vec![ObjectId::new(), ObjectId::new()];
     let options = EmbeddedOptions { service_ids: service_ids.clone(), ..EmbeddedOptions::default() };
     let server = EmbeddedServer::start(options).await.unwrap();
@@ -52,7 +52,7 @@ async fn a_load_balanced_connection_identifies_the_service_of_its_hello() {
 }
 
 #[tokio::test]
-async fn a_server_without_load_balancing_is_refused_with_the_specifications_message() {
+async fn server_without_load_balancing_is_refused_with_the_specifications_message() {
     let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
     let (connection, identified) = open(&server).await;
     let error = connection.unwrap_err();
@@ -66,14 +66,14 @@ async fn a_server_without_load_balancing_is_refused_with_the_specifications_mess
 }
 
 #[tokio::test]
-async fn a_connection_without_load_balancing_has_no_service() {
+async fn connection_without_load_balancing_has_no_service() {
     let options = EmbeddedOptions { service_ids: vec![ObjectId::new()], ..EmbeddedOptions::default() };
     let server = EmbeddedServer::start(options).await.unwrap();
     let connection = Endpoint::new(&server.address()).unwrap().connect().await.unwrap();
     assert_eq!(connection.hello().service_id, None);
 }
 
-/// A channel to a server that never answers, which is accepted and held by the listener.
+/// Returns a channel to a server that never answers. The listener accepts and holds the connection.
 async fn unanswered(credential: crate::options::Credential) -> (Endpoint, Channel, tokio::net::TcpListener) {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -83,11 +83,11 @@ async fn unanswered(credential: crate::options::Credential) -> (Endpoint, Channe
 }
 
 #[tokio::test]
-async fn a_hello_that_is_given_up_leaves_nothing_of_its_speculation_in_the_buffers() {
+async fn cancelled_hello_leaves_no_speculative_authentication_in_the_buffers() {
     let (endpoint, mut channel, _listener) = unanswered(crate::options::Credential::new("ada", "secret")).await;
     let speculation = endpoint.authenticator.as_ref().unwrap().speculation(&endpoint.address);
     assert!(speculation.command.is_some());
-    // What is given up has its speculation in the buffer.
+    // A cancelled handshake alone leaves its speculative authentication in the buffer.
     let made =
         endpoint.handshake.make(&mut channel, "", false, &speculation, Deadline::after(std::time::Duration::ZERO));
     assert!(is_left_waiting(made).await);
@@ -100,7 +100,7 @@ async fn a_hello_that_is_given_up_leaves_nothing_of_its_speculation_in_the_buffe
 }
 
 #[tokio::test]
-async fn a_long_reply_takes_memory_as_it_comes() {
+async fn long_reply_takes_memory_as_it_arrives() {
     use bson::rawdoc;
     use tokio::io::AsyncWriteExt;
 
@@ -131,7 +131,7 @@ async fn a_long_reply_takes_memory_as_it_comes() {
         sent[8..12].copy_from_slice(&if is_whole { 1_i32 } else { 2 }.to_le_bytes());
         let length = sent.len();
         let sends = tokio::spawn(async move {
-            // As from a network: in many small parts.
+            // In many small parts, as from a network.
             for part in sent.chunks(64 * 1024) {
                 server.write_all(part).await.unwrap();
                 tokio::task::yield_now().await;
@@ -143,7 +143,7 @@ async fn a_long_reply_takes_memory_as_it_comes() {
             channel.advance().await.unwrap();
             let capacity = channel.incoming.capacity();
             let most = channel.incoming.len().max(256 * 1024) * 2 + MEBIBYTE;
-            assert!(capacity <= most, "room for {capacity} where {} have come", channel.incoming.len());
+            assert!(capacity <= most, "{capacity} bytes allocated after {} arrived", channel.incoming.len());
             moves += u32::from(std::mem::replace(&mut room, capacity) != capacity);
         }
         assert!(moves <= 8, "moved {moves} times");
@@ -155,7 +155,7 @@ async fn a_long_reply_takes_memory_as_it_comes() {
     }
 }
 
-/// Polls once, and returns whether the future had to wait. It is dropped then.
+/// Polls once, and returns whether the future is pending. Drops it then.
 async fn is_left_waiting<F: Future>(future: F) -> bool {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await

@@ -1,8 +1,8 @@
-//! Decompressing a large reply on a thread for blocking work.
+//! Decompression of a large reply on a blocking thread.
 //!
-//! To decompress 48 MB takes a tenth of a second and more, for which an asynchronous thread must not stand still. The
-//! buffers go to the other thread and come back. The channel is in a state of its own meanwhile, so that its exchange may
-//! be left and taken up again as anywhere else.
+//! Decompressing 48 MB takes a tenth of a second or more, which would block an asynchronous thread. So the buffers move
+//! to a blocking thread and back. The channel is in a state of its own meanwhile, so that the exchange can be paused
+//! and resumed as in any other state.
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use crate::wire::{Header, WireError, compressed};
 #[cfg(test)]
 mod tests;
 
-/// A reply that is being decompressed. Dropped before that has begun, it is not begun.
+/// A reply that is being decompressed. Dropping it cancels a decompression that has not begun.
 pub(super) struct Unpacking(JoinHandle<Unpacked>);
 
 impl Drop for Unpacking {
@@ -28,8 +28,7 @@ impl Drop for Unpacking {
     }
 }
 
-/// The channel's buffers. Where the channel does not want them back any more, they are wiped, because it may be wiping
-/// its own.
+/// The channel's buffers. They are wiped if the channel no longer wants them back, because it may be wiping its own.
 #[derive(Default)]
 struct Unpacked {
     incoming: Inbox,
@@ -45,8 +44,10 @@ impl Drop for Unpacked {
 }
 
 impl Channel {
-    /// Has the reply decompressed elsewhere if it is a large one. A smaller one is decompressed when it is taken, and so
-    /// is any outside of a runtime, where there is no other thread.
+    /// Starts to decompress a large reply on a blocking thread.
+    ///
+    /// A smaller reply is decompressed when it is taken. So is any reply outside of a runtime, where there is no
+    /// blocking thread.
     #[cold]
     pub(super) fn begin_unpacking(
         &mut self,
@@ -55,7 +56,7 @@ impl Channel {
         header: Header,
     ) -> Poll<Result<bool, ExchangeError>> {
         let (length, most) = (header.message_length as usize, self.most_received);
-        // More than the limit is refused when it is taken, before anything is done.
+        // A size above the limit is refused when the reply is taken, before any decompression.
         let is_large = |size| (LONG_TO_UNPACK..=most as usize).contains(&size);
         let elsewhere = compressed::announced_size(&self.incoming[..length]).is_some_and(is_large);
         let Some(runtime) = elsewhere.then(|| Handle::try_current().ok()).flatten() else {
@@ -78,7 +79,7 @@ impl Channel {
         self.poll_unpack(context, awaited, header)
     }
 
-    /// Waits until the reply is decompressed.
+    /// Polls the decompression.
     #[cold]
     pub(super) fn poll_unpack(
         &mut self,
@@ -87,12 +88,12 @@ impl Channel {
         header: Header,
     ) -> Poll<Result<bool, ExchangeError>> {
         let Some(Unpacking(unpacking)) = &mut self.unpacking else {
-            unreachable!("BUG: nothing is being decompressed")
+            unreachable!("BUG: no reply is being decompressed")
         };
         let unpacked = ready!(Pin::new(unpacking).poll(context));
         self.unpacking = None;
         let Ok(mut unpacked) = unpacked else {
-            let ended = "the runtime has ended while a reply was being decompressed";
+            let ended = "the runtime ended while a reply was being decompressed";
             return Poll::Ready(Err(self.network(io::Error::other(ended))));
         };
         self.incoming = std::mem::take(&mut unpacked.incoming);

@@ -1,5 +1,5 @@
-//! Every place where an exchange can be left, byte by byte, and what the bounds refuse. What a pool makes of it is tested
-//! from outside, in `system-tests/tests/drain/main.rs`.
+//! Leaves exchanges at every byte, and checks the limits. How a pool drains is tested through the public API, in
+//! `system-tests/tests/drain/main.rs`.
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,10 +11,10 @@ use crate::endpoint::channel::Request;
 use crate::endpoint::tests::pair;
 use crate::wire::{Limits, Message, Outgoing};
 
-/// As much as any test needs.
+/// More than any test needs.
 const PLENTY: u64 = 64 * 1024 * 1024;
 
-/// The next message on the stream.
+/// Receives the next message on the stream.
 async fn receive(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = vec![0; header::LENGTH];
     stream.read_exact(&mut bytes).await.unwrap();
@@ -40,7 +40,7 @@ fn body_of(message: &[u8]) -> RawDocumentBuf {
     Message::decode(message, limits).unwrap().body.to_owned()
 }
 
-/// Sends all of the request, and begins to wait for the reply.
+/// Sends the whole request, and begins to wait for the reply.
 async fn send_ping(channel: &mut Channel) {
     begin(channel, &rawdoc! { "ping": 1 }, Flags::NONE);
     while !channel.is_sent() {
@@ -48,7 +48,7 @@ async fn send_ping(channel: &mut Channel) {
     }
 }
 
-/// Reads until `most` bytes of the reply are there, and leaves in the middle of the next read.
+/// Reads until `most` bytes of the reply have arrived, and stops in the middle of the next read.
 async fn read_prefix(channel: &mut Channel, most: usize) {
     while channel.incoming.len() < most {
         channel.advance().await.unwrap();
@@ -59,7 +59,7 @@ async fn read_prefix(channel: &mut Channel, most: usize) {
 }
 
 #[tokio::test]
-async fn a_request_may_be_left_at_any_byte() {
+async fn request_can_be_left_at_any_byte() {
     let (mut channel, mut server) = pair().await;
     let ping = rawdoc! { "ping": "a value of some length" };
     begin(&mut channel, &ping, Flags::NONE);
@@ -93,7 +93,7 @@ async fn a_request_may_be_left_at_any_byte() {
 }
 
 #[tokio::test]
-async fn a_reply_may_be_left_at_any_byte() {
+async fn reply_can_be_left_at_any_byte() {
     let (mut channel, mut server) = pair().await;
     let body = rawdoc! { "ok": 1, "note": "a reply of some length" };
     let length = reply(0, Flags::NONE, &body).len();
@@ -104,7 +104,7 @@ async fn a_reply_may_be_left_at_any_byte() {
         server.write_all(&bytes[..prefix]).await.unwrap();
         read_prefix(&mut channel, prefix).await;
         assert_eq!(channel.condition(), Condition::NeedsDrain, "{prefix}");
-        // A drain that is left itself loses nothing either.
+        // A drain that is cancelled itself loses nothing, either.
         tokio::select! {
             biased;
             drained = channel.drain(PLENTY) => panic!("nothing more was sent: {drained:?}"),
@@ -118,10 +118,10 @@ async fn a_reply_may_be_left_at_any_byte() {
 }
 
 #[tokio::test]
-async fn a_large_reply_is_thrown_away_without_being_kept_and_may_be_left_too() {
+async fn large_reply_is_discarded_without_buffering_and_can_be_left() {
     let (mut channel, mut server) = pair().await;
     let body = rawdoc! { "ok": 1, "much": "x".repeat(5_000_000) };
-    // In the header, in the flags, behind them, and far into it.
+    // In the header, in the flags, just behind them, and far into the body.
     for prefix in [0, 7, 16, 19, 20, 21, 300_000, 4_000_000] {
         send_ping(&mut channel).await;
         let number = Header::read(&receive(&mut server).await, 48_000_000).unwrap().unwrap().request_id;
@@ -132,7 +132,7 @@ async fn a_large_reply_is_thrown_away_without_being_kept_and_may_be_left_too() {
         let half = tail.len() / 2;
         tokio::select! {
             drained = channel.drain(PLENTY) => panic!("half of it was not sent: {drained:?}"),
-            // The buffers of the operating system are smaller than this, so some of it was read.
+            // The operating system's buffers are smaller than this, so some of it was read.
             sent = server.write_all(&tail[..half]) => sent.unwrap(),
         }
         assert_eq!(channel.condition(), Condition::NeedsDrain);
@@ -146,7 +146,7 @@ async fn a_large_reply_is_thrown_away_without_being_kept_and_may_be_left_too() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_reply_is_only_written() {
+async fn request_without_a_reply_is_only_written() {
     let (mut channel, mut server) = pair().await;
     begin(&mut channel, &rawdoc! { "insert": "c" }, Flags::MORE_TO_COME);
     let request = channel.outgoing.clone();
@@ -156,7 +156,7 @@ async fn a_request_without_a_reply_is_only_written() {
     channel.drain(PLENTY).await.unwrap();
     assert_eq!(receive(&mut server).await, request);
 
-    // Written, but perhaps only as far as the buffer of TLS.
+    // Written, but perhaps only into the buffer of TLS.
     begin(&mut channel, &rawdoc! { "insert": "c" }, Flags::MORE_TO_COME);
     let request = channel.outgoing.clone();
     assert!(!channel.advance().await.unwrap());
@@ -200,7 +200,7 @@ async fn replies_without_a_known_end_are_not_drained() {
     receive(&mut server).await;
     assert_eq!(channel.condition(), Condition::Broken);
     assert!(matches!(channel.drain(PLENTY).await, Err(NotDrained::Endless)));
-    // Two replies in one piece, each answering the one before.
+    // Two replies in one piece, each answering the previous one.
     let mut bytes = reply(1, Flags::MORE_TO_COME, &rawdoc! { "ok": 1, "n": 1 });
     bytes.extend(reply(1001, Flags::NONE, &rawdoc! { "ok": 1, "n": 2 }));
     server.write_all(&bytes).await.unwrap();
@@ -214,11 +214,11 @@ async fn replies_without_a_known_end_are_not_drained() {
 }
 
 #[tokio::test]
-async fn a_reply_that_breaks_the_protocol_ends_the_draining() {
+async fn reply_that_breaks_the_protocol_ends_the_drain() {
     let large = rawdoc! { "ok": 1, "much": "x".repeat(KEPT_CAPACITY) };
     let small = rawdoc! { "ok": 1 };
     let mut changed = reply(1, Flags::NONE, &small);
-    // The length of the document inside.
+    // The length of the inner document.
     changed[21] += 1;
     let wrong: [Vec<u8>; 6] = [
         reply(2, Flags::NONE, &small),
@@ -233,7 +233,7 @@ async fn a_reply_that_breaks_the_protocol_ends_the_draining() {
         send_ping(&mut channel).await;
         let (drained, _) = tokio::join!(channel.drain(PLENTY), async {
             server.write_all(&bytes).await.unwrap();
-            // Whatever was sent is there to be read.
+            // All that was sent can be read.
             server.shutdown().await.unwrap();
         });
         assert!(matches!(drained, Err(NotDrained::Failed(ExchangeError::Wire(_)))), "{drained:?}");
@@ -241,7 +241,7 @@ async fn a_reply_that_breaks_the_protocol_ends_the_draining() {
     }
 }
 
-/// The channel is as good as new.
+/// Checks that the channel still works.
 async fn goes_on(channel: &mut Channel, server: &mut TcpStream) {
     let (answer, ()) = tokio::join!(
         async { channel.exchange("admin", &rawdoc! { "ping": 1 }).await.unwrap().get_i32("last").unwrap() },

@@ -1,4 +1,4 @@
-//! Where a large compressed reply is decompressed, and what becomes of one that is left meanwhile.
+//! Where large compressed replies are decompressed, and what happens to an exchange that is left meanwhile.
 
 use std::future::poll_fn;
 use std::sync::mpsc;
@@ -16,24 +16,24 @@ use crate::endpoint::channel::Request;
 use crate::options::Compressor;
 use crate::wire::{Flags, Outgoing, header, op_msg};
 
-/// A runtime with one thread for blocking work.
+/// Returns a runtime with one blocking thread.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap()
 }
 
-/// A channel that takes compressed replies, and the other end of its stream.
+/// Returns a channel that accepts compressed replies, and the other end of its stream.
 async fn pair() -> (Channel, TcpStream) {
     let (mut channel, accepted) = crate::endpoint::tests::pair().await;
     channel.accept_compressed();
     (channel, accepted)
 }
 
-/// A compressor that this build has.
+/// Returns a compressor that is compiled in.
 fn compressor() -> Option<Compressor> {
     [Compressor::Zstd, Compressor::Snappy, Compressor::Zlib { level: 1 }].into_iter().find(|one| one.is_supported())
 }
 
-/// A document of two megabytes.
+/// Returns a document of two megabytes.
 fn large() -> RawDocumentBuf {
     rawdoc! { "ok": 1, "text": "wharf ".repeat(350_000) }
 }
@@ -46,7 +46,7 @@ fn packed(response_to: i32, body: &RawDocumentBuf, compressor: Compressor) -> Ve
     packed
 }
 
-/// Sends a command, and answers it with what `answer` makes of its number.
+/// Sends a command, and answers it with what `answer` returns for its request ID.
 async fn exchange(channel: &mut Channel, server: &mut TcpStream, answer: impl Fn(i32) -> Vec<u8>) {
     let ping = rawdoc! { "ping": 1 };
     let request = Request { database: "admin", body: &ping, sequences: &[], flags: Flags::NONE, appended: &[] };
@@ -60,7 +60,7 @@ async fn exchange(channel: &mut Channel, server: &mut TcpStream, answer: impl Fn
     server.write_all(&answer(number)).await.unwrap();
 }
 
-/// Reads until there is nothing more to read: the reply is there, or is being decompressed.
+/// Reads until nothing is left to read: the reply is complete, or is being decompressed.
 async fn read_all(channel: &mut Channel) {
     while let ExchangeState::Receiving(_) = channel.state {
         let polled = poll_fn(|context| Poll::Ready(channel.poll_finish(context))).await;
@@ -70,13 +70,13 @@ async fn read_all(channel: &mut Channel) {
 }
 
 #[test]
-fn a_large_reply_is_decompressed_elsewhere_and_may_be_left_meanwhile() {
+fn large_reply_is_decompressed_on_a_blocking_thread_and_can_be_left_meanwhile() {
     let Some(compressor) = compressor() else { return };
     let runtime = runtime();
     runtime.block_on(async {
         let (mut channel, mut server) = pair().await;
         let body = large();
-        // As long as the one thread has other work, the reply waits for it.
+        // While the only blocking thread is busy, the reply waits for it.
         let (release, released) = mpsc::channel::<()>();
         let other_work = tokio::task::spawn_blocking(move || released.recv());
         exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;
@@ -85,7 +85,7 @@ fn a_large_reply_is_decompressed_elsewhere_and_may_be_left_meanwhile() {
         assert_eq!(channel.condition(), Condition::NeedsDrain);
         assert!(channel.is_sent());
 
-        // Its reader has gone away. Another brings it to an end, and the connection is as good as before.
+        // The reader has gone away. A drain ends the exchange, and the connection is reusable.
         release.send(()).unwrap();
         other_work.await.unwrap().unwrap();
         channel.drain(u64::MAX).await.unwrap();
@@ -95,7 +95,7 @@ fn a_large_reply_is_decompressed_elsewhere_and_may_be_left_meanwhile() {
             channel.finish().await.unwrap();
             assert_eq!(channel.take_body().unwrap().document, &*body);
         }
-        // One that is small is not sent anywhere.
+        // A small reply stays on this thread.
         let small = rawdoc! { "ok": 1, "text": "wharf ".repeat(1_000) };
         exchange(&mut channel, &mut server, |number| packed(number, &small, compressor)).await;
         read_all(&mut channel).await;
@@ -105,14 +105,14 @@ fn a_large_reply_is_decompressed_elsewhere_and_may_be_left_meanwhile() {
 }
 
 #[test]
-fn what_cannot_be_decompressed_elsewhere_is_refused() {
+fn reply_that_a_blocking_thread_cannot_decompress_is_refused() {
     let Some(compressor) = compressor() else { return };
     runtime().block_on(async {
         let (mut channel, mut server) = pair().await;
         let body = large();
         exchange(&mut channel, &mut server, |number| {
             let mut bytes = packed(number, &body, compressor);
-            // It announces one byte less than it yields.
+            // It announces one byte less than it contains.
             let size = i32::from_le_bytes(*bytes[header::LENGTH + 4..].first_chunk().unwrap()) - 1;
             bytes[header::LENGTH + 4..][..4].copy_from_slice(&size.to_le_bytes());
             bytes
@@ -125,7 +125,7 @@ fn what_cannot_be_decompressed_elsewhere_is_refused() {
 }
 
 #[test]
-fn outside_of_a_runtime_a_large_reply_is_decompressed_where_it_is_taken() {
+fn large_reply_outside_of_a_runtime_is_decompressed_when_it_is_taken() {
     let Some(compressor) = compressor() else { return };
     let runtime = runtime();
     let body = large();
@@ -134,7 +134,7 @@ fn outside_of_a_runtime_a_large_reply_is_decompressed_where_it_is_taken() {
         exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;
         (channel, server)
     });
-    // The runtime goes on elsewhere, so that the socket's events are noticed.
+    // The runtime keeps running on another thread, so that the socket's events are noticed.
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || runtime.block_on(stopped));
@@ -150,7 +150,7 @@ fn outside_of_a_runtime_a_large_reply_is_decompressed_where_it_is_taken() {
 }
 
 #[test]
-fn a_runtime_that_has_ended_ends_the_exchange() {
+fn end_of_the_runtime_ends_the_exchange() {
     let Some(compressor) = compressor() else { return };
     let body = large();
     let (runtime, other) = (runtime(), Builder::new_current_thread().build().unwrap());

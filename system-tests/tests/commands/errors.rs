@@ -20,7 +20,7 @@ async fn an_error_tells_its_connection_and_generation() {
     assert_eq!(origin.server_connection_id, connection.hello().server_connection_id);
     assert!(origin.server_connection_id.is_some() && origin.service_id.is_none());
     let theirs = origin.server_connection_id.unwrap();
-    let place = format!("{} (connection 2, the server's {theirs})", server.address());
+    let place = format!("{} (connection 2, server connection {theirs})", server.address());
     assert!(error.to_string().contains(&place), "{error}");
     drop(first);
 
