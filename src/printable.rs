@@ -1,20 +1,20 @@
 //! Text from the network in errors, which end up in logs.
 //!
-//! Whatever a peer says may be meant for the reader of a log: a line break begins a line that the peer made up, an
-//! escape sequence changes what a terminal shows, a change of direction reorders what follows, and a megabyte hides the
-//! rest. So it is shown through [`Printable`] and kept as [`PeerText`], which escape it and cut it.
+//! A peer's text may be crafted for the reader of a log. A line break begins a line that the peer made up, an escape
+//! sequence changes what a terminal shows, a change of direction reorders the text after it, and a megabyte hides the
+//! rest. Errors therefore show such text through [`Printable`] and keep it as [`PeerText`], which escape and cut it.
 
 use std::fmt::{self, Write};
 use std::ops::Deref;
 
-/// How many bytes of a text from the network an error shows, after escaping. What is left out is counted at the end.
+/// How many bytes of a peer's text an error shows, after escaping. The rest is counted at the end.
 const SHOWN: usize = 1_024;
 
-/// How many bytes of an error's whole text are shown where it is the source of another error.
+/// How many bytes of an error's whole text are shown where the error is the source of another one.
 const SHOWN_OF_ERROR: usize = 4_096;
 
-/// Shows something with every character escaped that would break its line, or make a terminal show something else. All
-/// other characters stay as they are, also quotation marks and backslashes, unlike with `{:?}`.
+/// Shows a text with every character escaped that would break the line or change what a terminal shows. All other
+/// characters stay as they are. Unlike `{:?}`, that includes quotation marks and backslashes.
 ///
 /// The text is cut after 1,024 bytes.
 pub(crate) struct Printable<T>(pub T);
@@ -25,7 +25,7 @@ impl<T: fmt::Display> fmt::Display for Printable<T> {
     }
 }
 
-/// As [`Printable`], for an error of another library, or for one that quotes several texts. It is cut after 4,096 bytes.
+/// Like [`Printable`], for an error of another library, or one that quotes several texts. It is cut after 4,096 bytes.
 pub(crate) struct PrintableError<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for PrintableError<T> {
@@ -34,20 +34,20 @@ impl<T: fmt::Display> fmt::Display for PrintableError<T> {
     }
 }
 
-/// Text that came from the other end of a connection, or that quotes it, as an error keeps it: safe to print.
+/// A peer's text, or one that quotes it, as kept in an error: safe to print.
 ///
-/// Control characters, line breaks and changes of the direction of text are escaped, as in `\n` and `\u{1b}`. The text
-/// is cut after 1,024 bytes, and says then how many bytes were left out. There is no way to make one that is not.
+/// Control characters, line breaks and changes of the text direction are escaped, as in `\n` and `\u{1b}`. The text is
+/// cut after 1,024 bytes, and then states how many bytes were left out. Every value of this type is escaped and cut.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PeerText(Box<str>);
 
 impl PeerText {
-    /// What `text` shows, escaped and cut.
+    /// Escapes and cuts `text`.
     pub(crate) fn of(text: impl fmt::Display) -> Self {
         Self(Printable(text).to_string().into_boxed_str())
     }
 
-    /// The escaped text.
+    /// Returns the escaped text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -95,7 +95,7 @@ fn show(text: &dyn fmt::Display, room: usize, f: &mut fmt::Formatter<'_>) -> fmt
     }
 }
 
-/// Escapes what is written to it, and counts what there is no room for.
+/// Escapes the text written to it, and counts the bytes for which there is no room.
 struct Escaping<'a, 'f> {
     shown: &'a mut fmt::Formatter<'f>,
     room: usize,
@@ -113,7 +113,7 @@ impl Write for Escaping<'_, '_> {
             rest = &rest[fits..];
             let next = rest.chars().next();
             if fits < end {
-                // Whatever comes later, also if it would fit, is no part of the beginning any more.
+                // All later text is left out, even if it would fit.
                 self.room = 0;
             } else if let Some(character) = next {
                 let escaped = character.escape_default();
@@ -134,8 +134,8 @@ impl Write for Escaping<'_, '_> {
     }
 }
 
-/// Control characters, the separators of lines and paragraphs, what changes the direction of the text after it, and
-/// what is not seen at all.
+/// Returns whether a character is a control character or a line or paragraph separator, changes the text direction, or
+/// is invisible.
 fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -173,7 +173,7 @@ mod tests {
         let shown = Printable(&long).to_string();
         assert!(shown.starts_with("é\\né\\n") && shown.len() < SHOWN + 40, "{}", shown.len());
         assert!(shown.ends_with(" more bytes)") && !shown.contains('\n'), "{shown}");
-        // Neither a character nor an escape is cut in two, and nothing that is short slips in behind the cut.
+        // The cut splits neither a character nor an escape, and no short text follows it.
         let before_the_end = format!("{}\u{1b}b", "a".repeat(SHOWN - 3));
         assert_eq!(Printable(before_the_end).to_string(), format!("{}… (2 more bytes)", "a".repeat(SHOWN - 3)));
         let within = format!("{}éb", "a".repeat(SHOWN - 1));

@@ -1,4 +1,4 @@
-//! Errors as sentences.
+//! Writes errors as sentences.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,7 +7,7 @@ use crate::printable::PrintableError;
 
 /// Writes an error as a sentence: its message, and the message of each source that the sentence does not contain yet.
 ///
-/// It is the `Debug` of the public errors, because an error that `main` returns is printed by that.
+/// The public errors use it for `Debug`, because that is how an error that `main` returns is printed.
 pub(crate) fn write_sentence(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut sentence = error.to_string();
     let mut next = error.source();
@@ -22,7 +22,7 @@ pub(crate) fn write_sentence(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -
     f.write_str(&sentence)
 }
 
-/// Implements `Debug` for errors by [`write_sentence`].
+/// Implements `Debug` for errors through [`write_sentence`].
 macro_rules! debug_as_sentence {
     ($($error:ty),+ $(,)?) => {$(
         impl std::fmt::Debug for $error {

@@ -1,24 +1,24 @@
-//! The one door to shared memory: std's primitives, loom's when the crate is built with `--cfg loom`, or shuttle's with
-//! `--cfg shuttle`.
+//! The facade for shared memory: std's primitives, loom's with `--cfg loom`, or shuttle's with `--cfg shuttle`.
 //!
-//! Everything concurrent in [`pool`](crate::pool) and in `delivery` goes through here, so that the models in `loom-tests/`
-//! check the code that ships. Three things deliberately do not:
+//! All concurrent code in [`pool`](crate::pool) and in `delivery` uses this facade, so that the models in `loom-tests/`
+//! check the code that ships. There are three deliberate exceptions:
 //!
 //! - `Arc`: reference counts guard memory, and no ordering of the pool relies on them.
-//! - A connection's number and what its events have said of it: they are passed on with the ownership of its slot, or
-//!   change under the registry's lock. They are atomics for a forked child, which reads them alone.
+//! - A connection's number and the record of its events: they pass on with the ownership of the connection's slot, or
+//!   change under the registry's lock. They are atomics for a forked child, which only reads them.
 //! - The numbers of pinned connections: statistics for an error message, on which nothing depends.
 //!
 //! # Mutants
 //!
-//! A model proves something only if it fails where the code is wrong. A *mutant* is such a fault, and has a name:
+//! A model is only useful if it fails when the code is wrong. A *mutant* is such a fault, and has a name:
 //!
 //! - [`unless_mutant`] weakens one ordering. It stands at the access, because the ordering is its whole content.
-//! - All other mutants stand in `loom-tests/src/mutants/`: each names a fragment of this code, and what replaces it. The
+//! - All other mutants are in `loom-tests/src/mutants/`: each names a fragment of this code and its replacement. The
 //!   negative controls build a copy of the crate in which [`mutant`] chooses between the two.
 //!
-//! In every build but those of the models, [`mutant`] is the constant `false`, so nothing of it is compiled. In those it
-//! is `false` too, unless the environment variable `WHARF_MUTANT` names the mutant. What the models check is what ships.
+//! In every build except those of the models, [`mutant`] is the constant `false`, so the compiler removes it. In the
+//! models' builds it is `false` unless the environment variable `WHARF_MUTANT` names the mutant. The models therefore
+//! check what ships.
 
 #[cfg(loom)]
 mod explored;
@@ -64,9 +64,9 @@ pub(crate) use sync::MutexGuard;
 
 use atomic::Ordering;
 
-/// Returns whether the pool is to have the fault `name`: only in a negative control of the models.
+/// Returns whether the mutant `name` is active: only in a negative control of the models.
 ///
-/// Only [`unless_mutant`] calls it here. The instrumented copy of this crate calls it at each fault of the catalogue.
+/// Only [`unless_mutant`] calls it here. The instrumented copy of this crate calls it at each mutant of the catalogue.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub(crate) const fn mutant(_name: &str) -> bool {
@@ -79,7 +79,7 @@ pub(crate) fn mutant(name: &str) -> bool {
     CHOSEN.get_or_init(|| std::env::var("WHARF_MUTANT").ok()).as_deref() == Some(name)
 }
 
-/// Returns `ordering`, or `Relaxed` in the mutant `name`.
+/// Returns `ordering`, or `Relaxed` if the mutant `name` is active.
 #[inline(always)]
 pub(crate) fn unless_mutant(name: &str, ordering: Ordering) -> Ordering {
     if mutant(name) { Ordering::Relaxed } else { ordering }
@@ -94,25 +94,26 @@ pub(crate) use backoff::Backoff;
 pub(crate) use foreign::contained;
 pub(crate) use foreign::{contain, discard, wake};
 
-// The other wait list holds its lock while it takes event-listener's, for which this one is not made.
+// The wait list of `event-listener-queue` holds its lock while it takes event-listener's. This lock is not made for
+// that.
 #[cfg(not(any(loom, shuttle, feature = "event-listener-queue")))]
 pub(crate) use brief::BriefGuard;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use brief::BriefLock;
-/// The lock itself, for the model of it.
+/// The lock itself, for its own model.
 #[cfg(loom)]
 pub use brief::BriefLock as ModelledBriefLock;
-/// A lock is a primitive like an atomic: in a model of anything else it is the checker's.
+/// In models of other code, the lock is the model checker's, like an atomic.
 #[cfg(any(loom, shuttle))]
 pub(crate) type BriefLock<T> = Mutex<T>;
 #[cfg(all(any(loom, shuttle), not(feature = "event-listener-queue")))]
 pub(crate) type BriefGuard<'l, T> = MutexGuard<'l, T>;
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-#[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "that list's sections are not counted"))]
+#[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "the sections of that list are not counted"))]
 pub(crate) mod census;
 
-/// Counts a step of a section under a short lock, in the library's own tests.
+/// Counts a step of a section under a short lock, in the library's unit tests.
 #[inline(always)]
 pub(crate) fn step() {
     #[cfg(all(test, not(any(loom, shuttle))))]
@@ -122,8 +123,8 @@ pub(crate) fn step() {
 mod watch;
 pub use watch::Watch;
 
-/// A mutex that shrugs at poison: no code of a user runs under any lock of the pool, and the pool's own code panics
-/// only where a count has already gone wrong.
+/// A mutex that ignores poisoning. No user code runs under a lock of the pool, and the pool's own code panics only
+/// where a count has already gone wrong.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
@@ -146,7 +147,7 @@ impl Condvar {
         Self(sync::Condvar::new())
     }
 
-    /// Unlocks, sleeps and locks again. May wake without a reason.
+    /// Unlocks, sleeps and locks again. May wake up spuriously.
     pub(crate) fn wait<'m, T>(&self, guard: MutexGuard<'m, T>) -> MutexGuard<'m, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,7 +157,7 @@ impl Condvar {
     }
 }
 
-/// A cell whose every access is a closure over a raw pointer, as loom wants it in order to see races.
+/// A cell that is only accessed through closures over a raw pointer, so that loom detects races.
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(cell::UnsafeCell<T>);
 

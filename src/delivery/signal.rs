@@ -1,21 +1,21 @@
-//! How a caller that waits learns what becomes of it.
+//! The signal that tells a waiting caller how to proceed.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Backoff, Condvar, Mutex};
 
-/// What a waiting caller is told.
+/// How a waiting caller proceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Its events are near enough to the front of the queue: it goes on.
+    /// Its events are near enough to the front of the queue: it leaves.
     Leave,
-    /// It is the deliverer from now on.
+    /// It is now the deliverer.
     Deliver,
 }
 
-/// A verdict that one thread waits for and another one gives, once.
+/// A verdict that one thread waits for and another thread gives, once.
 ///
-/// The waiter first looks a few times, because the deliverer of a quick subscriber is done within a microsecond, and
-/// then sleeps.
+/// The waiter first checks a number of times, because the deliverer of a quick subscriber finishes within a
+/// microsecond. Then it sleeps.
 #[derive(Debug)]
 pub(super) struct Signal {
     /// 0 until the verdict is given.
@@ -25,7 +25,7 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    /// How often the waiter looks before it sleeps: some microseconds.
+    /// How often the waiter checks before it sleeps: some microseconds.
     const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 160 };
 
     pub(super) fn new() -> Self {
@@ -33,8 +33,8 @@ impl Signal {
     }
 
     fn look(&self) -> Option<Verdict> {
-        // ORD: Acquire; pairs with the Release in `give`. What the giver did under the delivery's lock comes with that
-        // lock, so this only keeps the waiter from going on before the giver has finished with the signal's value.
+        // ORD: Acquire; pairs with the Release in `give`. The delivery's lock publishes what the giver did under it.
+        // This only keeps the waiter from continuing before the giver has written the verdict.
         match self.verdict.load(Ordering::Acquire) {
             0 => None,
             1 => Some(Verdict::Leave),
@@ -42,7 +42,7 @@ impl Signal {
         }
     }
 
-    /// Waits for the verdict.
+    /// Blocks until the verdict is given.
     pub(super) fn wait(&self) -> Verdict {
         let mut backoff = Backoff::new();
         for _ in 0..Self::LOOKS {
@@ -63,14 +63,14 @@ impl Signal {
 
     /// Gives the verdict.
     ///
-    /// | the waiter | the giver |
+    /// | waiter | giver |
     /// | --- | --- |
     /// | 1. locks `sleeps` | a. stores the verdict |
-    /// | 2. looks, and finds none | b. locks `sleeps` |
-    /// | 3. sets it, and sleeps, which unlocks it | c. if it is set, wakes |
+    /// | 2. checks, and finds no verdict | b. locks `sleeps` |
+    /// | 3. sets `sleeps`, and sleeps, which unlocks it | c. wakes the waiter if `sleeps` is set |
     ///
-    /// If 2 finds none, a comes after it or is not visible yet, so b comes after 3, and c wakes the waiter. If b comes
-    /// before 1, 2 finds the verdict.
+    /// If 2 finds no verdict, a comes after it or is not visible yet, so b comes after 3, and c wakes the waiter. If b
+    /// comes before 1, 2 finds the verdict.
     pub(super) fn give(&self, verdict: Verdict) {
         let word = match verdict {
             Verdict::Leave => 1,

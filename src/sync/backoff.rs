@@ -3,10 +3,10 @@
 #[cfg(not(any(loom, shuttle)))]
 use std::time::Duration;
 
-/// How a thread waits for another that is in the middle of a few stores: with short pauses at first, and if that takes
-/// too long, so that the other must have been preempted, by letting others run, and at last by sleeping.
+/// The back-off of a thread that waits for another thread to finish a few stores. It starts with short pauses. If they
+/// do not suffice, the other thread must have been preempted, so this thread yields, and at last sleeps.
 ///
-/// A wait that goes on therefore costs the system a look every 50 to 100 µs, and never a core.
+/// A long wait therefore costs the system one check every 50 to 100 µs, and never a core.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     #[cfg(not(any(loom, shuttle)))]
@@ -15,11 +15,11 @@ pub(crate) struct Backoff {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Backoff {
-    /// Pauses of about 20 ns before the other is taken for preempted.
+    /// The number of pauses of about 20 ns before the other thread is assumed to be preempted.
     const SPINS: u32 = 128;
-    /// How often others are let run before sleeping.
+    /// The number of yields before sleeping.
     const YIELDS: u32 = 64;
-    /// About as long as a system with as many threads as cores takes to run a preempted one again.
+    /// About the time that a system with as many threads as cores takes to run a preempted thread again.
     const NAP: Duration = Duration::from_micros(50);
 
     #[inline]
@@ -38,7 +38,7 @@ impl Backoff {
     }
 }
 
-/// A model checker must see every pause as a chance for the others.
+/// In a model, every pause must yield, so that the checker runs the other threads.
 #[cfg(any(loom, shuttle))]
 impl Backoff {
     pub(crate) fn new() -> Self {

@@ -8,22 +8,26 @@ use super::atomic::{AtomicBool, Ordering};
 use super::census;
 use super::{Backoff, UnsafeCell, unless_mutant};
 
-/// A lock for short sections that many cores enter all the time: a bounded number of steps, no system call, no user code
-/// and no waiting inside of them. The wait list allocates nothing inside of them; the queue of events may grow there.
+/// A lock for short sections that many cores enter constantly. Such a section has a bounded number of steps, and makes
+/// no system call, runs no user code and does not wait. The wait list allocates nothing in its sections; the queue of
+/// events may grow in its own.
 ///
-/// A standard mutex is released by an exchange, which has to wait until the section's own writes have reached the cache
-/// line they are for; this one by a store, which does not. That is worth two to three percent of a saturated pool's
-/// throughput.
+/// A standard mutex is released by an exchange, which waits until the section's writes have reached their cache line.
+/// This lock is released by a store, which does not wait. That improves a saturated pool's throughput by two to three
+/// percent.
 ///
 /// # How long it takes
 ///
-/// A section takes as long as its few cache lines take to arrive: some ten nanoseconds each. A thread that does not get in
-/// looks again after a pause ([`Backoff`]). It waits for the sections of those who get in before it, in no order. If the
-/// holder is preempted inside, it also waits until the system runs the holder again, which on a busy machine is a time
-/// slice, milliseconds. Meanwhile it lets others run, and then sleeps for 50 µs between looks. No lock without a queue in
-/// the system does better: a section that is a few steps long makes such a preemption rare, and nothing else.
+/// A section takes as long as its few cache lines take to arrive: some ten nanoseconds each. A thread that does not get
+/// the lock checks again after a pause ([`Backoff`]). It waits for the sections of the threads that get the lock
+/// before it, in no particular order.
 ///
-/// The value begins right behind the lock's byte, so that what it has first comes with the lock's cache line.
+/// If the holder is preempted inside its section, the thread also waits until the system runs the holder again. On a
+/// busy machine that takes a time slice, which is milliseconds. The waiting thread first yields, and then sleeps for 50
+/// µs between checks. No lock without a queue in the system does better: short sections make such a preemption rare,
+/// and nothing else does.
+///
+/// The value begins right after the lock's byte, so that its first fields arrive with the lock's cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub struct BriefLock<T> {
@@ -35,14 +39,14 @@ pub struct BriefLock<T> {
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Sync for BriefLock<T> {}
 
-/// The lock, held. Stays on its thread.
+/// A held lock. It must stay on its thread.
 pub struct BriefGuard<'l, T> {
     lock: &'l BriefLock<T>,
     on_this_thread: PhantomData<*mut T>,
 }
 
 impl<T> BriefLock<T> {
-    /// A lock that is free.
+    /// Creates a lock that is free.
     pub fn new(value: T) -> Self {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
@@ -70,7 +74,7 @@ impl<T> BriefLock<T> {
         let mut backoff = Backoff::new();
         loop {
             backoff.pause();
-            // Relaxed: a look, which does not take the line away from the holder as an attempt would.
+            // Relaxed: only a check. Unlike an attempt, it does not take the cache line away from the holder.
             if !self.held.load(Ordering::Relaxed) && self.try_acquire() {
                 return;
             }
@@ -84,7 +88,7 @@ impl<T> Deref for BriefGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held, by us.
+        // SAFETY: this guard holds the lock.
         self.lock.value.with(|value| unsafe { &*value })
     }
 }
@@ -93,7 +97,7 @@ impl<T> Deref for BriefGuard<'_, T> {
 impl<T> DerefMut for BriefGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held, by us, and the guard is borrowed exclusively.
+        // SAFETY: this guard holds the lock, and is borrowed exclusively.
         self.lock.value.with_mut(|value| unsafe { &mut *value })
     }
 }
@@ -103,7 +107,7 @@ impl<T> Drop for BriefGuard<'_, T> {
     fn drop(&mut self) {
         #[cfg(all(test, not(loom)))]
         census::leave();
-        // ORD: Release; pairs with the Acquire in `try_acquire`; publishes what was done under the lock.
+        // ORD: Release; pairs with the Acquire in `try_acquire`; publishes the changes made under the lock.
         self.lock.held.store(false, unless_mutant("brief_lock_releases_nothing", Ordering::Release));
     }
 }
@@ -123,7 +127,7 @@ mod tests {
                     for _ in 0..EACH {
                         let mut both = lock.lock();
                         both[0] += 1;
-                        assert_eq!(both[0], both[1] + 1, "two inside");
+                        assert_eq!(both[0], both[1] + 1, "two threads hold the lock");
                         both[1] += 1;
                     }
                 });
@@ -138,7 +142,7 @@ mod tests {
         std::thread::scope(|scope| {
             let mut held = lock.lock();
             let waiter = scope.spawn(|| *lock.lock());
-            // Long enough for the waiter to go to sleep, whatever it does first.
+            // Long enough for the waiter to go to sleep.
             for _ in 0..1_000 {
                 std::thread::yield_now();
             }

@@ -1,7 +1,7 @@
-//! What happens under the short locks, counted: in the library's own tests only.
+//! Counts the work under the short locks, in the library's unit tests only.
 //!
-//! Times depend on the machine and its neighbours; steps and allocations do not. A step is a line of memory that is
-//! fetched, or one turn of a loop.
+//! Times depend on the machine and its load; steps and allocations do not. A step is a fetched cache line, or one
+//! iteration of a loop.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,14 +12,14 @@ thread_local! {
     static STEPS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What the calling thread has done under short locks.
+/// The work of the calling thread under short locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Census {
-    /// How often it took one.
+    /// How often it took a lock.
     pub(crate) sections: u32,
-    /// The steps of the longest section.
+    /// The number of steps of the longest section.
     pub(crate) longest: u32,
-    /// Memory that was allocated, moved or freed inside.
+    /// How often it allocated, moved or freed memory inside.
     pub(crate) allocations: u32,
 }
 
@@ -27,7 +27,7 @@ impl Census {
     const NONE: Self = Self { sections: 0, longest: 0, allocations: 0 };
 }
 
-/// What `run` does under short locks.
+/// Returns the work of `run` under short locks, and its result.
 pub(crate) fn of<R>(run: impl FnOnce() -> R) -> (Census, R) {
     CENSUS.set(Census::NONE);
     let result = run();
@@ -51,25 +51,25 @@ pub(crate) fn step() {
 
 struct Counting;
 
-// SAFETY: the system's allocator, besides the counting, which allocates nothing: the counters need no set-up and no
-// tearing down.
+// SAFETY: every call goes to the system's allocator. Counting allocates nothing: the counters need no initialization
+// and no destructor.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count();
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.realloc(memory, layout, size) }
     }
 }

@@ -1,13 +1,13 @@
-//! loom's atomics, so that loom explores all orders of their accesses.
+//! Wrappers of loom's atomics that make loom explore all orders of their accesses.
 //!
-//! loom decides which orders to try by the *last* access to each object, and a load overwrites the note of an earlier
+//! loom decides which orders to try by the *last* access to each object, and a load overwrites the record of an earlier
 //! load. When A loads, then B loads and then B stores, loom compares B's store with B's own load, and never tries B's
-//! store before A's load. Every compare-and-swap loop begins with a load, so models on plain loom atomics pass after a
-//! handful of executions that miss the interesting ones (seen with loom 0.7.2).
+//! store before A's load. Every compare-and-swap loop begins with a load. Models on plain loom atomics therefore pass
+//! after a handful of executions that miss the interesting ones (seen with loom 0.7.2).
 //!
 //! Here each access first takes a turn: a relaxed read-modify-write on a companion of the atomic. Turns depend on each
-//! other, whatever the access behind them is, so loom tries all their orders; being relaxed, they synchronise nothing,
-//! and which of the stores a load reads stays loom's choice.
+//! other, independent of the kind of the access that follows, so loom tries all their orders. Because they are relaxed,
+//! they synchronise nothing, and loom still chooses which of the stores a load reads.
 
 use loom::sync::atomic::{self, AtomicU8, Ordering};
 
@@ -52,7 +52,7 @@ macro_rules! explored {
                 self.in_turn().compare_exchange(seen, new, success, failure)
             }
 
-            /// Never fails without a reason: a loop around it would be one that loom cannot see the end of.
+            /// Never fails spuriously: loom could not see the end of a loop around it.
             pub(crate) fn compare_exchange_weak(
                 &self,
                 seen: $value,
@@ -63,7 +63,7 @@ macro_rules! explored {
                 self.compare_exchange(seen, new, success, failure)
             }
 
-            /// As std's: a load, and compare-and-swaps until one succeeds.
+            /// Like std's: a load, and compare-and-swaps until one succeeds.
             pub(crate) fn fetch_update(
                 &self,
                 success: Ordering,

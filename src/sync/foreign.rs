@@ -1,9 +1,9 @@
-//! Foreign code that the pool calls: wakers, subscribers, establishers, drops of values that others own.
+//! Calls of foreign code: wakers, subscribers, establishers, and drops of values that others own.
 //!
-//! A waker belongs to the runtime of the task that it wakes, and that runtime's code may panic. The panic is not the
-//! pool's, and the thread it meets is as a rule not its task's: it belongs to a check-in, or to a clear that wakes many.
-//! So it is caught there. It costs neither the others their wake-ups nor the caller its operation, and the panic hook
-//! has reported it.
+//! A waker belongs to the runtime of the task that it wakes, and that runtime's code may panic. Such a panic is not the
+//! pool's. It usually occurs on a thread that has nothing to do with that task, such as one that checks in, or that
+//! clears the pool and wakes many tasks. The pool therefore catches it. The other tasks still get their wake-ups, the
+//! caller's operation succeeds, and the panic hook has reported the panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(not(loom))]
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::task::Waker;
 
-/// Wakes a task. A panic of the waker is caught.
+/// Wakes a task. Catches a panic of the waker.
 #[inline]
 pub(crate) fn wake(waker: Waker) {
     call(|| waker.wake());
 }
 
-/// Drops a waker, if there is one. A panic of it is caught.
+/// Drops a waker, if there is one. Catches a panic of its drop.
 #[inline]
 pub(crate) fn discard(waker: impl Into<Option<Waker>>) {
     if let Some(waker) = waker.into() {
@@ -26,7 +26,7 @@ pub(crate) fn discard(waker: impl Into<Option<Waker>>) {
     }
 }
 
-/// A waker that wakes the same task and does not panic, for a list of another library's.
+/// Returns a waker that wakes the same task but does not panic, for a list in another library.
 #[cfg(not(loom))]
 pub(crate) fn contained(waker: Waker) -> Waker {
     struct Contained(Waker);
@@ -50,25 +50,25 @@ pub(crate) fn contained(waker: Waker) -> Waker {
     Arc::new(Contained(waker)).into()
 }
 
-/// Calls a waker's code. A panic of it is caught.
+/// Calls a waker's code. Catches a panic of it.
 #[cfg(not(any(loom, shuttle)))]
 fn call(foreign: impl FnOnce()) {
     contain(foreign);
 }
 
-/// A model checker's own panics are failures of the model, which must not be caught.
+/// Calls a waker's code. A model checker's own panics are failures of the model, so they are not caught.
 #[cfg(any(loom, shuttle))]
 fn call(foreign: impl FnOnce()) {
     foreign();
 }
 
-/// Runs foreign code. `None`: it panicked, and the panic was caught.
+/// Runs foreign code, and catches a panic of it. Returns `None` if it panicked.
 #[inline]
 pub(crate) fn contain<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(foreign)) {
         Ok(done) => Some(done),
         Err(panic) => {
-            // Its drop is foreign code, too.
+            // The payload's drop is foreign code, too.
             std::mem::forget(panic);
             None
         }

@@ -3,14 +3,14 @@
 use super::UnsafeCell;
 use super::atomic::{AtomicBool, Ordering};
 
-/// A cell that is set once, with the orderings of std's: a reader sees all of the value or nothing.
+/// A cell that is set once, with the orderings of std's. A reader sees all of the value or none of it.
 #[derive(Debug)]
 pub(crate) struct OnceLock<T> {
     is_set: AtomicBool,
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: `set` is called under a lock, and the value does not change once `get` passes it out.
+// SAFETY: `set` is called under a lock, and the value does not change after `get` has returned a reference to it.
 #[allow(unsafe_code)]
 unsafe impl<T: Send + Sync> Sync for OnceLock<T> {}
 
@@ -23,17 +23,17 @@ impl<T> OnceLock<T> {
     pub(crate) fn get(&self) -> Option<&T> {
         // ORD: Acquire; pairs with the Release in `set`.
         let is_set = self.is_set.load(Ordering::Acquire);
-        // SAFETY: set, and so never written again.
+        // SAFETY: the value is set, so it is never written again.
         is_set.then(|| self.value.with(|value| unsafe { (*value).as_ref() })).flatten()
     }
 
-    /// Sets the value, if there is none. The caller holds the lock.
+    /// Sets the value, if there is none. The caller must hold the lock.
     pub(crate) fn set(&self, value: T) -> Result<(), T> {
-        // Relaxed: changes are under the caller's lock.
+        // Relaxed: the caller's lock orders all changes.
         if self.is_set.load(Ordering::Relaxed) {
             return Err(value);
         }
-        // SAFETY: not set, and so not passed out; and the caller's lock keeps other writers out.
+        // SAFETY: the value is not set, so no reference to it exists. The caller's lock excludes other writers.
         self.value.with_mut(|present| unsafe { *present = Some(value) });
         // ORD: Release; pairs with the Acquire in `get`; publishes the value.
         self.is_set.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Waiting for a condition that other threads bring about and announce.
+//! Waiting for a condition that other threads make true and announce.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,16 +6,16 @@ use std::task::{Context, Poll};
 
 use event_listener::{Event, EventListener};
 
-/// Waits until a condition holds. A thread that brings it about changes the words that the condition reads, and then
+/// Waits until a condition holds. A thread that makes it true changes the words that the condition reads, and then
 /// notifies the event.
 ///
-/// | the watch | the other thread |
+/// | watch | other thread |
 /// | --- | --- |
 /// | 1. enters the event's list | a. changes the words |
-/// | 2. looks at the words | b. notifies all in the list |
+/// | 2. reads the words | b. notifies all in the list |
 ///
-/// Both 1 and b take the list's lock. If 1 comes first, b finds the watch in the list and wakes it. If b comes first, the
-/// lock makes a visible to 2.
+/// Both 1 and b take the list's lock. If 1 comes first, b finds the watch in the list and wakes it. If b comes first,
+/// the lock makes a visible to 2.
 #[derive(Debug)]
 pub struct Watch<'e> {
     event: &'e Event,
@@ -23,12 +23,12 @@ pub struct Watch<'e> {
 }
 
 impl<'e> Watch<'e> {
-    /// A watch that has not entered the list yet.
+    /// Creates a watch that has not entered the list yet.
     pub fn new(event: &'e Event) -> Self {
         Self { event, listener: None }
     }
 
-    /// Completes when `holds` says so.
+    /// Completes when `holds` returns true.
     pub fn poll(&mut self, context: &mut Context<'_>, holds: impl Fn() -> bool) -> Poll<()> {
         loop {
             let listener = self.listener.get_or_insert_with(|| self.event.listen());
