@@ -1,9 +1,9 @@
-//! The capacity word: how many connections exist and how many of them are pending, in one `AtomicU64`.
+//! The capacity word: the numbers of existing and of pending connections, in one `AtomicU64`.
 //!
-//! Every creation of a connection, by a check-out or in the background, is one compare-and-swap of this word, so the
-//! two limits hold together at every instant. A version makes the word tell whether anything happened in between:
-//! whoever wants to open a connection reads the word, searches the stacks, and swaps the word it has read
-//! (see [`Capacity::try_admit`]).
+//! Every creation of a connection, by a check-out or in the background, is one compare-and-swap of this word, so both
+//! limits hold together at every instant. A version in the word shows whether the word changed in between: a caller
+//! that wants to open a connection reads the word, searches the shards, and swaps the word that it read (see
+//! [`Capacity::try_admit`]).
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::unless_mutant;
@@ -13,18 +13,19 @@ use crate::sync::unless_mutant;
 pub(super) struct Counts {
     /// Connections that exist: pending, available and in use.
     pub(super) total: u32,
-    /// Connections in establishment.
+    /// Pending connections. A permit counts as one.
     pub(super) pending: u32,
-    /// Somebody waits who has no connection on the way, so that capacity that comes free belongs to the first of them.
-    /// Changes only under the wait list's lock.
+    /// The waiting flag: a waiter, which has no connection on the way, is in the queue. Capacity that comes free
+    /// belongs to the first waiter. Changes only under the wait list's lock.
     pub(super) waiting: bool,
-    /// Some of the connections are drained, and can be closed for their capacity. Changes only under the registry's lock.
+    /// The draining flag: some connections are drained, and can be closed for their capacity. Changes only under the
+    /// registry's lock.
     pub(super) draining: bool,
     /// Counts the changes, modulo 2^22.
     version: u32,
 }
 
-/// What `total` and `pending` must stay at or below.
+/// The numbers that `total` and `pending` must not exceed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CapacityLimits {
     pub(super) total: u32,
@@ -61,7 +62,7 @@ impl Counts {
         self.total < limits.total && self.pending < limits.pending
     }
 
-    /// Whether a check-out waits for nothing but capacity, and a drain that ends would give it one.
+    /// Returns whether a waiter lacks only capacity under `maxPoolSize`, and closing a drain would provide it.
     pub(super) fn wants_a_drain_closed(self, limits: CapacityLimits) -> bool {
         self.waiting && self.draining && self.total >= limits.total && self.pending < limits.pending
     }
@@ -84,34 +85,35 @@ impl Capacity {
     }
 
     pub(super) fn load(&self) -> Counts {
-        // ORD: Acquire; pairs with the Release in `update`. Whoever sees that a connection is no longer pending also
-        // finds it in the stacks, if it was put there (ordering 2 in the module documentation of `pool`).
+        // ORD: Acquire; pairs with the Release in `update`. A thread that sees that a connection is no longer pending
+        // also finds it in the shards, if it was put there (ordering 2 in the module documentation of `pool`).
         Counts::unpack(self.0.load(unless_mutant("capacity_acquires_nothing", Ordering::Acquire)))
     }
 
-    /// Counts one more pending connection, if nothing has changed since `seen` was read.
+    /// Counts one more pending connection, if the word has not changed since `seen` was read.
     pub(super) fn try_admit(&self, seen: Counts) -> Result<(), ()> {
         let one_more = seen.with_one_more();
         self.0
-            // Relaxed: the version says that this replaces the very word that `load` has acquired; an admission publishes
-            // nothing, and as an exchange it continues the release sequence of the changes before. On failure the caller
-            // starts again with `load`.
+            // Relaxed: the version guarantees that this replaces the very word that `load` acquired. An admission
+            // publishes nothing, and as a read-modify-write it continues the release sequence of the earlier changes.
+            // On failure the caller starts again with `load`.
             .compare_exchange(seen.pack(), one_more.pack(), Ordering::Relaxed, Ordering::Relaxed)
             .map(|_| ())
             .map_err(|_| ())
     }
 
-    /// Counts one more pending connection within the limits, also where somebody waits. Else returns what admits none.
+    /// Counts one more pending connection if the limits admit it, even if check-outs wait. Otherwise returns the counts
+    /// that admit none.
     ///
-    /// The caller holds the wait list's lock, and acts for the first in the queue.
+    /// The caller holds the wait list's lock, and acts for the first waiter.
     pub(super) fn admit_first(&self, limits: CapacityLimits) -> Result<(), Counts> {
         self.update(|counts| counts.admits(limits).then(|| counts.with_one_more())).map(drop)
     }
 
-    /// Counts one more pending connection within the limits; or else notes, in the same step, that somebody waits, and
-    /// returns what it has made of the word.
+    /// Counts one more pending connection if the limits admit it. Otherwise raises the waiting flag in the same step,
+    /// and returns the resulting counts.
     ///
-    /// The caller holds the wait list's lock, and nobody waits but openers.
+    /// The caller holds the wait list's lock, and no check-out waits except openers.
     pub(super) fn admit_or_wait(&self, limits: CapacityLimits) -> Result<(), Counts> {
         let waits = |counts: Counts| Counts { waiting: true, ..counts.next() };
         let before = self
@@ -120,11 +122,11 @@ impl Capacity {
         if before.admits(limits) { Ok(()) } else { Err(waits(before)) }
     }
 
-    /// Notes whether connections are drained. Returns whether a check-out waits that one of them keeps waiting from now
-    /// on. The caller holds the registry's lock.
+    /// Raises or lowers the draining flag. Returns whether a drain now keeps a waiter waiting for its capacity. The
+    /// caller holds the registry's lock.
     ///
-    /// "Somebody waits" and "some are drained" are bits of one word, so of a check-out that queues up and a drain that
-    /// begins, the second finds the first, and closes the drain:
+    /// The waiting flag and the draining flag are bits of one word. So if a check-out queues up while a drain begins,
+    /// the second of the two notices the first, and closes the oldest drain:
     ///
     /// | a check-out queues up | a drain begins |
     /// | --- | --- |
@@ -137,47 +139,48 @@ impl Capacity {
         self.update(|counts| Some(after(counts))).is_ok_and(|before| after(before).wants_a_drain_closed(limits))
     }
 
-    /// Nobody waits any more, or openers only. The caller holds the wait list's lock.
+    /// Lowers the waiting flag: no check-out waits any more, except openers. The caller holds the wait list's lock.
     pub(super) fn nobody_waits(&self) {
-        // Where nobody waits already, there is nothing to change.
+        // If the flag is already lowered, there is nothing to change.
         let _ = self.update(|counts| counts.waiting.then(|| Counts { waiting: false, ..counts.next() }));
     }
 
-    /// Gives back capacity under one limit or both. Returns whether somebody waits for it.
+    /// Gives back capacity under one or both limits. Returns whether a waiter waits for it.
     #[must_use]
     pub(super) fn release(&self, total: u32, pending: u32) -> bool {
         let before = self.update(|counts| {
             assert!(
                 counts.total >= total && counts.pending >= pending,
-                "BUG: {total} connections and {pending} pending ones given back of {counts:?}"
+                "BUG: released {total} total and {pending} pending of {counts:?}"
             );
             Some(Counts { total: counts.total - total, pending: counts.pending - pending, ..counts.next() })
         });
         before.is_ok_and(|counts| counts.waiting)
     }
 
-    /// Writes the word without changing what it counts, for [`Core::close`](super::Core::close).
+    /// Writes the word without changing the counts, for [`Core::close`](super::Core::close).
     ///
-    /// Capacity that is given back meets this write in the order of the word's changes:
+    /// The order of this word's changes decides between this write and a release of capacity:
     ///
     /// | the pool is closed | capacity is given back |
     /// | --- | --- |
-    /// | 1. the phase becomes `Closed` | a. `release` |
-    /// | 2. this write | b. look at the phase |
-    /// | 3. look at the counts | |
+    /// | 1. sets the phase to `Closed` | a. `release` |
+    /// | 2. this write | b. reads the phase |
+    /// | 3. reads the counts | |
     ///
-    /// If a comes after 2, it acquires what 2 has released, so b sees 1; else 3 sees a. Without 2, both could look at
-    /// what was: nothing orders a store before a load of another word.
+    /// If a comes after 2, it acquires what 2 released, so b sees 1. Otherwise 3 sees a. Without 2, both threads could
+    /// read old values: nothing orders a store before a load of another word.
     pub(super) fn order_releases(&self) {
-        // ORD: AcqRel; pairs with itself in `update`, on whose side `release` is, whichever of the two comes second.
+        // ORD: AcqRel; pairs with the AcqRel in `update`, which `release` uses: the second of the two acquires from the first.
         self.0.fetch_add(0, Ordering::AcqRel);
     }
 
-    /// Applies `change` until it sticks or declines. Returns the counts that were changed, or those that were left.
+    /// Applies `change` until it succeeds or declines. Returns the counts before the change, or the counts for which it
+    /// declined.
     fn update(&self, change: impl Fn(Counts) -> Option<Counts>) -> Result<Counts, Counts> {
-        // ORD: AcqRel on the change; the Release pairs with the Acquire in `load` and publishes what the caller has
-        // pushed, the Acquire is for `order_releases`. Relaxed where `change` declines: it decides by the word alone, and
-        // what is done about it then is done under a lock.
+        // ORD: AcqRel on the change. The Release pairs with the Acquire in `load` and publishes what the caller has
+        // pushed. The Acquire serves `order_releases`. Relaxed where `change` declines: the decision depends on the
+        // word alone, and the caller acts on it under a lock.
         self.0
             .fetch_update(unless_mutant("capacity_publishes_nothing", Ordering::AcqRel), Ordering::Relaxed, |word| {
                 change(Counts::unpack(word)).map(Counts::pack)
@@ -194,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_word_keeps_its_fields(
+        fn word_keeps_its_fields(
             total in 0..1_u32 << 20,
             pending in 0..1_u32 << 20,
             waiting: bool,
@@ -206,7 +209,7 @@ mod tests {
         }
 
         #[test]
-        fn the_version_wraps_without_touching_its_neighbours(total in 0..1_u32 << 20, waiting: bool, draining: bool) {
+        fn version_wraps_without_touching_its_neighbours(total in 0..1_u32 << 20, waiting: bool, draining: bool) {
             let last = Counts { total, pending: 0, waiting, draining, version: Counts::VERSION_MASK };
             prop_assert_eq!(Counts::unpack(last.next().pack()), Counts { version: 0, ..last });
         }
@@ -219,17 +222,17 @@ mod tests {
         let capacity = Capacity::new();
         assert!(capacity.admit_first(LIMITS).is_ok());
         assert!(capacity.admit_first(LIMITS).is_ok());
-        assert!(capacity.admit_first(LIMITS).is_err(), "two are pending");
+        assert!(capacity.admit_first(LIMITS).is_err(), "two connections are pending");
         assert!(!capacity.release(0, 1));
         assert!(capacity.admit_first(LIMITS).is_ok());
         assert!(!capacity.release(0, 1));
-        assert!(capacity.admit_first(LIMITS).is_err(), "three exist");
+        assert!(capacity.admit_first(LIMITS).is_err(), "three connections exist");
         assert!(!capacity.release(1, 0));
         assert!(capacity.admit_first(LIMITS).is_ok());
     }
 
     #[test]
-    fn an_admission_fails_when_anything_happened_since_the_reading() {
+    fn admission_fails_if_the_word_changed_since_it_was_read() {
         let capacity = Capacity::new();
         let seen = capacity.load();
         assert!(capacity.admit_first(LIMITS).is_ok());
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_tells_whether_somebody_waits() {
+    fn release_reports_whether_a_waiter_waits() {
         let capacity = Capacity::new();
         assert!(capacity.admit_or_wait(LIMITS).is_ok());
         assert!(capacity.admit_or_wait(LIMITS).is_ok());
@@ -251,26 +254,26 @@ mod tests {
     }
 
     #[test]
-    fn drain_is_to_be_closed_only_where_its_place_would_be_used() {
+    fn drain_is_closed_only_if_its_capacity_would_be_used() {
         let limits = CapacityLimits { total: 2, pending: 1 };
         let capacity = Capacity::new();
         assert!(capacity.admit_first(limits).is_ok());
         assert!(!capacity.release(0, 1));
         assert!(capacity.admit_first(limits).is_ok());
-        assert!(!capacity.set_draining(true, limits), "nobody waits");
+        assert!(!capacity.set_draining(true, limits), "no check-out waits");
         let full = capacity.admit_or_wait(limits).unwrap_err();
-        assert!(!full.wants_a_drain_closed(limits), "one is pending, so no other may be opened");
+        assert!(!full.wants_a_drain_closed(limits), "one connection is pending, so no other may be opened");
         assert!(capacity.release(0, 1));
         assert!(capacity.load().wants_a_drain_closed(limits));
         assert!(!capacity.set_draining(false, limits));
-        assert!(capacity.set_draining(true, limits), "now somebody waits");
+        assert!(capacity.set_draining(true, limits), "now a check-out waits");
         assert!(capacity.release(1, 0));
         assert!(!capacity.load().wants_a_drain_closed(limits), "there is capacity");
     }
 
     #[test]
-    #[should_panic(expected = "BUG: 1 connections and 0 pending ones given back")]
-    fn a_count_that_goes_wrong_is_never_papered_over() {
+    #[should_panic(expected = "BUG: released 1 total and 0 pending")]
+    fn wrong_count_panics() {
         let _ = Capacity::new().release(1, 0);
     }
 }

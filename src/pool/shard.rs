@@ -13,11 +13,11 @@ use crate::sync::{step, unless_mutant};
 struct Head {
     /// The slot on top.
     top: Option<u32>,
-    /// Somebody waits: whoever wants to push hands over instead, and whoever wants to pop queues up. Changes only
-    /// under the wait list's lock.
+    /// The flag: a check-out waits. A check-in hands its connection over instead of pushing it, and a check-out queues
+    /// up instead of popping. Changes only under the wait list's lock.
     waiting: bool,
-    /// Counts the changes, modulo 2^43, so that a head is never mistaken for an older one with the same top. A pool
-    /// that changes one shard 100 million times a second needs a day to come around.
+    /// Counts the changes, modulo 2^43, so that a head is never mistaken for an older one with the same top. If one
+    /// shard changes 100 million times a second, the tag wraps after a day.
     tag: u64,
 }
 
@@ -51,50 +51,50 @@ impl Head {
     }
 }
 
-/// What a pop found.
+/// The result of a pop.
 pub(super) enum Popped<'s, C> {
-    /// A connection, which now is the caller's.
+    /// A slot, which the caller now owns.
     Slot(&'s Slot<C>),
-    /// None.
+    /// The shard is empty.
     Empty,
-    /// A reason to queue up.
+    /// The shard is flagged: the caller has to queue up.
     Waiting,
 }
 
-/// Why a connection was not pushed. It still is the caller's.
+/// Why a slot was not pushed. The caller still owns it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PushError {
-    /// It belongs to whoever waits.
+    /// The shard is flagged: the connection belongs to a check-out that waits.
     Waiting,
-    /// It is not current any more.
+    /// The connection is no longer current.
     Stale,
 }
 
-/// Why an attempt to push has failed.
+/// Why an attempt to push failed.
 enum Obstacle {
     Refused(PushError),
-    /// The head is this one by now.
+    /// The head is now this one.
     Changed(Head),
 }
 
-/// A pool's shards: a power of two of them.
+/// A pool's shards. Their number is a power of two.
 ///
-/// They are part of the core, with room for the most there can be (8 KiB), so that a thread comes to its own by an
-/// addition, and has no pointer to wait for in between two compare-and-swaps.
+/// They are part of the core, which has room for the largest number (8 KiB). So a thread finds its own shard by an
+/// addition, and waits for no pointer between two compare-and-swaps.
 pub(super) struct Shards {
     room: [CachePadded<Shard>; Self::MOST],
     len: usize,
 }
 
 impl Shards {
-    /// As many as a pool of many cores can use. A power of two.
+    /// The most shards that a pool of many cores can use. A power of two.
     #[cfg(not(any(loom, shuttle)))]
     const MOST: usize = 64;
-    /// The model checkers explore all the room there is.
+    /// Small, because the model checkers explore every shard that there is room for.
     #[cfg(any(loom, shuttle))]
     const MOST: usize = 4;
 
-    /// As many shards as threads, but at least four connections to each.
+    /// Creates as many shards as threads, but with at least four connections for each.
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
         Self { room: std::array::from_fn(|_| CachePadded::new(Shard::new())), len: Self::count(threads, capacity) }
     }
@@ -106,11 +106,11 @@ impl Shards {
         wanted.min(1 << affordable.ilog2())
     }
 
-    /// The shard that a hint stands for.
+    /// Returns the shard that a hint stands for.
     #[inline]
     pub(super) fn preferred(&self, hint: usize) -> &Shard {
-        // Both are powers of two, so the first mask is in bounds of the shards in use, and the second tells the compiler
-        // that it is in bounds of the room.
+        // Both numbers are powers of two. The first mask keeps the index within the shards in use. The second shows the
+        // compiler that the index is within the array.
         &self.room[hint & (self.len - 1) & (Self::MOST - 1)]
     }
 }
@@ -142,8 +142,9 @@ impl Shard {
     fn swap(&self, seen: Head, new: Head) -> Result<(), Head> {
         self.0
             // ORD: Release on success; pairs with the Acquire in `load`; publishes the slot that a push links, and what
-            // came before a detach. An Acquire would add nothing: the caller has acquired `seen`, and its tag says that
-            // this swap replaces that very head. The Acquire on failure is that of `load`.
+            // came before a detach. An Acquire would add nothing: the caller has acquired `seen`, and the tag
+            // guarantees that this swap replaces that very head. The Acquire on failure has the purpose of the one in
+            // `load`.
             .compare_exchange_weak(
                 seen.pack(),
                 new.pack(),
@@ -154,12 +155,14 @@ impl Shard {
             .map_err(Head::unpack)
     }
 
-    /// Takes the top in one attempt, if it is one of the slab's first slots. Where this finds nothing, [`Shard::pop`]
-    /// may: what has neither a second attempt nor a call to make needs few registers and saves none.
+    /// Takes the top in a single attempt, if it is one of the slab's first slots. If this finds nothing, [`Shard::pop`]
+    /// may still find something.
+    ///
+    /// Code without a second attempt and without a call needs few registers and saves none.
     #[inline]
     pub(super) fn pop_at_once<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
-        // Without a look at the flag: a shard is flagged and not empty only while the first waiter, under the list's lock,
-        // has not queued up yet (INV-5). A check-out that takes the top then has come before that waiter.
+        // The flag is not checked. A shard is flagged and not empty only while the first check-out to wait holds the
+        // list's lock and has not queued up yet (INV-5). A check-out that takes the top then has come before that one.
         let head = self.load();
         let slot = slab.first_slot(head.top?)?;
         let below = Head { top: slot.link().next, ..head.next() };
@@ -176,8 +179,8 @@ impl Shard {
                 return Popped::Waiting;
             }
             let Some(top) = head.top else { return Popped::Empty };
-            // The slot may have been taken and its link rewritten since `load`: then the tag has changed too, and the
-            // swap fails. Slots are never freed, so the reading itself is always allowed.
+            // The slot may have been taken and its link rewritten since `load`. Then the tag has changed too, and the
+            // swap fails. Slots are never freed, so the read itself is always allowed.
             let slot = slab.slot(top);
             match self.swap(head, Head { top: slot.link().next, ..head.next() }) {
                 Ok(()) => return Popped::Slot(slot),
@@ -186,7 +189,7 @@ impl Shard {
         }
     }
 
-    /// Takes the top although somebody waits. The caller holds the wait list's lock.
+    /// Takes the top even if the shard is flagged. The caller holds the wait list's lock.
     pub(super) fn pop_for_waiter<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
         step();
         let mut head = self.load();
@@ -199,10 +202,10 @@ impl Shard {
         }
     }
 
-    /// Puts a slot that the caller owns on top, if nobody waits and `is_current` says so.
+    /// Pushes a slot that the caller owns, unless the shard is flagged or `is_current` returns `false`.
     ///
-    /// `is_current` is asked after the head was read and before it is swapped. A clear changes the pool word first and
-    /// every head after it, so one of the two is noticed:
+    /// `is_current` is called after the head is read and before it is swapped. A clear changes the pool word first and
+    /// every head after it, so the push notices one of the two changes:
     ///
     /// | push | clear |
     /// | --- | --- |
@@ -210,8 +213,8 @@ impl Shard {
     /// | 2. reads the pool word (`is_current`) | b. detaches, and so changes the head |
     /// | 3. swaps the head | |
     ///
-    /// If b comes before 1, the Acquire of 1 makes a visible to 2: stale. If b comes between 1 and 3, the swap fails
-    /// and everything is done again. If b comes after 3, the slot is detached with the others.
+    /// If b comes before 1, the Acquire of 1 makes a visible to 2: the slot is stale. If b comes between 1 and 3, the
+    /// swap fails and the push starts again. If b comes after 3, the slot is detached with the others.
     #[inline]
     pub(super) fn push<C>(
         &self,
@@ -230,8 +233,8 @@ impl Shard {
         }
     }
 
-    /// As [`Shard::push`], in one attempt, and onto one of the slab's first slots or nothing. `false`: it was not pushed,
-    /// and `push` will tell why, or will do it.
+    /// Pushes as [`Shard::push`] does, but in a single attempt, and only onto one of the slab's first slots or onto an
+    /// empty stack. Returns `false` if the slot was not pushed. [`Shard::push`] then pushes it or returns the reason.
     #[inline]
     pub(super) fn push_at_once<C>(&self, slab: &Slab<C>, slot: &Slot<C>, is_current: impl Fn() -> bool) -> bool {
         let head = self.load();
@@ -245,7 +248,7 @@ impl Shard {
         self.try_push(head, below, slot, is_current).is_ok()
     }
 
-    /// One attempt. `below` is the slot on top of `head`.
+    /// Makes one attempt to push. `below` is the slot on top of `head`.
     #[inline]
     fn try_push<C>(
         &self,
@@ -265,8 +268,8 @@ impl Shard {
         self.swap(head, above).map_err(Obstacle::Changed)
     }
 
-    /// Takes all slots at once; they stay linked. Changes the head even when there are none, so that a push that has
-    /// read the old head fails.
+    /// Takes all slots at once, still linked, and returns the top. Changes the head even if the shard is empty, so that
+    /// a push that has read the old head fails.
     pub(super) fn detach(&self) -> Option<u32> {
         let mut head = self.load();
         loop {
@@ -277,13 +280,13 @@ impl Shard {
         }
     }
 
-    /// Whether somebody waits, or has until now.
+    /// Returns whether a check-out waits, or did until just now.
     #[inline]
     pub(super) fn is_waited_for(&self) -> bool {
         self.load().waiting
     }
 
-    /// Says whether somebody waits. The caller holds the wait list's lock.
+    /// Raises or lowers the flag. The caller holds the wait list's lock.
     pub(super) fn set_waiting(&self, waiting: bool) {
         step();
         let mut head = self.load();
@@ -292,7 +295,7 @@ impl Shard {
         }
     }
 
-    /// How many slots there are, with a value that changes whenever they do.
+    /// Returns the number of slots, and a value that changes whenever the stack does.
     pub(super) fn len<C>(&self, slab: &Slab<C>) -> (u32, u64) {
         loop {
             let head = self.load();
@@ -303,8 +306,8 @@ impl Shard {
         }
     }
 
-    /// The slots from the top down, as they were at some time: others may take them meanwhile, and the walk may go
-    /// astray with them. Good for a guess.
+    /// Returns the slots from the top down, as a guess: other threads may take them meanwhile, and the walk may then
+    /// leave the stack.
     pub(super) fn glance<'s, C>(&self, slab: &'s Slab<C>, most: u32) -> impl Iterator<Item = &'s Slot<C>> {
         slab.guessed_chain(self.load().top).take(most as usize)
     }
@@ -317,7 +320,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_head_keeps_its_fields(
+        fn head_keeps_its_fields(
             top in prop::option::of(0..(1_u32 << 20) - 1),
             waiting: bool,
             tag in 0..1_u64 << 43,
@@ -327,7 +330,7 @@ mod tests {
         }
 
         #[test]
-        fn the_tag_wraps_without_touching_its_neighbours(top in prop::option::of(0..(1_u32 << 20) - 1), waiting: bool) {
+        fn tag_wraps_without_touching_its_neighbours(top in prop::option::of(0..(1_u32 << 20) - 1), waiting: bool) {
             let last = Head { top, waiting, tag: Head::TAG_MASK };
             prop_assert_eq!(Head::unpack(last.next().pack()), Head { tag: 0, ..last });
         }
@@ -358,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn last_in_first_out_with_its_length() {
+    fn stack_is_last_in_first_out_and_knows_its_length() {
         let (shard, slab) = (Shard::new(), slab_of(3));
         for index in 0..3 {
             assert_eq!(shard.len(&slab).0, index);
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_bars_push_and_pop_but_not_the_lock_holder() {
+    fn flag_bars_push_and_pop_but_not_the_lock_holder() {
         let (shard, slab) = (Shard::new(), slab_of(2));
         shard.push(&slab, slab.slot(0), || true).unwrap();
         shard.set_waiting(true);
@@ -383,16 +386,16 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_slot_is_not_pushed() {
+    fn stale_slot_is_not_pushed() {
         let (shard, slab) = (Shard::new(), slab_of(1));
         assert_eq!(shard.push(&slab, slab.slot(0), || false), Err(PushError::Stale));
         assert!(matches!(shard.pop(&slab), Popped::Empty));
     }
 
-    /// The walk reads links without having acquired them, so one may lead to a slot whose segment this thread does not see
+    /// The walk reads links without acquiring them, so a link may lead to a slot whose segment this thread does not see
     /// yet. Here the segment does not exist at all.
     #[test]
-    fn a_glance_ends_where_a_link_leads_to_a_slot_that_it_does_not_see() {
+    fn glance_ends_at_a_slot_that_it_does_not_see() {
         let (shard, slab) = (Shard::new(), Slab::<()>::new(1_000));
         let top = slab.grow();
         shard.push(&slab, slab.slot(top), || true).unwrap();
@@ -402,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn detaching_takes_all_and_outdates_every_reading() {
+    fn detach_takes_all_and_outdates_every_reading() {
         let (shard, slab) = (Shard::new(), slab_of(2));
         shard.push(&slab, slab.slot(0), || true).unwrap();
         shard.push(&slab, slab.slot(1), || true).unwrap();
