@@ -1,9 +1,9 @@
-//! The drains: connections that came back undrained, in the order in which they came.
+//! The drain queue: connections that came back in need of a drain, in the order in which they came back.
 //!
-//! A drain owns its connection, but not its capacity. The slot belongs to the entry here, and so to the first that
-//! [claims](Core::claim_drain) it, under the registry's lock: the drain's own end, or a check-out that waits for capacity
-//! and closes the oldest. The connection itself is with the [`Draining`](super::Draining), so that the capacity is free
-//! at once, whatever the task does that drains.
+//! A drain owns its connection, but not the connection's slot. The slot belongs to the entry here until a thread
+//! [claims](Core::claim_drain) it under the registry's lock. The first to claim it becomes its owner: the end of the
+//! drain itself, or a check-out that waits for capacity and closes the oldest drain. The connection is in the
+//! [`Draining`](super::Draining), so its capacity comes free at once, no matter what the task that drains it is doing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::registry::Registry;
 use crate::event::ConnectionClosedReason;
 use crate::sync::{discard, wake};
 
-/// The number of a drain in its pool, in the order in which they begin.
+/// The number of a drain in its pool. Drains are numbered in the order in which they begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
@@ -28,38 +28,38 @@ pub(super) struct DrainQueue {
 }
 
 struct Drain {
-    /// The slot of its connection.
+    /// The slot of the drain's connection.
     index: u32,
-    /// Whom to wake when the connection is closed for its capacity.
+    /// The waker to wake when the connection is closed for its capacity.
     waker: Option<Waker>,
 }
 
 impl<E: Environment> Core<E> {
-    /// Enters a connection whose value is the caller's from now on, while its slot is the entry's. Also returns whether a
-    /// check-out waits for its capacity, which the caller is to serve then.
+    /// Enters a drain. From now on its connection is the caller's, and its slot is the entry's. Also returns whether a
+    /// waiter waits for the capacity, which the caller must then serve.
     pub(super) fn enter_drain(&self, held: Held<E>) -> (Ticket, bool) {
         let mut registry = self.registry.lock();
         registry.drains.last += 1;
         let ticket = Ticket(registry.drains.last);
         let is_first = registry.drains.present.is_empty();
         registry.drains.present.insert(ticket, Drain { index: held.slot().index(), waker: None });
-        // Where there are others, a check-out that waits has seen those.
+        // If there were other drains before, a check-out that waits has noticed those.
         (ticket, is_first && self.capacity.set_draining(true, self.limits))
     }
 
-    /// Makes the slot of a drain the caller's. `None`: it was closed for its capacity.
+    /// Makes the slot of a drain the caller's. Returns `None` if the connection was closed for its capacity.
     pub(super) fn claim_drain(&self, ticket: Ticket) -> Option<Held<E>> {
         let mut registry = self.registry.lock();
         let drain = registry.drains.present.remove(&ticket)?;
         let held = self.owned_now(&registry, &drain);
         drop(registry);
-        // The waker, outside of the lock.
+        // The waker is dropped outside of the lock.
         discard(drain.waker);
         Some(held)
     }
 
-    /// Closes the connection that has been drained for the longest time. `false`: there is none. Its capacity is the caller's
-    /// to serve to those who wait, and its events to deliver.
+    /// Closes the connection that has been draining for the longest time. Returns `false` if there is none. The caller
+    /// must serve the capacity to waiters and deliver the events.
     pub(super) fn close_oldest_drain(self: &Arc<Self>) -> bool {
         let (held, waker) = {
             let mut registry = self.registry.lock();
@@ -78,10 +78,10 @@ impl<E: Environment> Core<E> {
         true
     }
 
-    /// The slot of a drain that has just been taken out of the registry.
+    /// Returns the slot of a drain that was just taken out of the registry.
     fn owned_now(&self, registry: &Registry, drain: &Drain) -> Held<E> {
         if registry.drains.present.is_empty() {
-            // That there are none any more keeps nobody waiting.
+            // Lowering the flag keeps no check-out waiting, so the result does not matter.
             let _ = self.capacity.set_draining(false, self.limits);
         }
         Held::new(self, self.slab.slot(drain.index))
@@ -97,12 +97,12 @@ impl<E: Environment> Core<E> {
                 Some(drain) => drain.waker.replace(waker),
             }
         };
-        // Outside of the lock, as it is code of others.
+        // Dropped outside of the lock, because it is foreign code.
         discard(before);
         Poll::Pending
     }
 
-    /// Whether the connection of a drain was closed for its capacity.
+    /// Returns whether the connection of a drain was closed for its capacity.
     pub(super) fn is_drain_closed(&self, ticket: Ticket) -> bool {
         !self.registry.lock().drains.present.contains_key(&ticket)
     }

@@ -1,4 +1,4 @@
-//! What becomes of a connection that is checked in and not good for the next.
+//! Drains: what becomes of a connection that is checked in and cannot be reused as it is.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use super::services::Membership;
 use crate::condition::Condition;
 
 impl<E: Environment> Held<E> {
-    /// Disposes of a connection that cannot be used by the next as it is.
+    /// Disposes of a connection that cannot be reused as it is.
     #[cold]
     pub(super) fn not_reusable(self, condition: Condition) {
         self.unpin();
         match condition {
             Condition::NeedsDrain if !self.is_stale() => self.drain(),
-            // Nobody could use it anyway.
+            // A stale connection could not be used again, even after a drain.
             Condition::NeedsDrain => self.close_after_use(self.stale_reason()),
             Condition::Reusable | Condition::Broken => self.close_because(Fault::Unusable),
         }
     }
 
-    /// Has the environment bring the connection to the end of what its user has left undone; or closes it, if a check-out waits
-    /// for its capacity.
+    /// Has the environment bring to its end what the connection's user left undone. If a check-out waits for the
+    /// capacity, a drain is closed instead, usually this one.
     #[allow(unsafe_code)]
     fn drain(self) {
         let core = Arc::clone(&self.shared_core());
@@ -34,61 +34,63 @@ impl<E: Environment> Held<E> {
         let connection = unsafe { self.slot().replace(None) };
         let (id, generation) = (self.id(), self.generation());
         let membership = self.record(|record| record.membership.clone());
-        // The slot is the registry's after this.
+        // From here on the slot is the registry's.
         let (ticket, is_wanted) = core.enter_drain(self);
         if is_wanted {
             core.serve_permits();
         }
         let draining = Draining { ticket, connection, id, generation, membership, core: Arc::clone(&core) };
-        // It need not be this one that was closed.
+        // The drain that was closed need not be this one.
         if !(is_wanted && draining.is_over()) {
             core.environment.drain(draining);
         }
     }
 }
 
-/// A connection that came back in the middle of something, and is checked in only when that has been brought to an end.
+/// A connection that came back with something undone, and is checked in only after that was brought to its end.
 ///
-/// Dropping it judges it once more: it becomes available if it is good by now, and else is closed. It counts as in use
-/// until then. A check-out that waits for its capacity closes it before; then dropping it only disposes of the connection.
-#[must_use = "dropping it closes the connection, unless it has drained"]
+/// Until then the connection counts as in use. Dropping the token judges the connection once more: it becomes available
+/// if it can be reused now, and is closed otherwise. A check-out that waits for the capacity may close it earlier.
+/// Dropping the token then only disposes of the connection.
+#[must_use = "dropping it closes the connection, unless it has been drained"]
 pub struct Draining<E: Environment> {
-    /// Whose slot it is, as long as the registry has it.
+    /// The drain whose slot this is, as long as the registry has it.
     ticket: Ticket,
-    /// Taken by `drop`, `close` and `leak` only.
+    /// Taken only by `drop`, `close` and `leak`.
     connection: Option<E::Connection>,
     id: u64,
     /// The pool's generation when the connection was created.
     generation: u64,
-    /// The service that it belongs to, in load-balanced mode.
+    /// The service that the connection belongs to, in load-balanced mode.
     membership: Option<Membership>,
     core: Arc<Core<E>>,
 }
 
 impl<E: Environment> Draining<E> {
-    /// The connection's number.
+    /// Returns the connection's number.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The world around the pool that the connection belongs to.
+    /// Returns the environment of the pool that the connection belongs to.
     pub fn environment(&self) -> &E {
         &self.core.environment
     }
 
-    /// The pool's core, for a task that outlives the connection.
+    /// Returns the pool's core, for a task that outlives the connection.
     pub(crate) fn core(&self) -> Arc<Core<E>> {
         Arc::clone(&self.core)
     }
 
-    /// The connection, and what tells meanwhile that there is no use in draining it any more.
+    /// Returns the connection, and a value that tells when draining it has become useless.
     pub fn revocable(&mut self) -> (&mut E::Connection, Revocation<'_, E>) {
         let Self { ticket, connection, generation, membership, core, .. } = self;
         let connection = connection.as_mut().expect("BUG: a drain without its connection");
         (connection, Revocation { ticket: *ticket, generation: *generation, membership, core })
     }
 
-    /// Closes the connection with the reason "error", however good it looks: the code that was to drain it panicked.
+    /// Closes the connection with the reason "error", even if it looks reusable: the code that was to drain it
+    /// panicked.
     pub fn close(mut self) {
         if let Some(held) = self.claim() {
             held.close_because(Fault::Panicked);
@@ -97,17 +99,17 @@ impl<E: Environment> Draining<E> {
 
     /// Takes the connection out of the pool for good, as [`Lease::leak`](super::Lease::leak) does.
     pub(crate) fn leak(self) -> Option<E::Connection> {
-        // What else there is stays where it is: a forked child touches nothing of the pool.
+        // All else stays where it is: a forked child touches nothing of the pool.
         std::mem::ManuallyDrop::new(self).connection.take()
     }
 
-    /// Whether the connection was closed for its capacity.
+    /// Returns whether the connection was closed for its capacity.
     fn is_over(&self) -> bool {
         self.core.is_drain_closed(self.ticket)
     }
 
-    /// Puts the connection back into its slot, which is the caller's; or disposes of it, if it was closed for its capacity.
-    /// `None` also if it is not there any more.
+    /// Puts the connection back into its slot, which is then the caller's. Returns `None` if the connection was closed
+    /// for its capacity, in which case it is disposed of, or if it was already taken.
     #[allow(unsafe_code)]
     fn claim(&mut self) -> Option<Held<E>> {
         let connection = self.connection.take()?;
@@ -115,7 +117,7 @@ impl<E: Environment> Draining<E> {
             self.core.environment.dispose(connection);
             return None;
         };
-        // SAFETY: INV-1: the slot is ours by the claim, and empty.
+        // SAFETY: INV-1: the claim made the slot ours, and it is empty.
         unsafe { held.slot().replace(Some(connection)) };
         Some(held)
     }
@@ -143,7 +145,7 @@ impl<E: Environment> Drop for Draining<E> {
     }
 }
 
-/// Tells that there is no use in draining a connection any more.
+/// Tells when draining a connection has become useless.
 pub struct Revocation<'u, E: Environment> {
     ticket: Ticket,
     generation: u64,
@@ -152,14 +154,15 @@ pub struct Revocation<'u, E: Environment> {
 }
 
 impl<E: Environment> Revocation<'_, E> {
-    /// Whether the pool has been cleared or closed since the connection was created, so that it will be closed whatever
-    /// becomes of it.
+    /// Returns whether the pool has been cleared or closed since the connection was created. The connection will then
+    /// be closed in any case.
     pub fn is_stale(&self) -> bool {
         self.generation != self.core.state.load().generation
             || self.membership.as_ref().is_some_and(Membership::is_stale)
     }
 
-    /// Completes when the connection was closed for its capacity, which a check-out has by now. Takes the registry's lock.
+    /// Completes when the connection was closed for its capacity, which a check-out then has. Takes the registry's
+    /// lock.
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         self.core.poll_drain_closed(self.ticket, context)
     }

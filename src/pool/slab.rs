@@ -1,7 +1,7 @@
 //! The slab: one slot for each connection that exists, in segments that are never freed while the pool lives.
 //!
-//! Because slots stay, a stale index can always be read; whether what was read still holds is settled by the tag of
-//! the head it came from.
+//! Slots are never freed, so reading one by an outdated index is always allowed. The tag of the head that the index
+//! came from decides whether the value that was read still holds.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -16,32 +16,33 @@ use crate::sync::{Mutex, OnceLock, UnsafeCell, unless_mutant};
 
 /// Room for one connection.
 ///
-/// INV-1 (one owner): between its allocation and its being freed, a slot has one owner at a time: a token, or the stack
-/// that it is pushed on. Only the owner touches `record` and `value`. Ownership passes by the swaps of a shard's head,
-/// by a hand-over through the wait list, or by moving a token; each of them is a release and an acquire.
+/// INV-1 (one owner): from its allocation until it is freed, a slot has one owner at a time: a token, the stack that it
+/// is pushed on, or its entry in the drain queue. Only the owner touches `record` and `value`. Ownership passes by the
+/// swaps of a shard's head, by a hand-over through the wait list, under the registry's lock, or by moving a token. Each
+/// of these is a release and an acquire.
 #[repr(align(64))]
 pub(super) struct Slot<C> {
-    /// The owner writes it before a push; anybody may read it at any time.
+    /// Written by the owner before a push. Any thread may read it at any time.
     link: AtomicU64,
-    /// Written by the owner; anybody may add the mark of interruption.
+    /// Written by the owner. Any thread may interrupt the connection, which sets `interrupted` and clears `watched`.
     stamp: AtomicU64,
     /// When the connection last became available, in nanoseconds since the pool's epoch. Written by the owner.
     since: AtomicU64,
     index: u32,
-    /// Whether the connection's last event told that it is in use. Written by the owner, where somebody listens.
+    /// Whether the connection's last event said that it is in use. Written by the owner, if a subscriber listens.
     in_use: UnmodelledBool,
-    /// The connection's number. Written by the owner, before the connection is alive.
+    /// The connection's number. Written by the owner, before the connection is live.
     id: UnmodelledU64,
-    /// The core that the slot is one of, for the owner to find. Set when a connection is created.
+    /// The core that the slot belongs to, for the owner. Set when a connection is created.
     core: UnsafeCell<CorePointer>,
     record: UnsafeCell<Record>,
     value: UnsafeCell<Option<C>>,
-    /// Whom to wake when the connection is interrupted.
+    /// The waker to wake when the connection is interrupted.
     ///
-    /// INV-6 (whose waker): while the stamp is `watched`, nobody touches this, and whoever takes that mark away may: the
-    /// owner, or who interrupts. Without the mark it is the owner's, except that who interrupts keeps `interrupting`
-    /// locked from before the mark of interruption until it has taken the waker, and an owner who meets that mark waits
-    /// for the lock.
+    /// INV-6 (waker ownership): while the stamp is `watched`, no thread touches this cell. The thread that clears that
+    /// mark may touch it: the owner or an interrupter. Without the mark, the cell is the owner's, with one exception.
+    /// An interrupter holds the lock `interrupting` from before it sets `interrupted` until it has taken the waker, and
+    /// an owner that finds that mark waits for the lock.
     waker: UnsafeCell<Option<Waker>>,
     interrupting: Mutex<()>,
 }
@@ -50,7 +51,7 @@ pub(super) struct Slot<C> {
 #[derive(Clone, Copy)]
 struct CorePointer(*const ());
 
-// SAFETY: only a token follows it, and the core is `Sync`.
+// SAFETY: only a token follows the pointer, and the core is `Sync`.
 #[allow(unsafe_code)]
 unsafe impl Send for CorePointer {}
 
@@ -61,17 +62,17 @@ pub(super) struct Record {
     /// The service that the connection belongs to, in load-balanced mode.
     pub(super) membership: Option<Membership>,
     pub(super) purpose: Purpose,
-    /// INV-2 (a connection keeps its pool): an `Arc` of the core, from creation until the slot is freed. Tokens hold
-    /// plain pointers to the core and rely on it.
+    /// INV-2 (a connection keeps its pool): an `Arc` of the core, from the connection's creation until the slot is
+    /// freed. Tokens hold plain pointers to the core and rely on it.
     pub(super) home: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: INV-1: `record` and `value` are touched by one owner at a time, whichever thread it is on, hence `C: Send`.
-// INV-6: so is `waker`.
+// SAFETY: INV-1: one owner at a time touches `record` and `value`, on any thread, hence `C: Send`. INV-6 guarantees the
+// same for `waker`.
 #[allow(unsafe_code)]
 unsafe impl<C: Send> Sync for Slot<C> {}
 
-/// The slot below, and the height of the stack up to here.
+/// The slot below, and the height of the stack up to and including this slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) next: Option<u32>,
@@ -93,18 +94,18 @@ impl Link {
     }
 }
 
-/// The life of a slot's connection.
+/// The state of a slot's connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// The pool's generation when the connection was created.
     pub(super) generation: u64,
-    /// Whether there is a connection.
+    /// Whether a connection exists.
     pub(super) live: bool,
-    /// Whether it still is in establishment.
+    /// Whether the connection is still pending.
     pub(super) pending: bool,
-    /// Whether its holder is to stop what it is doing.
+    /// Whether the connection's owner is to stop what it is doing.
     pub(super) interrupted: bool,
-    /// Whether there is somebody to wake when that comes.
+    /// Whether a waker waits for the interruption.
     pub(super) watched: bool,
 }
 
@@ -156,81 +157,84 @@ impl<C> Slot<C> {
         self.index
     }
 
-    /// The connection's number, and whether the events so far say that it is in use. For the owner, and for a forked
-    /// child, which has no other threads.
+    /// Returns the connection's number, and whether the events so far say that it is in use. For the owner, and for a
+    /// forked child, which has no other threads.
     #[inline]
     pub(super) fn known_as(&self) -> (u64, bool) {
-        // Relaxed: the owner reads what it or the last owner wrote, by the ordering that passed the slot on.
+        // Relaxed: the owner reads what it or the previous owner wrote, ordered by what passed the slot on.
         (self.id.load(UnmodelledOrdering::Relaxed), self.in_use.load(UnmodelledOrdering::Relaxed))
     }
 
-    /// By the owner.
+    /// Sets what [`Slot::known_as`] returns. Called by the owner.
     pub(super) fn set_known_as(&self, id: u64, in_use: bool) {
         // Relaxed: see `known_as`.
         self.id.store(id, UnmodelledOrdering::Relaxed);
         self.in_use.store(in_use, UnmodelledOrdering::Relaxed);
     }
 
-    /// The core that the slot is one of.
+    /// Returns the core that the slot belongs to.
     ///
     /// # Safety
     ///
     /// The caller owns the slot (INV-1), and a connection was created in it.
     #[inline]
     pub(super) unsafe fn core(&self) -> *const () {
-        // SAFETY: INV-1, by the caller's promise.
+        // SAFETY: INV-1, as the caller guarantees.
         self.core.with(|core| unsafe { (*core).0 })
     }
 
+    /// Sets the core that the slot belongs to.
+    ///
     /// # Safety
     ///
     /// The caller owns the slot (INV-1).
     pub(super) unsafe fn set_core(&self, core: *const ()) {
-        // SAFETY: INV-1, by the caller's promise.
+        // SAFETY: INV-1, as the caller guarantees.
         self.core.with_mut(|present| unsafe { *present = CorePointer(core) });
     }
 
     #[inline]
     pub(super) fn link(&self) -> Link {
-        // Relaxed: published by the swap of the head that leads here; a reader without that (`Shard::glance`) only
+        // Relaxed: published by the swap of the head that leads here. A reader without that head (`Shard::glance`) only
         // guesses.
         Link::unpack(self.link.load(Ordering::Relaxed))
     }
 
-    /// As [`Slot::link`], for a reader that compares the head before and after.
+    /// Returns the link, for a reader that compares the head before and after.
     pub(super) fn link_between_heads(&self) -> Link {
-        // ORD: Acquire; pairs with the Release in `set_link`. A reader that finds the link of a later push then finds that
-        // the head has changed.
+        // ORD: Acquire; pairs with the Release in `set_link`. A reader that finds the link of a later push then finds
+        // that the head has changed.
         Link::unpack(self.link.load(unless_mutant("link_acquires_nothing", Ordering::Acquire)))
     }
 
     #[inline]
     pub(super) fn set_link(&self, link: Link) {
-        // ORD: Release; pairs with the Acquire in `link_between_heads`, and publishes that the slot was taken before. For
-        // all other readers the swap of the head publishes the link.
+        // ORD: Release; pairs with the Acquire in `link_between_heads`; publishes that the slot was taken before. For
+        // all other readers, the swap of the head publishes the link.
         self.link.store(link.pack(), unless_mutant("link_publishes_nothing", Ordering::Release));
     }
 
     #[inline]
     pub(super) fn stamp(&self) -> Stamp {
-        // ORD: Acquire; pairs with the AcqRel of `interrupt`: an owner that finds the mark then finds why it was set
-        // (the phase of the pool). The owner reads its own generation.
+        // ORD: Acquire; pairs with the AcqRel in `interrupt`: an owner that finds the mark then finds the reason for it
+        // (the phase of the pool). The generation that an owner reads is its own.
         Stamp::unpack(self.stamp.load(unless_mutant("stamp_acquires_nothing", Ordering::Acquire)))
     }
 
-    /// By the owner.
+    /// Sets the stamp. Called by the owner.
     pub(super) fn set_stamp(&self, stamp: Stamp) {
         // Relaxed: the stamp publishes nothing but itself.
         self.stamp.store(stamp.pack(), Ordering::Relaxed);
     }
 
-    /// The connection is established. Returns the stamp as it was, with the mark of interruption if there is one.
+    /// Marks the connection as established. Returns the previous stamp, including any mark of interruption.
     pub(super) fn set_established(&self) -> Stamp {
-        // Relaxed: the mark alone decides here. The drop of the `Pending` reads the stamp again, for the reason.
+        // Relaxed: only the mark counts here. The drop of the `Pending` reads the stamp again, for the reason.
         Stamp::unpack(self.stamp.fetch_and(!Stamp::PENDING, Ordering::Relaxed))
     }
 
-    /// Marks the connection as interrupted, if there is one and the interruption `applies` to it. Returns whom to wake.
+    /// Marks the connection as interrupted, if one exists, is not marked yet and is one that `applies` accepts. Returns
+    /// the waker to wake.
     pub(super) fn interrupt(&self, applies: impl Fn(Stamp) -> bool) -> Option<Waker> {
         let concerned = |stamp: Stamp| stamp.live && !stamp.interrupted && applies(stamp);
         if !concerned(self.stamp()) {
@@ -239,8 +243,8 @@ impl<C> Slot<C> {
         let interrupting = self.interrupting.lock();
         let before = self
             .stamp
-            // ORD: AcqRel; the Release pairs with the Acquire in `stamp`, the Acquire with the Release in `watch`: the
-            // waker is there.
+            // ORD: AcqRel; the Release pairs with the Acquire in `stamp`. The Acquire pairs with the Release in
+            // `watch`, so the waker is visible.
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
                 let stamp = Stamp::unpack(word);
                 concerned(stamp).then(|| Stamp { interrupted: true, watched: false, ..stamp }.pack())
@@ -252,9 +256,9 @@ impl<C> Slot<C> {
         waker
     }
 
-    /// Completes when the connection is interrupted. By the owner.
+    /// Completes when the connection is interrupted. Called by the owner.
     ///
-    /// The interruption and the watch are marks in one word, so whichever comes second sees the other.
+    /// The interruption and the watch are marks in one word, so the later of the two sees the earlier.
     #[inline]
     pub(super) fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
         let stamp = self.stamp();
@@ -269,23 +273,25 @@ impl<C> Slot<C> {
         if self.watch(waker) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Leaves whom to wake. By the owner, who has left nobody. Returns whether the connection is interrupted already.
+    /// Leaves a waker for the interruption. Returns whether the connection is already interrupted. Called by the owner,
+    /// which has not left a waker yet.
     #[inline]
     fn watch(&self, waker: Waker) -> bool {
-        // SAFETY: INV-6: not watched, and so the owner's; whoever sets the mark of interruption now finds no watch.
+        // SAFETY: INV-6: not watched, so the cell is the owner's. An interrupter that sets its mark now finds no watch.
         self.waker.with_mut(|present| unsafe { *present = Some(waker) });
-        // ORD: AcqRel; the Release pairs with the Acquire in `interrupt` and publishes the waker, the Acquire is that of
-        // `stamp`.
+        // ORD: AcqRel; the Release pairs with the Acquire in `interrupt` and publishes the waker. The Acquire has the
+        // purpose of the one in `stamp`.
         let order = unless_mutant("watch_publishes_nothing", Ordering::AcqRel);
         let before = Stamp::unpack(self.stamp.fetch_or(Stamp::WATCHED, order));
         before.interrupted
     }
 
-    /// Forgets whom an interruption would wake. By the owner, who drops it outside of all locks.
+    /// Takes back the waker that an interruption would wake. Called by the owner, which drops the waker outside of all
+    /// locks.
     #[inline]
     pub(super) fn take_waker(&self) -> Option<Waker> {
-        // Relaxed: a waker that comes back with the mark is the owner's own. Where an interruption has taken it, the lock
-        // that the owner waits for orders the two.
+        // Relaxed: if the mark `watched` was still set, the waker is the owner's own. If an interruption has taken the
+        // waker, the lock that the owner waits for orders the two.
         let before = Stamp::unpack(self.stamp.fetch_and(!Stamp::WATCHED, Ordering::Relaxed));
         if before.interrupted {
             self.await_interrupter();
@@ -293,14 +299,15 @@ impl<C> Slot<C> {
         self.waker_left_by(before)
     }
 
-    /// Takes the waker, if there was one. By whoever has taken the mark `watched` away; `before` is the stamp until then.
+    /// Takes the waker, if there was one. Called by the thread that has cleared the mark `watched`. `before` is the
+    /// stamp until then.
     #[inline]
     fn waker_left_by(&self, before: Stamp) -> Option<Waker> {
-        // SAFETY: INV-6: the caller took the mark away.
+        // SAFETY: INV-6: the caller cleared the mark.
         before.watched.then(|| self.waker.with_mut(|waker| unsafe { (*waker).take() })).flatten()
     }
 
-    /// Waits for who has set the mark of interruption, and may still be taking the waker.
+    /// Waits for the interrupter that set the mark of interruption, and may still be taking the waker.
     #[cold]
     fn await_interrupter(&self) {
         drop(self.interrupting.lock());
@@ -308,7 +315,8 @@ impl<C> Slot<C> {
 
     #[inline]
     pub(super) fn since(&self) -> Duration {
-        // Relaxed: the owner reads what the last owner wrote, by the ordering that passed the slot on. Others guess.
+        // Relaxed: the owner reads what the previous owner wrote, ordered by what passed the slot on. Other threads
+        // only guess.
         Duration::from_nanos(self.since.load(Ordering::Relaxed))
     }
 
@@ -318,50 +326,50 @@ impl<C> Slot<C> {
         self.since.store(since.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Looks at the record.
+    /// Calls `f` with the record.
     ///
     /// # Safety
     ///
-    /// The caller owns the slot (INV-1), and nobody changes the record meanwhile.
+    /// The caller owns the slot (INV-1), and nothing changes the record meanwhile.
     #[inline]
     pub(super) unsafe fn with_record<R>(&self, f: impl FnOnce(&Record) -> R) -> R {
-        // SAFETY: INV-1, by the caller's promise.
+        // SAFETY: INV-1, as the caller guarantees.
         self.record.with(|record| f(unsafe { &*record }))
     }
 
-    /// Changes the record.
+    /// Calls `f` with the record, to change it.
     ///
     /// # Safety
     ///
-    /// The caller owns the slot (INV-1), and nobody uses the record otherwise meanwhile.
+    /// The caller owns the slot (INV-1), and nothing else uses the record meanwhile.
     #[inline]
     pub(super) unsafe fn with_record_mut<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
-        // SAFETY: INV-1, by the caller's promise.
+        // SAFETY: INV-1, as the caller guarantees.
         self.record.with_mut(|record| f(unsafe { &mut *record }))
     }
 
-    /// Puts a connection in, or takes it out.
+    /// Puts a connection in or takes it out. Returns the previous content.
     ///
     /// # Safety
     ///
     /// The caller owns the slot (INV-1), and nothing borrows the connection.
     pub(super) unsafe fn replace(&self, value: Option<C>) -> Option<C> {
-        // SAFETY: INV-1, by the caller's promise.
+        // SAFETY: INV-1, as the caller guarantees.
         self.value.with_mut(|present| std::mem::replace(unsafe { &mut *present }, value))
     }
 
-    /// The connection, for its owner to borrow for as long as it owns the slot.
+    /// Returns the connection, for its owner to borrow for as long as it owns the slot.
     ///
     /// # Safety
     ///
     /// The caller owns the slot (INV-1).
     #[inline]
     pub(super) unsafe fn value_ref(&self) -> Option<&C> {
-        // SAFETY: INV-1: nobody else touches the value while the owner borrows it.
+        // SAFETY: INV-1: nothing else touches the value while the owner borrows it.
         self.value.with(|value| unsafe { (*value).as_ref() })
     }
 
-    /// The connection, for its owner to change.
+    /// Returns the connection, for its owner to change.
     ///
     /// # Safety
     ///
@@ -369,32 +377,32 @@ impl<C> Slot<C> {
     #[allow(clippy::mut_from_ref, reason = "exclusive by INV-1, not by the borrow of the slot")]
     #[inline]
     pub(super) unsafe fn value_mut(&self) -> Option<&mut C> {
-        // SAFETY: INV-1: nobody else touches the value while the owner borrows it.
+        // SAFETY: INV-1: nothing else touches the value while the owner borrows it.
         self.value.with_mut(|value| unsafe { (*value).as_mut() })
     }
 }
 
 /// All slots of a pool.
 pub(super) struct Slab<C> {
-    /// The first slots. Most pools have no others, and finding one of these is one comparison.
+    /// The first slots. Most pools have no others, and finding one of these takes one comparison.
     first: Box<[Slot<C>]>,
-    /// Segment `k` follows what comes before it, and doubles it: it has `2^k` times as many slots as `first`.
+    /// Segment `k` follows everything before it and doubles it: it has `2^k` times as many slots as `first`.
     segments: [OnceLock<Box<[Slot<C>]>>; Slab::<()>::SEGMENTS],
-    /// How many slots were ever handed out.
+    /// The number of slots that were ever handed out.
     len: AtomicU32,
 }
 
 impl<C> Slab<C> {
-    /// Enough for 2^20 slots, from the fewest first slots on.
+    /// Enough for 2^20 slots, even with the fewest first slots.
     const SEGMENTS: usize = 20;
     /// A pool of the default size needs no segments.
     #[cfg(not(any(loom, shuttle)))]
     const FIRST_SLOTS: u32 = 128;
-    /// The models have segments from the third connection on.
+    /// The models use segments from the third connection on.
     #[cfg(any(loom, shuttle))]
     const FIRST_SLOTS: u32 = 2;
 
-    /// A slab for up to `capacity` slots, with none handed out.
+    /// Creates a slab for up to `capacity` slots, with none handed out.
     pub(super) fn new(capacity: u32) -> Self {
         let first = capacity.clamp(1, Self::FIRST_SLOTS).next_power_of_two();
         Self {
@@ -412,7 +420,7 @@ impl<C> Slab<C> {
         }
     }
 
-    /// The slot, if it is one of the first, which is one comparison.
+    /// Returns the slot if it is one of the first slots, which takes one comparison.
     #[inline]
     pub(super) fn first_slot(&self, index: u32) -> Option<&Slot<C>> {
         self.first.get(index as usize)
@@ -420,12 +428,13 @@ impl<C> Slab<C> {
 
     #[cold]
     fn later_slot(&self, index: u32) -> &Slot<C> {
-        // An index is only ever read from a word that was written after `grow` returned it, and acquired.
+        // An index is only ever read from a word that was written after `grow` returned the index, and that was
+        // acquired.
         self.visible_slot(index).expect("BUG: an index without a slot")
     }
 
-    /// The slot, if the calling thread sees it. An index that was read without acquiring it may be of a segment that this
-    /// thread does not see yet.
+    /// Returns the slot if the calling thread sees it. An index that was read without acquiring it may belong to a
+    /// segment that this thread does not see yet.
     fn visible_slot(&self, index: u32) -> Option<&Slot<C>> {
         self.first_slot(index).or_else(|| {
             let (segment, offset) = self.locate(index);
@@ -433,31 +442,32 @@ impl<C> Slab<C> {
         })
     }
 
-    /// Which segment an index beyond the first slots lies in, and where.
+    /// Returns the segment of an index beyond the first slots, and the offset in that segment.
     fn locate(&self, index: u32) -> (usize, usize) {
         let first = self.first.len().trailing_zeros();
-        // Segment `k` begins at index `first * 2^k`, so the index's highest bit tells.
+        // Segment `k` begins at index `first * 2^k`, so the index's highest bit determines the segment.
         let highest = u32::BITS - 1 - index.leading_zeros();
         ((highest - first) as usize, (index - (1 << highest)) as usize)
     }
 
-    /// Hands out a slot that never was. The caller holds the registry's lock, and stays within the capacity.
+    /// Hands out a slot that was never handed out before. The caller holds the registry's lock and stays within the
+    /// capacity.
     pub(super) fn grow(&self) -> u32 {
-        // Relaxed, as changes are under the registry's lock.
+        // Relaxed: changes are made under the registry's lock.
         let index = self.len.load(Ordering::Relaxed);
         // The index at which a segment begins is also the number of its slots.
         if index as usize >= self.first.len() && index.is_power_of_two() {
             let (segment, _) = self.locate(index);
             let made = self.segments[segment].set((index..2 * index).map(Slot::new).collect());
-            assert!(made.is_ok(), "BUG: segment {segment} made twice");
+            assert!(made.is_ok(), "BUG: segment {segment} created twice");
         }
         // ORD: Release; pairs with the Acquire in `iter`; publishes the segment.
         self.len.store(index + 1, unless_mutant("growth_publishes_nothing", Ordering::Release));
         index
     }
 
-    /// As [`Slab::chain`], for a caller that does not own the stack. It may be led astray, and can only guess. The chain
-    /// ends where a link leads to a slot that this thread does not see.
+    /// Returns the slots of a stack as [`Slab::chain`] does, for a caller that does not own the stack. The walk may
+    /// leave the stack, so the result is only a guess. It ends at a link to a slot that this thread does not see.
     pub(super) fn guessed_chain(&self, top: Option<u32>) -> impl Iterator<Item = &Slot<C>> {
         let mut next = top;
         std::iter::from_fn(move || {
@@ -467,8 +477,8 @@ impl<C> Slab<C> {
         })
     }
 
-    /// The slots of a stack from its top down. Each one's link is read before the slot is passed out, so the caller may
-    /// give it away. By the owner of the stack.
+    /// Returns the slots of a stack from the top down. Called by the owner of the stack. The link of each slot is read
+    /// before the slot is returned, so the caller may give the slot away.
     pub(super) fn chain(&self, top: Option<u32>) -> impl Iterator<Item = &Slot<C>> {
         let mut next = top;
         std::iter::from_fn(move || {
@@ -478,9 +488,9 @@ impl<C> Slab<C> {
         })
     }
 
-    /// All slots that were ever handed out.
+    /// Returns all slots that were ever handed out.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<C>> {
-        // ORD: Acquire; pairs with the Release in `grow`.
+        // ORD: Acquire; pairs with the Release in `grow`; makes the segments visible.
         (0..self.len.load(unless_mutant("growth_acquires_nothing", Ordering::Acquire))).map(|index| self.slot(index))
     }
 }
@@ -492,13 +502,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_link_keeps_its_fields(next in prop::option::of(0..1_u32 << 20), depth in 0..1_u32 << 20) {
+        fn link_keeps_its_fields(next in prop::option::of(0..1_u32 << 20), depth in 0..1_u32 << 20) {
             let link = Link { next, depth };
             prop_assert_eq!(Link::unpack(link.pack()), link);
         }
 
         #[test]
-        fn the_stamp_keeps_its_fields(
+        fn stamp_keeps_its_fields(
             generation in 0..1_u64 << 60,
             live: bool,
             pending: bool,
@@ -523,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_index_of_all_lies_in_a_segment() {
+    fn last_index_lies_in_a_segment() {
         for capacity in [1, 2, 128, 1 << 20] {
             let (segment, _) = Slab::<()>::new(capacity).locate((1 << 20) - 2);
             assert!(segment < Slab::<()>::SEGMENTS, "first slots for {capacity}: segment {segment}");
@@ -533,12 +543,12 @@ mod tests {
     /// The README states it.
     #[test]
     #[cfg(target_pointer_width = "64")]
-    fn a_slot_takes_192_bytes_beside_the_connection() {
+    fn slot_takes_192_bytes_beside_the_connection() {
         assert_eq!(size_of::<Slot<()>>(), 192);
     }
 
     #[test]
-    fn an_interruption_reaches_the_generations_it_is_meant_for() {
+    fn interruption_reaches_the_generations_it_is_meant_for() {
         let slot = Slot::<()>::new(0);
         let mut context = Context::from_waker(Waker::noop());
         slot.set_stamp(Stamp { generation: 5, live: true, pending: true, ..Stamp::default() });
