@@ -1,11 +1,11 @@
-//! What the tests of the repository itself share: where its files are.
+//! Helpers for the tests that read the repository's own files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Returns the root of the repository.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is a folder of the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in a folder of the repository")
 }
 
 /// Lists the Rust files below a folder.

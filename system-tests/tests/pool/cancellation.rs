@@ -1,9 +1,9 @@
-//! Check-outs that are dropped, at every point where that is possible.
+//! Cancelled check-outs: a check-out is dropped at every point where that is possible.
 //!
-//! A scenario is a check-out and the steps of the world around it. They take turns: the check-out is polled, then a step
-//! is made, and so on until the check-out is done. Each scenario is run once for every turn, dropping the check-out
-//! after it: never polled, queued up, granted and not polled since, in the middle of an establishment, delivered and
-//! not polled since. Whatever the turn, nothing may be lost.
+//! A scenario is a check-out and a list of steps that other parties take. The two alternate: the check-out is polled,
+//! then a step runs, until the check-out completes. Each scenario runs once for every turn and drops the check-out
+//! after that turn: before the first poll, queued, granted but not polled since, during an establishment, delivered but
+//! not polled since. Nothing may be lost at any of these turns.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +28,7 @@ impl Wake for Wakes {
     }
 }
 
-/// The world around a check-out.
+/// Everything around a check-out: the pool, its events and its establisher.
 struct World {
     pool: Pool<Mock>,
     log: Log,
@@ -36,13 +36,13 @@ struct World {
     held: Option<Connection<Mock>>,
 }
 
-/// How the check-out is made: each has await points of its own.
+/// How the check-out is made. Each kind has await points of its own.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Plain,
     /// With `waitQueueTimeoutMS`.
     Timed,
-    /// With a deadline of the caller's.
+    /// With a deadline from the caller.
     Until,
 }
 
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// What must hold once everything has come to rest.
+    /// Asserts what must hold once all tasks are idle.
     async fn verify(self, at: &str) {
         settle().await;
         let (total, pending, available, in_use, waiting) = counts(&self.pool);
@@ -92,7 +92,7 @@ impl World {
     }
 }
 
-/// Runs a scenario for every turn. Returns how many turns there are.
+/// Runs a scenario once for every turn and returns the number of turns.
 async fn enumerate(
     name: &str,
     kind: Kind,
@@ -114,21 +114,21 @@ async fn enumerate(
             turn += 1;
             if turn % 2 == 1 {
                 let woken = waker.0.load(Ordering::SeqCst) > 0;
-                // Another one each time, so that only the latest may be woken.
+                // A new waker for each poll: only the latest one may be woken.
                 waker = Arc::new(Wakes::default());
                 let polled = check_out.as_mut().unwrap().as_mut();
                 if let Poll::Ready(done) = polled.poll(&mut Context::from_waker(&Waker::from(waker.clone()))) {
-                    assert!(turn == 1 || woken, "{name}, {kind:?}: done without having been woken");
+                    assert!(turn == 1 || woken, "{name}, {kind:?}: completed without a wake-up");
                     break Some(done);
                 }
             } else {
-                steps.next().expect("a check-out that is done after the last step")(&mut world);
+                steps.next().expect("a check-out that completes after the last step")(&mut world);
                 settle().await;
             }
         };
         let at = format!("{name}, {kind:?}, dropped after turn {last}");
         drop(check_out.take());
-        // The world goes on without it.
+        // The steps that remain run without the check-out.
         for step in steps {
             step(&mut world);
             settle().await;
@@ -160,7 +160,7 @@ async fn while_waiting_for_a_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_waiting_for_a_place() {
+async fn while_waiting_for_a_permit() {
     for kind in KINDS {
         let steps: &[fn(&mut World)] = &[
             |world| {
@@ -184,7 +184,7 @@ async fn while_establishing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_establishing_when_another_comes_back() {
+async fn while_establishing_when_another_connection_comes_back() {
     for kind in KINDS {
         let world = async || {
             let world = World::of_size(2, kind, [], true).await;
@@ -198,7 +198,7 @@ async fn while_establishing_when_another_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_a_ready_task_gives_one_back() {
+async fn while_a_ready_task_checks_one_in() {
     for kind in KINDS {
         let world = async || World::of_size(2, kind, [], true).await;
         let turns = enumerate("is given one", kind, world, &[|world| drop(world.held.take())], true).await;
@@ -225,9 +225,9 @@ async fn while_being_refused() {
     }
 }
 
-/// The same turns with another check-out behind: it gets what the dropped one does not.
+/// The same turns with a second check-out in the queue: it gets what the dropped one does not take.
 #[tokio::test(start_paused = true)]
-async fn who_waits_behind_is_served() {
+async fn waiter_behind_a_cancelled_one_is_served() {
     for spoil in [false, true] {
         for polls_after_grant in 0..2 {
             let World { pool, mut held, .. } = World::new(Kind::Plain, [], true).await;
@@ -239,9 +239,10 @@ async fn who_waits_behind_is_served() {
             assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(wakes.clone()))).is_pending());
             held.as_mut().unwrap().errored = spoil;
             drop(held.take());
-            assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "the first comes first");
+            assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "the first waiter is served first");
             if polls_after_grant == 1 {
-                // Now it has the connection, or is opening one; either goes to the second if the first gives up.
+                // By now the first check-out has the connection or is opening one. Either goes to the second if the
+                // first is dropped.
                 let _ = first.as_mut().poll(&mut context);
             }
             drop(first);
@@ -253,9 +254,9 @@ async fn who_waits_behind_is_served() {
     }
 }
 
-/// Many at a time, on several threads, cancelled at any point.
+/// Many concurrent check-outs on several threads, cancelled at any point.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_storm_of_cancellations_loses_nothing() {
+async fn storm_of_cancellations_loses_nothing() {
     const TASKS: usize = 16;
     const EACH: usize = 400;
     let mock = Mock::new([]);
@@ -268,7 +269,7 @@ async fn a_storm_of_cancellations_loses_nothing() {
                     let patience = (task * 7 + round * 13) % 5;
                     let mut check_out = Box::pin(pool.check_out());
                     let mut polls = 0;
-                    // Gives up at the given number of polls, or else sees it through.
+                    // Gives up after the given number of polls, or waits to the end.
                     let got = std::future::poll_fn(|context| {
                         polls += 1;
                         match check_out.as_mut().poll(context) {
@@ -290,7 +291,7 @@ async fn a_storm_of_cancellations_loses_nothing() {
     for task in tasks {
         tokio::time::timeout(Duration::from_secs(60), task).await.expect("a task hangs").unwrap();
     }
-    // Establishments whose check-outs are gone may still be under way: what they open shows up as available.
+    // Establishments may outlive their cancelled check-outs. What they open becomes idle.
     let deadline = Instant::now() + Duration::from_secs(10);
     while pool.status().pending > 0 && Instant::now() < deadline {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! What errors and events tell.
+//! What errors and events contain.
 
 use std::error::Error;
 use std::io;
@@ -13,15 +13,15 @@ use wharf::{
 
 use super::mock::{Attempt, Log, Mock, builder, counts, pool, service, settle};
 
-/// What comes back in registers.
+/// A result of two words is returned in registers.
 #[test]
-fn a_check_outs_result_has_two_words() {
+fn result_of_a_check_out_has_two_words() {
     assert_eq!(size_of::<Result<Connection<Mock>, CheckOutError>>(), 2 * size_of::<usize>());
 }
 
 /// Prose test 5.
 #[tokio::test(start_paused = true)]
-async fn a_failed_set_up_fails_the_check_out_with_connection_error() {
+async fn failed_set_up_fails_the_check_out_with_connection_error() {
     let (pool, log) = pool(PoolOptions::default(), &Mock::new([Attempt::Fails]));
     let error = pool.check_out().await.unwrap_err();
     assert_eq!(
@@ -42,12 +42,12 @@ async fn a_failed_set_up_fails_the_check_out_with_connection_error() {
 
 /// Prose test 4.
 #[tokio::test(start_paused = true)]
-async fn who_subscribes_gets_the_events() {
+async fn every_subscriber_gets_the_events() {
     let (first, second, late) = (Log::default(), Log::default(), Log::default());
     let options = Arc::new(Mutex::new(None));
     let pool = builder(&Mock::new([]))
         .options(PoolOptions::default().max_pool_size(9))
-        .subscriber(|_: &PoolEvent| panic!("a subscriber's own affair"))
+        .subscriber(|_: &PoolEvent| panic!("the subscriber was told to panic"))
         .subscriber(first.subscriber())
         .subscriber(second.subscriber())
         .subscriber({
@@ -79,7 +79,7 @@ async fn who_subscribes_gets_the_events() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_may_use_the_pool() {
+async fn subscriber_may_use_the_pool() {
     let log = Log::default();
     let pool = builder(&Mock::new([])).subscriber(log.subscriber()).build().unwrap();
     pool.subscribe({
@@ -99,7 +99,7 @@ async fn a_subscriber_may_use_the_pool() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_queue_timeout_in_load_balanced_mode_names_the_holders() {
+async fn wait_queue_timeout_in_load_balanced_mode_names_the_holders() {
     let options = PoolOptions::default().load_balanced(true).max_pool_size(4);
     let (pool, _log) = pool(options.wait_queue_timeout(Duration::from_millis(20)), &Mock::new([]));
     let mut held = Vec::new();
@@ -116,18 +116,20 @@ async fn a_wait_queue_timeout_in_load_balanced_mode_names_the_holders() {
          connections in use by transactions: 2, connections in use by other operations: 1, connections being opened: 0, \
          other check-outs waiting: 0, waited for mock:27017: 20.0ms (waitQueueTimeoutMS)"
     );
-    // Released by unpinning, and by the check-in.
+    // A holder no longer counts once it is unpinned or its connection is checked in.
     held[1].pin_to(Purpose::Operation);
     drop(held.remove(0));
     held.push(pool.check_out().await.unwrap());
-    let CheckOutError::WaitQueueTimeout(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
+    let CheckOutError::WaitQueueTimeout(error) = pool.check_out().await.unwrap_err() else {
+        panic!("unexpected error")
+    };
     let holders = error.holders().unwrap();
     assert_eq!((holders.cursors, holders.transactions, holders.other_operations), (0, 1, 3));
     assert_eq!((error.max_pool_size(), error.address()), (4, "mock:27017"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_queue_timeout_tells_address_sizes_and_time() {
+async fn wait_queue_timeout_reports_address_sizes_and_time() {
     let options = PoolOptions::default().max_pool_size(2).wait_queue_timeout(Duration::from_millis(1500));
     let mock = Mock::new([Attempt::Held]);
     let (pool, _log) = pool(options, &mock);
@@ -137,7 +139,9 @@ async fn wait_queue_timeout_tells_address_sizes_and_time() {
     let patient = background_check_out(&pool);
     tokio::time::sleep(Duration::from_millis(1000)).await;
     let late = background_check_out(&pool);
-    let CheckOutError::WaitQueueTimeout(error) = patient.await.unwrap().unwrap_err() else { panic!("another error") };
+    let CheckOutError::WaitQueueTimeout(error) = patient.await.unwrap().unwrap_err() else {
+        panic!("unexpected error")
+    };
     assert_eq!(
         error.to_string(),
         "Timed out while checking out a connection from connection pool for mock:27017 after 1.5s (waitQueueTimeoutMS): \
@@ -162,7 +166,7 @@ async fn pool_that_was_never_ready_says_so() {
     let pool = builder(&Mock::new([])).build().unwrap();
     let refusal = async || match pool.check_out().await.unwrap_err() {
         CheckOutError::PoolCleared(error) => *error,
-        other => panic!("another error: {other}"),
+        other => panic!("unexpected error: {other}"),
     };
     let error = refusal().await;
     assert!(error.never_ready);
@@ -198,7 +202,7 @@ async fn main_prints_errors_as_sentences() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cleared_pool_says_why() {
+async fn cleared_pool_reports_the_cause() {
     let (pool, _log) = pool(PoolOptions::default().max_pool_size(1), &Mock::new([]));
     let held = pool.check_out().await.unwrap();
     let waiting = tokio::spawn({
@@ -223,8 +227,8 @@ async fn a_cleared_pool_says_why() {
     drop(held);
     pool.ready();
     pool.clear(Clear::new()).unwrap();
-    let CheckOutError::PoolCleared(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
-    assert!(error.cause.is_none(), "an old cause is not this clear's");
+    let CheckOutError::PoolCleared(error) = pool.check_out().await.unwrap_err() else { panic!("unexpected error") };
+    assert!(error.cause.is_none(), "a clear without a cause forgets the previous cause");
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,33 +238,37 @@ async fn clearing_an_older_generation_does_nothing() {
     assert_eq!(pool.clear(Clear::new().only_at_generation(connection.generation())), Ok(true));
     assert!(connection.is_stale());
     pool.ready();
-    assert_eq!(pool.clear(Clear::new().only_at_generation(connection.generation())), Ok(false), "known already");
+    assert_eq!(
+        pool.clear(Clear::new().only_at_generation(connection.generation())),
+        Ok(false),
+        "that generation has been cleared already"
+    );
     assert_eq!(pool.status().generation, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn interrupted_operation_tells_whether_it_had_begun() {
+async fn interrupted_operation_reports_whether_it_had_started() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let mut connection = pool.check_out().await.unwrap();
     let done = connection.interruptible(async |connection| connection.errored).await.unwrap();
-    assert!(!done, "an operation that completes is not interrupted");
+    assert!(!done, "a completed operation counts as interrupted");
     let operation = tokio::spawn(async move {
         let outcome = connection.interruptible(async |_| std::future::pending::<()>().await).await;
         (outcome, connection)
     });
     settle().await;
     log.take();
-    let cause = Arc::new(io::Error::other("the monitor met a timeout"));
+    let cause = Arc::new(io::Error::other("the monitor timed out"));
     pool.clear(Clear::new().interrupt_in_use_connections(true).because(cause)).unwrap();
     let operation = tokio::time::timeout(Duration::from_millis(10), operation).await;
-    let (outcome, mut connection) = operation.expect("interrupted at once").unwrap();
+    let (outcome, mut connection) = operation.expect("the operation is not interrupted at once").unwrap();
     let error = outcome.unwrap_err();
     assert!(error.interrupted && error.sent && error.cause.is_none());
     let error = CheckOutError::from(error);
-    assert!(!error.is_retryable(), "what the operation had done by then, only its caller knows");
+    assert!(!error.is_retryable(), "only the caller knows what the operation had done");
     assert_eq!(error.to_string(), "Connection to mock:27017 interrupted due to server monitor timeout");
-    let again = connection.interruptible(async |_| unreachable!("it stays interrupted")).await;
+    let again = connection.interruptible(async |_| unreachable!("the connection stays interrupted")).await;
     let error: PoolClearedError = again.map(|never: ()| never).unwrap_err();
     assert!(error.interrupted && !error.sent && CheckOutError::from(error).is_retryable());
     drop(connection);
@@ -268,27 +276,27 @@ async fn interrupted_operation_tells_whether_it_had_begun() {
     assert_eq!((counts(&pool), mock.live()), ((0, 0, 0, 0, 0), 0));
 }
 
-struct Nobody;
+struct IdleTask;
 
-impl Wake for Nobody {
+impl Wake for IdleTask {
     fn wake(self: Arc<Self>) {}
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_that_is_over_leaves_nobody_to_wake() {
+async fn finished_operation_leaves_no_waker_behind() {
     let (pool, _log) = pool(PoolOptions::default(), &Mock::new([]));
     let mut connection = pool.check_out().await.unwrap();
-    let nobody = Arc::new(Nobody);
-    let waker = Waker::from(nobody.clone());
+    let task = Arc::new(IdleTask);
+    let waker = Waker::from(task.clone());
     let mut context = Context::from_waker(&waker);
-    // Beside these two.
-    let left = || Arc::strong_count(&nobody) - 2;
+    // Not counting `task` and `waker`.
+    let left = || Arc::strong_count(&task) - 2;
 
     let mut cancelled = Box::pin(connection.interruptible(async |_| std::future::pending::<()>().await));
     assert!(cancelled.as_mut().poll(&mut context).is_pending());
-    assert_eq!(left(), 1, "whom an interruption wakes");
+    assert_eq!(left(), 1, "the waker that an interruption would wake");
     drop(cancelled);
-    assert_eq!(left(), 0, "a task would stay in memory for as long as the connection");
+    assert_eq!(left(), 0, "the connection keeps a finished task's waker");
 
     let mut completed = Box::pin(connection.interruptible(async |_| {
         let mut polls = 0..2;
@@ -302,7 +310,7 @@ async fn an_operation_that_is_over_leaves_nobody_to_wake() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_failure_sink_hears_of_background_failures_and_can_clear() {
+async fn failure_sink_is_told_of_background_failures_and_can_clear() {
     let failures = Arc::new(Mutex::new(Vec::new()));
     let log = Log::default();
     let pool = builder(&Mock::new([Attempt::Fails]))
@@ -323,8 +331,8 @@ async fn the_failure_sink_hears_of_background_failures_and_can_clear() {
     assert_eq!(
         *failures.lock().unwrap(),
         [((Some(1), None), true, false)],
-        "the second clear is of an older generation"
+        "the second clear names an older generation"
     );
-    let CheckOutError::PoolCleared(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
+    let CheckOutError::PoolCleared(error) = pool.check_out().await.unwrap_err() else { panic!("unexpected error") };
     assert_eq!(error.cause.unwrap().to_string(), "the mock was told to fail");
 }

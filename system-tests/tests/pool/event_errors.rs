@@ -11,7 +11,7 @@ use wharf::{
 
 use super::mock::poll_once;
 
-/// Opens connections that are what they are told to be: their fault, if they have one.
+/// Opens connections whose content is their fault, if they have one.
 struct Faulty;
 
 impl Establish for Faulty {
@@ -34,7 +34,7 @@ impl Establish for Faulty {
     }
 }
 
-/// A ready pool of one connection, and the events of closed connections and failed check-outs.
+/// Returns a ready pool of one connection, and the events of its closed connections and failed check-outs.
 fn pool() -> (Pool<Faulty>, Arc<Mutex<Vec<PoolEvent>>>) {
     let events = Arc::new(Mutex::new(Vec::new()));
     let kept = events.clone();
@@ -51,7 +51,7 @@ fn pool() -> (Pool<Faulty>, Arc<Mutex<Vec<PoolEvent>>>) {
     (pool, events)
 }
 
-/// Name, reason and error of each event since the last call.
+/// Returns the name, reason and error of each event since the last call.
 fn take(events: &Mutex<Vec<PoolEvent>>) -> Vec<(&'static str, &'static str, Option<String>)> {
     let events = std::mem::take(&mut *events.lock().unwrap());
     let told =
@@ -60,13 +60,13 @@ fn take(events: &Mutex<Vec<PoolEvent>>) -> Vec<(&'static str, &'static str, Opti
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_carry_the_errors_behind_them() {
+async fn events_carry_their_errors() {
     let (pool, events) = pool();
     *pool.check_out().await.unwrap() = Some("the reply made no sense");
     let fault = Some("the reply made no sense".to_owned());
     assert_eq!(take(&events), [("ConnectionClosed", "error", fault)]);
 
-    // The second connection cannot be established.
+    // The second establishment fails.
     let error = pool.check_out().await.unwrap_err();
     let text = "Connection 2 to here:1 could not be established: connecting: the cable is cut";
     let failed =
@@ -77,7 +77,7 @@ async fn events_carry_the_errors_behind_them() {
     assert!(seen[0].error().unwrap().downcast_ref::<wharf::EstablishError>().is_some());
     assert!(seen[1].error().unwrap().downcast_ref::<CheckOutError>().is_some());
 
-    // The third one's establisher panics, and the fourth says nothing about its fault.
+    // The third establishment panics. The fourth connection is broken and reports no fault.
     pool.check_out().await.unwrap_err();
     let given_up = "the task that was opening the connection has ended early";
     assert_eq!(take(&events)[0], ("ConnectionClosed", "error", Some(given_up.to_owned())));
@@ -85,7 +85,7 @@ async fn events_carry_the_errors_behind_them() {
     let unknown = "the connection was left in a state in which it cannot be used again";
     assert_eq!(take(&events), [("ConnectionClosed", "error", Some(unknown.to_owned()))]);
 
-    // No error made the pool close the fifth.
+    // The fifth connection is closed as stale: no error lies behind that.
     let connection = pool.check_out().await.unwrap();
     pool.clear(Clear::new()).unwrap();
     drop(connection);
@@ -93,18 +93,18 @@ async fn events_carry_the_errors_behind_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelled_check_out_is_no_timeout() {
+async fn cancelled_check_out_is_not_a_timeout() {
     let (pool, events) = pool();
     let connection = pool.check_out().await.unwrap();
     {
         let mut waits = pin!(pool.check_out());
-        assert!(poll_once(waits.as_mut()).await.is_none(), "it waits");
+        assert!(poll_once(waits.as_mut()).await.is_none(), "the check-out does not wait");
     }
     let seen = events.lock().unwrap().clone();
     assert_eq!(take(&events), [("ConnectionCheckOutFailed", "cancelled", None)]);
     assert!(matches!(seen[..], [PoolEvent::ConnectionCheckOutFailed { reason: CheckOutFailedReason::Cancelled, .. }]));
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_millis(5);
     pool.check_out_until(deadline).await.unwrap_err();
-    assert_eq!(take(&events)[0].1, "timeout", "its own deadline is one");
+    assert_eq!(take(&events)[0].1, "timeout", "the caller's own deadline counts as a timeout");
     drop(connection);
 }

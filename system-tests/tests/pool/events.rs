@@ -1,4 +1,4 @@
-//! What a subscriber can cost those who use the pool, and what it cannot. All is counted in events, not in time.
+//! What a subscriber can cost the pool's callers, and what it cannot. Everything is counted in events, not in time.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -11,25 +11,25 @@ use wharf::{Connection, Pool, PoolEvent, PoolOptions};
 
 use super::mock::*;
 
-/// What the documentation of `Subscriber` promises: a caller delivers at most this many events at a time, and the
-/// events of the callers that are inside of the pool.
+/// The documentation of `Subscriber` promises that a caller delivers at most this many events at a time, plus the
+/// events of the callers that are inside the pool.
 const TURN: u64 = 32;
-/// What the documentation of `Subscriber` promises: this many events may be left behind.
+/// The documentation of `Subscriber` promises that at most this many events are left behind.
 const ROOM: u64 = 32;
 
 const THREADS: u64 = 4;
-/// Of a check-out and its check-in.
+/// The events of one check-out and its check-in.
 const EVENTS: u64 = 3;
 
-/// Checks out a connection that is available, outside of a runtime.
+/// Checks out an idle connection outside a runtime.
 fn check_out(pool: &Pool<Mock>) -> Connection<Mock> {
     match pin!(pool.check_out()).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => outcome.unwrap(),
-        Poll::Pending => panic!("no connection is available"),
+        Poll::Pending => panic!("no connection is idle"),
     }
 }
 
-/// A ready pool with as many available connections as it may have.
+/// Returns a ready pool that is full of idle connections.
 async fn filled(connections: u32) -> Pool<Mock> {
     let options = PoolOptions::default().max_pool_size(connections).max_connecting(connections);
     let pool = builder(&Mock::new([])).options(options).build().unwrap();
@@ -56,7 +56,7 @@ fn delivered_here_during<R>(operation: impl FnOnce() -> R) -> (R, u64) {
 async fn slow_subscriber_holds_each_caller_for_a_bounded_number_of_events() {
     const EACH: u64 = 2_000;
     let pool = filled(THREADS as u32).await;
-    // Of the threads, each counted when the call that brought them about has ended.
+    // The threads' events. Each event is counted when the call that emitted it has returned.
     let left_behind = Arc::new(AtomicU64::new(0));
     let (delivered, most_queued) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     pool.subscribe({
@@ -86,8 +86,8 @@ async fn slow_subscriber_holds_each_caller_for_a_bounded_number_of_events() {
             });
         }
     });
-    assert_eq!(delivered.load(Ordering::SeqCst), THREADS * EACH * EVENTS, "each event was delivered by the end");
-    // A deliverer whose turn is over is relieved by the next caller that comes, or delivers what is left behind.
+    assert_eq!(delivered.load(Ordering::SeqCst), THREADS * EACH * EVENTS, "some events were not delivered");
+    // A deliverer whose turn is over is relieved by the next caller, or delivers what is left behind.
     let bound = TURN + ROOM + THREADS * EVENTS;
     let most_delivered = most_delivered.into_inner();
     assert!(most_delivered <= bound, "one call delivered {most_delivered} events, more than {bound}");
@@ -95,7 +95,7 @@ async fn slow_subscriber_holds_each_caller_for_a_bounded_number_of_events() {
     assert!(most_queued <= bound, "{most_queued} events were left behind, more than {bound}");
 }
 
-/// A subscriber that stops in the first event of a name until it is told to go on.
+/// A subscriber that blocks in the first event of a given name until it is released.
 struct Stopped {
     reached: mpsc::Receiver<()>,
     go_on: mpsc::Sender<()>,
@@ -116,7 +116,7 @@ fn stop_in(pool: &Pool<Mock>, name: &'static str) -> Stopped {
 }
 
 #[tokio::test]
-async fn connection_is_available_while_its_giver_is_held_by_a_subscriber() {
+async fn connection_is_idle_while_a_subscriber_holds_up_its_check_in() {
     let pool = filled(1).await;
     let stopped = stop_in(&pool, "ConnectionCheckedIn");
     let log = Log::default();
@@ -128,7 +128,11 @@ async fn connection_is_available_while_its_giver_is_held_by_a_subscriber() {
         let status = pool.status();
         stopped.go_on.send(()).unwrap();
         giver.join().unwrap();
-        assert_eq!((status.available, status.in_use), (1, 0), "the giver keeps its connection: {status:?}");
+        assert_eq!(
+            (status.available, status.in_use),
+            (1, 0),
+            "the blocked check-in holds its connection back: {status:?}"
+        );
     });
     let stopped = stop_in(&pool, "ConnectionCheckedIn");
     let connection = check_out(&pool);
@@ -143,13 +147,13 @@ async fn connection_is_available_while_its_giver_is_held_by_a_subscriber() {
         assert_eq!(
             log.take(),
             ["ConnectionCheckedIn 1", "ConnectionCheckOutStarted", "ConnectionCheckedOut 1"],
-            "the events keep their order, and the giver delivers them all"
+            "the events are out of order, or the blocked caller does not deliver them all"
         );
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_connection_is_available_while_its_opener_is_held_by_a_subscriber() {
+async fn new_connection_is_idle_while_a_subscriber_holds_up_its_opener() {
     let options = PoolOptions::default().min_pool_size(1);
     let pool = builder(&Mock::new([])).options(options).build().unwrap();
     let stopped = stop_in(&pool, "ConnectionReady");
@@ -157,11 +161,11 @@ async fn new_connection_is_available_while_its_opener_is_held_by_a_subscriber() 
     tokio::task::block_in_place(|| stopped.reached.recv().unwrap());
     let status = pool.status();
     stopped.go_on.send(()).unwrap();
-    assert_eq!((status.available, status.pending), (1, 0), "the opener keeps its connection: {status:?}");
+    assert_eq!((status.available, status.pending), (1, 0), "the blocked opener holds its connection back: {status:?}");
 }
 
 #[tokio::test]
-async fn place_of_a_closed_connection_is_free_while_its_closer_is_held_by_a_subscriber() {
+async fn capacity_of_a_closed_connection_is_free_while_a_subscriber_holds_up_its_closer() {
     let pool = filled(1).await;
     let stopped = stop_in(&pool, "ConnectionClosed");
     let mut connection = check_out(&pool);
@@ -172,7 +176,7 @@ async fn place_of_a_closed_connection_is_free_while_its_closer_is_held_by_a_subs
         let status = pool.status();
         stopped.go_on.send(()).unwrap();
         closer.join().unwrap();
-        assert_eq!(status.total, 0, "the closer keeps the place: {status:?}");
+        assert_eq!(status.total, 0, "the blocked caller holds the closed connection's capacity: {status:?}");
     });
 }
 
@@ -205,10 +209,10 @@ async fn subscribers_that_use_each_others_pools_do_not_deadlock() {
             });
         }
     });
-    assert!(seen.load(Ordering::SeqCst) >= 4 * EACH * 2, "each check-out has at least two events");
+    assert!(seen.load(Ordering::SeqCst) >= 4 * EACH * 2, "a check-out has fewer than two events");
 }
 
 thread_local! {
-    /// Whether the thread is in a check-out that a subscriber has begun.
+    /// Whether this thread is in a check-out that a subscriber started.
     static NESTED: Cell<u64> = const { Cell::new(0) };
 }

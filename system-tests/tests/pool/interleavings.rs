@@ -1,5 +1,5 @@
-//! Interleavings of the core and its users that are told step by step: an environment and wakers whose code runs where another
-//! thread could have come in between.
+//! Interleavings of the core and its callers, told step by step. The environment and the wakers run code where another
+//! thread could run.
 
 use std::future::Future;
 use std::pin::pin;
@@ -18,7 +18,7 @@ use super::mock::{Mock, counts, poll_once, pool, service, settle};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// Runs what it is told to when the core next asks for a shard.
+/// An environment that runs a hook when the core next asks for a shard, or before it emits `PoolCleared`.
 #[derive(Default)]
 struct World {
     at_next_hint: Mutex<Option<Hook>>,
@@ -81,25 +81,25 @@ fn lease(core: &Arc<Core<World>>) -> Lease<World> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closed_completes_when_the_last_place_is_not_made_use_of() {
+async fn closed_completes_when_the_last_permit_is_unused() {
     let (pool, _log) = pool(PoolOptions::default().max_pool_size(1), &Mock::new([]));
     let mut held = pool.check_out().await.unwrap();
     let mut waiter = pin!(pool.check_out());
     assert!(poll_once(waiter.as_mut()).await.is_none());
     held.errored = true;
     drop(held);
-    assert_eq!(counts(&pool), (1, 1, 0, 0, 0), "the waiter has a permit, and does not know yet");
+    assert_eq!(counts(&pool), (1, 1, 0, 0, 0), "the waiter does not hold an unnoticed permit");
     pool.close();
     let mut closed = pin!(pool.closed());
     assert!(poll_once(closed.as_mut()).await.is_none());
     settle().await;
     assert!(matches!(waiter.await, Err(CheckOutError::PoolClosed(_))));
     assert_eq!(counts(&pool), (0, 0, 0, 0, 0));
-    tokio::time::timeout(Duration::from_secs(3600), closed).await.expect("closed, and nothing is left");
+    tokio::time::timeout(Duration::from_secs(3600), closed).await.expect("closed() hangs though nothing is left");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_is_not_made_use_of_goes_on_to_the_minimum() {
+async fn unused_permit_serves_the_minimum_size() {
     let options = PoolOptions::default().max_connecting(1).min_pool_size(2);
     let mock = Mock::new([super::mock::Attempt::Held, super::mock::Attempt::Held]);
     let (pool, _log) = pool(options, &mock);
@@ -111,15 +111,15 @@ async fn a_place_that_is_not_made_use_of_goes_on_to_the_minimum() {
     mock.let_one_in();
     let _first = first.await.unwrap();
     settle().await;
-    assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "the second has a permit, and does not know yet");
+    assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "the second does not hold an unnoticed permit");
     drop(second);
     mock.forget_instructions();
     settle().await;
-    assert_eq!(counts(&pool), (2, 0, 1, 1, 0), "not only after the background interval");
+    assert_eq!(counts(&pool), (2, 0, 1, 1, 0), "the pool is populated only after the background interval");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_was_granted_before_a_clear_is_not_checked_out_after_it() {
+async fn connection_granted_before_a_clear_is_not_checked_out_after_it() {
     let (pool, log) = pool(PoolOptions::default().max_pool_size(1), &Mock::new([]));
     let held = pool.check_out().await.unwrap();
     let mut waiter = pin!(pool.check_out());
@@ -147,7 +147,7 @@ impl Drop for Counted {
 }
 
 #[test]
-fn an_available_connection_keeps_nobodys_waker() {
+fn idle_connection_keeps_no_waker() {
     let core = core(PoolOptions::default());
     let pending = open(&core);
     let dropped = Arc::new(AtomicUsize::new(0));
@@ -156,7 +156,7 @@ fn an_available_connection_keeps_nobodys_waker() {
     drop(waker);
     let (idle, opening) = pending.established(7).unwrap();
     opening.hand_on(Some(idle));
-    assert_eq!(dropped.load(Ordering::SeqCst), 1, "the waker of the task that opened the connection");
+    assert_eq!(dropped.load(Ordering::SeqCst), 1, "the waker of the opening task was not dropped");
     core.close();
 }
 
@@ -173,17 +173,17 @@ fn no_waker_is_dropped_under_a_lock() {
         drop(pending);
         done.send(()).unwrap();
     });
-    is_done.recv_timeout(Duration::from_secs(5)).expect("a deadlock: the waker's drop wants the registry");
+    is_done.recv_timeout(Duration::from_secs(5)).expect("deadlock: the waker's drop needs the registry's lock");
     core.close();
 }
 
 #[test]
-fn an_interruption_of_a_service_does_not_reach_its_successor() {
+fn interruption_of_a_service_does_not_reach_its_successor() {
     let core = core(PoolOptions::default().load_balanced(true));
     let old = lease(&core);
     assert!(core.clear_service(service(), Clear::new().interrupt_in_use_connections(true)).unwrap());
     drop(old);
-    assert_eq!(core.service(service()), None, "the last connection has taken the entry with it");
+    assert_eq!(core.service(service()), None, "the service's entry outlives its last connection");
     let new = lease(&core);
     core.maintain();
     assert!(!new.is_interrupted() && !new.is_stale());
@@ -192,7 +192,7 @@ fn an_interruption_of_a_service_does_not_reach_its_successor() {
 }
 
 #[test]
-fn a_check_in_against_a_clear_of_its_service_leaves_nothing_stale_behind() {
+fn check_in_that_races_a_clear_of_its_service_leaves_nothing_stale() {
     let core = core(PoolOptions::default().load_balanced(true));
     let held = lease(&core);
     *core.environment().at_next_hint.lock().unwrap() = Some(Box::new({
@@ -215,7 +215,7 @@ fn no_connection_is_closed_as_stale_before_the_pool_is_cleared() {
     let (closing, closed) = std::sync::mpsc::channel();
     *core.environment().before_pool_cleared.lock().unwrap() = Some(Box::new(move || {
         let check_in = std::thread::spawn(move || drop(held));
-        // Time for it to come to the registry's lock, which is ours.
+        // Gives the check-in time to reach the registry's lock, which this thread holds.
         std::thread::sleep(Duration::from_millis(200));
         closing.send(check_in).unwrap();
     }));
@@ -226,7 +226,7 @@ fn no_connection_is_closed_as_stale_before_the_pool_is_cleared() {
     assert!(permit("PoolCleared") < permit("ConnectionClosed"), "{events:?}");
 }
 
-/// Panics wherever a connection says so.
+/// Panics where a connection's fuse says so.
 struct Panicking;
 
 #[derive(Default, Debug)]
@@ -253,7 +253,7 @@ impl Establish for Panicking {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_at_check_in_costs_no_capacity() {
+async fn panic_at_check_in_costs_no_capacity() {
     let options = PoolOptions::default().max_pool_size(1).background_interval(BackgroundInterval::Never);
     let pool = Pool::builder("mock:27017", Panicking).options(options).build().unwrap();
     pool.ready();
@@ -264,7 +264,7 @@ async fn a_panic_at_check_in_costs_no_capacity() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_at_close_stops_neither_the_close_nor_the_background_task() {
+async fn panic_at_close_stops_neither_the_close_nor_the_background_task() {
     let pool = Pool::builder("mock:27017", Panicking).build().unwrap();
     pool.ready();
     let mut held = vec![];
@@ -279,22 +279,22 @@ async fn a_panic_at_close_stops_neither_the_close_nor_the_background_task() {
 }
 
 #[test]
-fn who_opens_takes_what_is_available_and_leaves_the_rest_to_all() {
+fn opener_takes_one_idle_connection_and_leaves_the_rest() {
     let core = core(PoolOptions::default());
     let available = [lease(&core), lease(&core)];
     let own = open(&core);
     drop(available);
     let mut opens = pin!(core.acquire_as_opener());
     let Poll::Ready(_taken) = opens.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-        panic!("there are two")
+        panic!("neither of the two idle connections was taken")
     };
-    assert!(core.try_take().is_some(), "nobody waits");
+    assert!(core.try_take().is_some(), "the other idle connection is held back though no check-out waits");
     drop(own);
     core.close();
 }
 
 #[test]
-fn who_opens_takes_no_connection_of_a_service_that_was_cleared() {
+fn opener_takes_no_connection_of_a_cleared_service() {
     let core = core(PoolOptions::default().load_balanced(true));
     let cleared = [lease(&core), lease(&core)];
     let own = open(&core);
@@ -302,13 +302,17 @@ fn who_opens_takes_no_connection_of_a_service_that_was_cleared() {
     assert!(core.clear_service(service(), Clear::new()).unwrap());
     let mut opens = pin!(core.acquire_as_opener());
     assert!(opens.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    assert_eq!((core.status().total, core.status().pending), (1, 1), "closed on the way");
+    assert_eq!(
+        (core.status().total, core.status().pending),
+        (1, 1),
+        "the stale connections were not closed in passing"
+    );
     drop(own);
     core.close();
 }
 
 #[test]
-fn who_was_refused_by_a_clear_bars_nobody() {
+fn waiter_refused_by_a_clear_does_not_block_populating() {
     let core = core(PoolOptions::default().max_pool_size(1).min_pool_size(1));
     let held = lease(&core);
     let mut waits = pin!(core.acquire());
@@ -316,7 +320,7 @@ fn who_was_refused_by_a_clear_bars_nobody() {
     core.clear(Clear::new()).unwrap();
     drop(held);
     core.ready();
-    let (idle, opening) = core.populate().expect("nobody waits").established(7).unwrap();
+    let (idle, opening) = core.populate().expect("populating yields to a waiter that has left").established(7).unwrap();
     opening.hand_on(Some(idle));
     assert!(core.try_take().is_some());
     core.close();

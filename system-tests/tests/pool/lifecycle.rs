@@ -1,4 +1,4 @@
-//! Building, closing, handles and guards, and what happens when others misbehave.
+//! Building and closing a pool, its handles and guards, and misbehaving establishers.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use wharf::{BackgroundInterval, BuildError, CheckOutError, Clear, Phase, Pool, P
 use super::mock::{Attempt, Log, Mock, builder, counts, pool, settle};
 
 #[tokio::test(start_paused = true)]
-async fn options_that_cannot_work_are_refused_at_build() {
+async fn invalid_options_are_refused_at_build() {
     let refused = [
         (PoolOptions::default().max_pool_size(2).min_pool_size(3), "minPoolSize"),
         (PoolOptions::default().max_connecting(0), "maxConnecting"),
@@ -20,12 +20,12 @@ async fn options_that_cannot_work_are_refused_at_build() {
             Err(BuildError::InvalidOption(error)) => assert_eq!(error.option, name),
             other => panic!("{name}: {other:?}"),
         }
-        assert!(log.lines().is_empty(), "a pool that was not built has no events");
+        assert!(log.lines().is_empty(), "a pool that was not built emitted events");
     }
 }
 
 #[test]
-fn a_pool_needs_a_runtime_that_may_be_named() {
+fn pool_needs_a_current_or_a_given_runtime() {
     assert_eq!(builder(&Mock::new([])).build().unwrap_err(), BuildError::NoRuntime);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let pool = builder(&Mock::new([])).runtime(runtime.handle().clone()).build().unwrap();
@@ -33,7 +33,7 @@ fn a_pool_needs_a_runtime_that_may_be_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_goes_back_from_a_thread_without_a_runtime() {
+async fn check_in_works_on_a_thread_without_a_runtime() {
     let (pool, _log) = pool(PoolOptions::default(), &Mock::new([]));
     let connection = pool.check_out().await.unwrap();
     std::thread::spawn(move || drop(connection)).join().unwrap();
@@ -51,7 +51,7 @@ fn connection_that_comes_back_after_its_runtime_has_ended_is_closed() {
     });
     drop(runtime);
     drop(connection);
-    assert_eq!(counts(&pool), (0, 0, 0, 0, 0), "its socket would be registered with a runtime that has ended");
+    assert_eq!(counts(&pool), (0, 0, 0, 0, 0), "a connection is kept whose runtime has ended");
     drop(pool);
     assert_eq!(
         log.lines()[3..],
@@ -61,7 +61,7 @@ fn connection_that_comes_back_after_its_runtime_has_ended_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_in_by_another_pool_gives_the_connection_back() {
+async fn check_in_to_another_pool_returns_the_connection() {
     let mock = Mock::new([]);
     let (one, log) = pool(PoolOptions::default(), &mock);
     let other = Pool::builder("elsewhere:27017", mock.clone()).build().unwrap();
@@ -70,7 +70,7 @@ async fn a_check_in_by_another_pool_gives_the_connection_back() {
     let refused = other.check_in(connection).unwrap_err();
     assert_eq!(&*refused.address, "elsewhere:27017");
     assert!(refused.to_string().contains("elsewhere:27017"));
-    assert_eq!(counts(&one), (1, 0, 0, 1, 0), "still checked out of its own pool");
+    assert_eq!(counts(&one), (1, 0, 0, 1, 0), "the connection has left its own pool");
     assert!(log.lines().is_empty());
     one.check_in(refused.connection).unwrap();
     assert_eq!(log.take(), ["ConnectionCheckedIn 1"]);
@@ -79,7 +79,7 @@ async fn a_check_in_by_another_pool_gives_the_connection_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_handle_closes_the_pool_while_a_connection_is_out() {
+async fn last_handle_closes_the_pool_while_a_connection_is_in_use() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let clone = pool.clone();
@@ -87,10 +87,14 @@ async fn the_last_handle_closes_the_pool_while_a_connection_is_out() {
     drop(available);
     log.take();
     drop(pool);
-    assert!(log.lines().is_empty(), "there is another handle");
+    assert!(log.lines().is_empty(), "the pool was closed while another handle exists");
     drop(clone);
     assert_eq!(log.take(), ["ConnectionClosed 2 poolClosed", "PoolClosed"]);
-    assert_eq!((mock.live(), out.errored, out.address()), (1, false, "mock:27017"), "it can still be used");
+    assert_eq!(
+        (mock.live(), out.errored, out.address()),
+        (1, false, "mock:27017"),
+        "the connection in use has become unusable"
+    );
     drop(out);
     assert_eq!(log.take(), ["ConnectionCheckedIn 1", "ConnectionClosed 1 poolClosed"]);
     assert_eq!(mock.live(), 0);
@@ -109,7 +113,7 @@ async fn closed_completes_with_the_last_connection() {
     pool.close();
     drop(first);
     settle().await;
-    assert!(!closed.is_finished(), "one is still out");
+    assert!(!closed.is_finished(), "closed() completed while a connection is in use");
     drop(second);
     tokio::time::timeout(Duration::from_secs(1), closed).await.expect("closed() hangs").unwrap();
     tokio::time::timeout(Duration::from_secs(1), pool.closed()).await.expect("closed() hangs the second time");
@@ -131,9 +135,9 @@ async fn closed_completes_when_pending_connections_are_given_up() {
     assert_eq!(mock.live(), 0);
 }
 
-/// A timer costs something also where it never fires: with one, the runtime reads the clock whenever it goes to sleep.
+/// A timer has a cost even if it never fires: while one is set, the runtime reads the clock whenever it goes to sleep.
 #[tokio::test(start_paused = true)]
-async fn an_idle_pool_has_a_timer_only_if_time_alone_can_bring_work() {
+async fn idle_pool_sets_a_timer_only_if_time_alone_can_bring_work() {
     const HOUR: Duration = Duration::from_secs(3600);
     let kept = || PoolOptions::default().max_idle_time(2 * HOUR);
     for (options, wakes) in [
@@ -150,14 +154,14 @@ async fn an_idle_pool_has_a_timer_only_if_time_alone_can_bring_work() {
         let before = metrics.worker_park_count(0);
         tokio::time::sleep(HOUR).await;
         let parks = metrics.worker_park_count(0) - before;
-        // An hour has 360 of the default intervals. The sleep of the test itself takes a few.
+        // An hour has 360 of the default intervals. The test's own sleep parks the worker a few times.
         assert!(if wakes { parks >= 360 } else { parks <= 10 }, "{parks} with {:?}", pool.options());
         assert_eq!(counts(&pool), (1, 0, 1, 0, 0));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_establisher_that_panics_fails_one_check_out() {
+async fn establisher_that_panics_fails_one_check_out() {
     let mock = Mock::new([Attempt::Panics]);
     let (pool, log) = pool(PoolOptions::default().max_pool_size(1), &mock);
     let error = pool.check_out().await.unwrap_err();
@@ -170,16 +174,16 @@ async fn an_establisher_that_panics_fails_one_check_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_establisher_that_panics_in_the_background_is_tried_again() {
+async fn establisher_that_panics_in_the_background_is_retried() {
     let mock = Mock::new([Attempt::Panics, Attempt::Panics]);
     let (pool, _log) = pool(PoolOptions::default().min_pool_size(1), &mock);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!((counts(&pool), mock.live()), ((1, 0, 1, 0, 0), 1));
 }
 
-/// Looks at the pool at every event, from within the subscriber, and after every step.
+/// Reads the status in a subscriber at every event, and after every step.
 #[tokio::test(start_paused = true)]
-async fn the_status_adds_up_at_every_step() {
+async fn status_adds_up_at_every_step() {
     let mock = Mock::new([Attempt::Held]);
     let pool = builder(&mock).options(PoolOptions::default().max_pool_size(2)).build().unwrap();
     let looks = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));

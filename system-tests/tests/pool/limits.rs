@@ -10,7 +10,7 @@ use super::mock::{Attempt, Mock, builder, counts, pool, settle};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A ready pool of one connection, which is in use until the test ends.
+/// Returns a ready pool whose only connection is in use until the test ends.
 async fn exhausted(options: PoolOptions, timeout: Option<Duration>) -> Pool<Mock> {
     let pool = builder(&Mock::new([])).options(options.max_pool_size(1)).timeout(timeout).build().unwrap();
     pool.ready();
@@ -21,7 +21,7 @@ async fn exhausted(options: PoolOptions, timeout: Option<Duration>) -> Pool<Mock
 fn ended_by(error: CheckOutError) -> (TimeLimit, Duration) {
     match error {
         CheckOutError::WaitQueueTimeout(error) => (error.limit(), error.waited()),
-        other => panic!("another error: {other}"),
+        other => panic!("unexpected error: {other}"),
     }
 }
 
@@ -43,13 +43,21 @@ async fn timeout_bounds_a_check_out_and_replaces_wait_queue_timeout() {
     let pool = exhausted(options.clone(), Some(300 * MS)).await;
     assert_eq!(ended_by(pool.check_out().await.unwrap_err()), (TimeLimit::Timeout, 300 * MS));
     let until = pool.check_out_until(Instant::now() + 50 * MS).await;
-    assert_eq!(ended_by(until.unwrap_err()), (TimeLimit::Deadline, 50 * MS), "a deadline of the caller's own counts");
+    assert_eq!(
+        ended_by(until.unwrap_err()),
+        (TimeLimit::Deadline, 50 * MS),
+        "the caller's deadline does not replace timeoutMS"
+    );
     let until = pool.check_out_until(Instant::now() + 500 * MS).await;
-    assert_eq!(ended_by(until.unwrap_err()), (TimeLimit::Deadline, 500 * MS), "also a later one");
+    assert_eq!(
+        ended_by(until.unwrap_err()),
+        (TimeLimit::Deadline, 500 * MS),
+        "a later deadline does not replace timeoutMS"
+    );
 
     let pool = exhausted(options, Some(Duration::ZERO)).await;
     let waiting = tokio::time::timeout(3600 * 1000 * MS, pool.check_out());
-    assert!(waiting.await.is_err(), "a timeoutMS of zero is no limit");
+    assert!(waiting.await.is_err(), "timeoutMS 0 limits the check-out");
 }
 
 #[tokio::test(start_paused = true)]
@@ -58,7 +66,7 @@ async fn timeout_bounds_the_establishment_that_a_check_out_waits_for() {
     let pool = builder(&mock).timeout(Some(300 * MS)).build().unwrap();
     pool.ready();
     assert_eq!(ended_by(pool.check_out().await.unwrap_err()), (TimeLimit::Timeout, 300 * MS));
-    assert_eq!(counts(&pool), (1, 1, 0, 0, 0), "which goes on");
+    assert_eq!(counts(&pool), (1, 1, 0, 0, 0), "the establishment does not continue");
     mock.let_one_in();
     settle().await;
     assert_eq!(counts(&pool), (1, 0, 1, 0, 0));
@@ -70,7 +78,7 @@ fn check_outs(pool: &Pool<Mock>, count: usize) -> Vec<JoinHandle<Result<(), Chec
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_fail_with_the_establishment_that_times_out_before_them() {
+async fn waiters_fail_with_an_establishment_that_times_out() {
     let mock = Mock::new([Attempt::HeldToTimeOut; 20]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let waiting = check_outs(&pool, 20);
@@ -78,11 +86,17 @@ async fn waiters_fail_with_the_establishment_that_times_out_before_them() {
     assert_eq!(counts(&pool), (2, 2, 0, 0, 18));
     mock.let_one_in();
     settle().await;
-    assert_eq!(waiting.iter().filter(|check_out| check_out.is_finished()).count(), 19, "all but the other opener");
+    assert_eq!(
+        waiting.iter().filter(|check_out| check_out.is_finished()).count(),
+        19,
+        "the waiters did not all fail with the first opener"
+    );
     assert_eq!(counts(&pool), (1, 1, 0, 0, 0));
     mock.let_one_in();
     for check_out in waiting {
-        let CheckOutError::Establish(error) = check_out.await.unwrap().unwrap_err() else { panic!("another error") };
+        let CheckOutError::Establish(error) = check_out.await.unwrap().unwrap_err() else {
+            panic!("unexpected error")
+        };
         assert!(error.is_timeout() && error.stage() == Stage::Connect);
         assert!(CheckOutError::from(error).is_retryable());
     }
@@ -93,19 +107,23 @@ async fn waiters_fail_with_the_establishment_that_times_out_before_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_wait_on_when_an_establishment_is_refused() {
+async fn waiters_keep_waiting_when_an_establishment_is_refused() {
     let mock = Mock::new([Attempt::HeldToFail]);
     let (pool, _log) = pool(PoolOptions::default().max_connecting(1), &mock);
     let waiting = check_outs(&pool, 5);
     settle().await;
     mock.let_one_in();
     let outcomes = collect(waiting).await;
-    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 1, "only the opener's");
+    assert_eq!(
+        outcomes.iter().filter(|outcome| outcome.is_err()).count(),
+        1,
+        "more than the opener's check-out failed"
+    );
 }
 
 /// A connection that comes back while another is being opened shows that the server answers.
 #[tokio::test(start_paused = true)]
-async fn waiters_wait_on_when_the_opener_had_a_connection_meanwhile() {
+async fn waiters_keep_waiting_when_the_opener_got_another_connection() {
     let mock = Mock::new([]);
     let (pool, _log) = pool(PoolOptions::default().max_connecting(1), &mock);
     let held = pool.check_out().await.unwrap();

@@ -1,4 +1,4 @@
-//! Connections without a server, opened as a test says, and counted.
+//! Connections without a server: each test decides how they are opened, and they are counted.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -13,14 +13,14 @@ use bson::oid::ObjectId;
 use tokio::sync::Semaphore;
 use wharf::{Condition, Establish, EstablishError, Establishing, Pool, PoolBuilder, PoolEvent, PoolOptions, Stage};
 
-/// What happens to one attempt at establishing a connection.
+/// The course of one attempt to establish a connection.
 #[derive(Debug, Clone, Copy)]
 pub enum Attempt {
-    /// It waits for [`Mock::let_one_in`].
+    /// The attempt waits for [`Mock::let_one_in`], then succeeds.
     Held,
-    /// It waits for that, too, and then fails.
+    /// The attempt waits for [`Mock::let_one_in`], then fails.
     HeldToFail,
-    /// It waits for that, too, and then says that its time was up.
+    /// The attempt waits for [`Mock::let_one_in`], then fails with a timeout.
     HeldToTimeOut,
     Fails,
     Panics,
@@ -43,7 +43,7 @@ impl Mock {
         }
     }
 
-    /// What happens to the next attempts.
+    /// Sets the course of the next attempts.
     pub fn instruct(&self, attempts: impl IntoIterator<Item = Attempt>) {
         self.attempts.lock().unwrap().extend(attempts);
     }
@@ -52,18 +52,18 @@ impl Mock {
         self.gate.add_permits(1);
     }
 
-    /// From here on all attempts succeed.
+    /// Makes all further attempts succeed.
     pub fn forget_instructions(&self) {
         self.attempts.lock().unwrap().clear();
     }
 
-    /// How many connections exist in memory, whatever the pool says.
+    /// Returns the number of connections in memory. The pool's own count has no part in it.
     pub fn live(&self) -> usize {
         self.live.load(Ordering::SeqCst)
     }
 }
 
-/// A connection. In load-balanced mode all belong to [`service`].
+/// A connection. In load-balanced mode, all connections belong to [`service`].
 #[derive(Debug)]
 pub struct MockConnection {
     pub errored: bool,
@@ -84,7 +84,7 @@ impl Establish for Mock {
     type Connection = MockConnection;
 
     async fn establish(&self, connecting: Establishing) -> Result<MockConnection, EstablishError> {
-        // In memory from the first moment on, as a socket would be.
+        // Counted from the start of the attempt, as a socket would exist from then on.
         self.live.fetch_add(1, Ordering::SeqCst);
         let connection = MockConnection { errored: false, live: self.live.clone() };
         if connecting.load_balanced() {
@@ -92,7 +92,7 @@ impl Establish for Mock {
         }
         let attempt = self.attempts.lock().unwrap().pop_front();
         if let Some(Attempt::Held | Attempt::HeldToFail | Attempt::HeldToTimeOut) = attempt {
-            self.gate.acquire().await.expect("an open gate").forget();
+            self.gate.acquire().await.expect("the gate is closed").forget();
         }
         match attempt {
             None | Some(Attempt::Held) => {}
@@ -112,7 +112,7 @@ impl Establish for Mock {
     }
 }
 
-/// The events of a pool, a short line each.
+/// The events of a pool, as one short line each.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -130,7 +130,7 @@ impl Log {
         self.0.lock().unwrap().clone()
     }
 
-    /// The lines since the last call.
+    /// Returns the lines since the last call.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
@@ -140,7 +140,7 @@ impl Log {
     }
 }
 
-/// A pool that is ready, and its events from then on.
+/// Returns a ready pool, and its events from then on.
 pub fn pool(options: PoolOptions, mock: &Mock) -> (Pool<Mock>, Log) {
     let log = Log::default();
     let pool = builder(mock).options(options).subscriber(log.subscriber()).build().unwrap();
@@ -153,7 +153,7 @@ pub fn builder(mock: &Mock) -> PoolBuilder<Mock> {
     Pool::builder("mock:27017", mock.clone())
 }
 
-/// What a future comes to at its next poll, if it ends there.
+/// Polls a future once. Returns its output if that completes it.
 pub async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
@@ -162,12 +162,13 @@ pub async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> 
     .await
 }
 
-/// Lets all tasks come to rest. For runtimes whose clock is paused: it moves only when nothing else can be done.
+/// Lets all tasks run until they are idle. Needs a runtime whose clock is paused: it advances only when no task can
+/// run.
 pub async fn settle() {
     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
 }
 
-/// `(total, pending, available, in use, waiting)`, which add up.
+/// Returns `(total, pending, available, in use, waiting)` and asserts that they add up.
 pub fn counts(pool: &Pool<Mock>) -> (u32, u32, u32, u32, u32) {
     let status = pool.status();
     assert!(status.consistent, "{status:?}");

@@ -1,4 +1,4 @@
-//! Check-outs that open a connection take one that comes back sooner.
+//! A check-out that opens a connection takes another one that comes back sooner.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -11,26 +11,26 @@ use super::mock::{Attempt, Mock, builder, counts, poll_once, pool, settle};
 
 type CheckedOut = Result<Connection<Mock>, CheckOutError>;
 
-/// A check-out in a task that has not run yet.
+/// Spawns a check-out in a task that has not run yet.
 fn spawned(pool: &Pool<Mock>) -> JoinHandle<CheckedOut> {
     let pool = pool.clone();
     tokio::spawn(async move { pool.check_out().await })
 }
 
-/// A check-out that has come as far as it can.
+/// Spawns a check-out and lets it run as far as it can.
 async fn begun(pool: &Pool<Mock>) -> JoinHandle<CheckedOut> {
     let check_out = spawned(pool);
     settle().await;
     check_out
 }
 
-/// The connection that a check-out has got by now.
+/// Returns the connection that a check-out has received by now.
 async fn got(check_out: &mut JoinHandle<CheckedOut>) -> Option<Connection<Mock>> {
     settle().await;
     poll_once(Pin::new(check_out)).await.map(|done| done.unwrap().unwrap())
 }
 
-/// A pool with one connection out, and a check-out that has another one opened as told. Returns both.
+/// Checks out one connection, then starts a check-out that opens another with the given attempt. Returns both.
 async fn one_out_and_one_opens(
     pool: &Pool<Mock>,
     mock: &Mock,
@@ -42,13 +42,13 @@ async fn one_out_and_one_opens(
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_opens_takes_a_connection_that_comes_back_and_its_own_becomes_available() {
+async fn opener_takes_a_returned_connection_and_its_own_becomes_idle() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::Held).await;
     assert_eq!(counts(&pool), (2, 1, 0, 1, 0));
     drop(returns);
-    let taken = got(&mut opens).await.expect("the one that came back");
+    let taken = got(&mut opens).await.expect("the opener was not given the connection that came back");
     assert_eq!((taken.id(), counts(&pool)), (1, (2, 1, 0, 1, 0)));
     mock.let_one_in();
     settle().await;
@@ -58,38 +58,38 @@ async fn who_opens_takes_a_connection_that_comes_back_and_its_own_becomes_availa
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_opens_comes_before_who_came_later() {
+async fn opener_is_served_before_later_check_outs() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default().max_connecting(1), &mock);
     let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::Held).await;
     let mut came_later = begun(&pool).await;
     assert_eq!(counts(&pool), (2, 1, 0, 1, 1));
     drop(returns);
-    assert!(got(&mut came_later).await.is_none(), "not before the older one");
-    let _first = got(&mut opens).await.expect("the one that came back");
+    assert!(got(&mut came_later).await.is_none(), "the newer check-out was served first");
+    let _first = got(&mut opens).await.expect("the opener was not given the connection that came back");
     mock.let_one_in();
-    assert_eq!(got(&mut came_later).await.expect("the one that the other has opened").id(), 2);
+    assert_eq!(got(&mut came_later).await.expect("the waiter was not given the new connection").id(), 2);
     assert_eq!(log.count("ConnectionCreated"), 2);
 }
 
-/// Who waits is granted a place, and before it comes to look there is a connection after all.
+/// A waiter is granted a permit. Before it is polled, a connection comes back.
 #[tokio::test(start_paused = true)]
-async fn a_place_is_given_on_where_a_connection_is_available() {
+async fn granted_permit_passes_on_when_a_connection_is_idle() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default().max_pool_size(2), &mock);
     let [mut breaks, returns] = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
     let mut waits = begun(&pool).await;
     breaks.errored = true;
     drop(breaks);
-    assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "granted, and does not know yet");
+    assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "the waiter does not hold an unnoticed permit");
     drop(returns);
-    assert_eq!(got(&mut waits).await.expect("the one that came back").id(), 2);
+    assert_eq!(got(&mut waits).await.expect("the waiter was not given the connection that came back").id(), 2);
     assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (2, (1, 0, 1, 0, 0)));
 }
 
-/// The right to open one goes to whoever is next then.
+/// The permit of the check-out that is served goes to the next one in the queue.
 #[tokio::test(start_paused = true)]
-async fn what_ready_tasks_give_back_need_not_be_opened() {
+async fn connections_returned_by_ready_tasks_save_opening_new_ones() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default().max_connecting(1), &mock);
     let [one, another] = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
@@ -101,41 +101,44 @@ async fn what_ready_tasks_give_back_need_not_be_opened() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_about_to_open_one_is_refused_after_a_clear() {
+async fn check_out_about_to_open_is_refused_after_a_clear() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let mut check_out = std::pin::pin!(pool.check_out());
-    assert!(poll_once(check_out.as_mut()).await.is_none(), "the ready tasks come first");
+    assert!(poll_once(check_out.as_mut()).await.is_none(), "the opening did not wait for the ready tasks");
     assert!(pool.clear(Clear::new()).unwrap());
     let refused = check_out.await.unwrap_err();
     assert!(matches!(refused, CheckOutError::PoolCleared(_)), "{refused:?}");
     assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (0, (0, 0, 0, 0, 0)));
 }
 
-/// Such as in a `select!` whose other branch needs a connection itself.
+/// For example in a `select!` whose other branch needs a connection too.
 #[tokio::test(start_paused = true)]
-async fn who_is_not_polled_again_keeps_nobody_from_opening() {
+async fn check_out_that_is_not_polled_does_not_block_openings() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default().max_connecting(1), &mock);
     let mut not_polled = std::pin::pin!(pool.check_out());
     assert!(poll_once(not_polled.as_mut()).await.is_none());
     let other = tokio::time::timeout(Duration::from_secs(1), pool.check_out()).await;
-    assert_eq!(other.expect("the right to open one is kept").unwrap().id(), 2);
+    assert_eq!(other.expect("the check-out that is not polled keeps its permit").unwrap().id(), 2);
     assert_eq!((not_polled.await.unwrap().id(), log.count("ConnectionCreated")), (2, 2));
 }
 
-/// Who tries again and again, and never waits, is served at last.
+/// Otherwise a caller that cancels its check-out again and again would never be served.
 #[tokio::test(start_paused = true)]
-async fn what_a_check_out_began_to_open_is_opened_without_it() {
+async fn opening_completes_after_its_check_out_is_dropped() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
-    assert!(poll_once(Box::pin(pool.check_out()).as_mut()).await.is_none(), "and is dropped");
+    assert!(
+        poll_once(Box::pin(pool.check_out()).as_mut()).await.is_none(),
+        "the check-out completed at its first poll"
+    );
     settle().await;
     assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (1, (1, 0, 1, 0, 0)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_another_one_gives_on_the_right_to_open_at_once() {
+async fn served_check_out_passes_its_permit_on_at_once() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default().max_connecting(1), &mock);
     let returns = pool.check_out().await.unwrap();
@@ -143,12 +146,19 @@ async fn who_has_another_one_gives_on_the_right_to_open_at_once() {
     assert!(poll_once(check_out.as_mut()).await.is_none());
     assert_eq!(counts(&pool), (2, 1, 0, 1, 0));
     drop(returns);
-    let _given = poll_once(check_out.as_mut()).await.expect("the one that came back").unwrap();
-    assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (1, (1, 0, 0, 1, 0)), "before any other task has run");
+    let _given = poll_once(check_out.as_mut())
+        .await
+        .expect("the check-out was not given the connection that came back")
+        .unwrap();
+    assert_eq!(
+        (log.count("ConnectionCreated"), counts(&pool)),
+        (1, (1, 0, 0, 1, 0)),
+        "the permit is kept until another task runs"
+    );
 }
 
 #[test]
-fn check_out_goes_on_where_it_is_polled_when_its_opener_is_cancelled() {
+fn check_out_continues_on_its_own_runtime_when_its_opening_is_cancelled() {
     for closes in [false, true] {
         let [of_pool, of_caller] =
             [(); 2].map(|()| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
@@ -162,7 +172,7 @@ fn check_out_goes_on_where_it_is_polled_when_its_opener_is_cancelled() {
             }
             of_pool.shutdown_background();
             match check_out.await {
-                Ok(connection) if !closes => assert_eq!(connection.id(), 1, "none was created before"),
+                Ok(connection) if !closes => assert_eq!(connection.id(), 1, "another connection was created before"),
                 Err(CheckOutError::PoolClosed(_)) if closes => {}
                 other => panic!("closes: {closes}: {other:?}"),
             }
@@ -172,9 +182,10 @@ fn check_out_goes_on_where_it_is_polled_when_its_opener_is_cancelled() {
     }
 }
 
-/// As the specification's test of `minPoolSize` and `maxConnecting` wants it: no connection more than needed.
+/// The specification's test of `minPoolSize` and `maxConnecting` demands it: the pool creates no more connections than
+/// needed.
 #[tokio::test(start_paused = true)]
-async fn a_new_connection_goes_to_who_would_open_one_more() {
+async fn new_connection_goes_to_a_waiter_that_would_open_another() {
     let mock = Mock::new([Attempt::Held, Attempt::Held]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let gone = begun(&pool).await;
@@ -183,40 +194,40 @@ async fn a_new_connection_goes_to_who_would_open_one_more() {
     gone.abort();
     assert_eq!(counts(&pool), (2, 2, 0, 0, 1));
     mock.let_one_in();
-    let _one = got(&mut waits).await.expect("the one whose check-out was cancelled");
+    let _one = got(&mut waits).await.expect("the waiter was not given the cancelled check-out's connection");
     assert!(got(&mut opens).await.is_none());
     mock.let_one_in();
-    let _two = got(&mut opens).await.expect("its own");
+    let _two = got(&mut opens).await.expect("the opener was not given its own connection");
     assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (2, (2, 0, 0, 2, 0)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_connection_goes_to_who_opens_where_nobody_else_waits() {
+async fn new_connection_goes_to_an_opener_if_no_waiter_needs_it() {
     let mock = Mock::new([Attempt::Held, Attempt::Held]);
     let (pool, _log) = pool(PoolOptions::default(), &mock);
     let gone = begun(&pool).await;
     let mut opens = begun(&pool).await;
     gone.abort();
     mock.let_one_in();
-    assert_eq!(got(&mut opens).await.expect("the one whose check-out was cancelled").id(), 1);
+    assert_eq!(got(&mut opens).await.expect("the opener was not given the cancelled check-out's connection").id(), 1);
     mock.let_one_in();
     settle().await;
     assert_eq!(counts(&pool), (2, 0, 2, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newcomer_opens_another_while_one_opens() {
+async fn new_check_out_opens_another_connection_while_one_opens() {
     let mock = Mock::new([Attempt::Held]);
     let (pool, _log) = pool(PoolOptions::default(), &mock);
     let mut opens = begun(&pool).await;
     let newcomer = pool.check_out().await.unwrap();
     assert_eq!((newcomer.id(), counts(&pool)), (2, (2, 1, 0, 1, 0)));
     drop(newcomer);
-    assert_eq!(got(&mut opens).await.expect("the newcomer's").id(), 2);
+    assert_eq!(got(&mut opens).await.expect("the opener was not given the newcomer's connection").id(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_of_its_own_does_not_reach_who_has_another() {
+async fn failed_opening_does_not_reach_a_served_check_out() {
     let mock = Mock::new([]);
     let told = Arc::new(Mutex::new(Vec::new()));
     let sink = told.clone();
@@ -227,15 +238,15 @@ async fn a_failure_of_its_own_does_not_reach_who_has_another() {
     pool.ready();
     let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::HeldToFail).await;
     drop(returns);
-    let taken = got(&mut opens).await.expect("the one that came back");
+    let taken = got(&mut opens).await.expect("the opener was not given the connection that came back");
     mock.let_one_in();
     settle().await;
     assert_eq!((taken.id(), counts(&pool)), (1, (1, 0, 0, 1, 0)));
-    assert_eq!(*told.lock().unwrap(), [Some(2)], "the failure sink hears of it");
+    assert_eq!(*told.lock().unwrap(), [Some(2)], "the failure sink was not told");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clear_leaves_it_to_what_becomes_of_its_own() {
+async fn clear_leaves_an_opener_to_its_own_establishment() {
     for interrupt in [false, true] {
         let mock = Mock::new([]);
         let (pool, _log) = pool(PoolOptions::default(), &mock);
@@ -253,50 +264,50 @@ async fn a_clear_leaves_it_to_what_becomes_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_of_after_the_clear_serves_who_opens_since_before() {
+async fn connection_opened_after_a_clear_serves_an_earlier_opener() {
     let mock = Mock::new([Attempt::Held]);
     let (pool, _log) = pool(PoolOptions::default(), &mock);
     let mut opens = begun(&pool).await;
     pool.clear(Clear::new()).unwrap();
     pool.ready();
     drop(pool.check_out().await.unwrap());
-    let taken = got(&mut opens).await.expect("the newer one");
+    let taken = got(&mut opens).await.expect("the opener was not given the newer connection");
     assert_eq!((taken.id(), taken.is_stale()), (2, false));
     mock.let_one_in();
     settle().await;
-    assert_eq!(counts(&pool), (1, 0, 0, 1, 0), "its own is stale");
+    assert_eq!(counts(&pool), (1, 0, 0, 1, 0), "the opener's own connection was not closed as stale");
 }
 
-/// The first that comes back is stale when the one who was granted it comes to look.
+/// The connection that comes back first is stale by the time the opener is polled.
 #[tokio::test(start_paused = true)]
-async fn who_was_granted_a_connection_that_is_stale_takes_the_next_that_comes_back() {
+async fn opener_granted_a_stale_connection_takes_the_next_one() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::Held).await;
     drop(returns);
     pool.clear(Clear::new()).unwrap();
     pool.ready();
-    assert!(got(&mut opens).await.is_none(), "neither has come: the one is stale, the other not open");
+    assert!(got(&mut opens).await.is_none(), "the opener was given a stale connection, or one that is not open yet");
     assert_eq!((log.count("ConnectionClosed 1 stale"), counts(&pool)), (1, (1, 1, 0, 0, 0)));
     drop(pool.check_out().await.unwrap());
-    assert_eq!(got(&mut opens).await.expect("the newer one").id(), 3);
+    assert_eq!(got(&mut opens).await.expect("the opener was not given the newer connection").id(), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_of_its_own_comes_after_what_came_back_before() {
+async fn returned_connection_wins_over_a_later_failure() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::HeldToFail).await;
     mock.let_one_in();
     drop(returns);
-    let taken = got(&mut opens).await.expect("the one that came back");
+    let taken = got(&mut opens).await.expect("the opener was not given the connection that came back");
     assert_eq!(taken.id(), 1);
     assert_eq!((log.count("ConnectionCheckOutFailed"), counts(&pool)), (0, (1, 0, 0, 1, 0)));
 }
 
-/// Without a background task, whoever comes closes a few of the stale connections, and not all of them.
+/// Without a background task, each check-out closes a few stale connections, but not all of them.
 #[tokio::test(start_paused = true)]
-async fn who_comes_while_one_opens_closes_a_few_stale_connections() {
+async fn check_out_closes_a_few_stale_connections_while_one_opens() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default().background_interval(BackgroundInterval::Never), &mock);
     let mut all = Vec::new();
@@ -313,9 +324,10 @@ async fn who_comes_while_one_opens_closes_a_few_stale_connections() {
     assert_eq!((log.count("ConnectionClosed"), pool.status().stale, newcomer.id()), (8, 2, 12));
 }
 
-/// Nor is it granted anything by them where the limit is another: then it waits, and not in a circle.
+/// Under `maxConnecting`, closing stale connections grants the check-out no permit. It closes them all and then waits,
+/// without looping.
 #[tokio::test(start_paused = true)]
-async fn who_comes_while_as_many_open_as_may_waits_once_nothing_stale_is_left() {
+async fn check_out_at_max_connecting_waits_once_nothing_is_stale() {
     let mock = Mock::new([]);
     let options = PoolOptions::default().background_interval(BackgroundInterval::Never).max_connecting(1);
     let (pool, _log) = pool(options, &mock);
@@ -332,13 +344,13 @@ async fn who_comes_while_as_many_open_as_may_waits_once_nothing_stale_is_left() 
     let mut waits = begun(&pool).await;
     assert_eq!((pool.status().stale, counts(&pool)), (0, (1, 1, 0, 0, 1)));
     mock.let_one_in();
-    drop(got(&mut opens).await.expect("its own"));
-    assert_eq!(got(&mut waits).await.expect("one of its own").id(), 12);
+    drop(got(&mut opens).await.expect("the opener was not given its own connection"));
+    assert_eq!(got(&mut waits).await.expect("the waiter did not open a connection of its own").id(), 12);
 }
 
-/// Populating leaves the places to those who wait for one, and an opener does not.
+/// Populating leaves permits to the check-outs that wait for one. An opener does not wait for one.
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_queue_bars_nobody_over_an_opener() {
+async fn waiter_that_leaves_behind_an_opener_does_not_block_populating() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default().max_pool_size(3).max_connecting(3).min_pool_size(2), &mock);
     settle().await;
@@ -352,5 +364,9 @@ async fn who_leaves_the_queue_bars_nobody_over_an_opener() {
     breaks.iter_mut().for_each(|connection| connection.errored = true);
     drop(breaks);
     settle().await;
-    assert_eq!((log.count("ConnectionCreated"), counts(&pool).0), (4, 2), "as many as there are to be");
+    assert_eq!(
+        (log.count("ConnectionCreated"), counts(&pool).0),
+        (4, 2),
+        "the pool was not populated up to its minimum"
+    );
 }

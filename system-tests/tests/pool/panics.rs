@@ -1,4 +1,4 @@
-//! Panics in code that is not the pool's own cost that code's own call, and no place in the pool.
+//! A panic in code outside the pool fails that code's own call and costs the pool no capacity.
 
 use std::future::{Future, pending};
 use std::mem::ManuallyDrop;
@@ -16,7 +16,7 @@ use wharf::{
 
 use super::mock::settle;
 
-/// Panics where it is told to, once each time.
+/// Panics once at each point where it is told to.
 #[derive(Clone, Default)]
 struct Fragile {
     judge: Arc<AtomicBool>,
@@ -35,7 +35,7 @@ impl Establish for Fragile {
     }
 
     fn condition(&self, _connection: &mut u64) -> Condition {
-        assert!(!self.judge.swap(false, Ordering::Relaxed), "the judge was told to panic");
+        assert!(!self.judge.swap(false, Ordering::Relaxed), "judging was told to panic");
         Condition::Reusable
     }
 
@@ -61,7 +61,7 @@ async fn ends(pool: Pool<Fragile>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_whose_judgement_panics_is_closed_as_errored() {
+async fn connection_whose_condition_panics_is_closed_as_broken() {
     let fragile = Fragile::default();
     let pool = pool(&fragile, PoolOptions::default().max_pool_size(1));
     let (reasons, mut seen) = tokio::sync::mpsc::unbounded_channel();
@@ -74,12 +74,12 @@ async fn a_connection_whose_judgement_panics_is_closed_as_errored() {
     fragile.judge.store(true, Ordering::Relaxed);
     drop(connection);
     assert_eq!(seen.recv().await, Some(ConnectionClosedReason::Error));
-    assert_eq!(pool.check_out().await.unwrap().id(), 2, "its place is free");
+    assert_eq!(pool.check_out().await.unwrap().id(), 2, "the closed connection's capacity is not free");
     ends(pool).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closing_that_panics_costs_neither_a_place_nor_the_background_task() {
+async fn panicking_close_costs_neither_capacity_nor_the_background_task() {
     let fragile = Fragile::default();
     let pool = pool(&fragile, PoolOptions::default().min_pool_size(3));
     let full = async || {
@@ -96,12 +96,12 @@ async fn a_closing_that_panics_costs_neither_a_place_nor_the_background_task() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), renewed()).await.expect("the background task is gone");
+    tokio::time::timeout(Duration::from_secs(60), renewed()).await.expect("the background task has ended");
     ends(pool).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_sink_that_panics_hides_no_error() {
+async fn panicking_failure_sink_hides_no_error() {
     let fragile = Fragile::default();
     let pool = pool(&fragile, PoolOptions::default());
     fragile.refuse.store(true, Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl Task {
     const VTABLE: RawWakerVTable = RawWakerVTable::new(Self::clone, Self::wake, Self::wake_by_ref, Self::drop);
 
     fn waker(self: &Arc<Self>) -> Waker {
-        // SAFETY: the pointer is that of an `Arc`, for each waker one of its own, as the functions of the table expect.
+        // SAFETY: the pointer comes from an `Arc`. Each waker owns one reference, as the table's functions expect.
         unsafe { Waker::from_raw(RawWaker::new(Arc::into_raw(self.clone()).cast(), &Self::VTABLE)) }
     }
 
@@ -133,28 +133,28 @@ impl Task {
     }
 
     unsafe fn clone(data: *const ()) -> RawWaker {
-        // SAFETY: see `waker`; borrowed only.
+        // SAFETY: see `waker`; the reference is only borrowed.
         let task = ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<Self>()) });
         assert!(!task.panics_in_clone.load(Ordering::SeqCst), "the clone was told to panic");
         RawWaker::new(Arc::into_raw(Arc::clone(&task)).cast(), &Self::VTABLE)
     }
 
     unsafe fn wake(data: *const ()) {
-        // SAFETY: see `waker`; this is the end of this one.
+        // SAFETY: see `waker`; this consumes the waker's reference.
         let task = unsafe { Arc::from_raw(data.cast::<Self>()) };
         task.wakes.fetch_add(1, Ordering::SeqCst);
         assert!(!task.panics_in_wake, "waking was told to panic");
     }
 
     unsafe fn wake_by_ref(data: *const ()) {
-        // SAFETY: see `waker`; borrowed only.
+        // SAFETY: see `waker`; the reference is only borrowed.
         let task = ManuallyDrop::new(unsafe { Arc::from_raw(data.cast::<Self>()) });
         task.wakes.fetch_add(1, Ordering::SeqCst);
         assert!(!task.panics_in_wake, "waking was told to panic");
     }
 
     unsafe fn drop(data: *const ()) {
-        // SAFETY: see `waker`; this is the end of this one.
+        // SAFETY: see `waker`; this consumes the waker's reference.
         let task = unsafe { Arc::from_raw(data.cast::<Self>()) };
         assert!(!task.panics_in_drop.load(Ordering::SeqCst), "the drop was told to panic");
     }
@@ -162,7 +162,7 @@ impl Task {
 
 type CheckOut<'p> = Pin<Box<dyn Future<Output = Result<Connection<Fragile>, CheckOutError>> + 'p>>;
 
-/// More waiters than are refused at a time; every third one's waker panics.
+/// Returns more waiters than the pool refuses at a time. Every third waiter's waker panics.
 fn waiters(pool: &Pool<Fragile>) -> Vec<(CheckOut<'_>, Arc<Task>)> {
     let waiter = |number: usize| {
         let task = Arc::new(Task { panics_in_wake: number.is_multiple_of(3), ..Task::default() });
@@ -174,7 +174,7 @@ fn waiters(pool: &Pool<Fragile>) -> Vec<(CheckOut<'_>, Arc<Task>)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wakers_that_panic_cost_no_other_waiter_its_wake_up() {
+async fn panicking_wakers_cost_no_other_waiter_its_wake_up() {
     for closes in [false, true] {
         let pool = pool(&Fragile::default(), PoolOptions::default().max_pool_size(1));
         let held = pool.check_out().await.unwrap();
@@ -194,14 +194,14 @@ async fn wakers_that_panic_cost_no_other_waiter_its_wake_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waker_that_panics_costs_a_check_in_and_its_connection_nothing() {
+async fn panicking_waker_does_not_disturb_a_check_in() {
     let pool = pool(&Fragile::default(), PoolOptions::default().max_pool_size(1));
     let mut held = Some(pool.check_out().await.unwrap());
     for (mut check_out, task) in waiters(&pool) {
         drop(held.take());
         assert_eq!(task.wakes(), 1);
         let Poll::Ready(connection) = check_out.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-            panic!("it is this one's turn");
+            panic!("the first waiter in the queue was not served");
         };
         held = Some(connection.unwrap());
     }
@@ -215,7 +215,7 @@ async fn use_until_interrupted(connection: &mut Connection<Fragile>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waker_that_panics_leaves_no_other_uninterrupted_and_the_background_task_alive() {
+async fn panicking_waker_stops_neither_other_interruptions_nor_the_background_task() {
     let pool = pool(&Fragile::default(), PoolOptions::default().max_pool_size(2));
     let (mut first, mut second) = (pool.check_out().await.unwrap(), pool.check_out().await.unwrap());
     for _ in 0..2 {
@@ -238,7 +238,7 @@ async fn a_waker_that_panics_leaves_no_other_uninterrupted_and_the_background_ta
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waker_whose_clone_panics_leaves_the_queue_as_it_was() {
+async fn waker_that_panics_when_cloned_leaves_the_queue_unchanged() {
     let pool = pool(&Fragile::default(), PoolOptions::default().max_pool_size(1));
     let held = pool.check_out().await.unwrap();
     let (good, bad) = (Arc::new(Task::default()), Arc::new(Task::default()));
@@ -246,16 +246,16 @@ async fn a_waker_whose_clone_panics_leaves_the_queue_as_it_was() {
     bad.panics_in_clone.store(true, Ordering::SeqCst);
     let panics = |check_out: &mut CheckOut<'_>| {
         let poll = || check_out.as_mut().poll(&mut Context::from_waker(&bad_waker)).is_pending();
-        catch_unwind(AssertUnwindSafe(poll)).expect_err("the clone panics");
+        catch_unwind(AssertUnwindSafe(poll)).expect_err("the clone did not panic");
     };
     let mut newcomer: CheckOut<'_> = Box::pin(pool.check_out());
     panics(&mut newcomer);
     drop(newcomer);
-    assert_eq!(pool.status().waiting, 0, "it has not queued up");
+    assert_eq!(pool.status().waiting, 0, "the check-out is in the queue");
     let mut waits: CheckOut<'_> = Box::pin(pool.check_out());
     assert!(waits.as_mut().poll(&mut Context::from_waker(&good_waker)).is_pending());
     panics(&mut waits);
-    assert_eq!(pool.status().waiting, 1, "it waits with its first waker");
+    assert_eq!(pool.status().waiting, 1, "the check-out no longer waits with its first waker");
     drop(held);
     assert_eq!((good.wakes(), bad.wakes()), (1, 0));
     drop(waits);
@@ -264,7 +264,7 @@ async fn a_waker_whose_clone_panics_leaves_the_queue_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waker_whose_drop_panics_costs_nothing_where_its_waiter_leaves() {
+async fn waker_that_panics_when_dropped_does_not_disturb_a_leaving_waiter() {
     let pool = pool(&Fragile::default(), PoolOptions::default().max_pool_size(1));
     let held = pool.check_out().await.unwrap();
     let task = Arc::new(Task::default());
@@ -280,7 +280,7 @@ async fn a_waker_whose_drop_panics_costs_nothing_where_its_waiter_leaves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waker_that_panics_keeps_nobody_else_from_hearing_that_the_pool_has_closed() {
+async fn panicking_waker_does_not_hide_the_close_from_other_tasks() {
     let pool = pool(&Fragile::default(), PoolOptions::default());
     let tasks = [true, false].map(|panics_in_wake| Arc::new(Task { panics_in_wake, ..Task::default() }));
     let mut wait = [Box::pin(pool.closed()), Box::pin(pool.closed())];
@@ -294,7 +294,7 @@ async fn a_waker_that_panics_keeps_nobody_else_from_hearing_that_the_pool_has_cl
     }
 }
 
-/// An error whose drop asks the pool for what is under its registry's lock.
+/// An error whose drop uses the pool and takes the registry's lock.
 struct Curious(Pool<Fragile>);
 
 impl std::fmt::Debug for Curious {
@@ -319,7 +319,7 @@ impl Drop for Curious {
 
 #[test]
 fn cause_of_a_clear_is_dropped_under_no_lock() {
-    // Leaked where the test fails: its end would wait for the lock as well.
+    // Leaked if the test fails: dropping the runtime would wait for the lock, too.
     let runtime = ManuallyDrop::new(tokio::runtime::Builder::new_current_thread().build().unwrap());
     let pool = {
         let _entered = runtime.enter();
@@ -329,12 +329,12 @@ fn cause_of_a_clear_is_dropped_under_no_lock() {
     std::thread::spawn(move || {
         let because = || Clear::new().because(Arc::new(Curious(pool.clone())));
         assert!(pool.clear(because()).unwrap());
-        assert!(pool.clear(Clear::new()).unwrap(), "replaces the cause");
+        assert!(pool.clear(Clear::new()).unwrap(), "clearing without a cause should replace the cause");
         assert!(pool.clear(because()).unwrap());
-        assert!(pool.ready(), "forgets the cause");
+        assert!(pool.ready(), "ready() should forget the cause");
         drop(pool);
         done.send(()).unwrap();
     });
-    is_done.recv_timeout(Duration::from_secs(60)).expect("a lock was held");
+    is_done.recv_timeout(Duration::from_secs(60)).expect("the cause was dropped under a lock");
     drop(ManuallyDrop::into_inner(runtime));
 }

@@ -1,4 +1,4 @@
-//! A pool whose runtime ends, several runtimes, and none.
+//! Pools whose runtime ends, that use several runtimes, or that have none.
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use wharf_testbed::executor::drive;
 
 use super::mock::{Attempt, Log, Mock, builder, counts, poll_once};
 
-/// Long enough for everything that is not stuck.
+/// Long enough for everything that does not hang.
 const AGES: Duration = Duration::from_secs(60);
 
 fn current_thread() -> Runtime {
@@ -28,7 +28,7 @@ fn kinds() -> [fn() -> Runtime; 2] {
     [current_thread, multi_thread]
 }
 
-/// Waits in a runtime that may be a current-thread one, so by yielding to its other tasks.
+/// Waits for a condition and lets the runtime's other tasks run, as a current-thread runtime requires.
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let waiting = async {
         while !condition() {
@@ -39,11 +39,11 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 async fn check_out(pool: &Pool<Mock>) -> wharf::Connection<Mock> {
-    tokio::time::timeout(AGES, pool.check_out()).await.expect("hangs").unwrap()
+    tokio::time::timeout(AGES, pool.check_out()).await.expect("the check-out hangs").unwrap()
 }
 
 #[test]
-fn static_pool_serves_one_runtime_after_the_other() {
+fn static_pool_serves_one_runtime_after_another() {
     static MOCK: LazyLock<Mock> = LazyLock::new(|| Mock::new([]));
     static POOL: LazyLock<Pool<Mock>> = LazyLock::new(|| {
         let pool = builder(&MOCK).options(PoolOptions::default().max_pool_size(2)).build().unwrap();
@@ -55,10 +55,10 @@ fn static_pool_serves_one_runtime_after_the_other() {
         runtime.block_on(async {
             let (first, second) = (check_out(&POOL).await, check_out(&POOL).await);
             assert_eq!((first.id(), second.id()), (2 * round as u64 + 1, 2 * round as u64 + 2));
-            assert_eq!(MOCK.live(), 2, "those of the last runtime are closed");
+            assert_eq!(MOCK.live(), 2, "connections of the last runtime are still open");
         });
         drop(runtime);
-        assert_eq!(counts(&POOL), (0, 0, 0, 0, 0), "none is available that is of no use");
+        assert_eq!(counts(&POOL), (0, 0, 0, 0, 0), "an idle connection outlives its runtime");
     }
 }
 
@@ -84,11 +84,11 @@ fn pool_moves_to_the_runtime_that_lives_on() {
             assert_eq!(check_out(&pool).await.id(), 2);
         });
         assert!(log.lines().contains(&"ConnectionClosed 1 stale".to_owned()));
-        assert_eq!(log.count("PoolCleared"), 0, "the server has not failed");
+        assert_eq!(log.count("PoolCleared"), 0, "the pool was cleared though the server has not failed");
     }
 }
 
-/// Drives a runtime of the current thread while another one waits for it.
+/// Runs a future while another thread drives the given current-thread runtime.
 trait MapRunning: Future + Sized {
     async fn map_running(self, runtime: &Runtime) -> Self::Output {
         let driven = Arc::new(tokio::sync::Notify::new());
@@ -107,7 +107,7 @@ trait MapRunning: Future + Sized {
 impl<F: Future> MapRunning for F {}
 
 #[test]
-fn waiter_is_served_when_the_runtime_ends_that_opened_for_another() {
+fn waiter_is_served_when_the_runtime_that_opens_for_another_ends() {
     for kind in kinds() {
         let mock = Mock::new([Attempt::Held]);
         let (first, second) = (kind(), kind());
@@ -164,7 +164,7 @@ fn ready_moves_a_pool_whose_runtime_has_ended() {
 }
 
 #[test]
-fn pool_without_background_runs_moves_as_well() {
+fn pool_without_a_background_interval_moves_too() {
     let mock = Mock::new([]);
     let options = PoolOptions::default().background_interval(BackgroundInterval::Never);
     let pool = current_thread().block_on(async {
@@ -192,7 +192,11 @@ fn services_connections_become_stale_with_their_runtime() {
     });
     assert!(held.is_stale());
     let clear = wharf::Clear::new().only_at_generation(held.generation());
-    assert_eq!(pool.clear_service(held.service_id().unwrap(), clear), Ok(false), "its errors say nothing any more");
+    assert_eq!(
+        pool.clear_service(held.service_id().unwrap(), clear),
+        Ok(false),
+        "an error of a stale connection cleared its service"
+    );
 }
 
 #[test]
@@ -210,7 +214,7 @@ fn check_outs_and_their_limits_work_on_another_executor() {
     let pool = builder(&Mock::new([])).options(limited).runtime(runtime.handle().clone()).build().unwrap();
     pool.ready();
     let held = drive(pool.check_out()).unwrap();
-    let CheckOutError::WaitQueueTimeout(_) = drive(pool.check_out()).unwrap_err() else { panic!("another error") };
+    let CheckOutError::WaitQueueTimeout(_) = drive(pool.check_out()).unwrap_err() else { panic!("unexpected error") };
     let until = pool.check_out_until(Instant::now() + Duration::from_millis(1));
     assert!(matches!(drive(until).unwrap_err(), CheckOutError::WaitQueueTimeout(_)));
     drop(held);
@@ -237,12 +241,12 @@ fn check_out_without_any_runtime_says_so() {
     refused(drive(pool.check_out()));
     drop(held);
     refused(drive(pool.check_out()));
-    // It is not lost: with a runtime, it works again.
+    // The pool is not lost: it works again once a runtime polls it.
     current_thread().block_on(check_out(&pool));
 }
 
 #[test]
-fn limit_that_a_runtime_keeps_for_another_executor_ends_with_it() {
+fn time_limit_kept_by_a_runtime_for_another_executor_ends_with_it() {
     let runtime = multi_thread();
     let options = PoolOptions::default().max_pool_size(1).wait_queue_timeout(AGES);
     let pool = builder(&Mock::new([])).options(options).runtime(runtime.handle().clone()).build().unwrap();
@@ -252,6 +256,6 @@ fn limit_that_a_runtime_keeps_for_another_executor_ends_with_it() {
     let mut waits = pin!(pool.check_out());
     assert!(waits.as_mut().poll(&mut context).is_pending());
     drop(runtime);
-    let Poll::Ready(Err(error)) = waits.as_mut().poll(&mut context) else { panic!("still waits") };
+    let Poll::Ready(Err(error)) = waits.as_mut().poll(&mut context) else { panic!("the check-out still waits") };
     assert!(matches!(error, CheckOutError::NoRuntime(_)), "{error}");
 }
