@@ -1,4 +1,4 @@
-//! What the events in a forked child add up to.
+//! The counts that follow from a forked child's events.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use wharf::{CheckOutError, Pool, PoolEvent, PoolOptions};
 
 use super::{Mock, Wrong, in_child, is_pending, settle};
 
-/// What a subscriber knows that does nothing but count.
+/// What a subscriber knows that only counts events.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     total: i64,
@@ -48,8 +48,8 @@ impl Tally {
     }
 }
 
-/// A subscriber that keeps all events, and the events. A lock will do: the parents have no other threads here that could hold
-/// it.
+/// Returns a subscriber that keeps all events, and the events. A mutex suffices, because the parents here have no other
+/// threads that could hold it.
 fn recorder() -> (Arc<Mutex<Vec<PoolEvent>>>, impl Fn(&PoolEvent) + Send + Sync + 'static) {
     let events = Arc::new(Mutex::new(Vec::new()));
     let subscriber = {
@@ -59,8 +59,9 @@ fn recorder() -> (Arc<Mutex<Vec<PoolEvent>>>, impl Fn(&PoolEvent) + Send + Sync 
     (events, subscriber)
 }
 
-/// The specification wants a forked pool to clear itself, so it is one pool whose connections are closed in the child.
-pub fn counts_made_from_the_events_add_up_in_the_child() {
+/// The specification requires a forked pool to clear itself. To a subscriber it is the same pool, and its connections
+/// are closed in the child.
+pub fn counts_from_events_add_up_in_the_child() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let mock = Mock::default();
     let (events, subscriber) = recorder();
@@ -74,7 +75,8 @@ pub fn counts_made_from_the_events_add_up_in_the_child() {
         drop(other);
         (pool, Some(held))
     });
-    // One in use, one available, one in establishment, and two check-outs that wait, of which one has its own on the way.
+    // One connection in use, one idle, one being established, and two check-outs waiting, of which one is opening its
+    // own.
     let again = runtime.block_on(pool.check_out()).unwrap();
     mock.0.opens_nothing.store(true, Ordering::SeqCst);
     let mut waits = [(); 2].map(|()| Some(Box::pin(pool.check_out())));
@@ -113,11 +115,11 @@ pub fn counts_made_from_the_events_add_up_in_the_child() {
             ensure((present.ids, present.waiting) == (vec![1, 2, 3, 4], 0))
         });
     }
-    assert_eq!((tally().total, tally().in_use, tally().waiting), (3, 2, 2), "the parent's");
+    assert_eq!((tally().total, tally().in_use, tally().waiting), (3, 2, 2), "the parent's counts have changed");
 }
 
-/// A pool may have more connections than one call delivers events.
-pub fn a_child_tells_the_end_of_every_connection_of_a_large_pool() {
+/// A pool may hold more connections than the number of events that one call delivers.
+pub fn child_reports_the_end_of_every_connection_of_a_large_pool() {
     const MANY: u32 = 500;
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let mock = Mock::default();

@@ -1,8 +1,8 @@
-//! A pool that is carried into a forked child.
+//! A pool in a forked child.
 //!
-//! The parent uses its pool on several threads without pause, so that a fork finds it in the middle of things: locks
-//! taken by threads that the child does not have, connections on the way from one place to another. The child must
-//! start anew without touching any of it, and the parent must not notice.
+//! The parent uses its pool on several threads without pause, so that a fork interrupts them anywhere: locks are held
+//! by threads that the child does not have, and connections are in transit between owners. The child must start over
+//! without touching any of that, and the parent must not notice.
 
 #![cfg(all(unix, not(loom)))]
 
@@ -23,7 +23,7 @@ use wharf::{
     PoolOptions,
 };
 
-/// Counts, in atomics only: a lock could be held by a thread that the child does not have.
+/// Counts with atomics only: a lock could be held by a thread that the child does not have.
 #[derive(Clone, Default)]
 struct Mock(Arc<Counters>);
 
@@ -32,15 +32,15 @@ struct Counters {
     established: AtomicU32,
     closed: AtomicU32,
     abandoned: AtomicU32,
-    /// Connections that were closed or dropped by a process that did not open them.
+    /// Connections closed or dropped by a process that did not open them.
     violated: AtomicU32,
     cleared: AtomicU32,
-    /// `PoolCleared` events whose subscriber has found the pool cleared.
+    /// `PoolCleared` events whose subscriber found the pool cleared.
     cleared_in_use: AtomicU32,
     pool_closed: AtomicU32,
-    /// Ends a drain. Not touched where the parent has other threads.
+    /// Ends a drain. Not used while the parent has other threads.
     drained: Notify,
-    /// While it is set, connections are not opened.
+    /// While set, no connection is opened.
     opens_nothing: AtomicBool,
 }
 
@@ -102,20 +102,20 @@ impl Establish for Mock {
     }
 }
 
-/// How many connections a parent's pool has, of which one is held all the time.
+/// The number of connections in a parent's pool. One of them is held all the time.
 const SIZE: u32 = 8;
 const FORKS: usize = 20;
 
 #[test]
-fn a_forked_child_starts_anew_and_the_parent_goes_on() {
-    a_paused_pool_stays_paused_and_a_closed_one_closed();
-    a_child_without_a_runtime_gets_its_background_task_with_one();
-    a_drain_is_the_parents_also_where_the_child_inherits_its_task();
-    a_background_task_that_the_child_inherits_leaves_the_parents_pool_alone();
-    an_establishment_that_the_child_inherits_does_not_go_on_there();
-    events::counts_made_from_the_events_add_up_in_the_child();
-    events::a_child_tells_the_end_of_every_connection_of_a_large_pool();
-    // With few tasks there are always available connections; with many there is always a queue.
+fn forked_child_starts_over_and_the_parent_continues() {
+    paused_pool_stays_paused_and_closed_pool_stays_closed();
+    child_without_a_runtime_gets_its_background_task_later();
+    inherited_drain_stays_the_parents();
+    inherited_background_task_leaves_the_parents_pool_alone();
+    inherited_establishment_does_not_continue_in_the_child();
+    events::counts_from_events_add_up_in_the_child();
+    events::child_reports_the_end_of_every_connection_of_a_large_pool();
+    // With few tasks some connections are always idle, with many there is always a queue.
     for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {
         let mut parent = Parent::new(tasks);
         for number in 0..forks {
@@ -129,12 +129,12 @@ fn a_forked_child_starts_anew_and_the_parent_goes_on() {
     }
 }
 
-/// As when a pool is cleared that is paused or closed: nothing is emitted.
-fn a_paused_pool_stays_paused_and_a_closed_one_closed() {
+/// As when a pool is cleared that is paused or closed: no event is emitted.
+fn paused_pool_stays_paused_and_closed_pool_stays_closed() {
     let parent = Parent::new(0);
     let counters = parent.mock.0.clone();
     parent.pool.clear(Clear::new()).unwrap();
-    // The background task's thread may deliver the event, after `clear` has returned; and below, after `close` has.
+    // The thread of the background task may deliver the event after `clear` has returned, and below after `close` has.
     parent.wait_until(|| read(&counters.cleared) == 1);
     let cleared = read(&counters.cleared);
     let state = || (parent.pool.status().phase, parent.pool.status().generation);
@@ -159,8 +159,8 @@ fn a_paused_pool_stays_paused_and_a_closed_one_closed() {
     });
 }
 
-/// The child looks at its pool before it has a runtime, and the pool is populated all the same once it has one.
-fn a_child_without_a_runtime_gets_its_background_task_with_one() {
+/// The child uses its pool before it has a runtime. Once it has one, the pool is populated all the same.
+fn child_without_a_runtime_gets_its_background_task_later() {
     let parent = Parent::with_options(0, PoolOptions::default().max_pool_size(SIZE).min_pool_size(3));
     in_child("no runtime at first", || {
         if parent.pool.status().phase != Phase::Paused {
@@ -178,9 +178,8 @@ fn a_child_without_a_runtime_gets_its_background_task_with_one() {
     parent.end();
 }
 
-/// A runtime on one thread goes on in the child, and with it the task that brings the parent's connection to the end of a
-/// command.
-fn a_drain_is_the_parents_also_where_the_child_inherits_its_task() {
+/// A current-thread runtime continues in the child, and with it the task that drains the parent's connection.
+fn inherited_drain_stays_the_parents() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let mock = Mock::default();
     let counters = &mock.0;
@@ -188,7 +187,7 @@ fn a_drain_is_the_parents_also_where_the_child_inherits_its_task() {
         let pool = Pool::builder("mock:27017", mock.clone()).build().unwrap();
         pool.ready();
         pool.check_out().await.unwrap().needs_drain = true;
-        // The task begins to wait.
+        // Until the task waits for the drain.
         while pool.status().pending > 0 {
             tokio::task::yield_now().await;
         }
@@ -229,8 +228,9 @@ fn a_drain_is_the_parents_also_where_the_child_inherits_its_task() {
     assert_eq!((read(&counters.abandoned), read(&counters.closed), read(&counters.violated)), (0, 0, 0));
 }
 
-/// In the parent it removes what has been idle for too long, and keeps `minPoolSize` connections open.
-fn a_background_task_that_the_child_inherits_leaves_the_parents_pool_alone() {
+/// In the parent, the task closes connections that have been idle for too long and keeps `minPoolSize` connections
+/// open.
+fn inherited_background_task_leaves_the_parents_pool_alone() {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let mock = Mock::default();
     let counters = &mock.0;
@@ -250,7 +250,7 @@ fn a_background_task_that_the_child_inherits_leaves_the_parents_pool_alone() {
         if of_all() != (2, 0, 0) {
             return Err(Wrong::Violated);
         }
-        // The child's own pool has a task of its own.
+        // The child's own pool has its own background task.
         runtime.block_on(async {
             pool.ready();
             while pool.status().available < 2 {
@@ -263,12 +263,12 @@ fn a_background_task_that_the_child_inherits_leaves_the_parents_pool_alone() {
         if renewed && violated == 0 && read(&counters.abandoned) == 2 { Ok(()) } else { Err(Wrong::Violated) }
     });
     hour();
-    assert!(read(&counters.closed) > 0, "the parent's goes on");
+    assert!(read(&counters.closed) > 0, "the parent's background task has ended");
     assert_eq!((read(&counters.abandoned), read(&counters.violated)), (0, 0));
 }
 
-/// Neither that of a check-out, nor the one towards `minPoolSize`.
-fn an_establishment_that_the_child_inherits_does_not_go_on_there() {
+/// Neither the establishment for a check-out nor the one towards `minPoolSize` continues in the child.
+fn inherited_establishment_does_not_continue_in_the_child() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let mock = Mock::default();
     let counters = &mock.0;
@@ -324,7 +324,7 @@ fn is_pending<F: Future>(future: &mut Pin<Box<F>>) -> bool {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-/// Lets every task of a runtime on one thread run that can.
+/// Lets all tasks of a current-thread runtime run until they are idle.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -334,12 +334,12 @@ async fn settle() {
 struct Parent {
     mock: Mock,
     pool: Pool<Mock>,
-    /// Taken in children only.
+    /// Taken only in children.
     held: Option<Connection<Mock>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
     rounds: Arc<AtomicU32>,
     stop: Arc<AtomicBool>,
-    // Last, as the pool's tasks are on it.
+    // Dropped last: the pool's tasks run on it.
     runtime: Runtime,
 }
 
@@ -362,7 +362,7 @@ impl Parent {
             })
             .build()
             .unwrap();
-        // A subscriber may use the pool, also at the very first event in the child.
+        // A subscriber may use the pool, even at the child's first event.
         pool.subscribe({
             let (pool, counters) = (pool.clone(), mock.clone());
             move |event: &PoolEvent| {
@@ -377,7 +377,7 @@ impl Parent {
             for _ in 0..SIZE {
                 all.push(pool.check_out().await.unwrap());
             }
-            // A connection counts as pending until the task that opened it has noticed that it was delivered.
+            // A connection counts as pending until the task that opened it has noticed its delivery.
             let settled = async {
                 while pool.status().pending > 0 {
                     tokio::task::yield_now().await;
@@ -409,7 +409,7 @@ impl Parent {
         read(&self.rounds)
     }
 
-    /// The parent's tasks go on after the fork.
+    /// Asserts that the parent's tasks continue after the fork.
     fn wait_for_progress(&self, before: u32) {
         self.wait_until(|| self.tasks.is_empty() || self.progress() >= before + 100);
     }
@@ -447,7 +447,7 @@ async fn within<F: Future>(limit: Duration, future: F) -> F::Output {
     tokio::time::timeout(limit, future).await.expect("the parent hangs")
 }
 
-/// What went wrong in a child. Its number is the child's exit code.
+/// What went wrong in a child. The number is the child's exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 enum Wrong {
@@ -492,7 +492,7 @@ impl Wrong {
     ];
 }
 
-/// The child. `held` is the guard of a connection that was checked out at the time of the fork.
+/// Runs in the child. `held` is the guard of a connection that was in use when the process forked.
 fn child(pool: &Pool<Mock>, held: Option<Connection<Mock>>, least_available: u32) -> Result<(), Wrong> {
     let ensure = |holds: bool, wrong: Wrong| if holds { Ok(()) } else { Err(wrong) };
     let counters = pool.establisher().0.clone();
@@ -511,7 +511,7 @@ fn child(pool: &Pool<Mock>, held: Option<Connection<Mock>>, least_available: u32
         let first = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         let second = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         ensure(first.is_ours() && second.is_ours(), Wrong::AParentsConnection)?;
-        // The parent's numbers go on: to a subscriber it is the same pool after a clear.
+        // The ids continue the parent's: to a subscriber it is the same pool after a clear.
         ensure((first.id(), first.generation()) == (u64::from(SIZE) + 1, 1), Wrong::AParentsConnection)?;
         drop((first, second));
         drop(pool.check_out().await.map_err(|_| Wrong::NotServed)?);
@@ -526,27 +526,27 @@ fn child(pool: &Pool<Mock>, held: Option<Connection<Mock>>, least_available: u32
     })
 }
 
-/// How long a child may take, in seconds. Afterwards the operating system ends it.
+/// The number of seconds that a child may take. After that the operating system ends it.
 const DEADLINE: u32 = 20;
 
-/// Runs a function in a forked child, which then exits, and panics if it did not go well.
+/// Forks, runs a function in the child, and panics unless the child reports success.
 #[allow(unsafe_code)]
 fn in_child(name: &str, run: impl FnOnce() -> Result<(), Wrong>) {
-    // SAFETY: in the child only this thread goes on. It calls nothing but `run` and `_exit`, never returns, and so runs
-    // nobody's destructors. What `run` must not do, which is to take locks that others may have held, is the subject of
-    // this test; the C library makes its own (`malloc`) usable in the child.
+    // SAFETY: only this thread continues in the child. It calls nothing but `run` and `_exit` and never returns, so it
+    // runs no destructors of the parent's frames. `run` must not take locks that other threads may have held at the
+    // fork: that is what these tests check. The C library keeps its own locks (`malloc`) usable in the child.
     let pid = unsafe { libc::fork() };
     assert_ne!(pid, -1, "fork failed");
     if pid == 0 {
-        // SAFETY: no handler is set for the signal, so it ends the process.
+        // SAFETY: the signal has no handler, so it ends the process.
         unsafe { libc::alarm(DEADLINE) };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
         let wrong = outcome.unwrap_or(Err(Wrong::Panicked)).err().unwrap_or(Wrong::Nothing);
-        // SAFETY: always allowed.
+        // SAFETY: `_exit` may be called at any time.
         unsafe { libc::_exit(wrong as i32) };
     }
     let mut status = 0;
-    // SAFETY: `status` lives for the time of the call. Waits for no other child than ours.
+    // SAFETY: `status` outlives the call. `pid` is this process's child.
     let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
     assert_eq!(waited, pid, "waitpid failed");
     assert!(libc::WIFEXITED(status), "{name}: the child hung until signal {}", libc::WTERMSIG(status));
