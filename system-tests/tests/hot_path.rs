@@ -1,4 +1,4 @@
-//! What the common paths allocate: nothing, and a command its reply.
+//! What the common paths allocate: nothing, except that a command allocates its reply.
 
 #![cfg(not(loom))]
 
@@ -28,7 +28,7 @@ impl Establish for Numbers {
     }
 }
 
-/// Runs a test on a runtime of this thread alone, with a pool that has a connection available.
+/// Runs a test on a current-thread runtime, with a pool that has an idle connection.
 fn with_pool(options: PoolOptions, test: impl AsyncFnOnce(Pool<Numbers>)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -43,29 +43,29 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A check-out that finds an available connection, and its check-in.
+/// Runs a check-out that finds an idle connection, and its check-in.
 fn hit(pool: &Pool<Numbers>) {
     let check_out = std::pin::pin!(pool.check_out());
-    let Poll::Ready(connection) = poll(check_out) else { panic!("there is a connection") };
+    let Poll::Ready(connection) = poll(check_out) else { panic!("no connection is idle") };
     drop(connection.unwrap());
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocations_are_counted() {
     assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1_u64)))).0, 1);
     assert_eq!(allocations(|| std::hint::black_box(1_u64)).0, 0);
 }
 
-/// Its cache lines move from core to core when it is served.
+/// Serving a waiter moves its cache lines from core to core.
 #[test]
-fn a_check_out_that_waits_is_small() {
+fn waiting_check_out_is_small() {
     with_pool(PoolOptions::default(), async |pool| {
         assert!(size_of_val(&pool.check_out()) <= 96, "{}", size_of_val(&pool.check_out()));
     });
 }
 
 #[test]
-fn a_hit_and_its_check_in_allocate_nothing() {
+fn hit_and_its_check_in_allocate_nothing() {
     let idle = PoolOptions::default().max_idle_time(Duration::from_secs(60));
     let timeout = PoolOptions::default().wait_queue_timeout(Duration::from_secs(60));
     for options in [PoolOptions::default(), idle, timeout] {
@@ -78,9 +78,9 @@ fn a_hit_and_its_check_in_allocate_nothing() {
 }
 
 #[test]
-fn a_hit_from_another_threads_stack_allocates_nothing() {
+fn hit_on_another_threads_shard_allocates_nothing() {
     with_pool(PoolOptions::default(), async |pool| {
-        // As many threads as it takes to leave a connection in every stack but ours.
+        // Each thread leaves its connection in its own shard. Eight threads suffice to leave none in this thread's.
         let held: Vec<Connection<Numbers>> = {
             let mut held = Vec::new();
             for _ in 0..8 {
@@ -94,7 +94,7 @@ fn a_hit_from_another_threads_stack_allocates_nothing() {
         let (count, all) = allocations(|| {
             [(); 8].map(|()| {
                 let check_out = std::pin::pin!(pool.check_out());
-                let Poll::Ready(connection) = poll(check_out) else { panic!("there is a connection") };
+                let Poll::Ready(connection) = poll(check_out) else { panic!("no connection is idle") };
                 connection.unwrap()
             })
         });
@@ -104,15 +104,15 @@ fn a_hit_from_another_threads_stack_allocates_nothing() {
 }
 
 #[test]
-#[cfg_attr(feature = "event-listener-queue", ignore = "a listener of event-listener is an allocation of its own")]
-fn waiting_allocates_at_most_once_for_each_waiter() {
+#[cfg_attr(feature = "event-listener-queue", ignore = "each listener of event-listener is an allocation")]
+fn waiting_allocates_at_most_once_per_waiter() {
     const WAITERS: usize = 100;
     type CheckOut<'p> = Pin<Box<dyn Future<Output = Result<Connection<Numbers>, CheckOutError>> + 'p>>;
     let forever = PoolOptions::default().max_pool_size(1);
     let timed = forever.clone().wait_queue_timeout(Duration::from_secs(60));
     for options in [forever, timed] {
         with_pool(options.clone(), async |pool| {
-            // The second round finds the queue as large as it has to be.
+            // In the second round, the queue has its full size already.
             for round in 0..2 {
                 let mut held = Some(pool.check_out().await.unwrap());
                 let mut waiters: Vec<CheckOut<'_>> = (0..WAITERS).map(|_| Box::pin(pool.check_out()) as _).collect();
@@ -122,7 +122,9 @@ fn waiting_allocates_at_most_once_for_each_waiter() {
                 let (serving, ()) = allocations(|| {
                     for waiter in &mut waiters {
                         drop(held.take());
-                        let Poll::Ready(connection) = poll(waiter.as_mut()) else { panic!("it is this one's turn") };
+                        let Poll::Ready(connection) = poll(waiter.as_mut()) else {
+                            panic!("the first waiter in the queue was not served")
+                        };
                         held = Some(connection.unwrap());
                     }
                 });
@@ -134,8 +136,8 @@ fn waiting_allocates_at_most_once_for_each_waiter() {
 }
 
 #[test]
-fn a_command_allocates_its_reply_and_nothing_else() {
-    // On a thread of its own, so that only the client is counted.
+fn command_allocates_only_its_reply() {
+    // The server runs on its own thread, so that only the client is counted.
     let serving = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let server = serving.block_on(EmbeddedServer::start(EmbeddedOptions::default())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -144,26 +146,26 @@ fn a_command_allocates_its_reply_and_nothing_else() {
         pool.ready();
         let ping = rawdoc! { "ping": 1 };
         const COMMANDS: usize = 500;
-        // The buffers grow once.
+        // The first command lets the buffers grow.
         pool.run_command("admin", &ping).await.unwrap();
         let before = so_far();
         for _ in 0..COMMANDS {
             let mut connection = pool.check_out().await.unwrap();
             connection.run_command("admin", &ping).await.unwrap();
         }
-        assert_eq!(so_far() - before, COMMANDS, "on a connection that is checked out");
+        assert_eq!(so_far() - before, COMMANDS, "commands on a connection");
 
         let before = so_far();
         for _ in 0..COMMANDS {
             pool.run_command("admin", &ping).await.unwrap();
         }
-        assert_eq!(so_far() - before, COMMANDS, "on the pool");
+        assert_eq!(so_far() - before, COMMANDS, "commands on the pool");
 
         let mut connection = pool.check_out().await.unwrap();
         let before = so_far();
         for _ in 0..COMMANDS {
             connection.reply_to("admin", &ping).await.unwrap();
         }
-        assert_eq!(so_far() - before, 0, "for a reply that is borrowed");
+        assert_eq!(so_far() - before, 0, "commands whose reply is borrowed");
     });
 }

@@ -1,4 +1,4 @@
-//! What a connection keeps while it is idle in a pool: a stated bound, whatever went over it.
+//! What an idle connection keeps in memory: never more than a stated bound, independent of what was sent over it.
 #![cfg(not(loom))]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -18,17 +18,17 @@ struct Counting;
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 #[allow(unsafe_code)]
-// SAFETY: all is left to the system's allocator.
+// SAFETY: every call is forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the caller makes the same promises to this allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are the same, and `alloc` took it from there.
+        // SAFETY: the caller makes the same promises to this allocator, and `alloc` got the block from the same one.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -36,11 +36,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What the guide promises: three buffers of 64 KiB, 16 KiB of the hello's document, and some KiB for the rest. The
-/// test's server has its part of that.
+/// The bound that the guide promises: three buffers of 64 KiB, 16 KiB for the hello's document, and some KiB for the
+/// rest. It also covers the test's server.
 const BOUND: usize = 256 * 1024;
 
-/// How many connections at most.
+/// The maximum number of connections.
 const CONNECTIONS: usize = 50;
 
 fn megabyte() -> Binary {
@@ -54,7 +54,8 @@ fn message(body: &RawDocumentBuf) -> Vec<u8> {
     bytes
 }
 
-/// A server that keeps nothing of what it hears. Its hello has `padding`, and so have its answers to large requests.
+/// Starts a server that keeps nothing of what it receives. Its hello has `padding`, and so have its answers to large
+/// requests.
 fn serve(hello: RawDocumentBuf) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -75,7 +76,7 @@ fn serve(hello: RawDocumentBuf) -> SocketAddr {
 fn answer(mut stream: TcpStream, answers: &[Vec<u8>; 3]) {
     stream.set_nodelay(true).unwrap();
     let mut start = [0; header::LENGTH + 64];
-    // Every request here is longer than that.
+    // Every request here is longer than `start`.
     while stream.read_exact(&mut start).is_ok() {
         let request = Header::read(&start, 48_000_000).unwrap().unwrap();
         let mut rest = request.message_length as usize - start.len();
@@ -106,10 +107,10 @@ fn pool(address: SocketAddr) -> Pool<Endpoint> {
     pool
 }
 
-/// Uses all connections at the same time, and returns how many bytes each has left behind once they are idle again.
+/// Uses all connections at the same time. Returns how many bytes each of them keeps once they are idle again.
 async fn left_behind(address: SocketAddr, way: Way) -> usize {
     let pool = pool(address);
-    // From here on the runtime has what it needs.
+    // The first command lets the runtime allocate what it needs.
     pool.run_command("admin", &request(&rawdoc! {})).await.unwrap();
     let before = BYTES.load(Ordering::Relaxed);
     let count = if let Way::HelloAlone = way { CONNECTIONS } else { 10 };
@@ -151,7 +152,7 @@ enum Way {
     NotSent,
 }
 
-/// A request that is longer than what the server looks at.
+/// Returns a request that is longer than the part that the server reads.
 fn request(body: &RawDocumentBuf) -> RawDocumentBuf {
     let mut request = rawdoc! { "ping": 1 };
     for element in body.iter() {
@@ -163,7 +164,7 @@ fn request(body: &RawDocumentBuf) -> RawDocumentBuf {
 }
 
 #[tokio::test]
-async fn an_idle_connection_keeps_no_more_than_its_bound() {
+async fn idle_connection_keeps_no_more_than_its_bound() {
     let usual = rawdoc! { "ok": 1.0, "maxWireVersion": 21, "setName": "rs" };
     let long = {
         let mut long = usual.clone();
@@ -177,8 +178,8 @@ async fn an_idle_connection_keeps_no_more_than_its_bound() {
     for way in [Way::HelloAlone, Way::Run, Way::Lend, Way::Exhaust, Way::NotSent] {
         for (hello, address) in [("a usual", usual), ("a long", long)] {
             let bytes = left_behind(address, way).await;
-            println!("{bytes} bytes of each connection after {way:?} with {hello} hello");
-            assert!(bytes <= BOUND, "{bytes} bytes of each connection after {way:?} with {hello} hello");
+            println!("{bytes} bytes per connection after {way:?} with {hello} hello");
+            assert!(bytes <= BOUND, "{bytes} bytes per connection after {way:?} with {hello} hello");
         }
     }
 }

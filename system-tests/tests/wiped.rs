@@ -1,6 +1,6 @@
-//! What is freed: no memory that a secret was in, unless it was overwritten before.
+//! Memory that contained a secret is overwritten before it is freed.
 //!
-//! The servers have the secrets, too, so they run on a thread of their own that nobody watches.
+//! The servers hold the secrets, too. They run on a thread of their own whose memory is not searched.
 #![cfg(not(loom))]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -17,29 +17,31 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 const SECRET: &str = "correct-horse-battery-staple";
 
-/// What ends a test that would otherwise never end.
+/// Ends a test that hangs.
 const AGES: Duration = Duration::from_secs(60);
 
-/// How many blocks with the secret in them were freed.
+/// The number of freed blocks that contained the secret.
 static FOUND: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static IS_WATCHED: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Looks through what it is given back. Growing in place is not possible, so that what grows is given back as well.
+/// Searches each block that is freed. Blocks cannot grow in place, so a block that grows is freed as well.
 struct Searching;
 
 #[allow(unsafe_code)]
-// SAFETY: all is left to the system's allocator. Searching allocates nothing: the local needs no initialization.
+// SAFETY: every call is forwarded to the system's allocator. The search allocates nothing: the thread-local needs no
+// initialization.
 unsafe impl GlobalAlloc for Searching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are the same. Zeroed, so that all of it may be read in `dealloc`.
+        // SAFETY: the caller makes the same promises to this function. The block is zeroed, so that `dealloc` may read
+        // all of it.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the block is the caller's and has this size, and `alloc` has written all of it.
+        // SAFETY: the caller owns the block, which has this size, and `alloc` has initialized all of it.
         let block = unsafe { std::slice::from_raw_parts(pointer, layout.size()) };
         if IS_WATCHED.try_with(Cell::get).unwrap_or(false) {
             let first = SECRET.as_bytes()[0];
@@ -48,7 +50,7 @@ unsafe impl GlobalAlloc for Searching {
                 FOUND.fetch_add(1, Ordering::Relaxed);
             }
         }
-        // SAFETY: the caller's promises are the same, and `alloc` took it from there.
+        // SAFETY: the caller makes the same promises to this allocator, and `alloc` got the block from the same one.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -62,8 +64,8 @@ fn assert_nothing_found(what: &str) {
 }
 
 #[test]
-fn no_memory_is_freed_with_a_secret_in_it() {
-    // Whoever looks for something must be able to find it.
+fn secrets_are_overwritten_before_memory_is_freed() {
+    // Check that the search finds a secret in both kinds of freed blocks.
     drop(SECRET.to_owned());
     let mut growing = Vec::with_capacity(SECRET.len());
     growing.extend_from_slice(SECRET.as_bytes());
@@ -75,7 +77,7 @@ fn no_memory_is_freed_with_a_secret_in_it() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(conversations());
     drop(runtime);
-    assert_nothing_found("what ends with the runtime");
+    assert_nothing_found("what the runtime frees when it ends");
     #[cfg(feature = "aws")]
     messages_of_aws();
 }
@@ -97,7 +99,7 @@ fn connection_strings() {
 /// A server on a thread of its own.
 struct Server {
     address: String,
-    // Dropped to end it.
+    // Dropped to stop the server.
     _stop: oneshot::Sender<()>,
 }
 
@@ -120,13 +122,13 @@ impl Server {
     async fn connect(&self, credential: Credential) -> Result<EndpointConnection, EstablishError> {
         let endpoint = Options::new([&*self.address]).unwrap().credential(credential).endpoint().unwrap();
         let first = tokio::time::timeout(AGES, endpoint.connect()).await.unwrap();
-        // The second may know more to begin with than the first.
+        // The second connection may start with what the first has learned.
         drop(tokio::time::timeout(AGES, endpoint.connect()).await.unwrap());
         first
     }
 }
 
-/// A server that believes everything, but does not know the password.
+/// Returns the script of a server that accepts any client, but does not know the password.
 fn script() -> Script {
     Box::new(|command| {
         let sasl = |payload: &[u8], done: bool| {
@@ -165,7 +167,7 @@ async fn conversations() {
     drop(server.connect(plain).await.unwrap());
     assert_nothing_found("PLAIN");
     for mechanism in [Mechanism::ScramSha1, Mechanism::ScramSha256] {
-        // As far as the server knows it.
+        // The conversation goes as far as it can without the server knowing the password.
         drop(server.connect(Credential::new("user", SECRET).mechanism(mechanism)).await.unwrap_err());
         assert_nothing_found(mechanism.name());
     }

@@ -1,4 +1,4 @@
-//! What messages allocate between buffers that are reused: nothing. `hot_path` says the same of whole commands.
+//! What messages allocate when their buffers are reused: nothing. `hot_path` shows the same for whole commands.
 #![cfg(not(loom))]
 
 use bson::{RawDocumentBuf, rawdoc};
@@ -21,7 +21,7 @@ fn outgoing<'a>(body: &'a RawDocumentBuf, flags: Flags, sequences: &'a [Outgoing
     Outgoing { request_id: 1, response_to: 0, flags, body, database: Some("test"), sequences }
 }
 
-/// Runs it twice, so that the buffers have grown and the contexts are made, and then counts.
+/// Runs the closure twice, so that its buffers have grown and its contexts exist, then counts allocations.
 fn in_the_steady_state(mut run: impl FnMut()) -> usize {
     run();
     run();
@@ -55,7 +55,7 @@ fn encoding_sequences_allocates_nothing() {
     assert_eq!(count, 0);
 }
 
-/// For zstd, whose library is not Rust's and has an allocator of its own, `instructions` shows the same.
+/// zstd's library has its own allocator. For zstd, `instructions` shows the same.
 #[test]
 fn compressing_and_decompressing_allocate_nothing() {
     let command = rawdoc! { "insert": "c", "text": "wharf, a pool. ".repeat(1_000) };
@@ -79,7 +79,8 @@ fn compressing_and_decompressing_allocate_nothing() {
     }
 }
 
-/// A frame of zstd that announces `size` bytes, with so many blocks of 128 KiB of one repeated byte.
+/// Returns a zstd frame that announces `size` bytes and has this many blocks, each of which repeats one byte 128 KiB
+/// times.
 #[cfg(feature = "zstd")]
 fn bomb(size: u32, blocks: usize) -> Vec<u8> {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xc0, 7 << 3];
@@ -100,27 +101,27 @@ fn bomb(size: u32, blocks: usize) -> Vec<u8> {
     message
 }
 
-/// A little that announces a lot takes no memory unless it keeps its word, and never more than a message may have.
+/// A small message that announces much takes memory only if it delivers it, and never more than a message may have.
 #[cfg(feature = "zstd")]
 #[test]
-fn a_bomb_takes_no_memory() {
+fn decompression_bomb_takes_no_memory() {
     const MOST: usize = 48_000_000;
     let decompressing = |message: &[u8]| {
         let mut outcome = Ok(());
         let peak = peak(|| outcome = compressed::decompress(message, LIMITS.max_message_size, &mut Vec::new()));
         (outcome.is_ok(), peak)
     };
-    // The contexts are made with the first message.
+    // The first message creates the contexts.
     decompressing(&bomb(128 * 1024, 1));
-    // 65 kB that announce 2 GB, and would yield them.
+    // 65 kB that announce 2 GB, and would deliver them.
     let (accepted, peak) = decompressing(&bomb(i32::MAX as u32, 16_384));
     assert!(!accepted && peak < 64 * 1024, "{peak} bytes");
-    // 1.5 kB that announce 98 MB, or half of it and are a block short of that.
+    // 1.5 kB that announce 98 MB, or announce half of that and deliver one block too few.
     for size in [98_000_000, MOST as u32 - 16] {
         let (accepted, peak) = decompressing(&bomb(size, 366));
         assert!(!accepted && peak < 64 * 1024, "{peak} bytes for {size}");
     }
-    // What keeps its word takes what it becomes, once.
+    // A message that delivers what it announces takes that much memory, once.
     let (accepted, peak) = decompressing(&bomb(366 * 128 * 1024, 366));
     assert!(accepted && peak <= MOST + 64 * 1024, "{peak} bytes");
 }

@@ -1,4 +1,4 @@
-//! Runs a program under callgrind, and finds what each round of it executes.
+//! Runs a program under callgrind and determines what each round of it executes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::env;
@@ -9,43 +9,44 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Tells the test binary that it is the program under measurement, and how many rounds it shall run.
+/// Tells the test binary that it is the program to be measured, and how many rounds to run.
 const ROUNDS: &str = "WHARF_INSTRUCTIONS_ROUNDS";
 
-/// Rounds of the shorter run. What differs between two runs of the harness itself (the digits of a duration that it
-/// prints, a task of the runtime) is some hundred instructions, so far below one in each round.
+/// Rounds of the shorter run. Two runs of the harness itself differ by some hundred instructions, for example in the
+/// digits of a duration that it prints or in a task of the runtime. That is far below one instruction per round.
 const FEW: u64 = 20_000;
 const MANY: u64 = 2 * FEW;
 
 /// What one round of a program executes.
 pub struct Cost {
-    /// Instructions, in the program and outside.
+    /// Instructions, inside the program and outside.
     pub instructions: f64,
     /// The program's locked instructions, by address.
     pub locked: Vec<Locked>,
-    /// The program's functions, with their instructions; what not every round executes is left out.
+    /// The program's functions and their instructions. What not every round executes is left out.
     pub inside: BTreeMap<String, u64>,
-    /// Functions of other objects (libc, the system's), with their instructions.
+    /// Functions of other objects (libc, the system's) and their instructions.
     pub outside: BTreeMap<String, u64>,
 }
 
-/// A locked instruction: one with a `lock` prefix, or an `xchg` with memory, which needs none.
+/// A locked instruction: one with a `lock` prefix, or an `xchg` with a memory operand, which locks without a prefix.
 pub struct Locked {
     /// How often a round executes it.
     pub executions: u64,
-    /// The function that it is in.
+    /// The function that contains it.
     pub function: String,
     /// The instruction as objdump prints it.
     pub text: String,
 }
 
 impl Cost {
-    /// How many locked instructions a round executes.
+    /// Returns the number of locked instructions that a round executes.
     pub fn locked_executions(&self) -> u64 {
         self.locked.iter().map(|locked| locked.executions).sum()
     }
 
-    /// How many instructions each round executes in those of the program's functions whose names have one of these parts.
+    /// Returns the number of instructions that each round executes in the program's functions whose names contain one
+    /// of these parts.
     pub fn instructions_in(&self, parts: &[&str]) -> u64 {
         let belongs = |function: &str| parts.iter().any(|part| function.contains(part));
         self.inside.iter().filter(|(function, _)| belongs(function)).map(|(_, instructions)| instructions).sum()
@@ -65,25 +66,27 @@ impl fmt::Display for Cost {
     }
 }
 
-/// Measures `program`, which the test named `test` hands over before it does anything else.
+/// Measures `program`. The test named `test` must call this before it does anything else.
 ///
-/// The test binary starts itself under callgrind with that test alone; there, this function runs the program and leaves
-/// the process.
+/// The test binary starts itself under callgrind with that test alone. In that process, this function runs the program
+/// and exits.
 ///
 /// # Panics
 ///
-/// When the measurement is impossible: in a debug build, or without valgrind and objdump.
+/// If the measurement is impossible: in a debug build, or without valgrind or objdump.
 pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     if let Ok(rounds) = env::var(ROUNDS) {
-        program(rounds.parse().expect("a number of rounds"));
+        program(rounds.parse().expect("the number of rounds is not a number"));
         std::process::exit(0);
     }
     if cfg!(debug_assertions) {
-        panic!("a debug build is no measure of the hot path: cargo test --release --test instructions -- --ignored");
+        panic!(
+            "the hot path cannot be measured in a debug build, run: cargo test --release --test instructions -- --ignored"
+        );
     }
     let binary = fs::canonicalize(env::current_exe().unwrap()).unwrap();
     let (few, many) = (Profile::record(&binary, test, FEW), Profile::record(&binary, test, MANY));
-    let own = binary.to_str().expect("a path in UTF-8");
+    let own = binary.to_str().expect("the binary's path is not UTF-8");
     let code = Disassembly::of(&binary);
     let mut locked = Vec::new();
     let (mut inside, mut outside) = (BTreeMap::new(), BTreeMap::new());
@@ -93,7 +96,7 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
             continue;
         }
         if place.object == own {
-            // Also the proof that callgrind and objdump mean the same by an address.
+            // This also checks that callgrind and objdump mean the same thing by an address.
             let instruction = code.0.get(&place.address);
             let Instruction { function, text } =
                 instruction.unwrap_or_else(|| panic!("no instruction at {:#x} of {own}", place.address));
@@ -109,26 +112,27 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     Cost { instructions, locked, inside, outside }
 }
 
-/// How often each round executes what is executed `few` and `many` times in the two runs, to the nearest whole number.
+/// Returns how often each round executes what the two runs execute `few` and `many` times, rounded to the nearest
+/// integer.
 fn each_round(few: u64, many: u64) -> u64 {
     let rounds = MANY - FEW;
     (many.saturating_sub(few) + rounds / 2) / rounds
 }
 
-/// Whether an instruction locks its cache line.
+/// Returns whether an instruction locks its cache line.
 fn is_locked(text: &str) -> bool {
     text.starts_with("lock ") || text.starts_with("xchg") && text.contains('(')
 }
 
-/// Where an instruction is.
+/// The location of an instruction.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Place {
     object: String,
-    /// As in the object's file, wherever it was loaded.
+    /// The address in the object's file, independent of where the object was loaded.
     address: u64,
 }
 
-/// What callgrind has counted.
+/// What callgrind counted.
 #[derive(Default)]
 struct Profile {
     executed: HashMap<Place, u64>,
@@ -143,7 +147,7 @@ impl Profile {
         run(
             "valgrind",
             "valgrind",
-            // Without compression, each line says all there is to it.
+            // Without compression, each line is complete by itself.
             Command::new("valgrind")
                 .args(["--tool=callgrind", "--dump-instr=yes", "--compress-strings=no", "--compress-pos=no"])
                 .arg(out_file)
@@ -156,8 +160,8 @@ impl Profile {
         profile
     }
 
-    /// Reads the format of `--dump-instr=yes`: lines of `address line count`, after lines that say in which object and
-    /// function. The line after a `calls=` counts what the callee has executed, which is counted there already.
+    /// Parses the format of `--dump-instr=yes`: lines of `address line count`, which follow lines that name the object
+    /// and the function. The line after a `calls=` counts what the callee executed, which is counted there already.
     fn parse(text: &str) -> Self {
         let mut profile = Self::default();
         let (mut object, mut function) = ("", "");
@@ -171,17 +175,19 @@ impl Profile {
             } else if line.starts_with("calls=") {
                 lines.next();
             } else if let Some(total) = line.strip_prefix("summary: ") {
-                summary = Some(total.parse().expect("a total"));
+                summary = Some(total.parse().expect("the total is not a number"));
             } else if let Some(counted) = line.strip_prefix("0x") {
                 let mut fields = counted.split(' ');
-                let address = u64::from_str_radix(fields.next().expect("an address"), 16).expect("an address");
-                let executions: u64 = fields.nth(1).expect("a count").parse().expect("a count");
+                let address = u64::from_str_radix(fields.next().expect("the address is missing"), 16)
+                    .expect("the address is not hexadecimal");
+                let executions: u64 =
+                    fields.nth(1).expect("the count is missing").parse().expect("the count is not a number");
                 let place = Place { object: object.to_owned(), address };
                 *profile.executed.entry(place.clone()).or_default() += executions;
                 profile.functions.entry(place).or_insert_with(|| function.to_owned());
             }
         }
-        assert_eq!(summary, Some(profile.total()), "callgrind's total differs: its format is not what it was");
+        assert_eq!(summary, Some(profile.total()), "callgrind's total differs from the sum: has its format changed?");
         profile
     }
 
@@ -190,7 +196,7 @@ impl Profile {
     }
 }
 
-/// An object's instructions by address.
+/// The instructions of an object, by address.
 struct Disassembly(HashMap<u64, Instruction>);
 
 struct Instruction {
@@ -199,7 +205,7 @@ struct Instruction {
 }
 
 impl Disassembly {
-    /// Reads objdump's lines: `0000000000001234 <function>:` and ` 1234:\tinstruction`.
+    /// Parses objdump's lines: `0000000000001234 <function>:` and ` 1234:\tinstruction`.
     fn of(binary: &Path) -> Self {
         let mut objdump = Command::new("objdump");
         let printed = run("objdump", "binutils", objdump.args(["-d", "-C", "--no-show-raw-insn"]).arg(binary));
@@ -219,7 +225,7 @@ impl Disassembly {
     }
 }
 
-/// Runs a tool, and returns what it prints.
+/// Runs a tool and returns what it prints.
 fn run(tool: &str, package: &str, command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| match error.kind() {
         ErrorKind::NotFound => panic!("{tool} is missing: install the package {package}"),

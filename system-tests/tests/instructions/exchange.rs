@@ -1,4 +1,4 @@
-//! What a whole command costs: check-out, request, reply, check-in, over a socket.
+//! The cost of a whole command over a socket: check-out, request, reply, check-in.
 
 use std::fs;
 use std::future::Future;
@@ -16,49 +16,49 @@ use wharf::{Endpoint, Pool};
 
 use crate::callgrind::cost_of_a_round;
 
-/// A command on a connection of a pool, without what tokio and the system do for it. Measured: 1268, with rustc 1.95; the
-/// bound leaves 15 % to other compilers.
+/// A command on a pooled connection, without the work that tokio and the system do for it. Measured: 1268, with rustc
+/// 1.95. The bound leaves 15 % to other compilers.
 const COMMAND_INSTRUCTIONS: u64 = 1_458;
 
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
-fn a_command() {
-    let cost = cost_of_a_round("exchange::a_command", |rounds| {
+fn whole_command() {
+    let cost = cost_of_a_round("exchange::whole_command", |rounds| {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || answer(listener.accept().unwrap().0));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // As a type that nobody knows, or its instructions would be those of who polls it.
+        // Boxed as a trait object: otherwise its instructions would be attributed to the function that polls it.
         let client: Pin<Box<dyn Future<Output = ()>>> = Box::pin(client(address, rounds));
         runtime.block_on(client);
     });
     let own = cost.instructions_in(&["wharf::", "bson::", "exchange::client", "poll_fn::PollFn"]);
-    println!("{own} instructions of a command");
+    println!("{own} instructions per command");
     for (function, instructions) in &cost.inside {
         println!("  {instructions} of {function}");
     }
-    assert!(own <= COMMAND_INSTRUCTIONS, "more than {COMMAND_INSTRUCTIONS} instructions: {own} of {cost}");
-    // The reply is the one allocation. Each costs some tens of instructions.
+    assert!(own <= COMMAND_INSTRUCTIONS, "{own} instructions, more than {COMMAND_INSTRUCTIONS}: {cost}");
+    // The reply is the only allocation. An allocation costs some tens of instructions.
     let allocating = cost.outside.iter().filter(|(function, _)| function.starts_with("malloc"));
     let allocating: u64 = allocating.map(|(_, instructions)| instructions).sum();
     assert!((1..60).contains(&allocating), "{cost}");
 }
 
-/// How much stack a command needs, in KiB, with what tokio and the system need. Measured: 0 or 4, as memory is counted in
+/// The stack that a command needs, in KiB, including tokio and the system. Measured: 0 or 4, as memory is counted in
 /// pages.
 const STACK: u64 = 4;
 
-/// How many bytes a command's future takes, which is part of its task's memory. Measured: 136, with rustc 1.95.
+/// The size of a command's future in bytes, which is part of its task's memory. Measured: 136, with rustc 1.95.
 const FUTURE: usize = 152;
 
-/// The frames of a command are those of what it does, and have no room for what it seldom does.
+/// A command's frames have room for what every command does, and none for what is rare.
 #[test]
 #[ignore = "of optimised code; CI runs it"]
-fn a_command_needs_little_stack() {
+fn command_needs_little_stack() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || answer(listener.accept().unwrap().0));
-    // Connections are opened on the runtime's own thread, and commands run on another.
+    // The runtime's own thread opens the connections, and another thread runs the commands.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let pool = {
         let _within = runtime.enter();
@@ -69,20 +69,20 @@ fn a_command_needs_little_stack() {
     runtime.block_on(runtime.spawn(async move { drop(opened.check_out().await.unwrap()) })).unwrap();
 
     let (handle, (at, reports), (go_on, gone_on)) = (runtime.handle().clone(), mpsc::channel(), mpsc::channel());
-    // As a type that nobody knows, so that its frame begins where it is awaited.
+    // Boxed as a trait object, so that its frame begins where it is awaited.
     let commands: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
         let ping = rawdoc! { "ping": 1 };
         for _ in 0..10 {
             let mut connection = pool.check_out().await.unwrap();
             let command = connection.run_command("admin", &ping);
-            assert!(size_of_val(&command) <= FUTURE, "a future of {} bytes", size_of_val(&command));
+            assert!(size_of_val(&command) <= FUTURE, "a command's future takes {} bytes", size_of_val(&command));
             black_box(command.await.unwrap());
         }
     });
     let thread = thread::Builder::new().stack_size(256 * 1024).spawn(move || {
         let here = 0_u8;
         handle.block_on(async {
-            // The waiting itself needs some, which is not to count.
+            // Waiting needs some stack itself, which must not count.
             for _ in 0..2 {
                 at.send((&raw const here).addr()).unwrap();
                 gone_on.recv().unwrap();
@@ -99,10 +99,10 @@ fn a_command_needs_little_stack() {
     });
     thread.unwrap().join().unwrap();
     let needed = after.saturating_sub(before);
-    assert!(needed <= STACK, "{needed} KiB of stack");
+    assert!(needed <= STACK, "a command needs {needed} KiB of stack");
 }
 
-/// How many KiB are in memory of the mapping around an address.
+/// Returns how many KiB of the mapping around an address are in memory.
 fn resident_around(address: usize) -> u64 {
     let mappings = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_it = false;
@@ -128,7 +128,7 @@ async fn client(address: SocketAddr, rounds: u64) {
     }
 }
 
-/// Answers every message with what hello wants to know and any command is content with.
+/// Answers every message with one reply that satisfies both hello and any command.
 fn answer(mut stream: TcpStream) {
     stream.set_nodelay(true).unwrap();
     let body = rawdoc! {
@@ -145,7 +145,7 @@ fn answer(mut stream: TcpStream) {
         Outgoing { request_id: 1, response_to: 0, flags: Flags::NONE, body: &body, database: None, sequences: &[] };
     encode(&message, 48_000_000, &mut reply).unwrap();
     let mut request = [0; 4096];
-    // Requests come one at a time, and in one piece. What they are does not matter, and reading them would count.
+    // Requests come one at a time and in one piece. Their content does not matter, and decoding them would count.
     while let Ok(header::LENGTH..) = stream.read(&mut request) {
         let (request_id, response_to) = (&request[4..8], &mut reply[8..12]);
         response_to.copy_from_slice(request_id);

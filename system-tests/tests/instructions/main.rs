@@ -1,12 +1,12 @@
-//! What a check-out and its check-in cost on the hit path, in counts: instructions, locked instructions, and anything
-//! outside of the program, such as the allocator, the system and the clock.
+//! The cost of a check-out and its check-in on the hit path, in counts: instructions, locked instructions, and calls
+//! outside the program, such as the allocator, the system and the clock.
 //!
-//! Timings depend on the machine and on its neighbours; these counts do not, so they can be asserted. Each program here
-//! runs under callgrind, with N and with 2N rounds. What is N higher the second time belongs to each round; start-up,
-//! warm-up and the test harness cancel out.
+//! Timings depend on the machine and on other load on it. These counts do not, so they can be asserted. Each program
+//! runs under callgrind with N and with 2N rounds. The difference belongs to N rounds, because start-up, warm-up and
+//! the test harness cancel out.
 //!
-//! Linux on `x86_64` only, as the bounds and the notion of a locked instruction are that architecture's. Needs valgrind
-//! and objdump, hence ignored by default:
+//! Linux on `x86_64` only: the bounds, and what a locked instruction is, belong to that architecture. The tests need
+//! valgrind and objdump, so they are ignored by default:
 //!
 //! ```sh
 //! cargo test --release --test instructions -- --ignored
@@ -29,24 +29,24 @@ mod wire;
 
 use callgrind::{Cost, cost_of_a_round};
 
-/// How many connections lie in the pool: more than one, so that a check-in finds another below its own.
+/// The number of idle connections in the pool. More than one, so that a check-in finds another below its own.
 const IDLE: usize = 8;
 
-/// Check-out and check-in of the core. Measured: 78, with rustc 1.95; the bound leaves 15 % to other compilers.
+/// Check-out and check-in of the core. Measured: 78, with rustc 1.95. The bound leaves 15 % to other compilers.
 const CORE_INSTRUCTIONS: f64 = 90.0;
 
-/// Check-out and check-in of the pool on tokio. Measured: 174, as above.
+/// Check-out and check-in of the pool on tokio. Measured: 174, with the same compiler and margin.
 const POOL_INSTRUCTIONS: f64 = 200.0;
 
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
-fn a_pair_on_the_core() {
-    let cost = cost_of_a_round("a_pair_on_the_core", |rounds| {
+fn pair_on_the_core() {
+    let cost = cost_of_a_round("pair_on_the_core", |rounds| {
         let core = Core::new("here:1", PoolOptions::default(), 1, Alone).unwrap();
         core.ready();
         fill(&core);
         for _ in 0..rounds {
-            drop(black_box(core.try_check_out().expect("connections lie there")));
+            drop(black_box(core.try_check_out().expect("no connection is idle")));
         }
         core.close();
     });
@@ -55,8 +55,8 @@ fn a_pair_on_the_core() {
 
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
-fn a_pair_on_the_pool() {
-    let cost = cost_of_a_round("a_pair_on_the_pool", |rounds| {
+fn pair_on_the_pool() {
+    let cost = cost_of_a_round("pair_on_the_pool", |rounds| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let pool = Pool::builder("here:1", Numbers).build().unwrap();
@@ -74,14 +74,15 @@ fn a_pair_on_the_pool() {
     assert_hit_path(&cost, POOL_INSTRUCTIONS);
 }
 
-/// The instrument sees what it is to rule out: both kinds of locked instructions, the allocator, and the clock.
+/// The measurement must see what the other tests rule out: both kinds of locked instructions, the allocator, and the
+/// clock.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
-fn the_instrument_sees() {
-    let cost = cost_of_a_round("the_instrument_sees", |rounds| {
+fn measurement_sees_what_it_rules_out() {
+    let cost = cost_of_a_round("measurement_sees_what_it_rules_out", |rounds| {
         let word = AtomicU64::new(0);
         for round in 0..rounds {
-            // Relaxed: there is one thread.
+            // Relaxed: there is only one thread.
             black_box(&word).fetch_add(1, Ordering::Relaxed);
             black_box(&word).swap(round, Ordering::Relaxed);
             black_box(&word).store(round, Ordering::Relaxed);
@@ -97,31 +98,31 @@ fn the_instrument_sees() {
     }
 }
 
-/// One locked instruction for the check-out and one for the check-in, nothing but the program's own code, and not more
-/// of it than `most`.
+/// Asserts one locked instruction for the check-out and one for the check-in, no code outside the program, and at most
+/// `most` instructions.
 fn assert_hit_path(cost: &Cost, most: f64) {
     println!("{cost}");
     assert_eq!(cost.locked_executions(), 2, "locked instructions: {cost}");
-    assert!(cost.outside.is_empty(), "calls of other code than the program's: {cost}");
+    assert!(cost.outside.is_empty(), "calls outside the program: {cost}");
     assert!(cost.instructions <= most, "more than {most} instructions: {cost}");
 }
 
-/// Opens the connections that are to lie idle.
+/// Opens the connections that stay idle.
 fn fill(core: &Arc<Core<Alone>>) {
     let mut context = Context::from_waker(Waker::noop());
     let mut opened = Vec::new();
     for number in 0..IDLE {
         let Poll::Ready(Grant::Permit(permit)) = pin!(core.acquire()).poll(&mut context) else {
-            panic!("an empty pool gives permits");
+            panic!("an empty pool grants no permit");
         };
-        let pending = permit.create().expect("the pool is ready");
-        let (idle, opening) = pending.established(number as u64).expect("nobody clears the pool");
+        let pending = permit.create().expect("the pool is not ready");
+        let (idle, opening) = pending.established(number as u64).expect("the connection was interrupted");
         drop(opening);
         opened.push(idle);
     }
 }
 
-/// The world around a core that has one thread and no subscribers.
+/// The environment of a core with one thread and no subscribers.
 struct Alone;
 
 impl Environment for Alone {

@@ -1,4 +1,5 @@
-//! What messages cost. The tests of the allocator besides, because zstd's library does not use Rust's.
+//! The cost of messages, including their allocations: zstd's library does not use Rust's allocator, which
+//! `wire_allocations` counts.
 
 use std::hint::black_box;
 
@@ -10,10 +11,10 @@ use crate::callgrind::{Cost, cost_of_a_round};
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
-/// Encoding a small command. Measured: 226, with rustc 1.95; the bound leaves 15 % to other compilers.
+/// Encoding a small command. Measured: 226, with rustc 1.95. The bound leaves 15 % to other compilers.
 const ENCODE_INSTRUCTIONS: f64 = 260.0;
 
-/// Decoding a reply of any length. Measured: 157, as above.
+/// Decoding a reply of any length. Measured: 157, with the same compiler and margin.
 const DECODE_INSTRUCTIONS: f64 = 181.0;
 
 fn outgoing(body: &bson::RawDocument) -> Outgoing<'_> {
@@ -48,7 +49,7 @@ fn decoding_a_small_reply() {
     assert_cost(&cost, DECODE_INSTRUCTIONS);
 }
 
-/// A message's content is looked at only as far as its frame: ten thousand elements cost what none do.
+/// Decoding checks only the frame of a message's content: ten thousand elements cost the same as none.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn decoding_a_large_reply() {
@@ -64,7 +65,8 @@ fn decoding_a_large_reply() {
     assert_cost(&cost, DECODE_INSTRUCTIONS);
 }
 
-/// zstd's contexts are reused: its library, which `wire_allocations` does not see into, allocates nothing either.
+/// zstd's contexts are reused, so its library allocates nothing either. `wire_allocations` cannot see into that
+/// library.
 #[test]
 #[cfg(feature = "zstd")]
 #[ignore = "needs valgrind and objdump; CI runs it"]
@@ -86,7 +88,7 @@ fn zstd_allocates_nothing() {
     }
 }
 
-/// Not more instructions than `most`, and none of the allocator or anything else but copying.
+/// Asserts at most `most` instructions, and no calls outside the program except copying.
 fn assert_cost(cost: &Cost, most: f64) {
     println!("{cost}");
     assert!(cost.outside.keys().all(|function| function.contains("mem")), "{cost}");
