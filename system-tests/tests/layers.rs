@@ -1,11 +1,11 @@
-//! Layers point one way: a module uses only the layers before it.
+//! Layers point one way: a module uses only its own layer and those before it.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::fs;
 
 use wharf_system_tests::{root, rust_files};
 
-/// From the first layer to the last. A module may use its own layer's and those before it.
+/// The layers from first to last. A module may use its own layer and those before it.
 const LAYERS: [&[&str]; 8] = [
     &["boxed", "condition", "milliseconds", "printable", "sentence", "sync", "delivery", "error", "event", "options"],
     &["pool"],
@@ -19,7 +19,7 @@ const LAYERS: [&[&str]; 8] = [
 
 fn layer_of(module: &str) -> usize {
     let found = LAYERS.iter().position(|layer| layer.contains(&module));
-    found.unwrap_or_else(|| panic!("module {module} has no layer: give it one"))
+    found.unwrap_or_else(|| panic!("module {module} has no layer: add it to LAYERS"))
 }
 
 #[test]
@@ -51,11 +51,11 @@ fn every_module_uses_only_the_layers_before_it() {
             }
         }
     }
-    assert!(checked > 50, "only {checked} imports found: is the test looking at the right files?");
+    assert!(checked > 50, "only {checked} imports found: does the test read the right files?");
 }
 
 #[test]
-fn the_core_does_no_io_and_reads_no_clock() {
+fn core_does_no_io_and_reads_no_clock() {
     let core = root().join("src/pool");
     for file in rust_files(&core) {
         let text = fs::read_to_string(&file).unwrap();

@@ -1,4 +1,4 @@
-//! The proof is kept honest: what `loom-tests/tests/loom/main.rs` says of models and mutants is what there is.
+//! Keeps the proof honest: what `loom-tests/tests/loom/main.rs` says about models and mutants must match the code.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use wharf_system_tests::{root, rust_files};
 /// Mutants by model, or models by mutant.
 type Controls = BTreeMap<String, BTreeSet<String>>;
 
-/// The functions that a hit and its return run, each with its file. None of them may lack a negative control.
+/// The functions that a hit and its check-in execute, each with its file. Each of them needs a negative control.
 const HIT_PATH: &[(&str, &str)] = &[
     ("pool/acquire.rs", "fn try_check_out"),
     ("pool/shard.rs", "fn pop_at_once"),
@@ -30,7 +30,7 @@ const HIT_PATH: &[(&str, &str)] = &[
 fn every_mutant_has_a_negative_control() {
     let controlled: BTreeSet<String> = controls().into_values().flatten().collect();
     let present: BTreeSet<String> = instrumented().iter().flat_map(|(_, text)| mutants_in(text)).collect();
-    assert!(present.len() > 80, "only {} mutants found: is the test looking at the right files?", present.len());
+    assert!(present.len() > 80, "only {} mutants found: does the test read the right files?", present.len());
     assert_eq!(present, controlled, "mutants in src and in the catalogue (left) and in the list of controls (right)");
 }
 
@@ -56,7 +56,7 @@ fn every_name_of_the_catalogue_is_one_mutant() {
 }
 
 #[test]
-fn the_sources_weaken_orderings_and_nothing_else() {
+fn sources_weaken_orderings_and_nothing_else() {
     for (file, text) in sources() {
         if file == "sync.rs" {
             continue;
@@ -64,7 +64,10 @@ fn the_sources_weaken_orderings_and_nothing_else() {
         let code = text.lines().map(|line| line.split("//").next().unwrap());
         for line in code {
             let asks = line.replace("unless_mutant(", "").contains("mutant(");
-            assert!(!asks, "src/{file} asks for a mutant: put it in the catalogue (loom-tests/src/mutants): {line}");
+            assert!(
+                !asks,
+                "src/{file} asks for a mutant, which belongs in the catalogue (loom-tests/src/mutants): {line}"
+            );
         }
     }
 }
@@ -73,7 +76,7 @@ fn the_sources_weaken_orderings_and_nothing_else() {
 fn every_negative_control_names_a_model() {
     let models = models();
     for model in controls().keys() {
-        assert!(models.contains(model), "{model} is no model");
+        assert!(models.contains(model), "{model} is not a model");
     }
 }
 
@@ -81,39 +84,39 @@ fn every_negative_control_names_a_model() {
 fn every_model_has_a_negative_control() {
     let controls = controls();
     let without: Vec<_> = models().into_iter().filter(|model| !controls.contains_key(model)).collect();
-    assert_eq!(without, [""; 0], "a model that nothing can make fail proves nothing");
+    assert_eq!(without, [""; 0], "a model that no mutant fails proves nothing");
 }
 
 #[test]
-fn the_table_lists_every_model_with_its_mutants() {
+fn table_lists_every_model_with_its_mutants() {
     let listed: Controls = table().into_iter().map(|row| (row.model, row.mutants)).collect();
     let by_name = |name: String| name.rsplit("::").next().unwrap().to_owned();
     let present: Controls = controls().into_iter().map(|(model, mutants)| (by_name(model), mutants)).collect();
     for (model, mutants) in &present {
         assert_eq!(listed.get(model), Some(mutants), "the row of {model}");
     }
-    assert_eq!(listed.len(), present.len(), "rows and models");
+    assert_eq!(listed.len(), present.len(), "number of rows (left) and of models (right)");
 }
 
 #[test]
-fn the_table_states_the_bounds_of_the_models() {
+fn table_states_the_bounds_of_the_models() {
     let rows: BTreeMap<String, String> = table().into_iter().map(|row| (row.model, row.bound)).collect();
     let mut compared = 0;
     for file in rust_files(&root().join("loom-tests/tests/loom/models")) {
-        // A model whose name is a parameter has its bound in the function that runs it.
+        // A model whose name is a parameter gets its bound from the function that runs it.
         for call in read(&file).split("model(\"").skip(1) {
-            let (name, arguments) = call.split_once("\", ").expect("a name and a bound");
-            let bound = arguments.split_once(", ").expect("a bound and an execution").0;
+            let (name, arguments) = call.split_once("\", ").expect("a model without a bound");
+            let bound = arguments.split_once(", ").expect("a model without a body").0;
             let bound = bound.trim_start_matches("Some(").trim_end_matches(')').to_lowercase();
             assert_eq!(rows.get(name), Some(&bound), "the bound of {name}");
             compared += 1;
         }
     }
-    assert!(compared > 50, "only {compared} models found: is the test looking at the right files?");
+    assert!(compared > 50, "only {compared} models found: does the test read the right files?");
 }
 
 #[test]
-fn the_table_says_in_its_own_words_what_each_model_runs() {
+fn table_explains_every_path_that_a_model_runs() {
     let words = words();
     for row in table() {
         assert!(!row.runs.is_empty(), "{} runs nothing", row.model);
@@ -140,7 +143,7 @@ fn every_function_of_the_hit_path_has_a_negative_control() {
 /// One row of the table of models.
 struct Row {
     model: String,
-    /// The bound of the preemptions, or `none`.
+    /// The preemption bound, or `none`.
     bound: String,
     runs: Vec<String>,
     mutants: BTreeSet<String>,
@@ -151,7 +154,7 @@ fn table() -> Vec<Row> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("//! | `"));
     let rows = lines.map(|line| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let [model, runs, bound, mutants, _] = cells[..] else { panic!("a row of another shape: {line}") };
+        let [model, runs, bound, mutants, _] = cells[..] else { panic!("unexpected shape of a row: {line}") };
         Row {
             model: model.trim_matches('`').to_owned(),
             bound: bound.to_owned(),
@@ -162,28 +165,31 @@ fn table() -> Vec<Row> {
     rows.collect()
 }
 
-/// The words for what models run, from the first table.
+/// Returns the first table's terms for what models run.
 fn words() -> BTreeSet<String> {
     let text = read(&root().join("loom-tests/tests/loom/main.rs"));
     let rows = text.lines().filter_map(|line| line.strip_prefix("//! | *")?.split_once('*'));
     rows.map(|(word, _)| word.to_owned()).collect()
 }
 
-/// The negative controls of the models, by model.
+/// Returns the mutants that are negative controls, by model.
 fn controls() -> Controls {
     let text = read(&root().join("loom-tests/tests/loom/models/controls.rs"));
-    let list = text.split_once("const CONTROLS").expect("the list of controls").1;
-    let list = list.split_once("];").expect("its end").0;
+    let list = text.split_once("const CONTROLS").expect("the list of controls is missing").1;
+    let list = list.split_once("];").expect("the list of controls has no end").0;
     let mut controls = Controls::new();
     let quoted: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
     for pair in quoted.chunks(2) {
         let [mutant, model] = pair else { panic!("a control without a model: {pair:?}") };
-        assert!(controls.entry((*model).to_owned()).or_default().insert((*mutant).to_owned()), "{pair:?} twice");
+        assert!(
+            controls.entry((*model).to_owned()).or_default().insert((*mutant).to_owned()),
+            "{pair:?} is listed twice"
+        );
     }
     controls
 }
 
-/// The models, as `file::function`.
+/// Returns the models, as `file::function`.
 fn models() -> BTreeSet<String> {
     let mut models = BTreeSet::new();
     for file in rust_files(&root().join("loom-tests/tests/loom/models")) {
@@ -193,14 +199,14 @@ fn models() -> BTreeSet<String> {
         }
         let text = read(&file);
         for test in text.split("#[test]").skip(1) {
-            let function = test.split_once("fn ").expect("a test is a function").1;
+            let function = test.split_once("fn ").expect("a #[test] without a function").1;
             models.insert(format!("{name}::{}", function.split('(').next().unwrap()));
         }
     }
     models
 }
 
-/// The files below `src`, by their paths, with their texts.
+/// Returns the paths below `src` of all source files, with their texts.
 fn sources() -> Vec<(String, String)> {
     let source = root().join("src");
     let files = rust_files(&source).into_iter();
@@ -208,13 +214,13 @@ fn sources() -> Vec<(String, String)> {
     files.map(named).collect()
 }
 
-/// The same with the mutants of the catalogue in them.
+/// Returns the same files with the catalogue's mutants in them.
 fn instrumented() -> Vec<(String, String)> {
     let instrument = |file: &str, text: &str| instrument(file, text).unwrap_or_else(|why| panic!("{why}"));
     sources().into_iter().map(|(file, text)| (file.clone(), instrument(&file, &text))).collect()
 }
 
-/// The names that are given to `mutant` and to `unless_mutant`.
+/// Returns the names that are passed to `mutant` and to `unless_mutant`.
 fn mutants_in(code: &str) -> BTreeSet<String> {
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     let code: String = lines.collect::<Vec<_>>().join(" ");
@@ -227,7 +233,7 @@ fn mutants_in(code: &str) -> BTreeSet<String> {
     mutants
 }
 
-/// The text up to the brace that closes the first one.
+/// Returns the text up to the brace that closes the first open brace.
 fn body(text: &str) -> &str {
     let mut depth = 0;
     for (at, character) in text.char_indices() {
@@ -238,7 +244,7 @@ fn body(text: &str) -> &str {
             _ => {}
         }
     }
-    panic!("a function without an end")
+    panic!("the function has no end")
 }
 
 fn read(file: &Path) -> String {
