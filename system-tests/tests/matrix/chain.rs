@@ -1,5 +1,5 @@
-//! All components at once: a name in the DNS, a SOCKS5 proxy with a login, TLS, SCRAM, and zstd, in a pool, from one
-//! connection string; and what is reported when any link of the chain is broken.
+//! All components together: a name in the DNS, a SOCKS5 proxy with a login, TLS, SCRAM and zstd, in a pool that is
+//! built from one connection string. The tests also cover what is reported when any link of this chain is broken.
 
 use wharf::ResolveError;
 use wharf::endpoint::hickory_resolver::TokioResolver;
@@ -12,7 +12,7 @@ use super::*;
 const NAME: &str = "cluster.wharf.example";
 const SERVICE: &str = "_mongodb._tcp.cluster.wharf.example";
 
-/// The chain, whole.
+/// The complete chain.
 pub struct Chain {
     pub(super) secured: Arc<Secured>,
     pub(super) proxy: SocksProxy,
@@ -20,7 +20,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A chain whose proxy connects to this address, and fails like this.
+    /// Creates a chain whose proxy connects to `server` and fails with `fault`.
     pub(super) async fn new(secured: Arc<Secured>, server: SocketAddr, fault: Option<SocksFault>) -> Self {
         let login = Some(("porter".to_owned(), "knock".to_owned()));
         let names = HashMap::from([(SERVER_NAME.to_owned(), server)]);
@@ -35,7 +35,7 @@ impl Chain {
         Self::new(secured, address, None).await
     }
 
-    /// The connection string, with one part of it replaced.
+    /// Parses and resolves the connection string, with one part of it replaced.
     pub async fn options(&self, part: &str, replacement: &str) -> Result<Options, ResolveError> {
         let authority = self.secured.certificates.file(Pem::Authority).display().to_string().replace('/', "%2F");
         let uri = format!(
@@ -43,7 +43,7 @@ impl Chain {
              proxyUsername=porter&proxyPassword=knock&compressors=zstd,snappy&maxPoolSize=3&connectTimeoutMS=60000",
             self.proxy.port()
         );
-        assert!(uri.contains(part), "no {part:?} to be replaced");
+        assert!(uri.contains(part), "the connection string does not contain {part:?}");
         let options = Options::parse(&uri.replacen(part, replacement, 1))?;
         assert_eq!(options.warnings(), []);
         options.resolve_with(&resolver(&self.dns)).await
@@ -65,12 +65,12 @@ fn resolver(server: &DnsServer) -> TokioResolver {
 }
 
 #[tokio::test]
-async fn a_pool_works_through_the_whole_chain() {
+async fn pool_works_through_the_whole_chain() {
     let chain = Chain::whole().await;
     let options = chain.options("", "").await.unwrap();
     assert_eq!(use_pool(options.clone()).await.as_deref(), Some("app"));
     let requests = chain.proxy.requests();
-    // One connection for each of the pool's, and none besides.
+    // One request for each of the pool's connections, and no other.
     assert_eq!(requests.len(), 3);
     assert!(requests.iter().all(|asked| (&*asked.host, asked.port, asked.by_name) == (SERVER_NAME, 4711, true)));
 
@@ -81,7 +81,7 @@ async fn a_pool_works_through_the_whole_chain() {
 }
 
 #[tokio::test]
-async fn each_broken_link_is_told_from_the_others() {
+async fn each_broken_link_is_reported_as_itself() {
     let chain = Chain::whole().await;
     let (certificates, none) = (&chain.secured.certificates, Labels::NONE);
     let other_authority =
@@ -105,18 +105,18 @@ async fn each_broken_link_is_told_from_the_others() {
             assert!(!format!("{error:?} {error}").contains(secret), "{error:?}");
         }
     }
-    // The name of the certificate is the server's, not that of the SRV record or of the proxy.
+    // The certificate must carry the server's name, not the name of the SRV record or of the proxy.
     let mut options = chain.options("", "").await.unwrap();
     options.hosts = localhost(4711).hosts;
     assert_refused(options.clone(), Stage::Proxy, none).await;
 
-    // Whatever the proxy says of the server, it is not the server that says it.
+    // An error that the proxy reports about the server does not come from the server.
     for code in [1, 3, 4, 5] {
         let address = chain.secured.mongod.address();
         let chain = Chain::new(Arc::clone(&chain.secured), address, Some(SocksFault::Refuse(code))).await;
         assert_refused(chain.options("", "").await.unwrap(), Stage::Proxy, none).await;
     }
-    // Nobody behind it: the port was bound and is closed again.
+    // Nothing listens behind the proxy: the port was bound and is closed again.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let chain = Chain::new(Arc::clone(&chain.secured), gone, None).await;
     assert_refused(chain.options("", "").await.unwrap(), Stage::Proxy, none).await;

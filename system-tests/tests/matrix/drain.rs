@@ -5,8 +5,8 @@ use super::*;
 const CONNECTIONS: u32 = 4;
 
 #[tokio::test]
-async fn cancelled_commands_cost_no_connection_whatever_they_travel_in() {
-    // A server of its own, because it counts the connections of all.
+async fn cancelled_commands_cost_no_connection_with_or_without_compression() {
+    // A server of its own, because the test counts the connections of all clients.
     let secured = Secured::start(false).await;
     let root = secured.root().await;
     let mut all: Vec<Vec<Compressor>> =
@@ -27,12 +27,12 @@ async fn cancelled_commands_cost_no_connection_whatever_they_travel_in() {
         secured.fail(&root, "hasty", "alwaysOn", block).await;
         let before = Secured::connections_created(&root).await;
 
-        // The largest takes several records of TLS in either direction.
+        // The largest command takes several TLS records in either direction.
         let large = rawdoc! { "ping": 1, "comment": "a".repeat(200_000) };
         let commands = [rawdoc! { "ping": 1 }, large, rawdoc! { "find": "nothing" }];
         let mut cancelled = 0;
         for round in 0..60_u32 {
-            // A check-out that would wait has a connection closed that is drained.
+            // A check-out that has to wait would close a connection that is being drained.
             while pool.status().available == 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -40,15 +40,15 @@ async fn cancelled_commands_cost_no_connection_whatever_they_travel_in() {
             let command = &commands[round as usize % commands.len()];
             cancelled += u32::from(tokio::time::timeout(patience, pool.run_command("test", command)).await.is_err());
         }
-        assert!(cancelled > 30, "only {cancelled} were cancelled");
+        assert!(cancelled > 30, "only {cancelled} commands were cancelled");
         let settled = async {
             while pool.status().available < CONNECTIONS {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(AGES, settled).await.expect("all are brought to the end of their commands");
+        tokio::time::timeout(AGES, settled).await.expect("the connections are not drained in time");
         assert_eq!(Secured::connections_created(&root).await, before, "{compressors:?}");
-        // Each carries the right reply to the next command, as the same user.
+        // On each connection, the next command gets its own reply, as the same user.
         let mut held = Vec::new();
         for _ in 0..CONNECTIONS {
             let mut connection = pool.check_out().await.unwrap();

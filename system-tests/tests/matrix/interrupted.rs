@@ -3,7 +3,7 @@
 use super::chain::Chain;
 use super::*;
 
-/// The chain with a relay in front of the server.
+/// Returns a chain with a relay in front of the server.
 async fn relayed() -> (Chain, Relay) {
     let secured = Secured::shared().await;
     let relay = Relay::start(secured.mongod.address()).await.unwrap();
@@ -11,7 +11,7 @@ async fn relayed() -> (Chain, Relay) {
     (chain, relay)
 }
 
-/// What became of a check-out and one command.
+/// The outcome of a check-out and one command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Tls,
@@ -21,28 +21,28 @@ enum Outcome {
     Success,
 }
 
-/// Checks out of a new pool of `endpoint`, and runs a command. Checks all that must hold of a failure.
+/// Checks out of a new pool of `endpoint` and runs a command. Asserts what must hold for every failure.
 async fn attempt(endpoint: &Endpoint) -> Outcome {
     let pool = endpoint.clone().pool().build().unwrap();
     pool.ready();
-    let outcome = match tokio::time::timeout(AGES, pool.check_out()).await.expect("it ends by itself") {
+    let outcome = match tokio::time::timeout(AGES, pool.check_out()).await.expect("the check-out hangs") {
         Err(CheckOutError::Establish(error)) => {
             let (outcome, labels) = match error.stage() {
                 Stage::Tls => (Outcome::Tls, OVERLOADED),
                 Stage::Hello => (Outcome::Hello, OVERLOADED),
                 Stage::Authenticate => (Outcome::Authenticate, Labels::NONE),
-                _ => panic!("another stage: {error}"),
+                _ => panic!("unexpected stage: {error}"),
             };
             assert_eq!(error.labels(), labels, "{error}");
             outcome
         }
-        Err(error) => panic!("another error: {error}"),
+        Err(error) => panic!("unexpected error: {error}"),
         Ok(mut connection) => {
             let ping = rawdoc! { "ping": 1 };
-            match tokio::time::timeout(AGES, connection.run_command("admin", &ping)).await.expect("it ends by itself") {
+            match tokio::time::timeout(AGES, connection.run_command("admin", &ping)).await.expect("the command hangs") {
                 Ok(_) => Outcome::Success,
                 Err(error) => {
-                    // What was sent, nobody knows; what came in part is of no use.
+                    // Whether the command ran is unknown, and a partial reply is of no use.
                     let failure = error.command_error().unwrap();
                     assert!(matches!(failure, CommandError::Network { .. } | CommandError::Lost { .. }), "{error}");
                     assert!(error.clears_pool() && !error.has_label("RetryableError"), "{error}");
@@ -53,7 +53,7 @@ async fn attempt(endpoint: &Endpoint) -> Outcome {
         }
     };
     if outcome != Outcome::Success {
-        // A connection of no use is not kept.
+        // A connection that failed is not kept.
         let empty = async {
             while pool.status().total > 0 {
                 tokio::task::yield_now().await;
@@ -64,20 +64,20 @@ async fn attempt(endpoint: &Endpoint) -> Outcome {
     outcome
 }
 
-/// Opens a connection that nothing happens to. It leaves tickets for others to resume its session, of which each takes one,
-/// so that after this every attempt has as many bytes as any other.
+/// Opens a connection without a fault. The server gives it tickets to resume its session, and each later attempt uses
+/// one. So every attempt after this transfers the same number of bytes.
 async fn warm(relay: &Relay, endpoint: &Endpoint) {
     relay.pass();
-    // Where the time is limited, a busy machine may need more than one attempt.
+    // With a short time limit, a busy machine may need more than one attempt.
     let succeed = async { while attempt(endpoint).await != Outcome::Success {} };
-    tokio::time::timeout(AGES, succeed).await.expect("nothing is in the way");
+    tokio::time::timeout(AGES, succeed).await.expect("no attempt succeeds without a fault");
 }
 
-/// How many bytes are skipped between two cuts in the handshake of TLS, which is tested byte by byte elsewhere.
+/// The number of bytes between two cuts in the TLS handshake. Other tests cut it at every byte.
 const STEP: u64 = 61;
 
 #[tokio::test]
-async fn a_server_that_closes_at_any_byte_is_reported_by_its_stage() {
+async fn server_that_closes_at_any_byte_is_reported_by_its_stage() {
     let (chain, relay) = relayed().await;
     let endpoint = chain.options("", "").await.unwrap().endpoint().unwrap();
     for direction in [Direction::ToClient, Direction::ToServer] {
@@ -106,7 +106,7 @@ async fn a_server_that_closes_at_any_byte_is_reported_by_its_stage() {
 }
 
 #[tokio::test]
-async fn a_server_that_falls_silent_at_any_stage_is_given_up_at_the_connect_timeout() {
+async fn server_that_falls_silent_at_any_stage_fails_at_the_connect_timeout() {
     const LIMIT: Duration = Duration::from_millis(600);
     let (chain, relay) = relayed().await;
     let limited = chain.options("connectTimeoutMS=60000", "connectTimeoutMS=600").await.unwrap();
@@ -122,15 +122,15 @@ async fn a_server_that_falls_silent_at_any_stage_is_given_up_at_the_connect_time
         relay.hang_after(Direction::ToClient, bytes);
         let pool = endpoint.clone().pool().build().unwrap();
         pool.ready();
-        let error = tokio::time::timeout(AGES, pool.check_out()).await.expect("it ends by itself").unwrap_err();
-        let CheckOutError::Establish(error) = error else { panic!("another error: {error}") };
+        let error = tokio::time::timeout(AGES, pool.check_out()).await.expect("the check-out hangs").unwrap_err();
+        let CheckOutError::Establish(error) = error else { panic!("unexpected error: {error}") };
         let (timeout, labels) = match error.stage() {
             Stage::Tls | Stage::Hello => (cause::<ConnectTimeoutError>(&error), OVERLOADED),
             Stage::Authenticate => match &cause::<AuthenticationError>(&error).cause {
                 wharf::endpoint::AuthenticationCause::Timeout(timeout) => (timeout, Labels::NONE),
-                other => panic!("another cause: {other}"),
+                other => panic!("unexpected cause: {other}"),
             },
-            _ => panic!("another stage: {error}"),
+            _ => panic!("unexpected stage: {error}"),
         };
         assert_eq!((timeout.limit, error.labels()), (LIMIT, labels), "{error}");
         assert_eq!(pool.status().total, 0);

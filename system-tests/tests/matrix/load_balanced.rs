@@ -1,4 +1,4 @@
-//! A load balancer that is spoken to in TLS.
+//! A load balancer behind TLS.
 
 use bson::oid::ObjectId;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
@@ -29,7 +29,7 @@ async fn connections_through_tls_belong_to_the_services_of_their_hello() {
         }
         let resumed = front.handshakes().iter().filter(|handshake| handshake.resumed).count();
         assert_eq!(resumed, 3, "{version:?}");
-        // One service's end is not the other's.
+        // Clearing one service leaves the other alone.
         assert!(pool.clear_service(services[0], wharf::Clear::new()).unwrap());
         let stale: Vec<_> = held.iter().map(|connection| connection.is_stale()).collect();
         assert_eq!(stale, [true, false, true, false]);
@@ -39,7 +39,7 @@ async fn connections_through_tls_belong_to_the_services_of_their_hello() {
 }
 
 #[tokio::test]
-async fn before_the_service_is_known_a_failure_clears_nothing() {
+async fn failure_before_the_service_is_known_clears_nothing() {
     let certificates = Certificates::create().unwrap();
     let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
     let address = server.address().parse().unwrap();
@@ -47,7 +47,7 @@ async fn before_the_service_is_known_a_failure_clears_nothing() {
     for (authority, stage) in [(Pem::OtherAuthority, Stage::Tls), (Pem::Authority, Stage::Hello)] {
         let trust = TlsOptions::default().ca_file(certificates.file(authority));
         let options = localhost(front.address().port()).tls(trust).load_balanced(true);
-        // A certificate that is not right, and a server that is behind no balancer.
+        // A certificate that is not trusted, and a server that is not behind a load balancer.
         let (error, clears) = refused(options).await;
         assert_eq!((error.stage(), error.labels(), clears), (stage, Labels::NONE, false), "{error}");
     }

@@ -1,65 +1,65 @@
-//! Every real component, in a pool, and together with the others.
+//! Every real component in a pool, and in combination with the others.
 //!
-//! This is the plan of all tests that run against real components, wherever they are: for each component what must
-//! work, and what must be said when it does not. Those of this file are named by their module, others by file and
-//! module, without `spec-tests/`.
+//! This is the plan of all tests that run against real components, in any file: for each component, what must work, and
+//! what must be reported when it does not. Tests of this file are named by their module, others by file and module,
+//! without `spec-tests/`.
 //!
 //! | what | component | test |
 //! | --- | --- | --- |
-//! | a pool works | SCRAM, TLS | `pools::users_are_let_in_through_tls_by_each_mechanism` |
+//! | a pool works | SCRAM, TLS | `pools::each_mechanism_authenticates_users_over_tls` |
 //! | | SCRAM | `auth/mongod::every_connection_of_a_pool_is_authenticated` |
-//! | | client certificates, X509 | `pools::a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is` |
-//! | | X509, resumed sessions | `pools::connections_that_prove_themselves_by_a_certificate_resume_sessions` |
-//! | | compressors | `pools::each_compressor_is_used_within_tls_after_authentication` |
+//! | | client certificates, X509 | `pools::required_client_certificate_also_authenticates` |
+//! | | X509, resumed sessions | `pools::connections_with_a_client_certificate_resume_sessions` |
+//! | | compressors | `pools::each_compressor_is_used_over_tls_after_authentication` |
 //! | | | `commands/real::every_compressor_is_used_in_both_directions` |
-//! | | Unix socket | `pools::a_unix_socket_is_pooled_too` |
-//! | | SRV, SOCKS5, TLS, SCRAM, zstd | `chain::a_pool_works_through_the_whole_chain` |
+//! | | Unix socket | `pools::pool_works_over_a_unix_socket` |
+//! | | SRV, SOCKS5, TLS, SCRAM, zstd | `chain::pool_works_through_the_whole_chain` |
 //! | | load balancer, TLS | `load_balanced::connections_through_tls_belong_to_the_services_of_their_hello` |
-//! | wrong credentials | SCRAM, TLS | `pools::a_wrong_user_or_a_wrong_authority_is_no_overload` |
+//! | wrong credentials | SCRAM, TLS | `pools::wrong_user_or_wrong_authority_is_not_overload` |
 //! | | SCRAM | `auth/mongod::refused_login_names_the_user_but_not_the_password` |
-//! | | X509 | `pools::a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is` |
+//! | | X509 | `pools::required_client_certificate_also_authenticates` |
 //! | | | `auth/mongod::certificate_authenticates_with_and_without_the_user_name` |
-//! | | Unix socket | `pools::a_unix_socket_is_pooled_too` |
-//! | | SOCKS5's login, SCRAM behind it | `chain::each_broken_link_is_told_from_the_others` |
-//! | | SOCKS5's login | `transport/proxy::a_login_is_offered_beside_none` |
-//! | wrong authority | the server's | `pools::a_servers_certificate_that_is_not_right_is_no_overload` |
-//! | | | `transport/server_certificates::a_mongod_of_another_authority_is_refused` |
-//! | | the client's | `pools::a_clients_certificate_that_a_server_objects_to_is_no_overload` |
-//! | | the client's, at a mongod | `pools::a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is` |
-//! | | Unix socket | `pools::a_unix_socket_is_pooled_too` |
-//! | | behind SOCKS5 | `chain::each_broken_link_is_told_from_the_others` |
-//! | expired certificate | the server's | `pools::a_servers_certificate_that_is_not_right_is_no_overload` |
-//! | | the client's | `pools::a_clients_certificate_that_a_server_objects_to_is_no_overload` |
-//! | | the client's, at a mongod | `pools::a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is` |
-//! | wrong host name | TLS | `pools::a_servers_certificate_that_is_not_right_is_no_overload` |
+//! | | Unix socket | `pools::pool_works_over_a_unix_socket` |
+//! | | SOCKS5's login, SCRAM behind it | `chain::each_broken_link_is_reported_as_itself` |
+//! | | SOCKS5's login | `transport/proxy::login_is_offered_besides_no_authentication` |
+//! | wrong authority | the server's | `pools::invalid_server_certificate_is_not_overload` |
+//! | | | `transport/server_certificates::mongod_of_another_authority_is_refused` |
+//! | | the client's | `pools::rejected_client_certificate_is_not_overload` |
+//! | | the client's, at a mongod | `pools::required_client_certificate_also_authenticates` |
+//! | | Unix socket | `pools::pool_works_over_a_unix_socket` |
+//! | | behind SOCKS5 | `chain::each_broken_link_is_reported_as_itself` |
+//! | expired certificate | the server's | `pools::invalid_server_certificate_is_not_overload` |
+//! | | the client's | `pools::rejected_client_certificate_is_not_overload` |
+//! | | the client's, at a mongod | `pools::required_client_certificate_also_authenticates` |
+//! | wrong host name | TLS | `pools::invalid_server_certificate_is_not_overload` |
 //! | | TLS behind SOCKS5 | `transport/proxy::tls_goes_through_the_proxy_to_the_server` |
-//! | | SRV (outside of the name's domain) | `uri_srv/resolving::errors_say_the_name_and_what_is_wrong` |
+//! | | SRV (outside the name's domain) | `uri_srv/resolving::errors_say_the_name_and_what_is_wrong` |
 //! | silence | SRV and TXT records | `uri_srv/resolving::a_silent_name_server_is_waited_for_as_long_as_a_connection` |
-//! | | the system's resolver | `silent::a_name_that_is_not_resolved_in_time_says_nothing_about_the_server` |
-//! | | SOCKS5, each message | `silent::a_proxy_that_falls_silent_at_any_message_says_nothing_about_the_server` |
-//! | | TCP | `silent::a_server_that_does_not_accept_in_time_may_be_overloaded` |
-//! | | TLS, hello, SCRAM | `interrupted::a_server_that_falls_silent_at_any_stage_is_given_up_at_the_connect_timeout` |
-//! | | TLS | `transport/interrupted::a_mongod_that_falls_silent_is_given_up_in_time` |
-//! | | hello | `endpoint/establishing::a_hello_without_an_answer_ends_with_the_connect_timeout` |
+//! | | the system's resolver | `silent::name_not_resolved_in_time_says_nothing_about_the_server` |
+//! | | SOCKS5, each message | `silent::proxy_that_falls_silent_at_any_message_says_nothing_about_the_server` |
+//! | | TCP | `silent::server_that_does_not_accept_in_time_may_be_overloaded` |
+//! | | TLS, hello, SCRAM | `interrupted::server_that_falls_silent_at_any_stage_fails_at_the_connect_timeout` |
+//! | | TLS | `transport/interrupted::silent_mongod_fails_at_the_connect_timeout` |
+//! | | hello | `endpoint/establishing::unanswered_hello_ends_with_the_connect_timeout` |
 //! | | SCRAM, each message | `auth/interrupted::silent_server_fails_with_the_connect_timeout` |
-//! | | X509, PLAIN | `silent::mechanisms_of_one_message_are_given_up_in_time` |
+//! | | X509, PLAIN | `silent::mechanisms_of_one_message_fail_at_the_connect_timeout` |
 //! | | AWS, OIDC | `cloud_auth/limits` |
-//! | a close at any byte | TLS, hello, SCRAM, replies | `interrupted::a_server_that_closes_at_any_byte_is_reported_by_its_stage` |
-//! | | TLS | `transport/interrupted::a_mongod_that_closes_at_any_byte_may_be_overloaded` |
-//! | | hello | `endpoint/establishing::a_hello_cut_at_any_byte_is_a_network_error` |
+//! | a close at any byte | TLS, hello, SCRAM, replies | `interrupted::server_that_closes_at_any_byte_is_reported_by_its_stage` |
+//! | | TLS | `transport/interrupted::mongod_that_closes_at_any_byte_may_be_overloaded` |
+//! | | hello | `endpoint/establishing::hello_cut_at_any_byte_is_a_network_error` |
 //! | | SCRAM, each message | `auth/interrupted::connection_closed_at_any_byte_of_any_reply_is_a_network_error` |
-//! | | X509, PLAIN | `silent::mechanisms_of_one_message_fail_whatever_part_of_the_reply_there_is` |
-//! | | replies of commands | `endpoint/commands::a_reply_cut_at_any_byte_is_a_network_error` |
-//! | | SOCKS5 | `silent::a_proxy_that_closes_at_any_byte_says_nothing_about_the_server` |
-//! | cancelled commands | TLS, each compressor | `drain::cancelled_commands_cost_no_connection_whatever_they_travel_in` |
-//! | | none of them, many more | `drain/storm::storm_of_cancellations_in_a_full_pool_opens_no_more_than_closing_would`, `drain/storm::storm_of_cancellations_with_places_to_spare_opens_no_connection` |
-//! | reauthentication | SCRAM, TLS, zstd | `reauthentication::a_command_is_run_once_more_and_not_twice` |
-//! | | | `reauthentication::who_cannot_be_authenticated_again_is_told_so_and_the_connection_is_closed` |
-//! | | PLAIN, whatever ends it | `reauthentication::what_ends_the_second_authentication_is_what_is_reported` |
+//! | | X509, PLAIN | `silent::mechanisms_of_one_message_fail_when_the_reply_is_cut_anywhere` |
+//! | | replies of commands | `endpoint/commands::reply_cut_at_any_byte_is_a_network_error` |
+//! | | SOCKS5 | `silent::proxy_that_closes_at_any_byte_says_nothing_about_the_server` |
+//! | cancelled commands | TLS, each compressor | `drain::cancelled_commands_cost_no_connection_with_or_without_compression` |
+//! | | none of them, many more | `drain/storm::storm_of_cancellations_in_a_full_pool_opens_no_more_than_closing_would`, `drain/storm::storm_of_cancellations_with_spare_capacity_opens_no_connection` |
+//! | reauthentication | SCRAM, TLS, zstd | `reauthentication::command_is_retried_once_after_reauthentication` |
+//! | | | `reauthentication::failed_reauthentication_is_reported_and_closes_the_connection` |
+//! | | PLAIN, each way to end it | `reauthentication::reauthentication_reports_how_it_ended` |
 //!
-//! Everywhere the labels of overload are asserted: there for what the network does to the connection up to the end of
-//! hello, and absent for names, proxies, certificates, and authentication (CMAP, "Backpressure-enabled"). A mongod that
-//! objects to a client's certificate closes without a word, which nobody can tell from overload.
+//! All tests assert the labels of overload. They are present if the network fails the connection before the end of
+//! hello, and absent for failures of names, proxies, certificates and authentication (CMAP, "Backpressure-enabled"). A
+//! mongod that rejects a client's certificate closes without an alert, which a client cannot tell from overload.
 #![cfg(not(any(loom, shuttle)))]
 #![cfg(all(feature = "snappy", feature = "zlib", feature = "zstd", feature = "srv"))]
 
@@ -91,7 +91,7 @@ mod pools;
 mod reauthentication;
 mod silent;
 
-/// What ends a test that would otherwise never end.
+/// Ends a test that hangs.
 const AGES: Duration = Duration::from_secs(60);
 
 /// Both labels of a server that may be overloaded.
@@ -100,9 +100,9 @@ const OVERLOADED: Labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
 /// The user of the certificate [`Pem::Client`].
 const CLIENT: &str = "CN=client,O=wharf";
 
-/// A mongod that demands authentication, in TLS, with a Unix domain socket.
+/// A mongod that requires authentication, with TLS and a Unix domain socket.
 struct Secured {
-    // Before the files: fields are dropped in this order, and the server is to find its files.
+    // Before the files: fields are dropped in this order, and the server needs its files until it ends.
     mongod: Mongod,
     certificates: Certificates,
     folder: Folder,
@@ -121,7 +121,8 @@ impl Secured {
                 auth: true,
                 tls: Some(tls),
                 socket_folder: Some(folder.path().to_path_buf()),
-                // The certificates have the organisation of the server's own, which is to be a member's of its cluster.
+                // The client certificates have the same organisation as the server's own. By default the server would
+                // take such a client for a member of its cluster.
                 extra_args: vec!["--setParameter".into(), "enforceUserClusterSeparation=false".into()],
                 ..MongodOptions::default()
             });
@@ -138,7 +139,7 @@ impl Secured {
         secured
     }
 
-    /// The one that the tests share that needs no client certificate. It ends with its last user.
+    /// Returns the server that the tests share. It requires no client certificate and ends with its last user.
     async fn shared() -> Arc<Self> {
         static SHARED: tokio::sync::Mutex<Weak<Secured>> = tokio::sync::Mutex::const_new(Weak::new());
         let mut shared = SHARED.lock().await;
@@ -150,17 +151,17 @@ impl Secured {
         started
     }
 
-    /// Trust in the server's authority.
+    /// Returns TLS options that trust the server's authority.
     fn trust(&self) -> TlsOptions {
         TlsOptions::default().ca_file(self.certificates.file(Pem::Authority))
     }
 
-    /// The server by its name, with trust in it, as nobody.
+    /// Returns options for the server by its name, with trust in it and without a user.
     fn options(&self) -> Options {
         localhost(self.mongod.port()).tls(self.trust())
     }
 
-    /// The same as a user.
+    /// Returns the same options with a user.
     fn as_user(&self) -> Options {
         self.options().credential(user())
     }
@@ -169,7 +170,7 @@ impl Secured {
         pool_of(self.options().credential(Credential::new("root", "root")))
     }
 
-    /// How many connections the server has ever accepted.
+    /// Returns the number of connections that the server has accepted since it started.
     async fn connections_created(root: &Pool<Endpoint>) -> i64 {
         let status = run(root, "admin", doc! { "serverStatus": 1 }).await.unwrap();
         let created = status.get_document("connections").unwrap().get("totalCreated").unwrap().unwrap();
@@ -204,11 +205,11 @@ fn pool_of(options: Options) -> Pool<Endpoint> {
 
 async fn run(pool: &Pool<Endpoint>, database: &str, command: Document) -> Result<RawDocumentBuf, OperationError> {
     let command = RawDocumentBuf::try_from(command).unwrap();
-    tokio::time::timeout(AGES, pool.run_command(database, &command)).await.expect("it ends by itself")
+    tokio::time::timeout(AGES, pool.run_command(database, &command)).await.expect("the command hangs")
 }
 
-/// Uses a pool of these options as applications do: several connections at a time, commands on each, and again after
-/// they were checked in. Returns the user that the server takes them for.
+/// Uses a pool with these options like an application: several connections at a time, commands on each, and again after
+/// they were checked in. Returns the user as which the server authenticated them.
 async fn use_pool(options: Options) -> Option<String> {
     const AT_A_TIME: u32 = 3;
     let counts = EventCounts::new();
@@ -219,7 +220,7 @@ async fn use_pool(options: Options) -> Option<String> {
         let mut held = Vec::new();
         for _ in 0..AT_A_TIME {
             let mut connection = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap();
-            // What is compressed is longer than what is not worth it.
+            // Long enough to be compressed.
             let ping = rawdoc! { "ping": 1, "comment": "a".repeat(1_000) };
             connection.run_command("admin", &ping).await.unwrap();
             let status = connection.run_command("admin", &rawdoc! { "connectionStatus": 1 }).await.unwrap();
@@ -242,15 +243,15 @@ async fn use_pool(options: Options) -> Option<String> {
     found
 }
 
-/// The first user in a reply to `connectionStatus`.
+/// Returns the first user in a reply to `connectionStatus`.
 fn user_of(status: &RawDocument) -> Option<String> {
     let users = status.get_document("authInfo").unwrap().get_array("authenticatedUsers").unwrap();
     let user = users.into_iter().next()?.unwrap().as_document().unwrap();
     Some(user.get_str("user").unwrap().to_owned())
 }
 
-/// Why a pool of these options has no connection to give, with what its failure sink was told about clearing it. No
-/// connection is left.
+/// Returns the error for which a pool with these options provides no connection, and whether its failure sink was told
+/// to clear it. Asserts that no connection is left.
 async fn refused(options: Options) -> (EstablishError, bool) {
     let clears = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&clears);
@@ -259,17 +260,17 @@ async fn refused(options: Options) -> (EstablishError, bool) {
     });
     let pool = pool.build().unwrap();
     pool.ready();
-    let error = tokio::time::timeout(AGES, pool.check_out()).await.expect("it ends by itself");
-    let error = error.expect_err("a connection where there must be none");
-    let CheckOutError::Establish(error) = error else { panic!("another error: {error}") };
+    let error = tokio::time::timeout(AGES, pool.check_out()).await.expect("the check-out hangs");
+    let error = error.expect_err("the check-out succeeded");
+    let CheckOutError::Establish(error) = error else { panic!("unexpected error: {error}") };
     assert_eq!(pool.status().total, 0);
     let clears = clears.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let [clears] = clears[..] else { panic!("the sink was told {clears:?}") };
     (error, clears)
 }
 
-/// As [`refused`], with the stage and the labels there must be. All errors but those with the labels of overload clear the
-/// pool: that of a name or a proxy says nothing about the server, but it is not known to be overload either.
+/// Like [`refused`], and asserts the stage and the labels. All errors without the labels of overload clear the pool: a
+/// failing name or proxy says nothing about the server, but it is not known to be overload either.
 async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> EstablishError {
     let (error, clears) = refused(options).await;
     assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");
@@ -279,12 +280,12 @@ async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> Estab
     error
 }
 
-/// Whether the network failed at a stage at which overload cannot be the reason. Nothing was sent, so that a retry is
-/// safe, and may find the network better.
+/// Returns whether the network failed at a stage where overload cannot be the reason. Nothing was sent, so a retry is
+/// safe and may succeed.
 fn is_of_network(error: &EstablishError) -> bool {
     match error.stage() {
         Stage::Resolve => true,
-        // A proxy that refuses the login, or is none, refuses again.
+        // A proxy that refuses the login, or that does not speak SOCKS5, will do so again.
         Stage::Proxy => {
             use tokio_socks::Error as Socks;
             let said = cause::<ProxyError>(error).source.downcast_ref();
@@ -299,12 +300,12 @@ fn is_of_network(error: &EstablishError) -> bool {
 
 #[track_caller]
 fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
-    error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {error:?}"))
+    error.cause().downcast_ref().unwrap_or_else(|| panic!("unexpected cause: {error:?}"))
 }
 
-/// The plan at the top names tests that there are.
+/// The plan at the top names existing tests.
 #[test]
-fn the_table_names_tests_that_there_are() {
+fn table_names_existing_tests() {
     let rows = include_str!("main.rs").lines().filter(|line| line.starts_with("//! |"));
     let names: Vec<_> = rows.flat_map(|row| row.split('`').skip(1).step_by(2)).collect();
     assert!(names.len() > 40, "{names:?}");

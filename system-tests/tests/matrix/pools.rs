@@ -1,4 +1,4 @@
-//! What works through a pool, and whom a pool refuses or is refused by.
+//! What works through a pool, and what a pool and a server refuse.
 
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{AlertDescription, CertificateError, Error};
@@ -9,7 +9,7 @@ use wharf_testbed::tls_front::TlsFront;
 use super::*;
 
 #[tokio::test]
-async fn users_are_let_in_through_tls_by_each_mechanism() {
+async fn each_mechanism_authenticates_users_over_tls() {
     let secured = Secured::shared().await;
     assert_eq!(use_pool(secured.options()).await, None);
     for mechanism in [None, Some(Mechanism::ScramSha1), Some(Mechanism::ScramSha256)] {
@@ -19,7 +19,7 @@ async fn users_are_let_in_through_tls_by_each_mechanism() {
 }
 
 #[tokio::test]
-async fn each_compressor_is_used_within_tls_after_authentication() {
+async fn each_compressor_is_used_over_tls_after_authentication() {
     let secured = Secured::shared().await;
     let root = secured.root().await;
     for (compressor, name) in
@@ -34,12 +34,12 @@ async fn each_compressor_is_used_within_tls_after_authentication() {
         };
         let before = received().await;
         assert_eq!(use_pool(secured.as_user().compressors([compressor])).await.as_deref(), Some("app"));
-        assert!(received().await - before > 9 * 1_000, "{name}: the nine pings have arrived compressed");
+        assert!(received().await - before > 9 * 1_000, "{name}: the nine pings did not arrive compressed");
     }
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is() {
+async fn required_client_certificate_also_authenticates() {
     let secured = Secured::start(true).await;
     let with = |pem| secured.trust().certificate_key_file(secured.certificates.file(pem));
     assert_eq!(
@@ -49,12 +49,12 @@ async fn a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is() {
     let both = secured.as_user().tls(with(Pem::Client)).compressors([Compressor::Zstd]);
     assert_eq!(use_pool(both).await.as_deref(), Some("app"));
 
-    // The server says nothing, but closes: as one that is overloaded does.
+    // The server closes without an alert, as an overloaded server does.
     for tls in [with(Pem::OtherAuthoritysClient), with(Pem::ExpiredClient)] {
         assert_refused(secured.options().tls(tls).credential(certified()), Stage::Hello, OVERLOADED).await;
     }
     assert_refused(secured.as_user().tls(secured.trust()), Stage::Hello, OVERLOADED).await;
-    // The certificate of a server is good for a client, but not that of a user.
+    // A server's certificate passes as a client's, but its subject is no user's.
     let unknown = secured.options().tls(with(Pem::Server)).credential(certified());
     let error = assert_refused(unknown, Stage::Authenticate, Labels::NONE).await;
     let failed: &AuthenticationError = cause(&error);
@@ -63,7 +63,7 @@ async fn a_certificate_that_is_demanded_is_also_the_proof_of_who_it_is() {
 }
 
 #[tokio::test]
-async fn a_unix_socket_is_pooled_too() {
+async fn pool_works_over_a_unix_socket() {
     let secured = Secured::shared().await;
     let socket = secured.mongod.socket(secured.folder.path()).display().to_string();
     let options = |tls: TlsOptions| {
@@ -78,9 +78,9 @@ async fn a_unix_socket_is_pooled_too() {
 }
 
 #[tokio::test]
-async fn a_wrong_user_or_a_wrong_authority_is_no_overload() {
+async fn wrong_user_or_wrong_authority_is_not_overload() {
     let secured = Secured::shared().await;
-    // The certificate of a server is that of no user.
+    // The subject of a server's certificate is no user's.
     let unknown = secured.trust().certificate_key_file(secured.certificates.file(Pem::Server));
     for credential in [
         Credential::new("app", "wrong"),
@@ -96,14 +96,14 @@ async fn a_wrong_user_or_a_wrong_authority_is_no_overload() {
     assert_refused(secured.as_user().tls(other), Stage::Tls, Labels::NONE).await;
 }
 
-/// The reason for which TLS objected.
+/// Returns the TLS error behind a failure.
 fn objection(error: &EstablishError) -> &Error {
     let source = cause::<std::io::Error>(error).get_ref().and_then(|source| source.downcast_ref());
-    source.unwrap_or_else(|| panic!("no error of TLS: {error:?}"))
+    source.unwrap_or_else(|| panic!("not a TLS error: {error:?}"))
 }
 
 #[tokio::test]
-async fn a_servers_certificate_that_is_not_right_is_no_overload() {
+async fn invalid_server_certificate_is_not_overload() {
     let certificates = Certificates::create().unwrap();
     let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
     let address = server.address().parse().unwrap();
@@ -125,7 +125,7 @@ async fn a_servers_certificate_that_is_not_right_is_no_overload() {
 }
 
 #[tokio::test]
-async fn a_clients_certificate_that_a_server_objects_to_is_no_overload() {
+async fn rejected_client_certificate_is_not_overload() {
     let certificates = Certificates::create().unwrap();
     let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
     let authority = certificates.file(Pem::Authority);
@@ -139,7 +139,7 @@ async fn a_clients_certificate_that_a_server_objects_to_is_no_overload() {
         ] {
             let tls = TlsOptions::default().ca_file(&authority).certificate_key_file(certificates.file(pem));
             let options = localhost(front.address().port()).tls(tls);
-            // In TLS 1.3 it is heard of only after the handshake.
+            // In TLS 1.3, the client learns of the rejection only after the handshake.
             let error = assert_refused(options, stage, Labels::NONE).await;
             assert_eq!(*objection(&error), Error::AlertReceived(reason), "{pem:?} {version:?}");
         }
@@ -147,7 +147,7 @@ async fn a_clients_certificate_that_a_server_objects_to_is_no_overload() {
 }
 
 #[tokio::test]
-async fn connections_that_prove_themselves_by_a_certificate_resume_sessions() {
+async fn connections_with_a_client_certificate_resume_sessions() {
     let certificates = Certificates::create().unwrap();
     let script = || -> Script {
         Box::new(|command| match &*name(command) {
@@ -177,6 +177,6 @@ async fn connections_that_prove_themselves_by_a_certificate_resume_sessions() {
         let names = server.command_names();
         assert_eq!(names.iter().filter(|name| *name == "isMaster").count(), 4);
         assert_eq!(names.iter().filter(|name| *name == "ping").count(), 4);
-        assert_eq!(names.len(), 8, "the proof has travelled with hello: {names:?}");
+        assert_eq!(names.len(), 8, "authentication was not part of hello: {names:?}");
     }
 }

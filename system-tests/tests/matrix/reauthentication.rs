@@ -1,4 +1,4 @@
-//! Connections that a real server wants to be authenticated again (error 391).
+//! Connections that a server asks to authenticate again (error 391).
 
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const EXPIRED: i32 = 391;
 
-/// A pool of one connection as `app`, in TLS and with zstd.
+/// Returns a pool of one connection as `app`, with TLS and zstd.
 fn pool(secured: &Secured, application: &str, credential: Credential) -> Pool<Endpoint> {
     let options = secured.options().credential(credential).compressors([Compressor::Zstd]).app_name(application);
     pool_of(options.pool(PoolOptions::default().max_pool_size(1)))
@@ -17,7 +17,7 @@ fn expire() -> Document {
 }
 
 #[tokio::test]
-async fn a_command_is_run_once_more_and_not_twice() {
+async fn command_is_retried_once_after_reauthentication() {
     let secured = Secured::shared().await;
     let root = secured.root().await;
     for mechanism in [Mechanism::ScramSha1, Mechanism::ScramSha256] {
@@ -29,12 +29,12 @@ async fn a_command_is_run_once_more_and_not_twice() {
         let status = run(&pool, "admin", doc! { "connectionStatus": 1 }).await.unwrap();
         assert_eq!(user_of(&status).as_deref(), Some("app"));
 
-        // The second refusal is the command's outcome, as any other of the server's, and harms nothing.
+        // The second refusal is the command's outcome, like any other server error, and has no further effect.
         secured.fail(&root, "again", doc! { "times": 3 }, expire()).await;
         for left in [1, 0] {
             let outcome = run(&pool, "admin", doc! { "ping": 1 }).await;
             if left == 0 {
-                // The third refusal is this one's first.
+                // The third refusal is this command's first.
                 outcome.unwrap();
                 break;
             }
@@ -43,12 +43,12 @@ async fn a_command_is_run_once_more_and_not_twice() {
             assert_eq!(source.code, EXPIRED);
             assert!(!error.clears_pool() && !error.is_retryable(), "{error}");
         }
-        assert_eq!(pool.check_out().await.unwrap().id(), 1, "all on one connection");
+        assert_eq!(pool.check_out().await.unwrap().id(), 1, "the commands did not share one connection");
     }
 }
 
 #[tokio::test]
-async fn who_cannot_be_authenticated_again_is_told_so_and_the_connection_is_closed() {
+async fn failed_reauthentication_is_reported_and_closes_the_connection() {
     let secured = Secured::shared().await;
     let root = secured.root().await;
     let roles = vec![doc! { "role": "root", "db": "admin" }];
@@ -63,7 +63,7 @@ async fn who_cannot_be_authenticated_again_is_told_so_and_the_connection_is_clos
     assert_eq!(source.server_error().unwrap().code, 18);
     assert_eq!((source.username.as_deref(), origin.connection_id), (Some("leaver"), Some(1)));
     assert!(!error.clears_pool() && !error.is_retryable() && !error.has_label("RetryableError"), "{error}");
-    assert_eq!(pool.status().total, 0, "nobody knows whom the server takes it for");
+    assert_eq!(pool.status().total, 0, "a connection without a known user was kept");
 
     let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
     let OperationError::CheckOut(CheckOutError::Establish(error)) = &error else { panic!("{error}") };
@@ -71,7 +71,7 @@ async fn who_cannot_be_authenticated_again_is_told_so_and_the_connection_is_clos
 }
 
 #[tokio::test]
-async fn without_a_user_there_is_nothing_to_be_done_again() {
+async fn reauthentication_without_a_user_is_the_commands_error() {
     let secured = Secured::shared().await;
     let root = secured.root().await;
     let pool = pool_of(secured.options().app_name("nobody"));
@@ -81,8 +81,8 @@ async fn without_a_user_there_is_nothing_to_be_done_again() {
     run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
 }
 
-/// A server that lets everybody in by PLAIN, refuses every command of a connection with 391, and then does this about the
-/// second authentication.
+/// Starts a server that lets every client in with PLAIN, refuses every command of a connection with 391, and answers
+/// the second authentication with `second`.
 async fn refusing_again(second: Answer) -> ScriptedServer {
     let empty = || bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: Vec::new() };
     let script = move || -> Script {
@@ -100,11 +100,12 @@ async fn refusing_again(second: Answer) -> ScriptedServer {
 }
 
 #[tokio::test]
-async fn what_ends_the_second_authentication_is_what_is_reported() {
+async fn reauthentication_reports_how_it_ended() {
     let refusal = |code: i32, labels: &[&str]| {
         Answer::Reply(doc! { "ok": 0, "code": code, "errmsg": "no", "errorLabels": labels.to_vec() })
     };
-    // Whether it is a network error, a timeout, clears the pool, marks the server, and is retryable.
+    // Whether the failure is a network error, is a timeout, clears the pool, marks the server unknown, and is
+    // retryable.
     for (second, expected) in [
         (Answer::Close, [true, false, true, true, false]),
         (Answer::Cut(doc! { "ok": 1 }, 20), [true, false, true, true, false]),

@@ -1,4 +1,4 @@
-//! What falls silent before there is a server to speak to, and mechanisms of one message.
+//! Components that fall silent before a server is reached, and mechanisms of one message.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,11 +15,11 @@ use super::*;
 const LIMIT: Duration = Duration::from_millis(400);
 
 #[test]
-fn a_name_that_is_not_resolved_in_time_says_nothing_about_the_server() {
+fn name_not_resolved_in_time_says_nothing_about_the_server() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     let (release, released) = std::sync::mpsc::channel::<()>();
     runtime.block_on(async {
-        // The operating system's resolver blocks, so it gets a thread; and the only one is busy.
+        // The operating system's resolver blocks, so it gets a thread of its own. The only such thread is busy.
         let busy = tokio::task::spawn_blocking(move || released.recv());
         let options = Options::new(["nonexistent.invalid"]).unwrap().connect_timeout(LIMIT);
         let error = assert_refused(options, Stage::Resolve, Labels::NONE).await;
@@ -30,8 +30,8 @@ fn a_name_that_is_not_resolved_in_time_says_nothing_about_the_server() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_accept_in_time_may_be_overloaded() {
-    // Whoever comes when the queue is full is not answered: Linux drops what asks for a connection.
+async fn server_that_does_not_accept_in_time_may_be_overloaded() {
+    // Connections beyond a full queue get no answer: Linux drops their SYN packets.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
@@ -39,7 +39,7 @@ async fn a_server_that_does_not_accept_in_time_may_be_overloaded() {
     let mut queued = Vec::new();
     while let Ok(accepted) = tokio::time::timeout(LIMIT, TcpStream::connect(address)).await {
         queued.push(accepted.unwrap());
-        assert!(queued.len() < 100, "the queue has no end");
+        assert!(queued.len() < 100, "the accept queue does not fill up");
     }
     let options = Options::new([&*address.to_string()]).unwrap().connect_timeout(LIMIT);
     let error = assert_refused(options, Stage::Connect, OVERLOADED).await;
@@ -47,7 +47,7 @@ async fn a_server_that_does_not_accept_in_time_may_be_overloaded() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_falls_silent_at_any_message_says_nothing_about_the_server() {
+async fn proxy_that_falls_silent_at_any_message_says_nothing_about_the_server() {
     let secured = Secured::shared().await;
     for message in [SocksMessage::Method, SocksMessage::Login, SocksMessage::Reply] {
         for fault in [SocksFault::Hang(message), SocksFault::Close(message), SocksFault::Garbage(message)] {
@@ -64,26 +64,27 @@ async fn a_proxy_that_falls_silent_at_any_message_says_nothing_about_the_server(
 }
 
 #[tokio::test]
-async fn a_proxy_that_closes_at_any_byte_says_nothing_about_the_server() {
+async fn proxy_that_closes_at_any_byte_says_nothing_about_the_server() {
     let secured = Secured::shared().await;
     let address = secured.mongod.address();
     let chain = Chain::new(secured, address, None).await;
     let relay = Relay::start(SocketAddr::from(([127, 0, 0, 1], chain.proxy.port()))).await.unwrap();
     let mut options = chain.options("", "").await.unwrap();
     options.proxy.as_mut().unwrap().port = relay.address().port();
-    // The method, the login, and the reply.
+    // The method, the login and the reply.
     const ANSWERS: u64 = 2 + 2 + 10;
     for bytes in 0..ANSWERS {
         relay.cut_after(Direction::ToClient, bytes);
         let error = assert_refused(options.clone(), Stage::Proxy, Labels::NONE).await;
         cause::<ProxyError>(&error);
     }
-    // From there on it is the server's connection.
+    // The bytes after these belong to the server's connection.
     relay.cut_after(Direction::ToClient, ANSWERS);
     assert_refused(options, Stage::Tls, OVERLOADED).await;
 }
 
-/// A server that knows nothing of speculation, and does this about the message of authentication, whose reply this is.
+/// Starts a server without speculative authentication. `last` turns the reply to the one message of authentication into
+/// the answer.
 async fn one_message(last: impl Fn(Document) -> Answer + Clone + Send + 'static) -> ScriptedServer {
     let script = move || -> Script {
         let last = last.clone();
@@ -100,12 +101,12 @@ async fn one_message(last: impl Fn(Document) -> Answer + Clone + Send + 'static)
     ScriptedServer::start(script).await.unwrap()
 }
 
-/// Each mechanism of one message. One of them is the certificate of the connection, so all are in TLS.
+/// Returns a credential for each mechanism of one message. One of them is the connection's certificate, so all use TLS.
 fn of_one_message() -> [Credential; 2] {
     [certified(), Credential::new("app", "secret").mechanism(Mechanism::Plain)]
 }
 
-/// The server in TLS, which ends with the front, and the options of a client with a certificate.
+/// Returns a TLS front for the server, which ends when dropped, and the options of a client with a certificate.
 async fn in_tls(server: &ScriptedServer) -> (TlsFront, Options) {
     let certificates = Certificates::create().unwrap();
     let (address, file) = (server.address().parse().unwrap(), certificates.file(Pem::Server));
@@ -117,21 +118,21 @@ async fn in_tls(server: &ScriptedServer) -> (TlsFront, Options) {
 }
 
 #[tokio::test]
-async fn mechanisms_of_one_message_are_given_up_in_time() {
+async fn mechanisms_of_one_message_fail_at_the_connect_timeout() {
     for credential in of_one_message() {
         let server = one_message(|_| Answer::Hang).await;
         let (_front, options) = in_tls(&server).await;
         let options = options.credential(credential).connect_timeout(LIMIT);
         let error = assert_refused(options, Stage::Authenticate, Labels::NONE).await;
         let AuthenticationCause::Timeout(timeout) = &cause::<AuthenticationError>(&error).cause else {
-            panic!("another cause: {error}")
+            panic!("unexpected cause: {error}")
         };
         assert_eq!(timeout.limit, LIMIT);
     }
 }
 
 #[tokio::test]
-async fn mechanisms_of_one_message_fail_whatever_part_of_the_reply_there_is() {
+async fn mechanisms_of_one_message_fail_when_the_reply_is_cut_anywhere() {
     for credential in of_one_message() {
         let (bytes, length) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(usize::MAX)));
         let (cut, noted) = (Arc::clone(&bytes), Arc::clone(&length));
@@ -149,7 +150,7 @@ async fn mechanisms_of_one_message_fail_whatever_part_of_the_reply_there_is() {
             bytes.fetch_add(1, Ordering::SeqCst);
         }
         assert!(bytes.load(Ordering::SeqCst) > 60);
-        // Whole, it is enough, though the connection ends with it.
+        // The complete reply is enough, even though the connection ends with it.
         drop(options.endpoint().unwrap().connect().await.unwrap());
     }
 }
