@@ -1,5 +1,5 @@
-//! The examples as a user runs them: from the command line, against their embedded server, and
-//! against those of connection strings.
+//! The examples as a user runs them: from the command line, against their embedded server, and against the servers of
+//! connection strings.
 #![cfg(not(loom))]
 
 mod monitor;
@@ -21,21 +21,21 @@ use wharf_testbed::certificates::{Certificates, Pem};
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};
 
-/// What ends a test that would otherwise never end.
+/// Ends a test that hangs.
 const AGES: Duration = Duration::from_secs(60);
 
 fn quickstart() -> Command {
     example("quickstart")
 }
 
-/// An example, which `cargo test` builds before it runs any test.
+/// Returns the command of an example, which `cargo test` builds before it runs any test.
 fn example(name: &str) -> Command {
     let test = env::current_exe().unwrap();
     let profile = test.ancestors().nth(2).unwrap();
     let example = profile.join("examples").join(format!("{name}{EXE_SUFFIX}"));
     assert!(
         example.is_file(),
-        "{} is not there: build it with `cargo build --examples` (`cargo test` without --test does it)",
+        "{} does not exist: build it with `cargo build --examples` (`cargo test` without --test does it)",
         example.display()
     );
     let mut command = Command::new(example);
@@ -62,7 +62,7 @@ fn text(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap()
 }
 
-/// The number in the row of this name.
+/// Returns the number in the row of this name.
 fn number(output: &str, row: &str) -> u64 {
     let line = output.lines().find(|line| line.trim_start().starts_with(row));
     let line = line.unwrap_or_else(|| panic!("no row {row:?} in\n{output}"));
@@ -81,7 +81,7 @@ fn assert_orderly(output: &Output) {
 }
 
 #[test]
-fn a_run_ends_with_a_table_and_its_events_tell_the_same_story() {
+fn run_ends_with_a_table_that_matches_its_events() {
     let file = Scratch::new("events.jsonl");
     let arguments = ["--seconds", "1", "--tasks", "50", "--max-pool-size", "20", "--events"];
     let output = quickstart().args(arguments).arg(&file.0).output().unwrap();
@@ -109,11 +109,11 @@ fn a_run_ends_with_a_table_and_its_events_tell_the_same_story() {
                     matches!(state.as_deref(), Some("ConnectionReady" | "ConnectionCheckedIn"))
                 }
                 "ConnectionCheckedIn" => state.as_deref() == Some("ConnectionCheckedOut"),
-                // The pool may be closed while a connection is being opened that nobody waits for any more.
+                // The pool may be closed while it opens a connection that no caller waits for any more.
                 "ConnectionClosed" => {
                     matches!(state.as_deref(), Some("ConnectionCreated" | "ConnectionReady" | "ConnectionCheckedIn"))
                 }
-                _ => panic!("an event of another kind has a connectionId: {event}"),
+                _ => panic!("unexpected kind of event with a connectionId: {event}"),
             };
             assert!(is_next, "{event} after {state:?}");
         }
@@ -131,7 +131,7 @@ fn a_run_ends_with_a_table_and_its_events_tell_the_same_story() {
     }
 }
 
-/// Refused with exit code 2 and a message that contains all of these.
+/// Asserts that the command is refused with exit code 2 and a message that contains all of these parts.
 fn assert_refused(command: &mut Command, parts: &[&str]) {
     let output = command.output().unwrap();
     let stderr = text(&output.stderr);
@@ -142,7 +142,7 @@ fn assert_refused(command: &mut Command, parts: &[&str]) {
 }
 
 #[test]
-fn a_value_that_cannot_work_is_refused_with_what_is_allowed() {
+fn invalid_value_is_refused_with_the_allowed_range() {
     let refusals: [(&[&str], &[&str]); 5] = [
         (&["--max-connecting", "0"], &["--max-connecting", "is 0", "1 to 1048575"]),
         (&["--max-pool-size", "1048576"], &["--max-pool-size", "1048576", "0 (no limit) to 1048575"]),
@@ -156,7 +156,7 @@ fn a_value_that_cannot_work_is_refused_with_what_is_allowed() {
 }
 
 #[test]
-fn a_connection_string_that_cannot_work_is_refused_without_repeating_a_password() {
+fn invalid_connection_string_is_refused_without_its_password() {
     let refusals: [(&str, &[&str]); 9] = [
         ("localhost:27017", &["scheme is missing", "mongodb:// or mongodb+srv://"]),
         ("mongodb://user:secret@local@host", &["username or password"]),
@@ -187,14 +187,14 @@ fn a_connection_string_that_cannot_work_is_refused_without_repeating_a_password(
     assert_refused(quickstart().args(larger).env("MONGODB_URI", uri), &parts);
 }
 
-/// Runs to the end, which comes by itself.
+/// Runs a command until it ends by itself.
 async fn run(command: Command) -> Output {
     let mut command = tokio::process::Command::from(command);
-    tokio::time::timeout(AGES, command.kill_on_drop(true).output()).await.expect("it ends by itself").unwrap()
+    tokio::time::timeout(AGES, command.kill_on_drop(true).output()).await.expect("the example does not end").unwrap()
 }
 
 #[tokio::test]
-async fn a_connection_string_gives_options_and_the_command_line_overrides_them() {
+async fn command_line_overrides_options_of_the_connection_string() {
     let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
     let file = Scratch::new("uri-events.jsonl");
     let pool = "minPoolSize=3&maxPoolSize=7&maxConnecting=5&maxIdleTimeMS=60000";
@@ -204,7 +204,7 @@ async fn a_connection_string_gives_options_and_the_command_line_overrides_them()
     let arguments = ["--seconds", "1", "--tasks", "20", "--max-pool-size", "9", "--events"];
     command.args(arguments).arg(&file.0).env("MONGODB_URI", uri);
     let output = run(command).await;
-    // Of two that contradict each other there is no last one.
+    // If two values contradict each other, the last one does not win.
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 
     let uri = format!("mongodb://{}/?{pool}&appName=load&compressors=zlib&nonsense=1", server.address());
@@ -230,7 +230,7 @@ async fn a_connection_string_gives_options_and_the_command_line_overrides_them()
 }
 
 #[tokio::test]
-async fn of_several_servers_one_is_used_and_the_user_is_told_which() {
+async fn one_of_several_servers_is_used_and_named() {
     let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
     let address = server.address();
     let run_with = async |uri: String, arguments: &[&str]| {
@@ -254,7 +254,7 @@ async fn of_several_servers_one_is_used_and_the_user_is_told_which() {
 }
 
 #[tokio::test]
-async fn a_load_balancer_is_used_as_one() {
+async fn load_balancer_is_used_as_one() {
     let service_ids = vec![ObjectId::new(), ObjectId::new()];
     let server = EmbeddedServer::start(EmbeddedOptions { service_ids, ..EmbeddedOptions::default() }).await.unwrap();
     let mut command = quickstart();
@@ -268,7 +268,7 @@ async fn a_load_balancer_is_used_as_one() {
 }
 
 #[tokio::test]
-async fn a_mongod_with_users_and_tls_is_used_by_a_connection_string() {
+async fn mongod_with_users_and_tls_is_used_by_a_connection_string() {
     let certificates = Certificates::create().unwrap();
     let tls = MongodTls {
         certificate_key_file: certificates.file(Pem::Server),
@@ -278,7 +278,7 @@ async fn a_mongod_with_users_and_tls_is_used_by_a_connection_string() {
     let mongod = Mongod::start(MongodOptions { auth: true, tls: Some(tls), ..MongodOptions::default() }).unwrap();
     let authority = certificates.file(Pem::Authority).display().to_string().replace('/', "%2F");
     let uri = |user: &str| format!("mongodb://{user}localhost:{}/?tls=true&tlsCAFile={authority}", mongod.port());
-    // The first one by the localhost exception; the other may read and no more.
+    // The localhost exception creates the first user. The second user may only read.
     for (as_user, user, roles) in [
         ("", doc! { "createUser": "root", "pwd": "root" }, doc! { "role": "root", "db": "admin" }),
         ("root:root@", doc! { "createUser": "app", "pwd": "p@ss/word" }, doc! { "role": "read", "db": "test" }),
@@ -303,7 +303,7 @@ async fn a_mongod_with_users_and_tls_is_used_by_a_connection_string() {
     assert!(stdout.contains("The pool is closed, with 0 connections left. The server goes on."), "{stdout}");
     assert!(!format!("{stdout}{stderr}").contains("ss/word"), "{stdout}\n{stderr}");
 
-    // It does not begin, however long it was to take.
+    // The run fails at the start, before its duration matters.
     let mut command = quickstart();
     command.args(["--seconds", "86400"]).env("MONGODB_URI", uri("app:p%40ss%2Fwrong@"));
     let output = run(command).await;
@@ -318,8 +318,8 @@ async fn a_mongod_with_users_and_tls_is_used_by_a_connection_string() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named() {
-    // Bound and closed again, so that nobody listens there.
+fn unreachable_server_is_named() {
+    // The port was bound and is closed again, so that nothing listens there.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let output = quickstart().env("MONGODB_URI", format!("mongodb://127.0.0.1:{port}")).output().unwrap();
     let stderr = text(&output.stderr);
@@ -341,7 +341,7 @@ fn ctrl_c_ends_a_run_early_in_the_same_order() {
     assert!(line.contains(" in use, "), "{line}");
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
-    // The rest is a few lines at most, which fit the pipe.
+    // The rest is a few lines at most and fits into the pipe.
     stderr.read_to_string(&mut line).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_orderly(&output);

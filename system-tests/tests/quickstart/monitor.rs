@@ -1,6 +1,7 @@
-//! The example monitor: what becomes of the pool when its server goes and comes back.
+//! The example monitor: what happens to the pool when its server goes away and comes back.
 //!
-//! The heartbeat is an hour in most tests, so that a pool that waits for it is not ready before its test's limit.
+//! In most tests the heartbeat interval is an hour. A pool that waited for the next heartbeat would miss its test's
+//! limit.
 
 use bson::rawdoc;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
@@ -22,7 +23,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// The longest time that a pool stays paused after its server is back.
 const HALF_A_SECOND: Duration = Duration::from_millis(500);
 
-/// A monitored pool in virtual time. Nothing but the monitor has a timer, so that time passes only when it rests.
+/// A monitored pool in virtual time. Only the monitor has a timer, so time advances only while it sleeps.
 struct Monitored {
     server: EmbeddedServer,
     pool: Pool<Endpoint>,
@@ -50,14 +51,14 @@ impl Monitored {
         monitored
     }
 
-    /// When the next of these events came, which is this one.
+    /// Waits for the next `PoolReady` or `PoolCleared`, asserts which one it is, and returns its time.
     async fn until(&mut self, event: &str) -> Instant {
-        let (name, at) = self.turns.recv().await.expect("the pool is there");
+        let (name, at) = self.turns.recv().await.expect("the pool is gone");
         assert_eq!(name, event);
         at
     }
 
-    /// Lets the server close the connection of the next `hello`.
+    /// Makes the server close the connection of the next `hello`.
     async fn close_next_hello(&self) {
         let mut admin = self.pool.establisher().connect().await.unwrap();
         let fail_point = rawdoc! {
@@ -69,9 +70,9 @@ impl Monitored {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_that_is_cleared_is_checked_at_once() {
+async fn cleared_pool_is_checked_at_once() {
     let mut monitored = Monitored::start().await;
-    // Long enough that no pause since the last check is left.
+    // Long enough that no pause since the last check remains.
     tokio::time::sleep(2 * HALF_A_SECOND).await;
     assert!(monitored.pool.clear(Clear::new()).unwrap());
     let cleared = monitored.until("PoolCleared").await;
@@ -79,20 +80,20 @@ async fn a_pool_that_is_cleared_is_checked_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_is_ready_half_a_second_after_a_long_outage() {
+async fn pool_is_ready_half_a_second_after_a_long_outage() {
     let mut monitored = Monitored::start().await;
     monitored.server.faults().cut_replies_after(Some(0));
     monitored.pool.clear(Clear::new()).unwrap();
     monitored.until("PoolCleared").await;
     tokio::time::sleep(40 * HALF_A_SECOND).await;
-    assert!(monitored.turns.is_empty(), "a pool of a server that does not answer is ready");
+    assert!(monitored.turns.is_empty(), "the pool is ready though its server does not answer");
     monitored.server.faults().clear();
     let back = Instant::now();
     assert!(monitored.until("PoolReady").await - back <= HALF_A_SECOND);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_only_closed_the_monitors_connection_is_asked_again_without_a_pause() {
+async fn server_that_closed_the_monitors_connection_is_retried_without_a_pause() {
     let mut monitored = Monitored::start().await;
     monitored.close_next_hello().await;
     let cleared = monitored.until("PoolCleared").await;
@@ -100,7 +101,7 @@ async fn a_server_that_only_closed_the_monitors_connection_is_asked_again_withou
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_monitor_ends_with_its_pool() {
+async fn monitor_ends_with_its_pool() {
     let monitored = Monitored::start().await;
     let closed = Instant::now();
     monitored.pool.close();
@@ -122,7 +123,7 @@ impl Running {
         Self { child, lines }
     }
 
-    /// The lines up to the one that begins so.
+    /// Returns the lines up to the first that starts with `start`.
     async fn until(&mut self, start: &str) -> Vec<String> {
         let mut seen = Vec::new();
         tokio::time::timeout(AGES, async {
@@ -142,17 +143,17 @@ impl Running {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_pool_is_cleared_when_its_server_fails_and_ready_when_it_is_back() {
+async fn pool_is_cleared_when_its_server_fails_and_ready_when_it_is_back() {
     let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
     let uri = format!("mongodb://{}/?heartbeatFrequencyMS=3600000&connectTimeoutMS=1000", server.address());
     let mut running = Running::start(&uri);
     assert_eq!(running.until("PoolReady").await, ["PoolReady"]);
 
-    // A connection that fails before the end of its hello says that the server is overloaded, and clears nothing.
+    // A failure before the end of hello counts as overload and clears nothing, so wait for a later command first.
     server.until(|counters| counters.commands("ping") > 0).await;
     server.faults().cut_replies_after(Some(0));
     running.until("PoolCleared").await;
-    // It goes on asking, and a pool that is paused is not announced as cleared once more.
+    // The monitor keeps trying, and a paused pool is not announced as cleared once more.
     let refused = server.counters().connections_opened + 2;
     let opens = async {
         while server.counters().connections_opened < refused {
@@ -173,9 +174,9 @@ async fn a_pool_is_cleared_when_its_server_fails_and_ready_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_monitor_does_not_authenticate() {
+async fn monitor_does_not_authenticate() {
     let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
-    // Nobody is let in here, so that a monitor that tried would never see the server answer.
+    // This server lets no user in, so a monitor that authenticated would never see it answer.
     let mut running = Running::start(&format!("mongodb://app:hidden@{}/", server.address()));
     assert_eq!(running.until("PoolReady").await, ["PoolReady"]);
     let refused = running.until("PoolCleared").await;

@@ -1,9 +1,9 @@
-//! The examples that are a page each.
+//! The examples of one page each.
 
 use super::*;
 
 #[tokio::test]
-async fn ping_prints_what_a_person_can_read() {
+async fn ping_prints_a_readable_reply() {
     let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
     let mut command = example("ping");
     command.env("MONGODB_URI", format!("mongodb://{}", server.address()));
