@@ -1,4 +1,4 @@
-//! Whom a mongod takes for its client.
+//! Which clients a mongod accepts by their certificates.
 
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{AlertDescription, Error};
@@ -6,7 +6,7 @@ use tokio_rustls::rustls::{AlertDescription, Error};
 use super::*;
 
 #[tokio::test]
-async fn a_mongod_accepts_every_form_of_key() {
+async fn mongod_accepts_every_form_of_key() {
     let secured = Secured::start(true);
     let forms = [
         (Pem::Client, None),
@@ -15,7 +15,7 @@ async fn a_mongod_accepts_every_form_of_key() {
         (Pem::ClientRsaPkcs1, None),
         (Pem::ClientRsaEncrypted, Some(KEY_PASSWORD)),
         (Pem::ClientRsaEncryptedScrypt, Some(KEY_PASSWORD)),
-        // A key that needs none does not mind a password.
+        // An unencrypted key with a needless password.
         (Pem::Client, Some("needless")),
     ];
     for (pem, password) in forms {
@@ -29,7 +29,7 @@ async fn a_mongod_accepts_every_form_of_key() {
 }
 
 #[tokio::test]
-async fn a_refusal_by_an_alert_has_no_labels() {
+async fn refusal_by_an_alert_has_no_labels() {
     let certificates = Certificates::create().unwrap();
     let server = embedded().await;
     let other = trust(&certificates).certificate_key_file(certificates.file(Pem::OtherAuthoritysClient));
@@ -41,7 +41,7 @@ async fn a_refusal_by_an_alert_has_no_labels() {
             (trust(&certificates), AlertDescription::CertificateRequired),
             (other.clone(), AlertDescription::UnknownCA),
         ] {
-            // In TLS 1.3 the client has sent its hello before it hears of it, so the first to fail may be either step.
+            // In TLS 1.3 the client sends its hello before it learns of the rejection, so either step may fail first.
             for _ in 0..20 {
                 let error = refused(localhost(front.address().port()).tls(tls.clone())).await;
                 assert_refused(&error, stage, Labels::NONE);
@@ -54,10 +54,10 @@ async fn a_refusal_by_an_alert_has_no_labels() {
     }
 }
 
-/// A mongod makes the whole handshake first, then looks at the certificate, and then closes without a word, in TLS 1.2
-/// too. That is an end of the stream during hello, which has the labels, as one of an overloaded server would.
+/// A mongod completes the handshake before it checks the certificate, and then closes without an alert, in TLS 1.2 too.
+/// The stream ends during hello. That has the labels of overload, because an overloaded server may do the same.
 #[tokio::test]
-async fn a_refusal_by_mongod_is_the_end_of_the_stream() {
+async fn refusal_by_mongod_is_the_end_of_the_stream() {
     let secured = Secured::start(true);
     let port = secured.mongod.port();
     let other = secured.certificates.file(Pem::OtherAuthoritysClient);
@@ -68,7 +68,7 @@ async fn a_refusal_by_mongod_is_the_end_of_the_stream() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_need_not_be_there_must_be_right() {
+async fn optional_client_certificate_must_be_valid() {
     let secured = Secured::shared();
     let port = secured.mongod.port();
     connect(localhost(port).tls(secured.trust())).await.unwrap();

@@ -1,4 +1,4 @@
-//! Files that an endpoint is not built with.
+//! Files with which an endpoint cannot be built.
 
 use std::fs;
 use std::path::Path;
@@ -8,12 +8,12 @@ use super::*;
 const KEY_FILE: &str = "a readable PEM file with the client's certificate and its private key";
 const CA_FILE: &str = "a readable PEM file with the certificates of the authorities to trust";
 
-/// As OpenSSL wrote it before PKCS#8.
+/// As OpenSSL wrote encrypted keys before PKCS#8.
 const LEGACY: &str = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
                       DEK-Info: AES-256-CBC,6A50757F930958218598E63965C111C5\n\nAQID\n-----END RSA PRIVATE KEY-----\n";
 
 fn invalid(tls: TlsOptions) -> InvalidOption {
-    options("localhost").tls(tls).endpoint().expect_err("an endpoint with a file that cannot be used")
+    options("localhost").tls(tls).endpoint().expect_err("the endpoint was built with an unusable file")
 }
 
 #[track_caller]
@@ -24,7 +24,7 @@ fn assert_invalid(tls: TlsOptions, option: &str, path: &Path, problem: &str, all
 }
 
 #[test]
-fn a_file_of_authorities_says_what_is_wrong_with_it() {
+fn invalid_authority_file_is_refused_with_its_problem() {
     let certificates = Certificates::create().unwrap();
     let write = |name: &str, text: &str| {
         let path = certificates.folder().join(name);
@@ -45,14 +45,15 @@ fn a_file_of_authorities_says_what_is_wrong_with_it() {
     ];
     for (path, problem) in cases {
         assert_invalid(TlsOptions::default().ca_file(&path), "tlsCAFile", &path, problem, CA_FILE);
-        // It is read also where it is not used, so that a wrong path is not found out by the first strict client.
+        // The file is read even when it is not used, so that a wrong path is reported at once and not by the first
+        // strict client.
         let lax = TlsOptions::default().allow_invalid_certificates(true).ca_file(&path);
         assert_eq!(invalid(lax).option, "tlsCAFile");
     }
 }
 
 #[test]
-fn a_certificate_key_file_says_what_is_wrong_with_it() {
+fn invalid_certificate_key_file_is_refused_with_its_problem() {
     let certificates = Certificates::create().unwrap();
     let write = |name: &str, text: &str| {
         let path = certificates.folder().join(name);
@@ -103,7 +104,7 @@ fn a_certificate_key_file_says_what_is_wrong_with_it() {
 }
 
 #[test]
-fn a_password_that_does_not_fit_is_not_repeated() {
+fn wrong_key_password_is_not_repeated() {
     let certificates = Certificates::create().unwrap();
     let path = certificates.file(Pem::ClientRsaEncrypted);
     let tls = TlsOptions::default().certificate_key_file(&path);
@@ -118,7 +119,7 @@ fn a_password_that_does_not_fit_is_not_repeated() {
 }
 
 #[test]
-fn a_host_must_be_one_that_a_certificate_can_name() {
+fn tls_host_must_be_valid_in_a_certificate() {
     let error = options("-host").tls(TlsOptions::default()).endpoint().unwrap_err();
     assert_eq!((error.option, &*error.value), ("hosts", "\"-host\""));
     assert!(options("-host").endpoint().is_ok());

@@ -1,17 +1,17 @@
-//! Servers that close or fall silent at any moment of the establishment.
+//! Servers that close or fall silent at any point of the establishment.
 
 use super::*;
 
 /// A limit that is short for the tests and long for a handshake.
 const LIMIT: Duration = Duration::from_millis(300);
 
-/// Every number of bytes that the relay lets pass before it cuts, until it is enough.
+/// Cuts the connection after 0, 1, 2, … bytes, until the establishment succeeds.
 async fn cut_everywhere(relay: &Relay, direction: Direction, options: &Options) {
     let endpoint = options.endpoint().unwrap();
     let mut stages = Vec::new();
     for bytes in 0.. {
         relay.cut_after(direction, bytes);
-        match tokio::time::timeout(AGES, endpoint.connect()).await.expect("a cut ends it") {
+        match tokio::time::timeout(AGES, endpoint.connect()).await.expect("the attempt hangs after a cut") {
             Ok(_) => break,
             Err(error) => {
                 assert_eq!(error.labels(), OVERLOADED, "{direction:?}, {bytes} bytes: {error}");
@@ -21,7 +21,8 @@ async fn cut_everywhere(relay: &Relay, direction: Direction, options: &Options) 
         }
     }
     assert!(stages[0] == Stage::Tls && *stages.last().unwrap() == Stage::Hello, "{stages:?}");
-    // TLS comes first. Where it ends varies: the DER form of the server's ECDSA signature has up to three bytes less.
+    // TLS comes first. Where it ends varies: the DER form of the server's ECDSA signature may be up to three bytes
+    // shorter.
     let first_hello = stages.iter().position(|stage| *stage == Stage::Hello).unwrap();
     let rest = &stages[first_hello..];
     assert!(rest[rest.len().min(4)..].iter().all(|stage| *stage == Stage::Hello), "{stages:?}");
@@ -29,7 +30,7 @@ async fn cut_everywhere(relay: &Relay, direction: Direction, options: &Options) 
 }
 
 #[tokio::test]
-async fn a_mongod_that_closes_at_any_byte_may_be_overloaded() {
+async fn mongod_that_closes_at_any_byte_may_be_overloaded() {
     let secured = Secured::shared();
     let relay = Relay::start(secured.mongod.address()).await.unwrap();
     let options = localhost(relay.address().port()).tls(secured.trust());
@@ -37,7 +38,7 @@ async fn a_mongod_that_closes_at_any_byte_may_be_overloaded() {
 }
 
 #[tokio::test]
-async fn a_client_that_is_cut_off_at_any_byte_may_be_facing_overload() {
+async fn client_cut_off_at_any_byte_may_face_overload() {
     let secured = Secured::shared();
     let relay = Relay::start(secured.mongod.address()).await.unwrap();
     let options = localhost(relay.address().port()).tls(secured.trust());
@@ -45,7 +46,7 @@ async fn a_client_that_is_cut_off_at_any_byte_may_be_facing_overload() {
 }
 
 #[tokio::test]
-async fn a_mongod_that_falls_silent_is_given_up_in_time() {
+async fn silent_mongod_fails_at_the_connect_timeout() {
     let secured = Secured::shared();
     let relay = Relay::start(secured.mongod.address()).await.unwrap();
     let options = localhost(relay.address().port()).tls(secured.trust());
@@ -63,13 +64,13 @@ async fn a_mongod_that_falls_silent_is_given_up_in_time() {
         let error = refused(options.clone().connect_timeout(LIMIT)).await;
         assert_refused(&error, stage, OVERLOADED);
         assert_eq!(cause::<ConnectTimeoutError>(&error), &ConnectTimeoutError::new("connectTimeoutMS", LIMIT));
-        // The attempt has left no connection behind.
+        // The attempt leaves no connection behind.
         relay.until(|relayed| relayed.open == 0).await;
     }
 }
 
 #[tokio::test]
-async fn a_dropped_attempt_closes_what_it_has_opened() {
+async fn dropped_attempt_closes_its_connection() {
     let secured = Secured::shared();
     let relay = Relay::start(secured.mongod.address()).await.unwrap();
     let endpoint = localhost(relay.address().port()).tls(secured.trust()).endpoint().unwrap();
@@ -81,7 +82,7 @@ async fn a_dropped_attempt_closes_what_it_has_opened() {
 }
 
 #[tokio::test]
-async fn a_plain_server_that_falls_silent_is_given_up_in_time() {
+async fn silent_plain_server_fails_at_the_connect_timeout() {
     let server = embedded().await;
     let relay = Relay::start(socket_address(&server)).await.unwrap();
     relay.hang_after(Direction::ToClient, 10);

@@ -9,19 +9,19 @@ use wharf::endpoint::TlsError;
 
 use super::*;
 
-/// In a process of its own, because a limit of open files is a process's.
+/// Runs in a process of its own, because the limit of open files is per process.
 #[cfg(target_os = "linux")]
 #[test]
-fn too_many_open_files_are_this_processs_fault() {
-    let run = r#"ulimit -n 64 && exec "$0" --exact local::connecting_without_a_file_left --ignored"#;
+fn too_many_open_files_is_a_local_failure() {
+    let run = r#"ulimit -n 64 && exec "$0" --exact local::connecting_without_a_free_file_descriptor --ignored"#;
     let child = Command::new("sh").args(["-c", run]).arg(std::env::current_exe().unwrap()).output().unwrap();
     let output = String::from_utf8_lossy(&child.stdout);
     assert!(child.status.success() && output.contains("1 passed"), "{output}");
 }
 
 #[tokio::test]
-#[ignore = "the test above runs it"]
-async fn connecting_without_a_file_left() {
+#[ignore = "run by the test above in a process of its own"]
+async fn connecting_without_a_free_file_descriptor() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let mut files = Vec::new();
@@ -38,7 +38,7 @@ async fn connecting_without_a_file_left() {
     }
 }
 
-/// A peer that reads something, answers with `bytes`, and closes.
+/// Starts a peer that reads something, answers with `bytes`, and closes.
 async fn answering(bytes: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -51,7 +51,7 @@ async fn answering(bytes: &'static [u8]) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_a_tls_handshake_otherwise_does_not_speak_tls() {
+async fn server_that_answers_a_tls_handshake_with_other_bytes_does_not_speak_tls() {
     let certificates = Certificates::create().unwrap();
     for bytes in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[38, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xdd, 7, 0, 0]] {
         let error = refused(options(answering(bytes).await).tls(trust(&certificates))).await;
@@ -61,12 +61,12 @@ async fn a_server_that_answers_a_tls_handshake_otherwise_does_not_speak_tls() {
     }
 }
 
-/// As mongod does that has no TLS: a handshake is no message, so it closes.
+/// A mongod without TLS does this: a TLS handshake is not a valid message, so it closes the connection.
 #[tokio::test]
-async fn a_server_that_closes_instead_of_a_tls_handshake_may_not_speak_tls() {
+async fn server_that_closes_instead_of_a_tls_handshake_may_not_speak_tls() {
     let certificates = Certificates::create().unwrap();
     let error = refused(options(answering(b"").await).tls(trust(&certificates))).await;
-    // It may also be overloaded, and the specification wants the labels of that.
+    // The server may also be overloaded, and the specification requires the labels for that.
     assert_refused(&error, Stage::Tls, OVERLOADED);
     cause::<io::Error>(&error);
     assert!(error.to_string().ends_with("the server may not speak TLS: remove tls=true"), "{error}");

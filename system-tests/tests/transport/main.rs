@@ -35,15 +35,15 @@ mod sessions;
 mod unix;
 mod zones;
 
-/// What ends a test that would otherwise never end.
+/// Ends a test that hangs.
 const AGES: Duration = Duration::from_secs(60);
 
 /// Both labels of a server that may be overloaded.
 const OVERLOADED: Labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
 
-/// A mongod in TLS, and the certificates that belong to it.
+/// A mongod with TLS, and the certificates that belong to it.
 struct Secured {
-    // Before the certificates: fields are dropped in this order, and the server is to find its files.
+    // Before the certificates: fields are dropped in this order, and the server needs its files until it ends.
     mongod: Mongod,
     certificates: Certificates,
 }
@@ -60,7 +60,7 @@ impl Secured {
         Self { mongod, certificates }
     }
 
-    /// The one that the tests share that need no client certificate. It ends with its last user.
+    /// Returns the server that the tests share. It requires no client certificate and ends with its last user.
     fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Secured>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +71,7 @@ impl Secured {
         })
     }
 
-    /// Trust in the server's authority.
+    /// Returns TLS options that trust the server's authority.
     fn trust(&self) -> TlsOptions {
         trust(&self.certificates)
     }
@@ -81,7 +81,7 @@ fn trust(certificates: &Certificates) -> TlsOptions {
     TlsOptions::default().ca_file(certificates.file(Pem::Authority))
 }
 
-/// An embedded server, with TLS of version 1.3 in front.
+/// Starts an embedded server with a TLS 1.3 front.
 async fn front(certificates: &Certificates, certificate: Pem) -> (EmbeddedServer, TlsFront) {
     let server = embedded().await;
     let version = &tokio_rustls::rustls::version::TLS13;
@@ -105,16 +105,16 @@ fn localhost(port: u16) -> Options {
     options(format!("localhost:{port}"))
 }
 
-/// Opens a connection, and has it run a command.
+/// Opens a connection and runs a command on it.
 async fn connect(options: Options) -> Result<EndpointConnection, EstablishError> {
     let endpoint = options.endpoint().unwrap();
-    let mut connection = tokio::time::timeout(AGES, endpoint.connect()).await.expect("it ends by itself")?;
+    let mut connection = tokio::time::timeout(AGES, endpoint.connect()).await.expect("the attempt hangs")?;
     connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
     Ok(connection)
 }
 
 async fn refused(options: Options) -> EstablishError {
-    connect(options).await.expect_err("a connection where there must be none")
+    connect(options).await.expect_err("the connection was established")
 }
 
 #[track_caller]
@@ -124,12 +124,12 @@ fn assert_refused(error: &EstablishError, stage: Stage, labels: Labels) {
 
 #[track_caller]
 fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
-    error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.cause()))
+    error.cause().downcast_ref().unwrap_or_else(|| panic!("unexpected cause: {:?}", error.cause()))
 }
 
-/// The error of TLS itself in a failed establishment.
+/// Returns the TLS error behind a failed establishment.
 #[track_caller]
 fn tls_error(error: &EstablishError) -> &tokio_rustls::rustls::Error {
     let source = cause::<io::Error>(error).get_ref().and_then(|source| source.downcast_ref());
-    source.unwrap_or_else(|| panic!("no error of TLS: {:?}", error.cause()))
+    source.unwrap_or_else(|| panic!("not a TLS error: {:?}", error.cause()))
 }

@@ -7,7 +7,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::*;
 
-/// The client's certificate and key in DER.
+/// Returns the client's certificate chain and key in DER.
 fn client(certificates: &Certificates, pem: Pem) -> (Vec<Vec<u8>>, Vec<u8>) {
     let file = certificates.file(pem);
     let chain = CertificateDer::pem_file_iter(&file).unwrap().map(|der| der.unwrap().to_vec()).collect();
@@ -19,7 +19,7 @@ fn refusal(tls: TlsOptions) -> InvalidOption {
 }
 
 #[tokio::test]
-async fn what_is_in_memory_does_what_files_do() {
+async fn certificates_in_memory_work_like_files() {
     let secured = Secured::start(true);
     let port = secured.mongod.port();
     let ca = fs::read(secured.certificates.file(Pem::Authority)).unwrap();
@@ -35,13 +35,13 @@ async fn what_is_in_memory_does_what_files_do() {
             .certificate_key_file_password(KEY_PASSWORD),
     ] {
         let options = localhost(port).tls(tls).credential(Credential::of(Mechanism::MongoDbX509));
-        // The mongod knows no such user, so that only TLS is asked for.
+        // This mongod has no such user, so remove the credential and test TLS alone.
         assert!(options.clone().endpoint().is_ok());
         let mut options = options;
         options.credential = None;
         connect(options).await.unwrap();
     }
-    // Without a certificate this mongod lets nobody in, and without the authority nobody trusts it.
+    // This mongod refuses clients without a certificate, and a client refuses it without its authority.
     refused(localhost(port).tls(TlsOptions::default().ca_pem(ca))).await;
     let other = fs::read(secured.certificates.file(Pem::OtherAuthority)).unwrap();
     let error = refused(localhost(port).tls(TlsOptions::default().ca_pem(other))).await;
@@ -49,7 +49,7 @@ async fn what_is_in_memory_does_what_files_do() {
 }
 
 #[test]
-fn each_form_of_a_key_is_read() {
+fn every_form_of_key_is_read_from_memory() {
     let certificates = Certificates::create().unwrap();
     for pem in [Pem::Client, Pem::ClientSec1, Pem::ClientRsaPkcs1] {
         let (chain, key) = client(&certificates, pem);
@@ -58,7 +58,7 @@ fn each_form_of_a_key_is_read() {
 }
 
 #[test]
-fn what_is_wrong_in_memory_is_refused_by_its_method() {
+fn invalid_certificates_in_memory_are_refused_by_method_name() {
     let certificates = Certificates::create().unwrap();
     let read = |pem| fs::read_to_string(certificates.file(pem)).unwrap();
     let (chain, key) = client(&certificates, Pem::Client);
@@ -86,7 +86,7 @@ fn what_is_wrong_in_memory_is_refused_by_its_method() {
 }
 
 #[test]
-fn of_a_file_and_memory_the_last_counts_and_both_are_refused() {
+fn last_of_file_and_memory_counts_and_both_are_refused() {
     let certificates = Certificates::create().unwrap();
     let read = |pem| fs::read_to_string(certificates.file(pem)).unwrap();
     let memory = TlsOptions::default().ca_file("missing").ca_pem(read(Pem::Authority));
@@ -105,7 +105,7 @@ fn of_a_file_and_memory_the_last_counts_and_both_are_refused() {
 }
 
 #[test]
-fn a_key_in_memory_is_not_printed() {
+fn key_in_memory_is_not_printed() {
     let tls = TlsOptions::default().certificate_key_der([b"certificate"], "hunter2").ca_pem("an authority");
     for printed in [format!("{tls:?}"), format!("{tls:#?}")] {
         assert!(!printed.contains("hunter2") && !printed.contains("104, 117, 110"), "{printed}");

@@ -1,4 +1,4 @@
-//! A configuration of rustls, a provider of cryptography, and a version of TLS that the application has chosen.
+//! A rustls configuration, a cryptography provider and a TLS version that the application chooses.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ async fn served(certificates: &Certificates, version: &'static SupportedProtocol
     (server, front)
 }
 
-/// *ring* with the cipher suites that these pass.
+/// Returns *ring* with the cipher suites that pass the filter.
 fn provider(passes: fn(CipherSuite) -> bool) -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     provider.cipher_suites.retain(|suite| passes(suite.suite()));
@@ -37,7 +37,7 @@ fn config(certificates: &Certificates) -> ClientConfig {
 }
 
 #[tokio::test]
-async fn a_version_older_than_the_oldest_is_refused() {
+async fn version_older_than_the_oldest_is_refused() {
     let certificates = Certificates::create().unwrap();
     let (_old_server, old) = served(&certificates, &TLS12).await;
     let (_new_server, new) = served(&certificates, &TLS13).await;
@@ -54,7 +54,7 @@ async fn a_version_older_than_the_oldest_is_refused() {
 }
 
 #[tokio::test]
-async fn the_cryptography_is_that_of_the_applications_provider() {
+async fn applications_provider_does_the_cryptography() {
     let certificates = Certificates::create().unwrap();
     let (_server, front) = served(&certificates, &TLS13).await;
     let options = |provider| {
@@ -62,12 +62,12 @@ async fn the_cryptography_is_that_of_the_applications_provider() {
         localhost(front.address().port()).tls(tls)
     };
     connect(options(provider(|suite| suite == CipherSuite::TLS13_CHACHA20_POLY1305_SHA256))).await.unwrap();
-    // With nothing but TLS 1.2, a server of TLS 1.3 alone is out of reach.
+    // A provider for TLS 1.2 alone cannot connect to a server for TLS 1.3 alone.
     let old = provider(|suite| suite == CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256);
     let error = refused(options(old.clone())).await;
     assert_refused(&error, Stage::Tls, Labels::NONE);
 
-    // It verifies certificates, too.
+    // The provider also verifies certificates.
     let mut blind = ring::default_provider();
     blind.signature_verification_algorithms.all = &[];
     blind.signature_verification_algorithms.mapping = &[];
@@ -82,7 +82,7 @@ async fn the_cryptography_is_that_of_the_applications_provider() {
 }
 
 #[tokio::test]
-async fn a_configuration_of_the_applications_own_decides_alone() {
+async fn applications_configuration_decides_alone() {
     let certificates = Certificates::create().unwrap();
     let (_server, front) = served(&certificates, &TLS13).await;
     let connect_with =
@@ -129,7 +129,8 @@ fn no_option_is_ignored_beside_a_configuration() {
     }
     let error = options("/tmp/mongodb.sock").tls(own()).endpoint().unwrap_err();
     assert_eq!(error.option, "tls");
-    // Its own certificate is a proof; that it has none is seen before anything is connected.
+    // A configuration may hold a certificate for X.509 authentication. If it holds none, that is an error before any
+    // connection is opened.
     let x509 = localhost(1).tls(own()).credential(Credential::of(Mechanism::MongoDbX509));
     assert_eq!(x509.endpoint().unwrap_err().option, "tlsCertificateKeyFile");
 }

@@ -13,7 +13,7 @@ fn login() -> Option<(String, String)> {
     Some(("user".to_owned(), "secret".to_owned()))
 }
 
-/// A proxy that knows `server` by a name that nobody else can resolve.
+/// Starts a proxy that knows `server` by a name that only the proxy can resolve.
 async fn proxy(server: SocketAddr, login: Option<(String, String)>, fault: Option<SocksFault>) -> SocksProxy {
     let names = HashMap::from([(NAME.to_owned(), server), ("localhost".to_owned(), server)]);
     SocksProxy::start(SocksOptions { login, names, fault }).await.unwrap()
@@ -24,7 +24,7 @@ fn through(proxy: &SocksProxy) -> ProxyOptions {
 }
 
 #[tokio::test]
-async fn the_proxy_is_given_the_servers_name_as_it_is() {
+async fn proxy_is_sent_the_servers_name_unchanged() {
     let server = embedded().await;
     let proxy = proxy(socket_address(&server), None, None).await;
     let connection = connect(options(format!("{NAME}:4711")).proxy(through(&proxy))).await.unwrap();
@@ -35,7 +35,7 @@ async fn the_proxy_is_given_the_servers_name_as_it_is() {
 }
 
 #[tokio::test]
-async fn an_address_is_given_as_an_address() {
+async fn proxy_is_sent_an_address_as_an_address() {
     let server = embedded().await;
     let proxy = proxy(socket_address(&server), None, None).await;
     connect(options(server.address()).proxy(through(&proxy))).await.unwrap();
@@ -44,12 +44,12 @@ async fn an_address_is_given_as_an_address() {
 }
 
 #[tokio::test]
-async fn a_login_is_offered_beside_none() {
+async fn login_is_offered_besides_no_authentication() {
     let server = embedded().await;
     let with_login = proxy(socket_address(&server), login(), None).await;
     connect(options(NAME).proxy(through(&with_login).login("user", "secret"))).await.unwrap();
     assert_eq!(with_login.requests()[0].methods, [0, 2]);
-    // A proxy that wants no login gets none.
+    // A proxy that asks for no login is sent none.
     let without = proxy(socket_address(&server), None, None).await;
     connect(options(NAME).proxy(through(&without).login("user", "secret"))).await.unwrap();
 
@@ -66,7 +66,7 @@ async fn a_login_is_offered_beside_none() {
 }
 
 #[tokio::test]
-async fn whatever_a_proxy_does_wrong_says_nothing_about_the_server() {
+async fn proxy_errors_say_nothing_about_the_server() {
     let server = embedded().await;
     let messages = [SocksMessage::Method, SocksMessage::Login, SocksMessage::Reply];
     let refusals = (1..=9).map(SocksFault::Refuse);
@@ -76,7 +76,7 @@ async fn whatever_a_proxy_does_wrong_says_nothing_about_the_server() {
         let error = refused(options(NAME).proxy(through(&proxy).login("user", "secret"))).await;
         assert_refused(&error, Stage::Proxy, Labels::NONE);
         cause::<ProxyError>(&error);
-        // Failures of a network, on either side of the proxy; the others are refusals, or no SOCKS.
+        // These are network failures on either side of the proxy. The other faults are refusals, or not SOCKS.
         let is_of_network = matches!(fault, SocksFault::Close(_) | SocksFault::Refuse(1 | 3..=6));
         assert_eq!(error.is_retryable(), is_of_network, "{fault:?}: {error}");
     }
@@ -84,7 +84,7 @@ async fn whatever_a_proxy_does_wrong_says_nothing_about_the_server() {
 }
 
 #[tokio::test]
-async fn a_proxys_refusal_is_shown_with_its_code_and_what_it_means() {
+async fn proxys_refusal_is_shown_with_its_code_and_meaning() {
     let server = embedded().await;
     for (code, meaning) in [
         (1, "general SOCKS server failure"),
@@ -109,14 +109,14 @@ async fn a_proxys_refusal_is_shown_with_its_code_and_what_it_means() {
             assert!(error.to_string().ends_with(&format!("it replied with code {code} ({meaning})")), "{error}");
         }
     }
-    // A wrong login is no reply to the request.
+    // A rejected login has no reply code.
     let proxy = proxy(socket_address(&server), login(), None).await;
     let error = refused(options(NAME).proxy(through(&proxy).login("user", "wrong"))).await;
     assert_eq!(cause::<ProxyError>(&error).reply, None);
 }
 
 #[tokio::test]
-async fn a_proxy_that_falls_silent_is_given_up_in_time() {
+async fn silent_proxy_fails_at_the_connect_timeout() {
     let server = embedded().await;
     for message in [SocksMessage::Method, SocksMessage::Login, SocksMessage::Reply] {
         let proxy = proxy(socket_address(&server), login(), Some(SocksFault::Hang(message))).await;
@@ -130,7 +130,7 @@ async fn a_proxy_that_falls_silent_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_cannot_be_reached_says_nothing_about_the_server() {
+async fn unreachable_proxy_says_nothing_about_the_server() {
     let server = embedded().await;
     let gone = embedded().await;
     let port = socket_address(&gone).port();
@@ -148,7 +148,7 @@ async fn a_proxy_that_cannot_be_reached_says_nothing_about_the_server() {
 }
 
 #[tokio::test]
-async fn behind_the_proxy_failures_are_the_servers_again() {
+async fn failures_behind_the_proxy_are_the_servers() {
     let server = embedded().await;
     server.faults().close_after_accept(true);
     let proxy = proxy(socket_address(&server), None, None).await;
@@ -165,5 +165,5 @@ async fn tls_goes_through_the_proxy_to_the_server() {
     assert_eq!(front.handshakes()[0].server_name.as_deref(), Some("localhost"));
     let error = refused(options(NAME).tls(trust(&certificates)).proxy(through(&proxy))).await;
     assert_refused(&error, Stage::Tls, Labels::NONE);
-    assert!(!error.is_retryable(), "a certificate that does not fit");
+    assert!(!error.is_retryable(), "a certificate for another name counts as retryable");
 }

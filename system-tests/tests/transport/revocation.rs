@@ -1,5 +1,5 @@
-//! Servers whose certificates were revoked, or that staple what is no valid response (OCSP Support specification,
-//! "Suggested OCSP Behavior", and RFC 6960, section 3.2).
+//! Servers whose certificates were revoked, or that staple an invalid response (OCSP Support specification, "Suggested
+//! OCSP Behavior", and RFC 6960, section 3.2).
 
 use std::mem::{Discriminant, discriminant};
 
@@ -12,7 +12,7 @@ use wharf_testbed::ocsp::{
 
 use super::*;
 
-/// How an attempt to connect ends.
+/// The outcome of an attempt to connect.
 #[derive(Debug, Clone, PartialEq)]
 enum End {
     Connected,
@@ -29,7 +29,7 @@ impl End {
     }
 }
 
-/// A server behind every front, and the authority of their certificates.
+/// A server behind all fronts, and the authority that issues their certificates.
 struct Stapling {
     server: EmbeddedServer,
     authority: OcspAuthority,
@@ -49,14 +49,14 @@ impl Stapling {
         TlsFront::start_stapling(socket_address(&self.server), &file, version, None, staple).await.unwrap()
     }
 
-    /// Connects to a server with this certificate that staples this.
+    /// Connects to a server that has this certificate and staples this response.
     async fn end_with(&self, of: Revocable, staple: Vec<u8>, tls: TlsOptions) -> End {
         let mut ends = Vec::new();
         for version in [&TLS13, &TLS12] {
             let front = self.front(of, version, staple.clone()).await;
             ends.push(end(localhost(front.address().port()).tls(tls.clone())).await);
         }
-        // The errors of times hold the time, which goes on.
+        // Errors about times contain the current time, so only their kinds are compared.
         assert_eq!(ends[0].kind(), ends[1].kind(), "the versions of TLS differ");
         ends.remove(0)
     }
@@ -75,7 +75,7 @@ async fn end(options: Options) -> End {
     }
     match tls_error(&error) {
         Error::InvalidCertificate(CertificateError::Revoked) => Revoked,
-        other => panic!("another error: {other}"),
+        other => panic!("unexpected error: {other}"),
     }
 }
 
@@ -88,7 +88,7 @@ fn signed_by(signer: Signer) -> ResponseOptions {
 }
 
 #[tokio::test]
-async fn what_the_issuer_says_counts() {
+async fn issuers_response_decides() {
     let stapling = Stapling::start().await;
     for (says, expected) in [(Said::Good, Connected), (Said::Revoked, Revoked), (Said::Unknown, Connected)] {
         for (by_key, sha256) in [(false, false), (true, true)] {
@@ -101,7 +101,7 @@ async fn what_the_issuer_says_counts() {
 }
 
 #[tokio::test]
-async fn of_several_things_that_are_said_the_worst_counts() {
+async fn worst_of_several_statuses_counts() {
     let stapling = Stapling::start().await;
     for (says, expected) in [
         (vec![Said::Good, Said::Revoked], Revoked),
@@ -115,11 +115,11 @@ async fn of_several_things_that_are_said_the_worst_counts() {
 }
 
 #[tokio::test]
-async fn a_response_about_another_certificate_is_refused() {
+async fn response_about_another_certificate_is_refused() {
     let stapling = Stapling::start().await;
     let other_serial = ResponseOptions { about: Revocable::MustStaple, ..ResponseOptions::default() };
     let other_issuer = ResponseOptions { issuer: Issuing::Other, ..ResponseOptions::default() };
-    // The name is right, and the key is not.
+    // The issuer's name is right and its key is not.
     let other_key = ResponseOptions { issuer: Issuing::Impostor, ..ResponseOptions::default() };
     for response in [other_serial, other_issuer, other_key] {
         for says in [Said::Good, Said::Revoked] {
@@ -132,7 +132,8 @@ async fn a_response_about_another_certificate_is_refused() {
 #[tokio::test]
 async fn only_the_issuer_may_sign() {
     let stapling = Stapling::start().await;
-    // Who has another name or key than the issuer is nobody; who has its name is not believed.
+    // A signer whose name or key differs from the issuer's is not authorized. With the issuer's name and another key,
+    // the signature is wrong.
     let impostor = Signer::Issuer(Issuing::Impostor);
     for of in [Revocable::Plain, Revocable::WithImpostor] {
         for (signer, by_key, why) in [
@@ -145,7 +146,7 @@ async fn only_the_issuer_may_sign() {
             assert_eq!(stapling.end(of, response).await, Refused(why), "{signer:?} {by_key} {of:?}");
         }
     }
-    // The impostor is consistent with itself.
+    // A response whose issuer and signer are both the impostor is consistent in itself, and still refused.
     let response = ResponseOptions { issuer: Issuing::Impostor, about: Revocable::WithImpostor, ..signed_by(impostor) };
     assert_eq!(stapling.end(Revocable::WithImpostor, response).await, Refused(OcspError::Signature));
     for by_key in [false, true] {
@@ -155,7 +156,7 @@ async fn only_the_issuer_may_sign() {
 }
 
 #[tokio::test]
-async fn the_issuer_may_be_an_authority_between() {
+async fn issuer_may_be_an_intermediate_authority() {
     let stapling = Stapling::start().await;
     let about = Revocable::WithChain;
     let of_chain = |signer| ResponseOptions { about, issuer: Issuing::Between, ..signed_by(signer) };
@@ -165,24 +166,24 @@ async fn the_issuer_may_be_an_authority_between() {
     assert_eq!(stapling.end(about, revoked).await, Revoked);
     let delegate = Signer::Delegate(Issuing::Between, Delegate::Authorized);
     assert_eq!(stapling.end(about, of_chain(delegate)).await, Connected);
-    // The one above is trusted and has not issued the certificate.
+    // The authority above is trusted, but did not issue the certificate.
     for signer in [Signer::Issuer(Issuing::Authority), Signer::Delegate(Issuing::Authority, Delegate::Authorized)] {
         assert_eq!(stapling.end(about, of_chain(signer)).await, Refused(OcspError::Unauthorized), "{signer:?}");
     }
     let above = ResponseOptions { issuer: Issuing::Authority, ..of_chain(between) };
     assert_eq!(stapling.end(about, above).await, Refused(OcspError::NotCovered));
-    // The nearest counts, and not the one that the trusted one has made.
+    // The nearest issuer counts, not the one that the trusted authority has certified.
     let about = Revocable::WithLongChain;
     let of_long_chain = |signer| ResponseOptions { about, issuer: Issuing::Below, ..signed_by(signer) };
     assert_eq!(stapling.end(about, of_long_chain(Signer::Issuer(Issuing::Below))).await, Connected);
     assert_eq!(stapling.end(about, of_long_chain(between)).await, Refused(OcspError::Unauthorized));
-    // Nor does one below sign for it.
+    // An authority may not sign for a certificate that was issued above it.
     let below = signed_by(delegate);
     assert_eq!(stapling.end(Revocable::Plain, below).await, Refused(OcspError::Unauthorized));
 }
 
 #[tokio::test]
-async fn whom_the_issuer_has_authorized_may_sign() {
+async fn authorized_delegate_may_sign() {
     let stapling = Stapling::start().await;
     let authorized = Signer::Delegate(Issuing::Authority, Delegate::Authorized);
     for by_key in [false, true] {
@@ -193,14 +194,14 @@ async fn whom_the_issuer_has_authorized_may_sign() {
     }
     let forged = ResponseOptions { forged: true, ..signed_by(authorized) };
     assert_eq!(stapling.end(Revocable::Plain, forged).await, Refused(OcspError::Signature));
-    // Who has signed is whom the response names.
+    // The signer must be the one that the response names.
     for signer in [authorized, Signer::Issuer(Issuing::Authority)] {
         for by_key in [false, true] {
             let misnamed = ResponseOptions { misnamed: true, by_key, ..signed_by(signer) };
             assert_eq!(stapling.end(Revocable::Plain, misnamed).await, Refused(OcspError::Unauthorized));
         }
     }
-    // Of many who may have signed, only the first are tried.
+    // Of several candidates for the signer, only the first are tried.
     for (namesakes, expected) in [(3, Connected), (4, Refused(OcspError::Signature))] {
         let response = ResponseOptions { namesakes, ..signed_by(authorized) };
         assert_eq!(stapling.end(Revocable::Plain, response).await, expected);
@@ -219,7 +220,7 @@ async fn whom_the_issuer_has_authorized_may_sign() {
 }
 
 #[tokio::test]
-async fn a_response_holds_for_a_time() {
+async fn response_is_valid_for_a_limited_time() {
     let stapling = Stapling::start().await;
     let (skew, most) = (CLOCK_SKEW as i64, MAX_AGE as i64);
     // Far enough from the bounds that a slow machine does not cross them.
@@ -246,7 +247,7 @@ async fn a_response_holds_for_a_time() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_demands_a_response_needs_one() {
+async fn must_staple_certificate_needs_a_response() {
     let stapling = Stapling::start().await;
     for (of, expected) in [
         (Revocable::Plain, Connected),
@@ -258,7 +259,7 @@ async fn a_certificate_that_demands_a_response_needs_one() {
 }
 
 #[tokio::test]
-async fn what_is_no_response_is_refused() {
+async fn invalid_response_is_refused() {
     let stapling = Stapling::start().await;
     let right = stapling.authority.response(&ResponseOptions::default());
     let refused = async |staple: Vec<u8>| match stapling.end_with(Revocable::Plain, staple, stapling.trust()).await {
@@ -280,7 +281,7 @@ async fn what_is_no_response_is_refused() {
 }
 
 #[tokio::test]
-async fn the_options_that_turn_the_check_off_do() {
+async fn options_that_disable_the_check_disable_it() {
     let stapling = Stapling::start().await;
     let revoked = stapling.authority.response(&said(Said::Revoked));
     let trust = stapling.trust();
@@ -304,7 +305,7 @@ async fn the_options_that_turn_the_check_off_do() {
 }
 
 #[tokio::test]
-async fn another_problem_of_the_certificate_is_told_first() {
+async fn other_certificate_problems_are_reported_first() {
     let stapling = Stapling::start().await;
     let revoked = stapling.authority.response(&said(Said::Revoked));
     let front = stapling.front(Revocable::Plain, &TLS13, revoked).await;
@@ -317,7 +318,7 @@ async fn another_problem_of_the_certificate_is_told_first() {
 }
 
 #[tokio::test]
-async fn a_resumed_session_stands_on_the_check_of_its_first_connection() {
+async fn resumed_session_relies_on_the_check_of_its_first_connection() {
     let stapling = Stapling::start().await;
     let about = Revocable::MustStaple;
     let good = stapling.authority.response(&ResponseOptions { about, ..ResponseOptions::default() });

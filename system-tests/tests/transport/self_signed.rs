@@ -1,4 +1,4 @@
-//! Servers whose certificate they have signed themselves, and which says that it is an authority's.
+//! Servers with a self-signed certificate that claims to be an authority's.
 
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{CertificateError, Error, SupportedProtocolVersion};
@@ -6,12 +6,12 @@ use wharf::endpoint::OcspError;
 
 use super::*;
 
-/// TLS that trusts what is in this file.
+/// Returns TLS options that trust the certificates in this file.
 fn trusting(certificates: &Certificates, file: Pem) -> TlsOptions {
     TlsOptions::default().ca_file(certificates.file(file))
 }
 
-/// Connects to a server that presents one certificate, trusting what is in `tls`.
+/// Connects to a server that presents one certificate, with the trust of `tls`.
 async fn attempt(
     certificates: &Certificates,
     presented: Pem,
@@ -25,25 +25,25 @@ async fn attempt(
 }
 
 #[tokio::test]
-async fn a_self_signed_certificate_is_accepted_where_it_is_trusted_by_itself() {
+async fn self_signed_certificate_is_accepted_if_it_is_itself_trusted() {
     let certificates = Certificates::create().unwrap();
     let pem = std::fs::read(certificates.file(Pem::SelfSigned)).unwrap();
     for version in [&TLS12, &TLS13] {
         attempt(&certificates, Pem::SelfSigned, version, trusting(&certificates, Pem::SelfSigned)).await.unwrap();
         let memory = TlsOptions::default().ca_pem(pem.clone());
         attempt(&certificates, Pem::SelfSigned, version, memory).await.unwrap();
-        // What is accepted for its chain goes on being so.
+        // A certificate that is accepted for its chain still is.
         attempt(&certificates, Pem::Server, version, trust(&certificates)).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn another_certificate_of_an_authority_is_no_servers_own() {
+async fn authority_certificate_is_not_a_servers_own() {
     let certificates = Certificates::create().unwrap();
     let chain =
         [Pem::SignedAuthorityAsServer, Pem::Authority].map(|pem| std::fs::read(certificates.file(pem)).unwrap());
     let cases = [
-        // Trusted is another certificate, one with the same subject, or one whose issuer is trusted, too.
+        // The trusted certificate is another one, has the same subject, or has an issuer that is trusted, too.
         (Pem::SelfSigned, trust(&certificates)),
         (Pem::OtherSelfSigned, trusting(&certificates, Pem::SelfSigned)),
         (Pem::SignedAuthorityAsServer, trusting(&certificates, Pem::SignedAuthorityAsServer)),
@@ -60,7 +60,7 @@ async fn another_certificate_of_an_authority_is_no_servers_own() {
 }
 
 #[tokio::test]
-async fn a_self_signed_certificate_is_checked_like_any_other() {
+async fn self_signed_certificate_is_checked_like_any_other() {
     let certificates = Certificates::create().unwrap();
     type Refusal = fn(&CertificateError) -> bool;
     let purpose: Refusal = |why| *why == CertificateError::InvalidPurpose;
@@ -81,7 +81,7 @@ async fn a_self_signed_certificate_is_checked_like_any_other() {
 }
 
 #[tokio::test]
-async fn what_a_self_signed_server_staples_is_verified() {
+async fn response_stapled_by_a_self_signed_server_is_verified() {
     let certificates = Certificates::create().unwrap();
     let server = embedded().await;
     let file = certificates.file(Pem::SelfSigned);

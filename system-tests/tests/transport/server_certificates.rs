@@ -1,4 +1,4 @@
-//! Whom a client takes for its server.
+//! Which servers a client accepts by their certificates.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -7,7 +7,7 @@ use wharf::endpoint::TlsError;
 
 use super::*;
 
-/// Both certificates that lack nothing but one thing are refused for it, and accepted only by the modes that say so.
+/// Asserts that a certificate with one flaw is refused for that flaw, and accepted only by the options that ignore it.
 async fn assert_modes(certificates: &Certificates, port: u16, refusal: &dyn Fn(&CertificateError) -> bool, name: bool) {
     let trust = trust(certificates);
     for (tls, accepted) in [
@@ -28,21 +28,21 @@ async fn assert_modes(certificates: &Certificates, port: u16, refusal: &dyn Fn(&
 }
 
 #[tokio::test]
-async fn a_mongod_is_known_by_its_name_and_its_addresses() {
+async fn mongod_is_accepted_by_its_name_and_its_addresses() {
     let secured = Secured::shared();
     let port = secured.mongod.port();
     for host in ["localhost", "127.0.0.1"] {
         let connection = connect(options(format!("{host}:{port}")).tls(secured.trust())).await.unwrap();
         assert_eq!(connection.peer_address(), Some(secured.mongod.address()));
     }
-    // One authority of several suffices, and any name does if the name does not matter.
+    // One matching authority suffices, and without a check of the name any name does.
     let several = TlsOptions::default().ca_file(secured.certificates.file(Pem::BothAuthorities));
     connect(localhost(port).tls(several)).await.unwrap();
     connect(localhost(port).tls(secured.trust().allow_invalid_hostnames(true))).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_mongod_of_another_authority_is_refused() {
+async fn mongod_of_another_authority_is_refused() {
     let secured = Secured::shared();
     let other = TlsOptions::default().ca_file(secured.certificates.file(Pem::OtherAuthority));
     for tls in [other.clone(), other.clone().allow_invalid_hostnames(true)] {
@@ -55,7 +55,7 @@ async fn a_mongod_of_another_authority_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_of_another_authority_is_refused_whatever_its_name() {
+async fn server_of_another_authority_is_refused() {
     let certificates = Certificates::create().unwrap();
     let (_server, front) = front(&certificates, Pem::OtherAuthoritysServer).await;
     let unknown = |why: &CertificateError| *why == CertificateError::UnknownIssuer;
@@ -63,7 +63,7 @@ async fn a_server_of_another_authority_is_refused_whatever_its_name() {
 }
 
 #[tokio::test]
-async fn an_expired_certificate_is_refused() {
+async fn expired_certificate_is_refused() {
     let certificates = Certificates::create().unwrap();
     let (_server, front) = front(&certificates, Pem::ExpiredServer).await;
     let expired = |why: &CertificateError| matches!(why, CertificateError::ExpiredContext { .. });
@@ -71,7 +71,7 @@ async fn an_expired_certificate_is_refused() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_another_name_is_refused() {
+async fn certificate_for_another_name_is_refused() {
     let certificates = Certificates::create().unwrap();
     let (_server, front) = front(&certificates, Pem::OtherNameServer).await;
     let other_name = |why: &CertificateError| matches!(why, CertificateError::NotValidForNameContext { .. });
@@ -80,14 +80,14 @@ async fn a_certificate_of_another_name_is_refused() {
     assert!(matches!(tls_error(&error), Error::InvalidCertificate(why) if other_name(why)), "{error}");
 }
 
-/// Every combination of what relaxes a check with every flaw that a certificate can have: what is accepted is what the
-/// options say, and a server that is refused has not been told anything.
+/// Every combination of the options that relax a check with every flaw of a certificate. A certificate is accepted only
+/// if the options say so, and nothing is sent to a server that is refused.
 #[tokio::test]
 async fn only_what_the_options_relax_is_accepted() {
     use tokio_rustls::rustls::version::{TLS12, TLS13};
     let certificates = Certificates::create().unwrap();
     let flaws = [
-        // The certificate, whether its chain and its times are right, and whether its name is.
+        // The certificate, whether its chain and times are valid, and whether its name is.
         (Pem::Server, true, true),
         (Pem::OtherNameServer, true, false),
         (Pem::ExpiredServer, false, true),
@@ -121,19 +121,19 @@ async fn only_what_the_options_relax_is_accepted() {
                 expected += u64::from(accepted);
             }
         }
-        // Whatever comes after a handshake would have opened a connection there.
+        // Anything sent after the handshake would have opened a connection at the server.
         assert_eq!(server.counters().connections_opened, expected, "{version:?} {pem:?}");
         let names = front.handshakes().into_iter().map(|handshake| handshake.server_name);
         let names: std::collections::HashSet<_> = names.collect();
-        // An address is no name to say (RFC 6066, section 3).
+        // An address is not sent as a server name (RFC 6066, section 3).
         assert!(names.iter().flatten().all(|name| name == "localhost"), "{names:?}");
         assert!(expected == 0 || names.len() == 2, "{names:?}");
     }
 }
 
-/// All that a server without TLS ever gets is the beginning of a handshake: there is no second attempt without.
+/// A server without TLS receives only the start of a handshake: there is no second attempt without TLS.
 #[tokio::test]
-async fn a_server_that_refuses_tls_is_not_talked_to_without() {
+async fn server_that_refuses_tls_gets_no_attempt_without_tls() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (received, mut all) = tokio::sync::mpsc::unbounded_channel();
@@ -148,31 +148,31 @@ async fn a_server_that_refuses_tls_is_not_talked_to_without() {
     let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
     let tls = TlsOptions::default().insecure(true);
     let error = refused(localhost(port).tls(tls).credential(credential)).await;
-    // An end in the middle of a handshake may be overload.
+    // A close in the middle of a handshake may be overload.
     assert_refused(&error, Stage::Tls, OVERLOADED);
     serving.abort();
     assert!(serving.await.unwrap_err().is_cancelled());
     let first = all.recv().await.unwrap();
     // A handshake record of TLS (RFC 8446, section 5.1).
     assert_eq!(first[..2], [22, 3]);
-    assert!(all.recv().await.is_none(), "a second connection");
+    assert!(all.recv().await.is_none(), "the client opened a second connection");
 }
 
 #[tokio::test]
-async fn authorities_between_come_from_the_server() {
+async fn intermediate_authorities_come_from_the_server() {
     let certificates = Certificates::create().unwrap();
     let (_server, front) = front(&certificates, Pem::ServerWithChain).await;
     connect(localhost(front.address().port()).tls(trust(&certificates))).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_no_tls_is_refused_without_labels() {
+async fn answer_that_is_not_tls_is_refused_without_labels() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let answering = tokio::spawn(async move {
         let (mut client, _) = listener.accept().await.unwrap();
         client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
-        // The end comes after the client has read it all.
+        // The server closes only after the client has read everything.
         while client.read(&mut [0; 1024]).await.is_ok_and(|length| length > 0) {}
     });
     let error = refused(options(address).tls(TlsOptions::default().allow_invalid_certificates(true))).await;
@@ -184,7 +184,7 @@ async fn what_is_no_tls_is_refused_without_labels() {
 }
 
 #[tokio::test]
-async fn a_server_that_wants_tls_hangs_up_on_a_client_without() {
+async fn server_that_requires_tls_closes_plain_connections() {
     let secured = Secured::shared();
     let error = refused(localhost(secured.mongod.port())).await;
     assert_refused(&error, Stage::Hello, OVERLOADED);
@@ -194,12 +194,12 @@ async fn a_server_that_wants_tls_hangs_up_on_a_client_without() {
 /// Tells the child process of the test below which port to connect to.
 const CHILD: &str = "WHARF_TRANSPORT_TEST_CHILD";
 
-/// The system's authorities are read once in a process, so this takes one of its own, in which they are others.
+/// A process reads the system's authorities once, so this test runs in a child process with other authorities.
 #[tokio::test]
-async fn the_systems_authorities_are_trusted_by_default() {
+async fn systems_authorities_are_trusted_by_default() {
     if let Ok(port) = std::env::var(CHILD) {
         let port = port.parse().unwrap();
-        // Two at once, of which one reads and the other waits for it.
+        // Two attempts at once: one reads the authorities, the other waits for it.
         let (first, second) = tokio::join!(
             connect(localhost(port).tls(TlsOptions::default())),
             connect(localhost(port).tls(TlsOptions::default()))
@@ -211,7 +211,7 @@ async fn the_systems_authorities_are_trusted_by_default() {
     let (_server, front) = front(&certificates, Pem::Server).await;
     let run = async |authority: std::path::PathBuf| {
         tokio::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "server_certificates::the_systems_authorities_are_trusted_by_default", "--nocapture"])
+            .args(["--exact", "server_certificates::systems_authorities_are_trusted_by_default", "--nocapture"])
             .env(CHILD, front.address().port().to_string())
             .env("SSL_CERT_FILE", authority)
             .env_remove("SSL_CERT_DIR")

@@ -1,4 +1,4 @@
-//! What a client tells its server in the TLS handshake.
+//! What a client sends in the TLS handshake.
 
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use wharf_testbed::tls_front::ServedHandshake;
@@ -13,13 +13,13 @@ async fn later_connections_of_an_endpoint_resume_its_sessions() {
         let file = certificates.file(Pem::Server);
         let front = TlsFront::start(socket_address(&server), &file, version, None).await.unwrap();
         let relay = Relay::start(front.address()).await.unwrap();
-        // The same server by two ports: the endpoints of one deployment share their sessions.
+        // One server behind two ports: the endpoints of one deployment share their sessions.
         let hosts = [front.address(), relay.address()].map(|address| format!("localhost:{}", address.port()));
         let options = Options::new(hosts.iter().map(String::as_str)).unwrap().tls(trust(&certificates));
         let endpoints = options.endpoints().unwrap();
         for endpoint in [&endpoints[0], &endpoints[0].clone(), &endpoints[1]] {
             let mut connection = endpoint.connect().await.unwrap();
-            // In TLS 1.3 the server sends its tickets after the handshake: they are read with the first reply.
+            // In TLS 1.3 the server sends its tickets after the handshake. The client reads them with the first reply.
             connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
         }
         connect(localhost(front.address().port()).tls(trust(&certificates))).await.unwrap();
@@ -29,7 +29,7 @@ async fn later_connections_of_an_endpoint_resume_its_sessions() {
 }
 
 #[tokio::test]
-async fn a_pool_resumes_too() {
+async fn pool_resumes_sessions_too() {
     let certificates = Certificates::create().unwrap();
     let (_server, front) = front(&certificates, Pem::Server).await;
     let endpoint = localhost(front.address().port()).tls(trust(&certificates)).endpoint().unwrap();
@@ -44,7 +44,7 @@ async fn a_pool_resumes_too() {
 }
 
 #[tokio::test]
-async fn a_server_is_told_its_name_and_not_its_address() {
+async fn server_is_sent_its_name_but_not_its_address() {
     let certificates = Certificates::create().unwrap();
     let (_server, front) = front(&certificates, Pem::Server).await;
     connect(localhost(front.address().port()).tls(trust(&certificates))).await.unwrap();

@@ -5,12 +5,12 @@ use wharf_testbed::folder::Folder;
 use super::*;
 
 #[tokio::test]
-async fn a_mongod_is_reached_by_the_path_of_its_socket() {
+async fn mongod_is_reached_by_the_path_of_its_socket() {
     let folder = Folder::create("socket").unwrap();
     let socket_folder = Some(folder.path().to_path_buf());
     let mongod = Mongod::start(MongodOptions { socket_folder, ..MongodOptions::default() }).unwrap();
     let socket = mongod.socket(folder.path());
-    // Neither the proxy nor anything of TCP is in the way.
+    // Neither the proxy nor TCP options apply.
     let proxy = ProxyOptions::new("nonexistent.invalid");
     let connection = connect(options(socket.display()).proxy(proxy)).await.unwrap();
     assert_eq!(**connection.address(), *socket.to_string_lossy());
@@ -24,7 +24,7 @@ async fn a_mongod_is_reached_by_the_path_of_its_socket() {
 }
 
 #[test]
-fn a_path_that_no_socket_can_have_is_refused() {
+fn invalid_socket_path_is_refused() {
     let path = format!("/{}.sock", "x".repeat(110));
     let error = options(&path).endpoint().unwrap_err();
     assert_eq!((error.option, &error.value), ("hosts", &format!("{path:?}")));
@@ -35,7 +35,7 @@ fn a_path_that_no_socket_can_have_is_refused() {
 }
 
 #[tokio::test]
-async fn a_mongod_in_tls_is_reached_by_its_socket_if_its_name_does_not_matter() {
+async fn mongod_with_tls_is_reached_by_its_socket_without_a_host_name_check() {
     let folder = Folder::create("socket").unwrap();
     let certificates = Certificates::create().unwrap();
     let tls = MongodTls {

@@ -1,4 +1,4 @@
-//! IPv6 addresses with a zone: the interface of this machine that leads to them.
+//! IPv6 addresses with a zone, which names the local interface that leads to them.
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 
 #[tokio::test]
-async fn a_zone_leads_to_the_address_and_is_no_part_of_the_name_in_a_certificate() {
+async fn zone_selects_the_interface_and_is_not_part_of_the_certificates_name() {
     let certificates = Certificates::create().unwrap();
     let (_server, front) = front(&certificates, Pem::Server).await;
     let listener = TcpListener::bind("[::1]:0").await.unwrap();
@@ -17,14 +17,14 @@ async fn a_zone_leads_to_the_address_and_is_no_part_of_the_name_in_a_certificate
         let mut server = TcpStream::connect(target).await.unwrap();
         let _ = copy_bidirectional(&mut client, &mut server).await;
     });
-    // The loopback address is the one that every machine has; its zone must be a number, which is 1 on Linux.
+    // The loopback address exists on every machine. Its zone must be a number, which is 1 on Linux.
     let connection = connect(options(format!("[::1%1]:{port}")).tls(trust(&certificates))).await.unwrap();
     assert_eq!(connection.peer_address().unwrap().port(), port);
     passing_on.abort();
 }
 
 #[test]
-fn a_zone_does_not_go_through_a_proxy() {
+fn zone_does_not_go_through_a_proxy() {
     let error = options("[fe80::1%eth0]").proxy(ProxyOptions::new("proxy")).endpoint().unwrap_err();
     assert_eq!((error.option, &*error.value), ("hosts", r#""fe80::1%eth0""#));
     assert!(error.allowed.starts_with("an address without a zone with proxyHost"), "{error}");
