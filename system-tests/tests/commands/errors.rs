@@ -7,7 +7,7 @@ use wharf::{Clear, Command, CommandError, OperationError, Phase};
 use super::*;
 
 #[tokio::test]
-async fn an_error_tells_its_connection_and_generation() {
+async fn error_names_its_connection_and_generation() {
     let server = start().await;
     let pool = pool_of(options(&server.address()));
     pool.clear(Clear::new()).unwrap();
@@ -30,12 +30,12 @@ async fn an_error_tells_its_connection_and_generation() {
 }
 
 #[tokio::test]
-async fn in_load_balanced_mode_an_error_tells_its_service_and_the_services_generation() {
+async fn load_balanced_error_names_its_service_and_the_services_generation() {
     let services = [ObjectId::new(), ObjectId::new()];
     let server = EmbeddedServer::start(EmbeddedOptions { service_ids: services.to_vec(), ..Default::default() });
     let server = server.await.unwrap();
     let pool = pool_of(options(&server.address()).load_balanced(true));
-    // Dealt in turn: the first and the third connection are of the first service.
+    // Services are assigned in turn: the first and the third connection belong to the first service.
     let mut held = Vec::new();
     for turn in 0..3 {
         let connection = pool.check_out().await.unwrap();
@@ -50,7 +50,7 @@ async fn in_load_balanced_mode_an_error_tells_its_service_and_the_services_gener
     assert_eq!(of(&refused), (Some(3), Some(services[0]), Some(0)));
 
     let close = doc! { "failCommands": ["ping"], "closeConnection": true };
-    // Over a connection that is not load-balanced, which no real balancer allows.
+    // Set over a connection that is not load-balanced, which no real load balancer allows.
     set_fail_point(&server, doc! { "times": 2 }, close).await;
     let mut errors = Vec::new();
     for connection in [2, 0] {
@@ -59,21 +59,22 @@ async fn in_load_balanced_mode_an_error_tells_its_service_and_the_services_gener
         errors.push(error);
     }
     assert!(pool.clear_after(&errors[0]));
-    assert!(!pool.clear_after(&errors[1]), "it is of an older generation of its service now");
-    assert_eq!((pool.status().phase, pool.status().generation), (Phase::Ready, 0), "the pool itself is not cleared");
+    assert!(!pool.clear_after(&errors[1]), "an error of an older generation cleared its service");
+    assert_eq!((pool.status().phase, pool.status().generation), (Phase::Ready, 0), "the whole pool was cleared");
     assert_eq!(pool.service(services[0]).map(|(generation, _)| generation), Some(1));
     assert_eq!(pool.service(services[1]).map(|(generation, _)| generation), Some(0));
     assert!(held[0].is_stale() && !held[1].is_stale());
     held[1].run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
 
-    // The next of the first service is of its new generation. The fail point's own connection was the fourth.
+    // The next connection to the first service belongs to its new generation. The fail point was set over the fourth
+    // connection.
     let mut next = pool.check_out().await.unwrap();
     let refused = next.run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
     assert_eq!(of(&refused), (Some(4), Some(services[0]), Some(1)));
 }
 
 #[tokio::test]
-async fn a_network_error_clears_the_pool_of_its_generation_once() {
+async fn network_error_clears_the_pool_once_per_generation() {
     let server = start().await;
     let pool = pool_of(options(&server.address()));
     let close = doc! { "failCommands": ["ping"], "closeConnection": true };
@@ -85,9 +86,13 @@ async fn a_network_error_clears_the_pool_of_its_generation_once() {
         assert!(error.clears_pool() && error.marks_server_unknown() && !error.is_timeout() && !error.is_retryable());
         errors.push(error);
     }
-    assert_eq!((pool.status().phase, pool.status().generation), (Phase::Ready, 0), "nothing happens by itself");
+    assert_eq!(
+        (pool.status().phase, pool.status().generation),
+        (Phase::Ready, 0),
+        "the pool was cleared without clear_after"
+    );
     assert!(pool.clear_after(&errors[0]));
-    assert!(!pool.clear_after(&errors[1]), "it is of an older generation now");
+    assert!(!pool.clear_after(&errors[1]), "an error of an older generation cleared the pool");
     assert_eq!((pool.status().phase, pool.status().generation), (Phase::Paused, 1));
     let refused = pool.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
     assert!(matches!(refused, OperationError::CheckOut(_)) && refused.is_retryable());
@@ -96,7 +101,7 @@ async fn a_network_error_clears_the_pool_of_its_generation_once() {
 }
 
 #[tokio::test]
-async fn a_state_change_is_told_and_only_shutting_down_clears_the_pool() {
+async fn state_change_is_reported_and_only_a_shutdown_clears_the_pool() {
     let server = start().await;
     let pool = pool_of(options(&server.address()));
     for (code, change, clears) in [
@@ -117,7 +122,7 @@ async fn a_state_change_is_told_and_only_shutting_down_clears_the_pool() {
 }
 
 #[tokio::test]
-async fn a_reply_that_does_not_say_whether_it_succeeded_closes_the_connection() {
+async fn reply_without_a_valid_ok_closes_the_connection() {
     let (listener, address) = listen().await;
     let endpoint = Endpoint::new(&address).unwrap();
     let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));

@@ -1,4 +1,4 @@
-//! Commands on established connections: what is sent, how long it may take, and what its errors say.
+//! Commands on established connections: what is sent, how long it may take, and what the errors say.
 #![cfg(not(loom))]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ mod requests;
 mod runtimes;
 mod timeouts;
 
-/// What ends a test that would otherwise never end.
+/// Ends a test that hangs.
 const AGES: Duration = Duration::from_secs(60);
 
 async fn start() -> EmbeddedServer {
@@ -40,13 +40,13 @@ async fn set_fail_point(server: &EmbeddedServer, mode: impl Into<bson::Bson>, da
     connection.run_command("admin", &command).await.unwrap();
 }
 
-/// A peer that does as the test says, on one connection, after the handshake.
+/// A peer that the test controls, for one connection after the handshake.
 struct Peer {
     stream: TcpStream,
     incoming: Vec<u8>,
 }
 
-/// A request as a peer has received it.
+/// A request as a peer received it.
 #[derive(Debug)]
 struct Received {
     header: Header,
@@ -58,7 +58,7 @@ struct Received {
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
 impl Peer {
-    /// Accepts a connection and makes the handshake.
+    /// Accepts a connection and completes the handshake.
     async fn accept(listener: &TcpListener) -> Self {
         let (stream, _) = listener.accept().await.unwrap();
         let mut peer = Self { stream, incoming: Vec::new() };
@@ -73,7 +73,7 @@ impl Peer {
                 Some(header) if self.incoming.len() >= header.message_length as usize => break header.message_length,
                 _ => {}
             }
-            assert_ne!(self.stream.read_buf(&mut self.incoming).await.unwrap(), 0, "the client went away");
+            assert_ne!(self.stream.read_buf(&mut self.incoming).await.unwrap(), 0, "the client closed the connection");
         };
         let bytes: Vec<u8> = self.incoming.drain(..length as usize).collect();
         let message = Message::decode(&bytes, LIMITS).unwrap();

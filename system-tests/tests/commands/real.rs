@@ -1,4 +1,4 @@
-//! What a real server makes of the less common kinds of commands.
+//! How a real server handles the less common kinds of commands.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn number(document: &RawDocument, path: &[&str]) -> i64 {
 }
 
 #[tokio::test]
-async fn documents_travel_as_sequences_and_writes_without_acknowledgement_arrive() {
+async fn document_sequences_and_unacknowledged_writes_arrive() {
     let (_mongod, address) = server().await;
     let pool = pool_of(options(&address));
     let documents: Vec<_> = (0..1000).map(|number| rawdoc! { "_id": number }).collect();
@@ -40,7 +40,7 @@ async fn documents_travel_as_sequences_and_writes_without_acknowledgement_arrive
     let insert = rawdoc! { "insert": "unacknowledged", "writeConcern": { "w": 0 } };
     let mut connection = pool.check_out().await.unwrap();
     connection.send(Command::new("commands", &insert).sequences(&sequences)).await.unwrap();
-    // One connection's commands are executed in their order.
+    // The server executes the commands of a connection in order.
     let reply = connection.run_command("commands", &rawdoc! { "count": "unacknowledged" }).await.unwrap();
     assert_eq!(reply.get_i32("n").unwrap(), 1000);
     drop(connection);
@@ -49,7 +49,7 @@ async fn documents_travel_as_sequences_and_writes_without_acknowledgement_arrive
 }
 
 #[tokio::test]
-async fn a_cursor_is_exhausted_by_one_command() {
+async fn cursor_is_exhausted_by_one_command() {
     let (_mongod, address) = server().await;
     let pool = pool_of(options(&address));
     let documents: Vec<_> = (0..250).map(|number| rawdoc! { "_id": number }).collect();
@@ -69,8 +69,8 @@ async fn a_cursor_is_exhausted_by_one_command() {
         batches.push(batch.into_iter().count());
     }
     assert_eq!(batches.iter().sum::<usize>(), 200);
-    assert!(batches.len() > 2, "several replies to one command: {batches:?}");
-    // The connection is as good as before.
+    assert!(batches.len() > 2, "too few replies to one command: {batches:?}");
+    // The connection can still be used.
     connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
 }
 
@@ -89,7 +89,7 @@ async fn every_compressor_is_used_in_both_directions() {
         let pool = pool_of(options(&address).compressors([compressor]));
         let echo = rawdoc! { "hostInfo": 1, "comment": "a".repeat(10_000) };
         pool.run_command("admin", &echo).await.unwrap();
-        // Cancelled after it was sent, and drained: the reply is compressed, too.
+        // Cancelled after it was sent, and drained. That reply is compressed, too.
         let mut connection = pool.check_out().await.unwrap();
         let cancelled = tokio::time::timeout(Duration::from_micros(1), connection.run_command("admin", &status)).await;
         drop((connection, cancelled));

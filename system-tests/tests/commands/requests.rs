@@ -1,4 +1,4 @@
-//! What a peer receives, and what a client makes of several replies or none.
+//! What a peer receives, and how a client handles several replies or none.
 
 use wharf::wire::WireError;
 use wharf::wire::op_msg::OutgoingSequence;
@@ -7,7 +7,7 @@ use wharf::{Command, CommandError, ServerApi, ServerApiVersion};
 use super::*;
 
 #[tokio::test]
-async fn a_command_goes_out_as_it_is_with_what_every_command_carries() {
+async fn command_is_sent_unchanged_with_the_common_fields() {
     let (listener, address) = listen().await;
     let api = ServerApi::new(ServerApiVersion::V1).strict(true);
     let endpoint = options(&address).server_api(api).endpoint().unwrap();
@@ -23,7 +23,7 @@ async fn a_command_goes_out_as_it_is_with_what_every_command_carries() {
         request
     });
     assert_eq!(outcome.unwrap().get_i32("n").unwrap(), 2);
-    assert_eq!(request.flags, Flags::CHECKSUM_PRESENT, "which was verified by decoding");
+    assert_eq!(request.flags, Flags::CHECKSUM_PRESENT, "the request carries no checksum to verify");
     assert_eq!(request.sequences, [("documents".to_owned(), documents.to_vec())]);
     let body = Document::try_from(request.body).unwrap();
     let names: Vec<_> = body.keys().map(String::as_str).collect();
@@ -32,7 +32,7 @@ async fn a_command_goes_out_as_it_is_with_what_every_command_carries() {
     let max_time = u64::try_from(body.get_i64("maxTimeMS").unwrap()).unwrap();
     assert!((1..=AGES.as_millis() as u64).contains(&max_time), "{max_time}");
 
-    // Without a limit, nothing is said of one; and a command may keep it to itself.
+    // Without a limit, no `maxTimeMS` is sent. A command may also leave it out.
     for (command, expected) in [
         (Command::new("shop", &insert), None),
         (Command::new("shop", &insert).timeout(Duration::ZERO), None),
@@ -50,7 +50,7 @@ async fn a_command_goes_out_as_it_is_with_what_every_command_carries() {
 }
 
 #[tokio::test]
-async fn a_command_without_a_reply_waits_for_none() {
+async fn unacknowledged_command_waits_for_no_reply() {
     let (listener, address) = listen().await;
     let endpoint = Endpoint::new(&address).unwrap();
     let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
@@ -70,7 +70,7 @@ async fn a_command_without_a_reply_waits_for_none() {
 }
 
 #[tokio::test]
-async fn replies_follow_each_other_and_none_is_lost_by_cancellation() {
+async fn cancellation_loses_none_of_several_replies() {
     let (listener, address) = listen().await;
     let endpoint = Endpoint::new(&address).unwrap();
     let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
@@ -79,7 +79,7 @@ async fn replies_follow_each_other_and_none_is_lost_by_cancellation() {
     let mut replies = connection.exhaust(Command::new("test", &get_more)).unwrap();
     // Sends the request, and is dropped before there is a reply.
     tokio::select! {
-        reply = replies.next() => panic!("there is no reply: {reply:?}"),
+        reply = replies.next() => panic!("unexpected reply: {reply:?}"),
         request = peer.receive() => {
             assert_eq!(request.flags, Flags::EXHAUST_ALLOWED);
             let id = request.header.request_id;
@@ -91,7 +91,7 @@ async fn replies_follow_each_other_and_none_is_lost_by_cancellation() {
     assert_eq!(replies.next().await.unwrap().unwrap().get_i32("n").unwrap(), 2);
     tokio::select! {
         biased;
-        reply = replies.next() => panic!("there is no third reply: {reply:?}"),
+        reply = replies.next() => panic!("unexpected third reply: {reply:?}"),
         () = std::future::ready(()) => {}
     }
     assert!(!replies.is_over());
@@ -101,7 +101,7 @@ async fn replies_follow_each_other_and_none_is_lost_by_cancellation() {
     assert!(replies.next().await.unwrap().is_none());
     assert!(connection.condition().is_reusable());
 
-    // Each answers the one before it, and nothing else.
+    // Each reply must answer the one before it.
     let mut replies = connection.exhaust(Command::new("test", &get_more)).unwrap();
     let (first, ()) = tokio::join!(replies.next(), async {
         let id = peer.receive().await.header.request_id;
@@ -119,7 +119,7 @@ async fn replies_follow_each_other_and_none_is_lost_by_cancellation() {
 }
 
 #[tokio::test]
-async fn a_compressed_reply_is_refused_where_no_compressor_was_agreed_on() {
+async fn compressed_reply_is_refused_without_an_agreed_compressor() {
     let (listener, address) = listen().await;
     let endpoint = Endpoint::new(&address).unwrap();
     let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
@@ -156,7 +156,7 @@ async fn a_compressed_reply_is_refused_where_no_compressor_was_agreed_on() {
 }
 
 #[tokio::test]
-async fn nothing_may_follow_the_last_of_several_replies() {
+async fn bytes_after_the_last_of_several_replies_are_refused() {
     let (listener, address) = listen().await;
     let endpoint = Endpoint::new(&address).unwrap();
     let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
@@ -174,7 +174,7 @@ async fn nothing_may_follow_the_last_of_several_replies() {
             database: None,
             sequences: &[],
         };
-        // In one write, so that both are there when the client reads.
+        // In one write, so that the client reads both at once.
         let mut both = Vec::new();
         op_msg::encode(&reply(601, id), 1000, &mut both).unwrap();
         op_msg::encode(&reply(602, 601), 1000, &mut both).unwrap();
@@ -186,7 +186,7 @@ async fn nothing_may_follow_the_last_of_several_replies() {
 }
 
 #[tokio::test]
-async fn replies_left_in_the_middle_close_the_connection_at_check_in() {
+async fn unread_replies_close_the_connection_at_check_in() {
     let (listener, address) = listen().await;
     let pool = pool_of(options(&address));
     let (connection, mut peer) = tokio::join!(pool.check_out(), Peer::accept(&listener));
@@ -203,7 +203,7 @@ async fn replies_left_in_the_middle_close_the_connection_at_check_in() {
 }
 
 #[tokio::test]
-async fn what_comes_over_an_idle_connection_is_noticed_before_the_next_command() {
+async fn bytes_on_an_idle_connection_are_noticed_before_the_next_command() {
     for close in [false, true] {
         let (listener, address) = listen().await;
         let endpoint = Endpoint::new(&address).unwrap();
@@ -213,7 +213,7 @@ async fn what_comes_over_an_idle_connection_is_noticed_before_the_next_command()
             Some(peer) if !close => peer.send(1, 0, Flags::NONE, &rawdoc! { "ok": 1 }).await,
             peer => *peer = None,
         }
-        // The runtime learns of it when it looks for events, which it does when there is nothing else to do.
+        // The runtime notices it when it polls for events, which it does when it has nothing else to do.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
         match &failure {
@@ -221,9 +221,9 @@ async fn what_comes_over_an_idle_connection_is_noticed_before_the_next_command()
                 let unasked = source.get_ref().and_then(|source| source.downcast_ref());
                 assert_eq!(matches!(unasked, Some(WireError::Unasked { .. })), !close, "{source:?}");
             }
-            other => panic!("another failure: {other}"),
+            other => panic!("unexpected failure: {other}"),
         }
-        // Nothing was sent in either case, but only a network that failed says something about the server.
+        // Nothing is sent in either case, but only a network failure says something about the server.
         assert!(failure.is_retryable());
         assert_eq!(failure.clears_pool(), close);
         assert!(!connection.condition().is_reusable());
@@ -232,12 +232,12 @@ async fn what_comes_over_an_idle_connection_is_noticed_before_the_next_command()
 }
 
 #[tokio::test]
-async fn a_server_that_closes_whatever_is_opened_is_not_tried_without_end() {
+async fn server_that_closes_every_connection_is_not_retried_forever() {
     let (listener, address) = listen().await;
     let pool = pool_of(options(&address));
     let server = tokio::spawn(async move {
         loop {
-            // Closed together with the handshake's end, so that the client finds it lost before it sends anything.
+            // Closed right after the handshake, so that the client finds the connection lost before it sends anything.
             drop(Peer::accept(&listener).await);
         }
     });
@@ -249,7 +249,7 @@ async fn a_server_that_closes_whatever_is_opened_is_not_tried_without_end() {
 }
 
 #[tokio::test]
-async fn a_pool_takes_the_next_connection_when_one_was_lost() {
+async fn pool_retries_on_the_next_connection_when_one_was_lost() {
     let server = start().await;
     let pool = pool_of(options(&server.address()));
     let held = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];

@@ -1,4 +1,4 @@
-//! Commands, and the runtimes that they need.
+//! Commands and the runtimes that they need.
 
 use tokio::runtime::Runtime;
 use wharf::endpoint::CommandTimeoutError;
@@ -13,14 +13,14 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// A server on a runtime of its own, which the test keeps.
+/// Starts a server on a runtime of its own, which the test keeps.
 fn serving() -> (Runtime, EmbeddedServer) {
     let runtime = runtime();
     let server = runtime.block_on(start());
     (runtime, server)
 }
 
-/// A ready pool on that runtime.
+/// Returns a ready pool on that runtime.
 fn pool_on(runtime: &Runtime, options: Options) -> Pool<Endpoint> {
     let pool = options.endpoint().unwrap().pool().runtime(runtime.handle().clone()).build().unwrap();
     pool.ready();
@@ -28,7 +28,7 @@ fn pool_on(runtime: &Runtime, options: Options) -> Pool<Endpoint> {
 }
 
 #[test]
-fn pool_serves_one_runtime_after_the_other() {
+fn pool_serves_one_runtime_after_another() {
     let (_serving, server) = serving();
     let ping = rawdoc! { "ping": 1 };
     let first = runtime();
@@ -40,7 +40,7 @@ fn pool_serves_one_runtime_after_the_other() {
     second.block_on(async {
         let failure = held.run_command("admin", &ping).await.unwrap_err();
         assert!(matches!(failure, OperationError::Command(CommandError::Network { .. })), "{failure}");
-        assert!(!pool.clear_after(&failure), "it says nothing about the server");
+        assert!(!pool.clear_after(&failure), "the end of a runtime cleared the pool");
         drop(held);
         for _ in 0..3 {
             pool.run_command("admin", &ping).await.unwrap();
@@ -63,14 +63,14 @@ fn time_limits_of_commands_hold_on_another_executor() {
     serving.block_on(set_fail_point(&server, "alwaysOn", data));
     let error = drive(pool.run(limited.timeout(SHORT))).unwrap_err();
     let OperationError::Command(CommandError::Timeout { source: CommandTimeoutError::Receiving, .. }) = &error else {
-        panic!("another error: {error}")
+        panic!("unexpected error: {error}")
     };
     let error = drive(by_socket.run_command("admin", &ping)).unwrap_err();
     assert!(error.is_timeout(), "{error}");
 }
 
 #[test]
-fn nothing_is_sent_where_no_runtime_keeps_the_time_limit() {
+fn command_with_a_time_limit_is_not_sent_without_a_runtime() {
     let (serving, server) = serving();
     let ping = rawdoc! { "ping": 1 };
     let of_pool = runtime();
@@ -90,7 +90,7 @@ fn nothing_is_sent_where_no_runtime_keeps_the_time_limit() {
 }
 
 #[test]
-fn connecting_and_resolving_outside_of_tokio_is_an_error() {
+fn connecting_and_resolving_outside_tokio_fails() {
     let error = drive(Endpoint::new("localhost").unwrap().connect()).unwrap_err();
     assert!(error.to_string().contains("only be opened on a tokio runtime"), "{error}");
     #[cfg(feature = "srv")]
@@ -106,7 +106,9 @@ async fn timeout_bounds_a_check_out_of_an_endpoint() {
     let pool = PoolOptions::default().max_pool_size(1).wait_queue_timeout(Duration::from_millis(1));
     let pool = pool_of(options(&server.address()).timeout(SHORT).pool(pool));
     let _held = pool.check_out().await.unwrap();
-    let CheckOutError::WaitQueueTimeout(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
+    let CheckOutError::WaitQueueTimeout(error) = pool.check_out().await.unwrap_err() else {
+        panic!("unexpected error")
+    };
     assert_eq!(error.limit(), wharf::TimeLimit::Timeout);
     assert!(error.waited() >= SHORT);
 }
@@ -118,7 +120,7 @@ async fn block_hello(server: &EmbeddedServer, milliseconds: i64) {
 
 /// CSOT, "Background Connection Pooling".
 #[tokio::test]
-async fn commands_of_a_handshake_in_the_background_have_timeout_each() {
+async fn background_handshake_applies_the_timeout_to_each_command() {
     let server = start().await;
     block_hello(&server, 60_000).await;
     for (set, option) in [
@@ -130,7 +132,7 @@ async fn commands_of_a_handshake_in_the_background_have_timeout_each() {
         let pool =
             endpoint.pool().on_failure(move |failure| drop(report.send(failure.error().clone()))).build().unwrap();
         pool.ready();
-        let error = tokio::time::timeout(AGES, reports.recv()).await.expect("it never ends").unwrap();
+        let error = tokio::time::timeout(AGES, reports.recv()).await.expect("the handshake never ends").unwrap();
         assert!(error.is_timeout() && error.to_string().contains(&format!("{option} (30 ms)")), "{error}");
     }
 }
@@ -148,7 +150,7 @@ async fn establishment_for_a_check_out_outlives_its_timeout() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(AGES, available).await.expect("it was given up");
+    tokio::time::timeout(AGES, available).await.expect("the establishment was given up");
 }
 
 #[tokio::test]
@@ -158,7 +160,7 @@ async fn waiters_behind_a_black_hole_fail_together() {
         let mut silent = Vec::new();
         loop {
             silent.push(listener.accept().await.unwrap());
-            assert!(silent.len() <= 4, "they are tried two at a time");
+            assert!(silent.len() <= 4, "more than two connections are opened at a time");
         }
     });
     let pool = pool_of(options(&address).connect_timeout(Duration::from_millis(500)));
@@ -169,7 +171,9 @@ async fn waiters_behind_a_black_hole_fail_together() {
         })
         .collect();
     for check_out in check_outs {
-        let CheckOutError::Establish(error) = check_out.await.unwrap().unwrap_err() else { panic!("another error") };
+        let CheckOutError::Establish(error) = check_out.await.unwrap().unwrap_err() else {
+            panic!("unexpected error")
+        };
         assert!(error.is_timeout(), "{error}");
         assert!(OperationError::from(CheckOutError::from(error)).is_timeout());
     }
@@ -189,7 +193,7 @@ async fn main_prints_the_servers_error_without_its_reply() {
     assert!(printed.starts_with(&said), "{printed}");
     assert!(printed.contains("CommandNotFound") && !printed.contains("reply") && printed.len() < 300, "{printed}");
     let OperationError::Command(CommandError::Server { source, .. }) = error.downcast_ref().unwrap() else {
-        panic!("another error: {error}")
+        panic!("unexpected error: {error}")
     };
     assert_eq!(format!("{source:?}"), source.to_string());
 }

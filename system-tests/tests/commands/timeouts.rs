@@ -1,4 +1,4 @@
-//! How long a command may take, and what is said when that is over.
+//! How long a command may take, and what is reported after that.
 
 use std::error::Error as StdError;
 use std::io;
@@ -26,7 +26,7 @@ async fn settled(pool: &Pool<Endpoint>) {
 }
 
 #[tokio::test]
-async fn a_command_ends_with_its_time_and_its_connection_lives_on() {
+async fn command_ends_at_its_timeout_and_its_connection_survives() {
     let server = start().await;
     block_ping(&server, 120).await;
     let ping = rawdoc! { "ping": 1 };
@@ -44,14 +44,14 @@ async fn a_command_ends_with_its_time_and_its_connection_lives_on() {
             source: CommandTimeoutError::Receiving, limit: SHORT, ..
         }) = &error
         else {
-            panic!("another error: {error}")
+            panic!("unexpected error: {error}")
         };
         assert!(error.is_timeout() && !error.clears_pool() && !error.marks_server_unknown() && !error.is_retryable());
         let said = error.to_string();
         assert!(said.contains("timeoutMS (40 ms)") && said.contains(&error.source().unwrap().to_string()), "{said}");
         settled(&pool).await;
         assert_eq!(pool.status().available, 1);
-        // A command may take longer than the options say.
+        // A command may set a longer timeout than the options.
         pool.run(Command::new("admin", &ping).timeout(AGES)).await.unwrap();
         pool.run(Command::new("admin", &ping).timeout(Duration::ZERO)).await.unwrap();
         assert_eq!(server.counters().connections_opened, opened);
@@ -59,7 +59,7 @@ async fn a_command_ends_with_its_time_and_its_connection_lives_on() {
 }
 
 #[tokio::test]
-async fn a_command_whose_time_is_up_is_not_sent() {
+async fn command_whose_timeout_has_passed_is_not_sent() {
     let server = start().await;
     let mut connection = Endpoint::new(&server.address()).unwrap().connect().await.unwrap();
     let ping = rawdoc! { "ping": 1 };
@@ -76,7 +76,7 @@ async fn a_command_whose_time_is_up_is_not_sent() {
 }
 
 #[tokio::test]
-async fn the_servers_own_time_limit_is_a_timeout_where_the_client_has_one() {
+async fn servers_time_limit_is_a_timeout_if_the_client_set_one() {
     let server = start().await;
     let mut connection = Endpoint::new(&server.address()).unwrap().connect().await.unwrap();
     let ping = rawdoc! { "ping": 1 };
@@ -96,7 +96,7 @@ async fn the_servers_own_time_limit_is_a_timeout_where_the_client_has_one() {
 }
 
 #[tokio::test]
-async fn a_write_that_ran_out_of_time_is_a_timeout_though_the_reply_is_a_success() {
+async fn timed_out_write_is_a_timeout_although_the_reply_is_a_success() {
     let (listener, address) = listen().await;
     let endpoint = Endpoint::new(&address).unwrap();
     let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
@@ -119,20 +119,20 @@ async fn a_write_that_ran_out_of_time_is_a_timeout_though_the_reply_is_a_success
                     assert!(limited);
                     assert_eq!((&*error.message, &error.reply), ("too slow", &reply));
                 }
-                Err(other) => panic!("another failure: {other}"),
+                Err(other) => panic!("unexpected failure: {other}"),
             }
         }
     }
 }
 
 #[tokio::test]
-async fn the_older_limit_is_one_for_each_read_and_only_where_the_newer_is_not_set() {
+async fn socket_timeout_limits_each_read_unless_timeout_is_set() {
     let (listener, address) = listen().await;
     let endpoint = options(&address).socket_timeout(Duration::from_millis(400)).endpoint().unwrap();
     let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
     let mut connection = connection.unwrap();
     let ping = rawdoc! { "ping": 1 };
-    // Six pieces take longer than the limit, but no one of them does.
+    // The six pieces together take longer than the limit, but no single one does.
     let begun = Instant::now();
     let (outcome, ()) = tokio::join!(connection.run_command("admin", &ping), async {
         let request = peer.receive().await;
@@ -149,7 +149,7 @@ async fn the_older_limit_is_one_for_each_read_and_only_where_the_newer_is_not_se
     outcome.unwrap();
     assert!(begun.elapsed() > Duration::from_millis(400));
 
-    // timeoutMS replaces it.
+    // timeoutMS replaces socketTimeoutMS.
     let longer = Command::new("admin", &ping).timeout(AGES);
     let (outcome, ()) = tokio::join!(connection.run(longer), async {
         let request = peer.receive().await;
@@ -159,14 +159,14 @@ async fn the_older_limit_is_one_for_each_read_and_only_where_the_newer_is_not_se
     outcome.unwrap();
 
     let failure = connection.run_command("admin", &ping).await.unwrap_err();
-    let CommandError::Network { source, .. } = &failure else { panic!("another failure: {failure}") };
+    let CommandError::Network { source, .. } = &failure else { panic!("unexpected failure: {failure}") };
     assert_eq!(source.kind(), io::ErrorKind::TimedOut);
     assert!(failure.to_string().contains("socketTimeoutMS (400 ms)"), "{failure}");
     assert!(failure.is_timeout() && !failure.is_network_error() && !failure.clears_pool());
 }
 
 #[tokio::test]
-async fn a_check_out_counts_towards_the_time_and_the_wait_queues_own_limit_does_not() {
+async fn check_out_counts_towards_the_timeout_and_replaces_wait_queue_timeout() {
     let server = start().await;
     let queue = PoolOptions::default().max_pool_size(1).wait_queue_timeout(Duration::from_millis(1));
     let pool = pool_of(options(&server.address()).pool(queue));
@@ -177,13 +177,13 @@ async fn a_check_out_counts_towards_the_time_and_the_wait_queues_own_limit_does_
     assert!(begun.elapsed() >= SHORT);
     let OperationError::CheckOutTimeout { limit: SHORT, source: CheckOutError::WaitQueueTimeout(source) } = &error
     else {
-        panic!("another error: {error}")
+        panic!("unexpected error: {error}")
     };
     assert!(error.is_timeout() && error.to_string().contains(&source.to_string()), "{error}");
 
     let error = pool.run(Command::new("admin", &ping)).await.unwrap_err();
     assert!(matches!(error, OperationError::CheckOut(CheckOutError::WaitQueueTimeout(_))), "{error}");
-    // Without any limit, the queue's does not count either.
+    // With timeoutMS 0, waitQueueTimeoutMS does not count either.
     let (outcome, ()) = tokio::join!(pool.run(Command::new("admin", &ping).timeout(Duration::ZERO)), async {
         tokio::time::sleep(Duration::from_millis(20)).await;
         drop(held);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_command_gets_its_reply() {
+async fn command_gets_its_reply() {
     let server = start().await;
     let mut connection = connect(&server).await;
     for _ in 0..3 {
@@ -18,14 +18,14 @@ async fn a_command_gets_its_reply() {
     assert_eq!(ids(&reply, "firstBatch"), [42]);
 }
 
-/// The `_id`s in a batch.
+/// Returns the `_id`s in a batch.
 fn ids(reply: &RawDocument, batch: &str) -> Vec<i64> {
     let documents = reply.get_document("cursor").unwrap().get_array(batch).unwrap().into_iter();
     documents.map(|document| document.unwrap().as_document().unwrap().get_i64("_id").unwrap()).collect()
 }
 
 #[tokio::test]
-async fn a_cursor_returns_its_documents_in_batches() {
+async fn cursor_returns_its_documents_in_batches() {
     let server = start().await;
     let mut connection = connect(&server).await;
     let find = rawdoc! { "find": COLLECTION, "batchSize": 40, "limit": 90 };
@@ -53,7 +53,7 @@ async fn a_cursor_returns_its_documents_in_batches() {
 }
 
 #[tokio::test]
-async fn a_reply_may_be_much_larger_than_the_buffer() {
+async fn reply_may_be_much_larger_than_the_buffer() {
     let server =
         EmbeddedServer::start(EmbeddedOptions { documents: 20_000, ..EmbeddedOptions::default() }).await.unwrap();
     let mut connection = connect(&server).await;
@@ -65,7 +65,7 @@ async fn a_reply_may_be_much_larger_than_the_buffer() {
 }
 
 #[tokio::test]
-async fn a_failed_command_leaves_the_connection_as_good_as_before() {
+async fn failed_command_leaves_the_connection_reusable() {
     let server = start().await;
     let mut connection = connect(&server).await;
     let failure = connection.run_command("admin", &rawdoc! { "nonsense": 1 }).await.unwrap_err();
@@ -80,13 +80,13 @@ async fn a_failed_command_leaves_the_connection_as_good_as_before() {
 }
 
 #[tokio::test]
-async fn a_command_beyond_the_servers_limit_is_not_sent() {
+async fn command_larger_than_the_servers_limit_is_not_sent() {
     let server = start().await;
     let mut connection = connect(&server).await;
     let failure = connection.run_command("admin", &rawdoc! { "ping": "x".repeat(48_000_000) }).await.unwrap_err();
     let CommandError::Wire { source: WireError::Length { field: "messageLength", most: 48_000_000, .. }, .. } = failure
     else {
-        panic!("another failure: {failure}")
+        panic!("unexpected failure: {failure}")
     };
     assert!(connection.condition().is_reusable());
     assert!(connection.run_command("admin", &rawdoc! { "ping": 1 }).await.is_ok());
@@ -94,7 +94,7 @@ async fn a_command_beyond_the_servers_limit_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_reply_cut_at_any_byte_is_a_network_error() {
+async fn reply_cut_at_any_byte_is_a_network_error() {
     let server = start().await;
     let reply = 16 + 4 + 1 + rawdoc! { "ok": 1.0 }.as_bytes().len();
     for bytes in 0..reply {
@@ -109,7 +109,7 @@ async fn a_reply_cut_at_any_byte_is_a_network_error() {
 }
 
 #[tokio::test]
-async fn a_connection_closed_by_the_server_fails_the_command() {
+async fn connection_closed_by_the_server_fails_the_command() {
     let server = start().await;
     let mut connection = connect(&server).await;
     set_fail_point(&server, doc! { "times": 1 }, doc! { "failCommands": ["ping"], "closeConnection": true }).await;
@@ -119,14 +119,14 @@ async fn a_connection_closed_by_the_server_fails_the_command() {
 }
 
 #[tokio::test]
-async fn a_command_cancelled_after_it_was_sent_leaves_the_connection_errored() {
+async fn command_cancelled_after_it_was_sent_leaves_the_connection_not_reusable() {
     let server = start().await;
     let mut connection = connect(&server).await;
     let data = doc! { "failCommands": ["ping"], "blockConnection": true, "blockTimeMS": 60_000 };
     set_fail_point(&server, "alwaysOn", data).await;
     let ping = rawdoc! { "ping": 1 };
     tokio::select! {
-        reply = connection.run_command("admin", &ping) => panic!("it was to wait: {reply:?}"),
+        reply = connection.run_command("admin", &ping) => panic!("the blocked command was answered: {reply:?}"),
         _ = server.until(|counters| counters.commands("ping") == 1) => {}
     }
     assert!(!connection.condition().is_reusable());
@@ -136,7 +136,7 @@ async fn a_command_cancelled_after_it_was_sent_leaves_the_connection_errored() {
 }
 
 #[tokio::test]
-async fn a_command_cancelled_before_its_first_poll_leaves_the_connection_alone() {
+async fn command_cancelled_before_its_first_poll_leaves_the_connection_reusable() {
     let server = start().await;
     let mut connection = connect(&server).await;
     drop(connection.run_command("admin", &rawdoc! { "ping": 1 }));
@@ -145,7 +145,7 @@ async fn a_command_cancelled_before_its_first_poll_leaves_the_connection_alone()
 }
 
 #[tokio::test]
-async fn a_connection_abandoned_after_a_fork_is_closed_and_the_runtime_goes_on() {
+async fn connection_abandoned_after_a_fork_is_closed_and_the_runtime_continues() {
     let server = start().await;
     let (abandoned, mut other) = (connect(&server).await, connect(&server).await);
     endpoint(&server).abandon_after_fork(abandoned);

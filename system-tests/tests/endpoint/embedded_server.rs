@@ -1,4 +1,4 @@
-//! The embedded server itself, as far as the other tests do not show that it works.
+//! The embedded server itself, where the other tests do not show that it works.
 
 use super::*;
 
@@ -11,7 +11,7 @@ async fn malformed_input_closes_only_its_connection() {
         let mut stream = TcpStream::connect(server.address()).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
-        // Depending on what was left unread, the operating system reports the close as an end or as a reset.
+        // The operating system reports the close as an end or as a reset, depending on what was left unread.
         let _ = tokio::time::timeout(AGES, stream.read_to_end(&mut answer)).await.unwrap();
         assert!(answer.is_empty());
     }
@@ -19,19 +19,19 @@ async fn malformed_input_closes_only_its_connection() {
 }
 
 #[tokio::test]
-async fn a_stopped_server_leaves_neither_port_nor_connections() {
+async fn stopped_server_leaves_no_port_and_no_connections() {
     let server = start().await;
     let (address, mut connection) = (server.address(), connect(&server).await);
     server.stop().await;
     assert_eq!(TcpStream::connect(&address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-    // Whether the runtime has noticed before the command is sent.
+    // The runtime may or may not have noticed the close before the command is sent.
     let is_lost = matches!(failure, CommandError::Network { .. } | CommandError::Lost { .. });
     assert!(is_lost && failure.is_network_error(), "{failure}");
 }
 
 #[tokio::test]
-async fn a_request_with_more_to_come_is_executed_without_a_reply() {
+async fn request_with_more_to_come_is_executed_without_a_reply() {
     let server = start().await;
     let mut stream = TcpStream::connect(server.address()).await.unwrap();
     let mut bytes = Vec::new();
@@ -48,7 +48,7 @@ async fn a_request_with_more_to_come_is_executed_without_a_reply() {
 }
 
 #[tokio::test]
-async fn what_it_cannot_execute_it_refuses() {
+async fn unsupported_commands_are_refused() {
     let server = start().await;
     let mut connection = connect(&server).await;
     let refusals = [

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn the_handshake_says_what_the_specification_wants() {
+async fn handshake_contains_what_the_specification_requires() {
     let server = start().await;
     let connection = options(&server).app_name("shop").endpoint().unwrap().connect().await.unwrap();
 
@@ -26,7 +26,7 @@ async fn the_handshake_says_what_the_specification_wants() {
 }
 
 #[tokio::test]
-async fn an_application_has_no_name_by_default_and_none_that_is_too_long() {
+async fn app_name_is_unset_by_default_and_limited_in_length() {
     let server = start().await;
     connect(&server).await;
     let handshake = server.counters().last_handshake.unwrap();
@@ -38,13 +38,13 @@ async fn an_application_has_no_name_by_default_and_none_that_is_too_long() {
 }
 
 #[test]
-fn an_address_that_cannot_be_one_is_refused() {
+fn invalid_address_is_refused() {
     let InvalidAddress { address, allowed } = Endpoint::new("host:99999").unwrap_err();
     assert_eq!((&*address, allowed), ("host:99999", "host or host:port, where port is 1 to 65535"));
 }
 
 #[tokio::test]
-async fn a_hello_without_an_answer_ends_with_the_connect_timeout() {
+async fn unanswered_hello_ends_with_the_connect_timeout() {
     let server = start().await;
     server.faults().hang_at_hello(true);
     let limit = Duration::from_millis(50);
@@ -53,12 +53,12 @@ async fn a_hello_without_an_answer_ends_with_the_connect_timeout() {
     assert_refused(&error, Stage::Hello, OVERLOADED);
     assert_eq!(cause::<ConnectTimeoutError>(&error), &ConnectTimeoutError::new("connectTimeoutMS", limit));
     assert!(error.is_timeout());
-    // The attempt has left no connection behind.
+    // The attempt leaves no connection behind.
     server.until(|counters| counters.connections_opened == 1 && counters.connections_open == 0).await;
 }
 
 #[tokio::test]
-async fn without_a_limit_a_hello_may_take_any_time() {
+async fn hello_without_a_limit_may_take_any_time() {
     let server = start().await;
     let data = doc! { "failCommands": ["isMaster"], "blockConnection": true, "blockTimeMS": 20 };
     set_fail_point(&server, "alwaysOn", data).await;
@@ -69,7 +69,7 @@ async fn without_a_limit_a_hello_may_take_any_time() {
 }
 
 #[tokio::test]
-async fn a_closed_port_is_an_overloaded_server() {
+async fn closed_port_counts_as_overload() {
     let server = start().await;
     let endpoint = endpoint(&server);
     server.stop().await;
@@ -82,14 +82,14 @@ async fn a_closed_port_is_an_overloaded_server() {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_resolve_says_nothing_about_the_server() {
+async fn unresolved_name_says_nothing_about_the_server() {
     let endpoint = Endpoint::new("nonexistent.invalid").unwrap();
     let error = tokio::time::timeout(AGES, endpoint.connect()).await.unwrap().unwrap_err();
     assert_refused(&error, Stage::Resolve, Labels::NONE);
 }
 
 #[tokio::test]
-async fn a_server_that_closes_at_once_is_overloaded() {
+async fn server_that_closes_at_once_counts_as_overloaded() {
     let server = start().await;
     server.faults().close_after_accept(true);
     let error = endpoint(&server).connect().await.unwrap_err();
@@ -98,7 +98,7 @@ async fn a_server_that_closes_at_once_is_overloaded() {
 }
 
 #[tokio::test]
-async fn a_hello_cut_at_any_byte_is_a_network_error() {
+async fn hello_cut_at_any_byte_is_a_network_error() {
     let server = start().await;
     for bytes in 0.. {
         server.faults().cut_replies_after(Some(bytes));
@@ -109,7 +109,7 @@ async fn a_hello_cut_at_any_byte_is_a_network_error() {
             }
             Ok(connection) => {
                 let reply = connection.hello().document.as_bytes().len();
-                assert_eq!(bytes, 16 + 4 + 1 + reply, "the whole reply is what it takes");
+                assert_eq!(bytes, 16 + 4 + 1 + reply, "the connection was established before the whole reply was read");
                 break;
             }
         }
@@ -118,7 +118,7 @@ async fn a_hello_cut_at_any_byte_is_a_network_error() {
 }
 
 #[tokio::test]
-async fn a_refused_hello_has_the_labels_that_the_server_gives_it() {
+async fn refused_hello_has_the_labels_from_the_server() {
     let server = start().await;
     let data = doc! { "failCommands": ["isMaster"], "errorCode": 91 };
     set_fail_point(&server, doc! { "times": 1 }, data).await;
@@ -134,7 +134,7 @@ async fn a_refused_hello_has_the_labels_that_the_server_gives_it() {
 }
 
 #[tokio::test]
-async fn a_fail_point_can_be_meant_for_one_application() {
+async fn fail_point_can_be_limited_to_one_application() {
     let server = start().await;
     let data = doc! { "failCommands": ["isMaster"], "closeConnection": true, "appName": "shop" };
     set_fail_point(&server, "alwaysOn", data).await;
@@ -146,7 +146,7 @@ async fn a_fail_point_can_be_meant_for_one_application() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_common_wire_version_is_refused() {
+async fn server_without_a_common_wire_version_is_refused() {
     for (min_wire_version, max_wire_version) in [(0, 7), (26, 30)] {
         let options = EmbeddedOptions { min_wire_version, max_wire_version, ..EmbeddedOptions::default() };
         let server = EmbeddedServer::start(options).await.unwrap();

@@ -1,4 +1,4 @@
-//! What an error of the handshake means for the operation that wanted the connection, and for the pool.
+//! What an error of the handshake means for the operation that needs the connection, and for the pool.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,13 +7,13 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 use super::*;
 
-/// What a check-out ended with, and what the failure sink was told about the pool.
+/// The error of a check-out, and what the failure sink was told about the pool.
 struct Failed {
     error: CheckOutError,
     clears_pool: bool,
 }
 
-/// Has a server give this answer to the first command of that name, and checks out.
+/// Checks out from a server that gives this answer to commands of that name.
 async fn check_out(command: &'static str, answer: Answer) -> Failed {
     let script = move || -> Script {
         let answer = answer.clone();
@@ -38,7 +38,7 @@ async fn check_out(command: &'static str, answer: Answer) -> Failed {
     pool.ready();
     let error = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap_err();
     let told = std::mem::take(&mut *told.lock().unwrap());
-    let [clears_pool] = told[..] else { panic!("the sink is told once: {told:?}") };
+    let [clears_pool] = told[..] else { panic!("the sink was not told once: {told:?}") };
     Failed { error, clears_pool }
 }
 
@@ -51,8 +51,8 @@ async fn network_errors_of_the_handshake_are_retryable() {
     for (command, clears_pool) in [("isMaster", false), ("saslStart", true)] {
         for answer in [Answer::Close, Answer::Hang, Answer::Cut(doc! { "ok": 1 }, 20)] {
             let failed = check_out(command, answer.clone()).await;
-            let CheckOutError::Establish(error) = &failed.error else { panic!("another error: {}", failed.error) };
-            // Only up to the end of hello may the server be overloaded.
+            let CheckOutError::Establish(error) = &failed.error else { panic!("unexpected error: {}", failed.error) };
+            // The server may be overloaded only before the end of hello.
             assert_eq!(error.labels(), if clears_pool { Labels::NONE } else { OVERLOADED }, "{error}");
             assert_eq!(
                 (failed.error.is_retryable(), failed.clears_pool),
@@ -67,21 +67,21 @@ async fn network_errors_of_the_handshake_are_retryable() {
 #[tokio::test]
 async fn refusals_of_the_handshake_are_retryable_and_clear_the_pool_by_their_code() {
     let cases = [
-        // The credential is wrong, and any error that no specification names.
+        // A wrong credential, and an error that no specification names.
         (18, false, true),
         (8000, false, true),
         // The server shuts down.
         (91, true, true),
         (11600, true, true),
-        // It is recovering, or not the primary.
+        // The server is recovering, or not the primary.
         (189, true, false),
         (11602, true, false),
         (13436, true, false),
         (10107, true, false),
         (13435, true, false),
-        // So old that no specification retries it.
+        // An error so old that no specification retries it.
         (10058, false, false),
-        // It has lost another server.
+        // The server has lost another server.
         (6, true, true),
         (7, true, true),
         (89, true, true),
@@ -102,12 +102,12 @@ async fn refusals_of_the_handshake_are_retryable_and_clear_the_pool_by_their_cod
 }
 
 #[tokio::test]
-async fn unresolved_name_is_retryable_and_a_broken_protocol_is_not() {
+async fn unresolved_name_is_retryable_and_a_protocol_error_is_not() {
     let options = Options::new(["nowhere.invalid"]).unwrap();
     let pool = options.endpoint().unwrap().pool().build().unwrap();
     pool.ready();
     let error = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap_err();
-    let CheckOutError::Establish(connection) = &error else { panic!("another error: {error}") };
+    let CheckOutError::Establish(connection) = &error else { panic!("unexpected error: {error}") };
     assert_eq!((connection.stage(), connection.labels()), (Stage::Resolve, Labels::NONE), "{error}");
     assert!(error.is_retryable());
 

@@ -24,7 +24,7 @@ mod handshake_errors;
 mod pooled;
 mod protocol;
 
-/// What ends a test that would otherwise never end.
+/// Ends a test that hangs.
 const AGES: Duration = Duration::from_secs(60);
 
 /// Both labels of a server that may be overloaded.
@@ -46,7 +46,7 @@ async fn connect(server: &EmbeddedServer) -> EndpointConnection {
     endpoint(server).connect().await.unwrap()
 }
 
-/// Sets the fail point over a connection of its own.
+/// Sets the fail point over a separate connection.
 async fn set_fail_point(server: &EmbeddedServer, mode: impl Into<bson::Bson>, data: Document) {
     let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
     let command = RawDocumentBuf::try_from(command).unwrap();
@@ -58,5 +58,5 @@ fn assert_refused(error: &EstablishError, stage: Stage, labels: Labels) {
 }
 
 fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
-    error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.cause()))
+    error.cause().downcast_ref().unwrap_or_else(|| panic!("unexpected cause: {:?}", error.cause()))
 }

@@ -5,7 +5,7 @@ use wharf::{Clear, Command, Connection, ConnectionClosedReason, OperationError, 
 
 use super::*;
 
-/// A ready pool of the server, and the reason for which a connection was closed last.
+/// Returns a ready pool for the server, and the reason for which a connection was last closed.
 fn pool(server: &EmbeddedServer) -> (Pool<Endpoint>, watch::Receiver<Option<ConnectionClosedReason>>) {
     pool_of(endpoint(server))
 }
@@ -40,7 +40,7 @@ async fn ping(connection: &mut Connection<Endpoint>) -> Result<RawDocumentBuf, O
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_runs_in_a_task_of_its_own() {
+async fn command_runs_in_a_task_of_its_own() {
     let server = start().await;
     let (pool, _) = pool(&server);
     let tasks: Vec<_> = (0..20)
@@ -57,19 +57,19 @@ async fn a_command_runs_in_a_task_of_its_own() {
     for task in tasks {
         assert_eq!(task.await.unwrap(), 1);
     }
-    // A connection may still be on the way: whoever had it opened was served by another one sooner.
+    // A connection may still be pending: the check-out that had it opened may have been served with another one.
     let status = pool.status();
     assert_eq!((status.total, status.in_use), (status.available + status.pending, 0));
 }
 
-/// The error that clears the pool in these tests, and that no interrupted command may carry.
+/// Returns a clear with a cause that no interrupted command may carry.
 fn interruption() -> Clear {
-    let cause = std::sync::Arc::new(io::Error::other("the monitor met a timeout"));
+    let cause = std::sync::Arc::new(io::Error::other("the monitor timed out"));
     Clear::new().interrupt_in_use_connections(true).because(cause)
 }
 
 #[tokio::test]
-async fn interrupted_command_that_was_sent_is_not_retryable_whatever_it_is() {
+async fn interrupted_command_that_was_sent_is_not_retryable() {
     let server = start().await;
     for timeout in [None, Some(AGES)] {
         let (pool, reason) = pool(&server);
@@ -84,7 +84,7 @@ async fn interrupted_command_that_was_sent_is_not_retryable_whatever_it_is() {
         server.until(|counters| counters.commands("ping") > sent).await;
         pool.clear(interruption()).unwrap();
         let error = tokio::time::timeout(AGES, pinging).await.unwrap().unwrap().unwrap_err();
-        let OperationError::Interrupted(cleared) = &error else { panic!("another error: {error}") };
+        let OperationError::Interrupted(cleared) = &error else { panic!("unexpected error: {error}") };
         assert!(cleared.interrupted && cleared.sent && !error.is_retryable());
         assert!(cleared.cause.is_none() && error.source().is_none(), "{:?}", cleared.cause);
         assert_eq!(error.address(), server.address());
@@ -94,14 +94,14 @@ async fn interrupted_command_that_was_sent_is_not_retryable_whatever_it_is() {
     }
 }
 
-/// A connection that the pool has interrupted while its holder ran no command.
+/// Returns a connection that the pool interrupted while its owner ran no command.
 async fn interrupted(pool: &Pool<Endpoint>) -> Connection<Endpoint> {
     let mut connection = pool.check_out().await.unwrap();
     interrupt(pool, &mut connection).await;
     connection
 }
 
-/// Has the pool interrupt the connection, whose holder runs no command.
+/// Makes the pool interrupt a connection whose owner runs no command.
 async fn interrupt(pool: &Pool<Endpoint>, connection: &mut Connection<Endpoint>) {
     pool.clear(interruption()).unwrap();
     let waiting = connection.interruptible(async |_| std::future::pending::<()>().await);
@@ -109,7 +109,7 @@ async fn interrupt(pool: &Pool<Endpoint>, connection: &mut Connection<Endpoint>)
 }
 
 #[tokio::test]
-async fn command_that_begins_on_an_interrupted_connection_is_not_sent() {
+async fn command_started_on_an_interrupted_connection_is_not_sent() {
     let server = start().await;
     let (pool, reason) = pool(&server);
     let mut connection = interrupted(&pool).await;
@@ -125,19 +125,19 @@ async fn command_that_begins_on_an_interrupted_connection_is_not_sent() {
     ];
     for outcome in outcomes {
         let error = outcome.unwrap_err();
-        let OperationError::Interrupted(cleared) = &error else { panic!("another error: {error}") };
+        let OperationError::Interrupted(cleared) = &error else { panic!("unexpected error: {error}") };
         assert!(cleared.interrupted && !cleared.sent && error.is_retryable(), "{cleared:?}");
         assert!(cleared.cause.is_none(), "{:?}", cleared.cause);
     }
     drop(connection);
     assert_eq!(why_closed(reason).await, ConnectionClosedReason::Stale);
-    // What had been sent would have been executed before this.
+    // A command that was sent before would be executed before this one.
     connect(&server).await.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
     assert_eq!(server.counters().commands("ping"), 0);
 }
 
 #[tokio::test]
-async fn command_that_does_not_begin_is_not_sent_whatever_was_sent_before() {
+async fn command_after_an_interruption_is_not_sent_though_one_was_sent_before() {
     let server = start().await;
     let (pool, _) = pool(&server);
     block_ping(&server).await;
@@ -151,14 +151,14 @@ async fn command_that_does_not_begin_is_not_sent_whatever_was_sent_before() {
     let command = Command::new("admin", &body);
     for outcome in [connection.run(command.timeout(AGES)).await.map(drop), connection.send(command).await] {
         let error = outcome.unwrap_err();
-        let OperationError::Interrupted(cleared) = &error else { panic!("another error: {error}") };
+        let OperationError::Interrupted(cleared) = &error else { panic!("unexpected error: {error}") };
         assert!(!cleared.sent && error.is_retryable(), "{cleared:?}");
     }
     assert_eq!(server.counters().commands("ping"), 1);
 }
 
 #[tokio::test]
-async fn operation_on_an_interrupted_connection_does_not_begin() {
+async fn operation_on_an_interrupted_connection_does_not_start() {
     let server = start().await;
     let (pool, _) = pool(&server);
     let mut connection = interrupted(&pool).await;
@@ -168,7 +168,7 @@ async fn operation_on_an_interrupted_connection_does_not_begin() {
 }
 
 #[tokio::test]
-async fn replies_that_are_interrupted_tell_that_their_command_was_sent() {
+async fn interrupted_replies_report_that_their_command_was_sent() {
     let server = start().await;
     let (pool, _) = pool(&server);
     let mut connection = pool.check_out().await.unwrap();
@@ -181,12 +181,12 @@ async fn replies_that_are_interrupted_tell_that_their_command_was_sent() {
     }
     pool.clear(interruption()).unwrap();
     let error = tokio::time::timeout(AGES, replies.next()).await.unwrap().unwrap_err();
-    let OperationError::Interrupted(cleared) = &error else { panic!("another error: {error}") };
+    let OperationError::Interrupted(cleared) = &error else { panic!("unexpected error: {error}") };
     assert!(cleared.sent && !error.is_retryable());
 }
 
 #[tokio::test]
-async fn a_dropped_command_closes_its_connection_if_its_reply_does_not_come() {
+async fn dropped_command_closes_its_connection_if_no_reply_comes() {
     let server = start().await;
     let options = options(&server).drain_timeout(Duration::from_millis(10));
     let (pool, reason) = pool_of(options.endpoint().unwrap());
@@ -206,7 +206,7 @@ async fn a_dropped_command_closes_its_connection_if_its_reply_does_not_come() {
 }
 
 #[tokio::test]
-async fn a_command_that_was_never_polled_leaves_the_connection_as_good_as_before() {
+async fn command_that_was_never_polled_leaves_the_connection_reusable() {
     let server = start().await;
     let (pool, _) = pool(&server);
     let mut connection = pool.check_out().await.unwrap();
@@ -218,7 +218,7 @@ async fn a_command_that_was_never_polled_leaves_the_connection_as_good_as_before
 }
 
 #[tokio::test]
-async fn a_refused_command_is_retryable_if_the_server_says_so() {
+async fn refused_command_is_retryable_if_the_server_says_so() {
     let server = start().await;
     let (pool, _) = pool(&server);
     let mut connection = pool.check_out().await.unwrap();
@@ -234,7 +234,7 @@ async fn a_refused_command_is_retryable_if_the_server_says_so() {
 }
 
 #[tokio::test]
-async fn a_network_failure_is_not_retryable_by_itself() {
+async fn network_failure_is_not_retryable_by_itself() {
     let server = start().await;
     let (pool, reason) = pool(&server);
     let mut connection = pool.check_out().await.unwrap();

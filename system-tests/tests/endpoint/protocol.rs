@@ -3,13 +3,13 @@
 use super::*;
 
 #[tokio::test]
-async fn a_reply_to_another_request_is_refused() {
+async fn reply_to_another_request_is_refused() {
     let server = start().await;
     let mut connection = connect(&server).await;
     server.faults().response_to(Some(-7));
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
     let CommandError::Wire { source: WireError::ResponseTo { value: -7, .. }, .. } = failure else {
-        panic!("another failure: {failure}")
+        panic!("unexpected failure: {failure}")
     };
     assert!(!connection.condition().is_reusable());
     let error = endpoint(&server).connect().await.unwrap_err();
@@ -17,7 +17,7 @@ async fn a_reply_to_another_request_is_refused() {
 }
 
 #[tokio::test]
-async fn an_impossible_length_is_refused_at_once() {
+async fn impossible_length_is_refused_at_once() {
     let server = start().await;
     for length in [48_000_001, i32::MAX, 15, 0, -1, i32::MIN] {
         server.faults().clear();
@@ -25,16 +25,16 @@ async fn an_impossible_length_is_refused_at_once() {
         server.faults().message_length(Some(length));
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
         let CommandError::Wire { source: WireError::Length { value, .. }, .. } = failure else {
-            panic!("another failure: {failure}")
+            panic!("unexpected failure: {failure}")
         };
         assert_eq!(value, i64::from(length));
         assert!(!connection.condition().is_reusable());
     }
 }
 
-/// No server sends more than 48,000,000 bytes, whatever it says of itself.
+/// A server may announce a higher limit, but no server sends more than 48,000,000 bytes.
 #[tokio::test]
-async fn a_reply_is_bounded_whatever_the_server_says_its_limit_is() {
+async fn reply_is_bounded_even_if_the_server_announces_a_higher_limit() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let endpoint = Endpoint::new(&listener.local_addr().unwrap().to_string()).unwrap();
     let serving = async {
@@ -57,17 +57,17 @@ async fn a_reply_is_bounded_whatever_the_server_says_its_limit_is() {
         assert_eq!(connection.hello().max_message_size, i32::MAX as u32);
         connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err()
     };
-    // A client that believes the server waits for the rest.
+    // A client that trusted the announced limit would wait for the rest.
     let both = async { tokio::join!(using, serving) };
     let (failure, _stream) = tokio::time::timeout(AGES, both).await.unwrap();
     let CommandError::Wire { source: WireError::Length { value, most, .. }, .. } = failure else {
-        panic!("another failure: {failure}")
+        panic!("unexpected failure: {failure}")
     };
     assert_eq!((value, most), (48_000_001, 48_000_000));
 }
 
 #[tokio::test]
-async fn a_shorter_length_than_the_replys_is_refused() {
+async fn length_shorter_than_the_reply_is_refused() {
     let server = start().await;
     for length in 16..38 {
         server.faults().clear();
@@ -78,13 +78,13 @@ async fn a_shorter_length_than_the_replys_is_refused() {
     }
 }
 
-/// A server that answers one message with the bytes that `reply` makes of its header, and then waits for the
-/// client to go away.
+/// Starts a server that answers one message with the bytes that `reply` derives from its header, and then waits until
+/// the client closes.
 async fn answering(reply: impl FnOnce(Header) -> Vec<u8> + Send + 'static) -> Endpoint {
     answering_to(|options| options, reply).await
 }
 
-/// As [`answering`], to an endpoint of other options.
+/// Like [`answering`], for an endpoint with other options.
 async fn answering_to(
     options: impl FnOnce(Options) -> Options,
     reply: impl FnOnce(Header) -> Vec<u8> + Send + 'static,
@@ -101,7 +101,7 @@ async fn answering_to(
     endpoint
 }
 
-/// Receives one message, and returns its header.
+/// Receives one message and returns its header.
 async fn received(stream: &mut TcpStream) -> Header {
     let mut request = Vec::new();
     loop {
@@ -130,7 +130,7 @@ async fn refusal(reply: impl FnOnce(Header) -> Vec<u8> + Send + 'static) -> Wire
 }
 
 #[tokio::test]
-async fn before_a_connection_is_established_no_room_is_made_for_long_replies() {
+async fn handshake_reserves_no_memory_for_long_replies() {
     const MOST: u32 = 1024 * 1024;
     let claiming = |message_length: u32| {
         refusal(move |request| {
@@ -140,14 +140,14 @@ async fn before_a_connection_is_established_no_room_is_made_for_long_replies() {
             reply
         })
     };
-    let WireError::Length { value, most, .. } = claiming(MOST + 1).await else { panic!("another refusal") };
+    let WireError::Length { value, most, .. } = claiming(MOST + 1).await else { panic!("unexpected refusal") };
     assert_eq!((value, most), (i64::from(MOST) + 1, u64::from(MOST)));
 }
 
-/// OP_COMPRESSED: a server that is offered a compressor may use it at once, and for whatever it answers.
+/// OP_COMPRESSED: a server that is offered a compressor may use it at once, for any reply.
 #[cfg(feature = "zlib")]
 #[tokio::test]
-async fn the_reply_to_hello_may_be_compressed_where_compressors_are_offered() {
+async fn hello_reply_may_be_compressed_if_compressors_are_offered() {
     use wharf::Compressor;
     use wharf::wire::compressed;
     const ZLIB: Compressor = Compressor::Zlib { level: -1 };
@@ -159,13 +159,13 @@ async fn the_reply_to_hello_may_be_compressed_where_compressors_are_offered() {
     };
     let connecting = answering_to(|options| options.compressors([ZLIB]), packed).await;
     tokio::time::timeout(AGES, connecting.connect()).await.unwrap().unwrap();
-    // Nobody has asked for it here.
+    // This client offers no compressor.
     let error = refusal(packed).await;
     assert_eq!(error, WireError::OpCode { value: compressed::OP_CODE, allowed: op_msg::OP_CODE });
 }
 
 #[tokio::test]
-async fn a_reply_with_a_checksum_is_accepted_if_it_matches() {
+async fn reply_with_a_checksum_is_accepted_if_it_matches() {
     let connecting = answering(|request| successful(request, Flags::CHECKSUM_PRESENT, &[])).await;
     assert!(connecting.connect().await.is_ok());
 
@@ -178,25 +178,25 @@ async fn a_reply_with_a_checksum_is_accepted_if_it_matches() {
 }
 
 #[tokio::test]
-async fn a_reply_that_announces_another_is_refused() {
+async fn reply_that_announces_another_is_refused() {
     let error = refusal(|request| successful(request, Flags::MORE_TO_COME, &[])).await;
     assert_eq!(error, WireError::FlagBits { value: 2, allowed: 1 });
 }
 
 #[tokio::test]
-async fn a_reply_with_a_sequence_is_refused() {
+async fn reply_with_a_sequence_is_refused() {
     let sequence = op_msg::OutgoingSequence::new("documents", &[] as &[RawDocumentBuf]);
     let error = refusal(move |request| successful(request, Flags::NONE, &[sequence])).await;
     assert_eq!(error, WireError::Sequences { count: 1 });
 }
 
 #[tokio::test]
-async fn a_second_reply_is_refused() {
+async fn second_reply_is_refused() {
     let error = refusal(|request| successful(request, Flags::NONE, &[]).repeat(2)).await;
     assert!(matches!(error, WireError::Unasked { .. }), "{error}");
 }
 
-/// Line breaks, escape sequences and changes of direction, a third of what a handshake may have.
+/// Returns line breaks, escape sequences and changes of direction, at a third of the length that a handshake may have.
 fn hostile_text() -> String {
     "all is well\r\n[ERROR] \u{1b}[2J\u{202e}".repeat(9_000)
 }
@@ -207,7 +207,7 @@ fn assert_printable(text: &str) {
     assert!(!text.contains(|character: char| character.is_control() || character == '\u{202e}'), "{text}");
 }
 
-/// Asserts that neither the error nor what it stands on writes lines of the server's own into a log.
+/// Asserts that neither the error nor its sources can write lines of their own into a log.
 #[track_caller]
 fn assert_chain_is_printable(error: &dyn StdError) {
     let mut next = Some(error);
@@ -221,7 +221,7 @@ fn assert_chain_is_printable(error: &dyn StdError) {
 async fn text_of_a_server_reaches_errors_escaped_and_cut() {
     let text = hostile_text();
     let key = bson::raw::CString::try_from(text.replace('\0', "")).unwrap();
-    // A string that is no UTF-8, under a name that an error repeats.
+    // A string that is not UTF-8, under a name that an error repeats.
     let mut malformed = RawDocumentBuf::new();
     malformed.append(&key, "x");
     let mut malformed = malformed.into_bytes();
@@ -258,22 +258,22 @@ async fn text_of_a_server_reaches_errors_escaped_and_cut() {
 }
 
 #[test]
-fn what_is_printed_of_a_hello_is_escaped_and_cut() {
+fn printed_hello_is_escaped_and_cut() {
     let mut names = bson::RawArrayBuf::new();
     (0..100_000).for_each(|_| names.push("\u{202e}".repeat(20)));
     let hello = rawdoc! { "ok": 1, "setName": hostile_text(), "\n": "\u{202e}", "compression": names };
     assert_printable(&format!("{:?}", HelloReply::read(hello).unwrap()));
 }
 
-/// Bytes between two commands: the one after them was not sent, so that it may be run on another connection.
+/// Bytes that arrive between two commands: the second command is not sent, so it may be run on another connection.
 #[tokio::test]
-async fn a_command_is_not_sent_over_a_connection_on_which_unasked_bytes_have_come() {
+async fn command_is_not_sent_on_a_connection_with_unasked_bytes() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let endpoint = Endpoint::new(&listener.local_addr().unwrap().to_string()).unwrap();
     let serving = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let request = received(&mut stream).await;
-        // What was not asked for comes after the reply has been taken.
+        // The unasked bytes arrive after the reply was taken.
         stream.write_all(&successful(request, Flags::NONE, &[])).await.unwrap();
         stream
     };
@@ -281,7 +281,7 @@ async fn a_command_is_not_sent_over_a_connection_on_which_unasked_bytes_have_com
     let mut connection = connection.unwrap();
     stream.write_all(b"unasked").await.unwrap();
     let ping = rawdoc! { "ping": 1 };
-    // The runtime notices them in its own time. Until then nothing is sent, because no reply is asked for.
+    // The runtime notices them after a while. Until then nothing is sent, because the replies are never polled.
     let failure = loop {
         match connection.exhaust(Command::new("admin", &ping)) {
             Ok(replies) => drop(replies),
@@ -289,7 +289,7 @@ async fn a_command_is_not_sent_over_a_connection_on_which_unasked_bytes_have_com
         }
         tokio::task::yield_now().await;
     };
-    let CommandError::Lost { source, .. } = &failure else { panic!("another failure: {failure}") };
+    let CommandError::Lost { source, .. } = &failure else { panic!("unexpected failure: {failure}") };
     assert_eq!(source.kind(), io::ErrorKind::InvalidData);
     assert!(failure.is_retryable() && !failure.clears_pool() && !failure.is_timeout(), "{failure:?}");
     assert!(!connection.condition().is_reusable());
@@ -300,16 +300,16 @@ async fn a_command_is_not_sent_over_a_connection_on_which_unasked_bytes_have_com
 }
 
 #[tokio::test]
-async fn a_peer_that_speaks_another_protocol_is_named() {
+async fn peer_that_speaks_another_protocol_is_named() {
     let answers: [(&[u8], &str); 4] = [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer answered in HTTP (\"HTTP/1.1 400 Bad Request\"): is this a"),
         (
             b"SSH-2.0-OpenSSH_9.2\r\n",
             "the peer answered with text (\"SSH-2.0-OpenSSH_9.2\"): is this a MongoDB server?",
         ),
-        // Shorter than a header: the client waits for the rest of it, until the peer closes.
+        // Shorter than a header: the client waits for the rest until the peer closes.
         (b"nope\n", "the peer answered with text (\"nope\")"),
-        // An alert: unexpected_message.
+        // A TLS alert: unexpected_message.
         (&[0x15, 3, 1, 0, 2, 2, 10], "the server answered in TLS: set tls=true"),
     ];
     for (answer, expected) in answers {
@@ -329,7 +329,7 @@ async fn a_peer_that_speaks_another_protocol_is_named() {
 }
 
 #[tokio::test]
-async fn a_peer_that_says_nothing_before_the_time_is_up_is_not_guessed_about() {
+async fn silent_peer_is_reported_without_a_guess() {
     for (answer, stage_labels) in [(&b""[..], OVERLOADED), (b"HTTP/1.0", Labels::NONE)] {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let options = Options::new([&*listener.local_addr().unwrap().to_string()]).unwrap();
@@ -345,9 +345,9 @@ async fn a_peer_that_says_nothing_before_the_time_is_up_is_not_guessed_about() {
     }
 }
 
-/// As mongod does that requires TLS.
+/// A mongod that requires TLS does this.
 #[tokio::test]
-async fn a_server_that_closes_instead_of_answering_hello_may_want_tls() {
+async fn server_that_closes_instead_of_answering_hello_may_require_tls() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let endpoint = Endpoint::new(&listener.local_addr().unwrap().to_string()).unwrap();
     let serving = async {
@@ -356,7 +356,7 @@ async fn a_server_that_closes_instead_of_answering_hello_may_want_tls() {
     };
     let (error, ()) = tokio::join!(endpoint.connect(), serving);
     let error = error.unwrap_err();
-    // It may also be overloaded, and the specification wants the labels of that.
+    // The server may also be overloaded, and the specification requires the labels for that.
     assert_refused(&error, Stage::Hello, OVERLOADED);
     assert_eq!(cause::<io::Error>(&error).kind(), io::ErrorKind::UnexpectedEof);
     let expected = "the server closed the connection; if every connection ends like this, the server may require TLS: \
