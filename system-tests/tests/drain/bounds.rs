@@ -1,4 +1,4 @@
-//! What ends the draining of a reply that does not come, does not end, or is none.
+//! What ends a drain whose reply does not come, does not end, or is invalid.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use wharf_testbed::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedSer
 
 use super::AGES;
 
-/// A ready pool with these options, and what became of its connections.
+/// Returns a ready pool with these options, and the reasons for which its connections are closed.
 fn pool(server: &EmbeddedServer, set: impl FnOnce(Options) -> Options) -> (Pool<Endpoint>, Ends) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let sender = Arc::new(Mutex::new(sender));
@@ -35,7 +35,7 @@ async fn start(documents: u32) -> EmbeddedServer {
     EmbeddedServer::start(EmbeddedOptions { documents, ..EmbeddedOptions::default() }).await.unwrap()
 }
 
-/// Lets the commands of this name wait for so long.
+/// Makes the server delay the commands of this name.
 async fn block(server: &EmbeddedServer, command: &str, time: Duration) {
     let data = doc! {
         "failCommands": [command], "blockConnection": true, "blockTimeMS": i64::try_from(time.as_millis()).unwrap(),
@@ -45,7 +45,7 @@ async fn block(server: &EmbeddedServer, command: &str, time: Duration) {
     connection.run_command("admin", &RawDocumentBuf::try_from(command).unwrap()).await.unwrap();
 }
 
-/// Cancels a command when the server has received it.
+/// Cancels a command once the server has received it.
 async fn cancel(pool: &Pool<Endpoint>, server: &EmbeddedServer, command: RawDocumentBuf, name: &str) {
     let received = server.counters().commands(name);
     let mut connection = pool.check_out().await.unwrap();
@@ -66,24 +66,24 @@ async fn settled(pool: &Pool<Endpoint>) {
 }
 
 #[tokio::test]
-async fn a_cancelled_command_costs_no_connection() {
+async fn cancelled_command_costs_no_connection() {
     let server = start(100).await;
     let (pool, mut ends) = pool(&server, |options| options);
     block(&server, "ping", Duration::from_millis(20)).await;
     for _ in 0..5 {
         cancel(&pool, &server, rawdoc! { "ping": 1 }, "ping").await;
-        assert_eq!(pool.status().in_use, 1, "while the reply is awaited");
+        assert_eq!(pool.status().in_use, 1, "the connection does not count as in use while it is drained");
         settled(&pool).await;
         assert_eq!((pool.status().total, pool.status().available), (1, 1));
     }
-    // One for the pool, and one for the fail point.
+    // One connection of the pool, and one for the fail point.
     assert_eq!(server.counters().connections_opened, 2);
     pool.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
     assert!(ends.try_recv().is_err());
 }
 
 #[tokio::test]
-async fn a_reply_that_never_comes_ends_with_the_time_limit() {
+async fn drain_of_a_reply_that_never_comes_ends_at_its_timeout() {
     let server = start(100).await;
     let (pool, mut ends) = pool(&server, |options| options.drain_timeout(Duration::from_millis(50)));
     block(&server, "ping", Duration::from_secs(600)).await;
@@ -95,17 +95,17 @@ async fn a_reply_that_never_comes_ends_with_the_time_limit() {
 }
 
 #[tokio::test]
-async fn without_a_time_for_it_nothing_is_drained() {
+async fn drain_timeout_of_zero_drains_nothing() {
     let server = start(100).await;
     let (pool, mut ends) = pool(&server, |options| options.drain_timeout(Duration::ZERO));
     block(&server, "ping", Duration::from_millis(20)).await;
     cancel(&pool, &server, rawdoc! { "ping": 1 }, "ping").await;
-    assert_eq!(pool.status().total, 0, "closed by the check-in itself");
+    assert_eq!(pool.status().total, 0, "the check-in did not close the connection itself");
     assert_eq!(next(&mut ends).await, ConnectionClosedReason::Error);
 }
 
 #[tokio::test]
-async fn a_reply_larger_than_the_limit_is_not_read() {
+async fn reply_larger_than_the_limit_is_not_read() {
     let find = rawdoc! { "find": COLLECTION, "batchSize": 20_000 };
     let server = start(20_000).await;
     for (limit, total) in [(100_000, 0), (10_000_000, 1)] {
@@ -118,11 +118,11 @@ async fn a_reply_larger_than_the_limit_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_reply_that_is_none_closes_the_connection() {
+async fn invalid_reply_closes_the_connection() {
     let server = start(100).await;
     let (pool, mut ends) = pool(&server, |options| options);
     block(&server, "ping", Duration::from_millis(20)).await;
-    // After the handshake.
+    // The fault must not apply to the handshake.
     let mut connection = pool.check_out().await.unwrap();
     server.faults().response_to(Some(-7));
     let ping = rawdoc! { "ping": 1 };
@@ -135,7 +135,7 @@ async fn a_reply_that_is_none_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn a_clear_ends_the_draining() {
+async fn clear_ends_the_drain() {
     let server = start(100).await;
     let (pool, mut ends) = pool(&server, |options| options.drain_timeout(Duration::from_secs(600)));
     block(&server, "ping", Duration::from_secs(600)).await;

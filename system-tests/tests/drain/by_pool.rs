@@ -10,20 +10,20 @@ use wharf::{Clear, Condition, Establish, EstablishError, Establishing, Pool, Poo
 
 use super::AGES;
 
-/// Connections that drain when the test says so.
+/// An establisher whose connections are drained when the test says so.
 #[derive(Clone)]
 struct Mock(Arc<Gates>);
 
 struct Gates {
-    /// A permit for each drain that may end.
+    /// One permit for each drain that may end.
     gate: Semaphore,
     begun: Notify,
-    /// What a drain makes of a connection.
+    /// The condition in which a drain leaves a connection.
     result: Mutex<Condition>,
     panics: bool,
-    /// Whether connections that are opened from now on never get established.
+    /// Whether new connections hang while they are established.
     hangs: AtomicBool,
-    /// How often a drain was polled.
+    /// The number of times that drains were polled.
     polls: AtomicU32,
 }
 
@@ -64,14 +64,14 @@ impl Establish for Mock {
         .await
         .unwrap()
         .forget();
-        assert!(!self.0.panics, "on request");
+        assert!(!self.0.panics, "the drain was told to panic");
         connection.condition = *self.0.result.lock().unwrap();
     }
 }
 
 type Events = Arc<Mutex<Vec<String>>>;
 
-/// A ready pool of one connection, and the events from then on.
+/// Returns a ready pool of one connection, and the events from then on.
 fn pool(mock: &Mock) -> (Pool<Mock>, Events) {
     pool_with(mock, PoolOptions::default().max_pool_size(1))
 }
@@ -98,9 +98,13 @@ fn taken(events: &Events) -> Vec<String> {
 /// Checks the only connection in undrained, and waits until its drain has begun.
 async fn give_up(pool: &Pool<Mock>, mock: &Mock, events: &Events) {
     give_up_one(pool, mock, events).await;
-    assert!(taken(events).is_empty(), "it is not checked in yet");
+    assert!(taken(events).is_empty(), "the connection was checked in before its drain has ended");
     let status = pool.status();
-    assert_eq!((status.total, status.in_use, status.available), (1, 1, 0), "it counts as in use");
+    assert_eq!(
+        (status.total, status.in_use, status.available),
+        (1, 1, 0),
+        "a connection that is being drained does not count as in use"
+    );
 }
 
 async fn give_up_one(pool: &Pool<Mock>, mock: &Mock, events: &Events) {
@@ -119,7 +123,7 @@ async fn drained_connection_goes_to_a_check_out_that_opens_one() {
     mock.0.hangs.store(true, Ordering::Relaxed);
     let mut opening = Box::pin(pool.check_out());
     while !taken(&events).contains(&"ConnectionCreated".to_owned()) {
-        assert!(futures_poll(&mut opening).await.is_none(), "it opens one that never gets established");
+        assert!(futures_poll(&mut opening).await.is_none(), "the check-out was served before the drain has ended");
         tokio::task::yield_now().await;
     }
     mock.0.gate.add_permits(1);
@@ -132,20 +136,20 @@ async fn drained_connection_goes_to_a_check_out_that_opens_one() {
 }
 
 #[tokio::test]
-async fn check_out_that_would_wait_closes_the_connection_and_takes_its_place() {
+async fn check_out_that_would_wait_takes_the_capacity_of_a_drain() {
     let mock = Mock::new(Condition::Reusable, false);
     let (pool, events) = pool(&mock);
     give_up(&pool, &mock, &events).await;
-    // Whatever the task does that drains, the place is there at the first poll.
+    // The capacity is free at the first poll, before the draining task runs.
     let mut waiting = Box::pin(pool.check_out());
-    assert!(futures_poll(&mut waiting).await.is_none(), "it opens one");
+    assert!(futures_poll(&mut waiting).await.is_none(), "the check-out completed without opening a connection");
     assert_eq!(taken(&events), ["ConnectionCheckOutStarted", "ConnectionCheckedIn", "ConnectionClosed error"]);
     let status = pool.status();
     assert_eq!((status.total, status.pending, status.waiting), (1, 1, 0));
     let connection = tokio::time::timeout(AGES, waiting).await.unwrap().unwrap();
     assert_eq!(connection.id(), 2);
     drop(connection);
-    // The drain has been told, and is over, without a second end of the connection.
+    // The drain is told to stop and ends, without closing the connection a second time.
     let freed = async {
         while Arc::strong_count(&mock.0) > 2 {
             tokio::task::yield_now().await;
@@ -157,7 +161,7 @@ async fn check_out_that_would_wait_closes_the_connection_and_takes_its_place() {
     assert_eq!(pool.status().available, 1);
 }
 
-/// Polls once.
+/// Polls a future once.
 async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     std::future::poll_fn(|context| match std::pin::Pin::new(&mut *future).poll(context) {
         std::task::Poll::Ready(done) => std::task::Poll::Ready(Some(done)),
@@ -167,7 +171,7 @@ async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 }
 
 #[tokio::test]
-async fn slow_subscriber_does_not_keep_the_place_of_a_drain_from_a_check_out() {
+async fn slow_subscriber_does_not_keep_a_drains_capacity_from_a_check_out() {
     let mock = Mock::new(Condition::Reusable, false);
     let (pool, events) = pool(&mock);
     give_up(&pool, &mock, &events).await;
@@ -182,12 +186,12 @@ async fn slow_subscriber_does_not_keep_the_place_of_a_drain_from_a_check_out() {
         }
     });
     drop(tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap());
-    assert_eq!(*seen.lock().unwrap(), [(1, 1, 0)], "the check-out has the place by then");
+    assert_eq!(*seen.lock().unwrap(), [(1, 1, 0)], "the check-out had no permit when ConnectionClosed was delivered");
     pool.close();
 }
 
 #[tokio::test]
-async fn a_connection_that_cannot_be_drained_is_closed() {
+async fn connection_that_cannot_be_drained_is_closed() {
     for (result, panics) in [(Condition::NeedsDrain, false), (Condition::Broken, false), (Condition::Reusable, true)] {
         let mock = Mock::new(result, panics);
         let (pool, events) = pool(&mock);
@@ -198,7 +202,7 @@ async fn a_connection_that_cannot_be_drained_is_closed() {
     }
 }
 
-/// Panics before there is a future to poll.
+/// Its `drain` panics before it returns a future.
 struct Hasty;
 
 impl Establish for Hasty {
@@ -214,13 +218,13 @@ impl Establish for Hasty {
 
     fn drain(&self, connection: &mut Condition) -> impl Future<Output = ()> + Send {
         *connection = Condition::Reusable;
-        assert_eq!(*connection, Condition::Broken, "it always panics");
+        assert_eq!(*connection, Condition::Broken, "the drain was told to panic");
         std::future::ready(())
     }
 }
 
 #[tokio::test]
-async fn a_drain_that_panics_when_it_is_called_closes_the_connection_however_good_it_looks() {
+async fn drain_that_panics_when_called_closes_even_a_reusable_connection() {
     let pool = Pool::builder("mock:27017", Hasty).options(PoolOptions::default().max_pool_size(1)).build().unwrap();
     pool.ready();
     let mut connection = pool.check_out().await.unwrap();
@@ -230,12 +234,12 @@ async fn a_drain_that_panics_when_it_is_called_closes_the_connection_however_goo
 }
 
 #[tokio::test]
-async fn connections_that_come_and_go_do_not_wake_a_drain() {
+async fn opening_and_closing_connections_does_not_wake_a_drain() {
     let mock = Mock::new(Condition::Reusable, false);
     let (pool, events) = pool_with(&mock, PoolOptions::default().max_pool_size(3).min_pool_size(2));
     give_up_one(&pool, &mock, &events).await;
     for _ in 0..20 {
-        // Each of them is replaced, because of `minPoolSize`, by a run of the background task.
+        // Each closed connection is replaced by a run of the background task, because of `minPoolSize`.
         let mut connection = pool.check_out().await.unwrap();
         connection.condition = Condition::Broken;
         drop(connection);
@@ -247,7 +251,7 @@ async fn connections_that_come_and_go_do_not_wake_a_drain() {
 }
 
 #[tokio::test]
-async fn a_clear_ends_the_drain_and_the_connection() {
+async fn clear_ends_the_drain_and_closes_the_connection() {
     for interrupt in [false, true] {
         let mock = Mock::new(Condition::Reusable, false);
         let (pool, events) = pool(&mock);
@@ -259,7 +263,7 @@ async fn a_clear_ends_the_drain_and_the_connection() {
 }
 
 #[tokio::test]
-async fn a_close_ends_the_drain_and_the_connection() {
+async fn close_ends_the_drain_and_closes_the_connection() {
     let mock = Mock::new(Condition::Reusable, false);
     let (pool, events) = pool(&mock);
     give_up(&pool, &mock, &events).await;
@@ -270,7 +274,7 @@ async fn a_close_ends_the_drain_and_the_connection() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_stale_already_is_closed_at_once() {
+async fn stale_connection_is_closed_instead_of_drained() {
     let mock = Mock::new(Condition::Reusable, false);
     let (pool, events) = pool(&mock);
     let mut connection = pool.check_out().await.unwrap();
@@ -300,7 +304,7 @@ fn connection_that_outlives_its_runtime_is_closed_as_stale() {
 
 #[test]
 fn runtime_that_ends_during_the_drain_makes_the_connection_stale() {
-    // tokio drops tasks in an order that depends on their numbers, so that other tasks between them change it.
+    // tokio drops tasks in an order that depends on their ids. Other tasks in between change that order.
     for others in 0..16 {
         let mock = Mock::new(Condition::Reusable, false);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -318,7 +322,7 @@ fn runtime_that_ends_during_the_drain_makes_the_connection_stale() {
     }
 }
 
-/// Waits until the pool has that many connections.
+/// Waits until the pool has this many connections.
 async fn until<E: Establish>(pool: &Pool<E>, total: u32) {
     let reached = async {
         while pool.status().total != total {

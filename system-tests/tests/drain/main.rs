@@ -1,5 +1,4 @@
-//! Connections whose commands were cancelled or timed out: they are brought to the end of the command in the background,
-//! instead of being closed.
+//! Connections whose commands were cancelled or timed out: they are drained in the background instead of being closed.
 #![cfg(not(loom))]
 
 use std::time::Duration;
@@ -9,5 +8,5 @@ mod by_pool;
 mod starvation;
 mod storm;
 
-/// What ends a test that would otherwise never end.
+/// Ends a test that hangs.
 const AGES: Duration = Duration::from_secs(60);

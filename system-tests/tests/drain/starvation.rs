@@ -1,5 +1,5 @@
-//! A drain costs nothing: whatever happens, a pool that drains serves at least as much as one that closes at once, and as
-//! soon. In virtual time, so that the counts are exact; and against servers.
+//! A drain costs nothing: a pool that drains always serves at least as many commands as one that closes at once, and as
+//! soon. Tested in virtual time, so that the counts are exact, and against servers.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,16 +14,16 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 use super::AGES;
 
-/// What becomes of a connection whose command has timed out.
+/// What happens to a connection whose command has timed out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum After {
-    /// It is closed.
+    /// The connection is closed.
     Close,
-    /// It is drained for so long, and closed if the reply has not come by then.
+    /// The connection is drained for at most `most`, and closed if the reply has not come by then.
     Drain { most: Duration, reply: Option<Duration> },
 }
 
-/// For as long as the default `drain_timeout`, from a server that never answers.
+/// Drains for the default `drain_timeout`, from a server that never answers.
 const IN_VAIN: After = After::Drain { most: Duration::from_secs(3), reply: None };
 
 /// Connections to a server that is silent when the test says so.
@@ -48,7 +48,9 @@ impl Establish for Simulated {
     }
 
     async fn drain(&self, connection: &mut Condition) {
-        let After::Drain { most, reply } = self.after else { unreachable!("nothing is drained") };
+        let After::Drain { most, reply } = self.after else {
+            unreachable!("a connection is drained that should be closed")
+        };
         match reply {
             Some(reply) if reply <= most => {
                 tokio::time::sleep(reply).await;
@@ -59,12 +61,12 @@ impl Establish for Simulated {
     }
 }
 
-/// Counts made from events, as monitoring makes them.
+/// Counts derived from events, as a monitoring system derives them.
 #[derive(Default)]
 struct Counted {
     total: u32,
     checked_out: u32,
-    /// The highest that they have been.
+    /// The highest values of both counts.
     peak: (u32, u32),
 }
 
@@ -98,7 +100,7 @@ impl Scene {
         Self { pool, opened, counted }
     }
 
-    /// Runs one command within `limit`, which the server answers at once or never. Returns whether it has succeeded.
+    /// Runs one command within `limit`, which the server answers at once or never. Returns whether it succeeded.
     async fn ping(&self, limit: Duration, answered: bool) -> bool {
         let deadline = Instant::now() + limit;
         let Ok(mut connection) = self.pool.check_out_until(deadline).await else { return false };
@@ -109,7 +111,7 @@ impl Scene {
         answered
     }
 
-    /// Counts made from events are right, at rest and in between.
+    /// Asserts that the counts from events are right now, and stayed within the limit in between.
     fn assert_counted(&self, max_pool_size: u32) {
         let (status, counted) = (self.pool.status(), self.counted.lock().unwrap());
         assert_eq!((counted.total, counted.checked_out), (status.total, status.in_use), "{status:?}");
@@ -118,7 +120,7 @@ impl Scene {
 }
 
 #[tokio::test(start_paused = true)]
-async fn server_silent_on_every_fifth_command_costs_only_these() {
+async fn server_silent_on_every_fifth_command_fails_only_those() {
     for after in [After::Close, IN_VAIN] {
         let scene = Scene::new(after, 4);
         let mut good = 0;
@@ -131,7 +133,7 @@ async fn server_silent_on_every_fifth_command_costs_only_these() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn blocked_command_on_the_only_connection_costs_no_other() {
+async fn blocked_command_on_the_only_connection_fails_no_other() {
     for after in [After::Close, IN_VAIN] {
         let scene = Scene::new(after, 1);
         assert!(!scene.ping(Duration::from_millis(50), false).await);
@@ -157,13 +159,13 @@ async fn first_success_after_a_half_open_network_waits_for_no_drain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn check_outs_that_wait_get_the_places_of_connections_that_come_back_undrained() {
+async fn waiting_check_outs_get_the_capacity_of_undrained_connections() {
     for after in [After::Close, IN_VAIN] {
         let scene = Arc::new(Scene::new(after, 2));
         let mut pings = tokio::task::JoinSet::new();
         for number in 0..20 {
             let scene = scene.clone();
-            // All begin at once, and each has the time of all before it that are not answered.
+            // All start at once. Each has enough time for all unanswered commands before it.
             pings.spawn(async move { scene.ping(Duration::from_millis(10 * (number / 2 + 1)), number >= 2).await });
         }
         let good = pings.join_all().await.into_iter().filter(|good| *good).count();
@@ -173,12 +175,12 @@ async fn check_outs_that_wait_get_the_places_of_connections_that_come_back_undra
 }
 
 #[tokio::test(start_paused = true)]
-async fn drain_with_places_to_spare_saves_the_connection() {
+async fn drain_with_spare_capacity_saves_the_connection() {
     let reply = Some(Duration::from_millis(20));
     let scene = Scene::new(After::Drain { most: Duration::from_secs(3), reply }, 2);
     for _ in 0..50 {
         assert!(!scene.ping(Duration::from_millis(60), false).await);
-        // The other place serves while the first connection is drained.
+        // The other connection serves while the first is drained.
         assert!(scene.ping(Duration::from_millis(60), true).await);
         tokio::time::sleep(Duration::from_millis(30)).await;
         scene.assert_counted(2);
@@ -187,7 +189,7 @@ async fn drain_with_places_to_spare_saves_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn oldest_drain_is_given_up_first() {
+async fn oldest_drain_is_closed_first() {
     let closed = Arc::new(Mutex::new(Vec::new()));
     let noted = closed.clone();
     let scene = Scene::new(IN_VAIN, 3);
@@ -211,7 +213,7 @@ async fn oldest_drain_is_given_up_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connection_counts_as_checked_out_until_it_is_available_or_closed() {
+async fn connection_counts_as_checked_out_until_it_is_idle_or_closed() {
     let reply = Some(Duration::from_millis(20));
     for (after, ends) in [
         (After::Drain { most: AGES, reply }, &["ConnectionCheckedIn"][..]),
@@ -231,7 +233,7 @@ async fn connection_counts_as_checked_out_until_it_is_available_or_closed() {
     }
 }
 
-/// A pool of a server, with a time for draining that no test can wait for.
+/// Returns a pool for a server, with a drain timeout that is longer than any test.
 fn pool_of(address: &str, max_pool_size: u32) -> Pool<Endpoint> {
     let options = Options::new([address]).unwrap().drain_timeout(Duration::from_secs(600));
     let pool = options.pool(PoolOptions::default().max_pool_size(max_pool_size));
@@ -248,12 +250,12 @@ async fn ping(pool: &Pool<Endpoint>, limit: Duration) -> bool {
             assert!(error.is_timeout(), "{error}");
             false
         }
-        Err(_) => panic!("a ping has waited for a drain"),
+        Err(_) => panic!("a ping waited for a drain"),
     }
 }
 
 #[tokio::test]
-async fn commands_of_a_server_that_is_silent_now_and_then_wait_for_no_drain() {
+async fn commands_to_an_occasionally_silent_server_wait_for_no_drain() {
     let pings = Arc::new(AtomicU32::new(0));
     let script = move || -> Script {
         let pings = pings.clone();
@@ -266,7 +268,7 @@ async fn commands_of_a_server_that_is_silent_now_and_then_wait_for_no_drain() {
     let pool = pool_of(&server.address(), 4);
     for number in 1..=40_u32 {
         let silent = number % 5 == 0;
-        // What is answered has all the time that a busy machine may need.
+        // Answered commands have all the time that a busy machine may need.
         let limit = if silent { Duration::from_millis(5) } else { Duration::from_secs(30) };
         assert_eq!(ping(&pool, limit).await, !silent, "ping {number}");
     }
@@ -278,7 +280,7 @@ async fn command_after_a_half_open_network_waits_for_no_drain() {
     let down = is_down.clone();
     let script = move || -> Script {
         let down = down.clone();
-        // What has met the silence once is dead for good, as behind a firewall that has forgotten the connection.
+        // A connection that meets the silence once stays dead, as behind a firewall that has forgotten it.
         let mut is_dead = false;
         Box::new(move |command| {
             is_dead |= name(command) == "ping" && down.load(Ordering::Relaxed);

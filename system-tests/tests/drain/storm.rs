@@ -1,4 +1,4 @@
-//! Thousands of commands that are cancelled or run out of time, on a real server.
+//! Thousands of commands that are cancelled or time out, on a real server.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::AGES;
 const CONNECTIONS: u32 = 8;
 const EACH: u64 = 100;
 
-/// A small generator of numbers that look random (xorshift), so that every run does the same.
+/// A small pseudo-random number generator (xorshift), so that every run does the same.
 struct Random(u64);
 
 impl Random {
@@ -30,8 +30,8 @@ async fn connections_created(pool: &Pool<Endpoint>) -> i64 {
     created.as_i64().or_else(|| created.as_i32().map(i64::from)).unwrap()
 }
 
-/// With four times as many tasks as connections, check-outs wait all the time, and a connection that comes back undrained
-/// is closed for the next of them.
+/// With four times as many tasks as connections, check-outs wait all the time. A connection that comes back undrained
+/// is closed to make room for the next of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn storm_of_cancellations_in_a_full_pool_opens_no_more_than_closing_would() {
     let stormed = storm(32, false).await;
@@ -40,7 +40,7 @@ async fn storm_of_cancellations_in_a_full_pool_opens_no_more_than_closing_would(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn storm_of_cancellations_with_places_to_spare_opens_no_connection() {
+async fn storm_of_cancellations_with_spare_capacity_opens_no_connection() {
     let stormed = storm(4, true).await;
     assert_eq!((stormed.opened, stormed.closed), (0, 0), "{stormed:?}");
 }
@@ -48,12 +48,13 @@ async fn storm_of_cancellations_with_places_to_spare_opens_no_connection() {
 #[derive(Debug)]
 struct Stormed {
     cut_short: u64,
-    /// Connections that the server saw opened.
+    /// Connections that the server accepted.
     opened: u64,
     closed: u64,
 }
 
-/// Has tasks run commands that are cut short. `spares`: each begins one only if no check-out has to wait.
+/// Makes tasks run commands that are cut short. With `spares`, a task starts a command only if no check-out has to
+/// wait.
 async fn storm(tasks: u64, spares: bool) -> Stormed {
     let mongod = tokio::task::spawn_blocking(|| Mongod::start(MongodOptions::default()).unwrap()).await.unwrap();
     let counts = EventCounts::new();
@@ -70,7 +71,7 @@ async fn storm(tasks: u64, spares: bool) -> Stormed {
         }
     };
     tokio::time::timeout(AGES, full).await.unwrap();
-    // Some of the commands wait, for longer than most of their callers do.
+    // Some of the commands take longer than most of their callers wait.
     let data = doc! {
         "failCommands": ["find"], "appName": "storm", "blockConnection": true, "blockTimeMS": 5,
     };
@@ -87,7 +88,7 @@ async fn storm(tasks: u64, spares: bool) -> Stormed {
                 let large = rawdoc! { "ping": "x".repeat(300_000) };
                 let mut cut_short = 0_u64;
                 for _ in 0..EACH {
-                    // At most all the other tasks are about to take one, too.
+                    // All the other tasks may be about to take a connection, too.
                     while spares && u64::from(pool.status().available) < tasks {
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
@@ -99,7 +100,7 @@ async fn storm(tasks: u64, spares: bool) -> Stormed {
                     let patience = Duration::from_micros(random.below(8_000));
                     let command = Command::new("test", body);
                     if random.below(2) == 0 {
-                        // The connection is checked in with what was left undone.
+                        // The connection is checked in with its command unfinished.
                         cut_short += u64::from(tokio::time::timeout(patience, pool.run(command)).await.is_err());
                     } else {
                         let outcome = pool.run(command.timeout(patience.max(Duration::from_micros(1)))).await;
@@ -117,7 +118,7 @@ async fn storm(tasks: u64, spares: bool) -> Stormed {
     for task in running {
         cut_short += task.await.unwrap();
     }
-    assert!(cut_short > tasks * EACH / 10, "only {cut_short} were cut short");
+    assert!(cut_short > tasks * EACH / 10, "only {cut_short} commands were cut short");
 
     let settled = async {
         while pool.status().available < CONNECTIONS {
