@@ -1,4 +1,5 @@
-//! The guide's examples, run against a real mongod. They are in `guide/`, and the guide has copies: a test compares them.
+//! The guide's examples, run against a real mongod. Their source is in `guide/`, the guide contains copies, and a test
+//! compares them.
 #![cfg(not(loom))]
 
 use std::sync::RwLock;
@@ -18,7 +19,7 @@ mod transaction;
 use transaction::transfer;
 
 #[test]
-fn the_guide_has_the_code_that_is_tested_here() {
+fn guide_contains_the_code_that_is_tested_here() {
     let guide = include_str!("../../../src/guide.md");
     let files = [
         ("retries.rs", include_str!("retries.rs")),
@@ -28,9 +29,9 @@ fn the_guide_has_the_code_that_is_tested_here() {
         ("renewal.rs", include_str!("renewal.rs")),
     ];
     let blocks: Vec<_> = guide.split("```").skip(1).step_by(2).collect();
-    assert_eq!(blocks.len(), files.len(), "one file for each block of the guide");
+    assert_eq!(blocks.len(), files.len(), "number of code blocks in the guide (left) and of files (right)");
     for (block, (name, text)) in blocks.iter().zip(files) {
-        let block = block.strip_prefix("rust,no_run\n").expect("a doctest that is compiled");
+        let block = block.strip_prefix("rust,no_run\n").expect("a code block is not a doctest that is compiled");
         assert_eq!(block, text, "src/guide.md and system-tests/tests/guide/{name} differ");
     }
 }
@@ -43,11 +44,11 @@ fn credential_in_code_is_the_same_as_in_a_connection_string() {
     assert_eq!(in_code.tls, in_a_string.tls);
 }
 
-/// A replica set of one server, in which six accounts have 100 each, and a pool for it.
+/// A replica set of one server with six accounts of 100 each, and a pool for it.
 struct Bank {
     pool: Pool<Endpoint>,
     admin: EndpointConnection,
-    /// How often the fail point had struck, over all its uses.
+    /// How often the fail point had been triggered before it was last set.
     failed_before: i32,
     mongod: Mongod,
 }
@@ -67,7 +68,7 @@ impl Bank {
             if reply.get_bool("isWritablePrimary").unwrap() {
                 break;
             }
-            // The server answers when that changes.
+            // The server answers once its state changes.
             let version = reply.get_document("topologyVersion").unwrap().to_owned();
             hello = rawdoc! { "hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 10_000 };
         }
@@ -80,7 +81,7 @@ impl Bank {
         Self { pool, admin, failed_before: 0, mongod }
     }
 
-    /// The balances of the first two.
+    /// Returns the balances of the first two accounts.
     async fn balances(&mut self) -> [i64; 2] {
         let find = rawdoc! { "find": "accounts", "sort": { "_id": 1 } };
         let reply = Document::try_from(self.admin.run_command("bank", &find).await.unwrap()).unwrap();
@@ -88,7 +89,7 @@ impl Bank {
         [0, 1].map(|index| batch[index].as_document().unwrap().get_i64("balance").unwrap())
     }
 
-    /// Lets commands of this name fail.
+    /// Makes commands of this name fail.
     async fn fail(&mut self, command: &str, mode: impl Into<bson::Bson>, how: Document) {
         let mut data = doc! { "failCommands": [command] };
         data.extend(how);
@@ -96,14 +97,14 @@ impl Bank {
         self.admin.run_command("admin", &RawDocumentBuf::try_from(fail_point).unwrap()).await.unwrap();
     }
 
-    /// How often the fail point has struck, which is turned off.
+    /// Turns the fail point off. Returns how often it was triggered since it was set.
     async fn failed(&mut self) -> i32 {
         let off = rawdoc! { "configureFailPoint": "failCommand", "mode": "off" };
         let count = self.admin.run_command("admin", &off).await.unwrap().get_i32("count").unwrap();
         count - std::mem::replace(&mut self.failed_before, count)
     }
 
-    /// A number of `serverStatus`.
+    /// Returns a number from `serverStatus`.
     async fn status(&mut self, path: &[&str]) -> i64 {
         let reply = self.admin.run_command("admin", &rawdoc! { "serverStatus": 1 }).await.unwrap();
         let mut status = Document::try_from(reply).unwrap();
@@ -115,7 +116,7 @@ impl Bank {
 }
 
 #[tokio::test]
-async fn a_transfer_moves_money_once_or_not_at_all() {
+async fn transfer_moves_money_once_or_not_at_all() {
     let mut bank = Bank::open().await;
     transfer(&bank.pool, "a", "b", 10).await.unwrap();
     assert_eq!(bank.balances().await, [90, 110]);
@@ -136,7 +137,7 @@ async fn a_transfer_moves_money_once_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_commit_is_for_a_majority_at_its_first_and_at_later_attempts() {
+async fn commit_waits_for_a_majority_at_every_attempt() {
     let mut bank = Bank::open().await;
     // The server logs each command before it answers.
     bank.admin.run_command("admin", &rawdoc! { "profile": 0, "slowms": -1 }).await.unwrap();
@@ -152,11 +153,11 @@ async fn a_commit_is_for_a_majority_at_its_first_and_at_later_attempts() {
 }
 
 #[tokio::test]
-async fn a_transfer_that_is_disturbed_is_tried_again_and_moves_money_once() {
+async fn disturbed_transfer_is_retried_and_moves_money_once() {
     let mut bank = Bank::open().await;
     let transient = doc! { "errorCode": 251, "errorLabels": ["TransientTransactionError"] };
     let unwritable = doc! { "errorCode": 11_602, "errorLabels": ["RetryableWriteError"] };
-    // The commit is made, and then this is reported.
+    // The server commits, and then reports this.
     let timed_out = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
     let mut moved = 0;
     for (command, how) in [
@@ -178,9 +179,9 @@ async fn a_transfer_that_is_disturbed_is_tried_again_and_moves_money_once() {
 }
 
 #[tokio::test]
-async fn a_transfer_whose_outcome_is_not_known_says_so() {
+async fn transfer_with_an_unknown_outcome_says_so() {
     let mut bank = Bank::open().await;
-    // Each with accounts of its own: the server keeps those locked for a minute whose commit it has refused.
+    // Each case has its own accounts: after refusing a commit, the server keeps the accounts locked for a minute.
     for (from, to, how, is_known) in [
         ("a", "b", doc! { "errorCode": 50 }, false),
         ("c", "d", doc! { "writeConcernError": { "code": 100, "errmsg": "not enough servers" } }, false),
@@ -194,7 +195,7 @@ async fn a_transfer_whose_outcome_is_not_known_says_so() {
 }
 
 #[tokio::test]
-async fn a_cursor_that_is_not_read_to_its_end_is_closed() {
+async fn cursor_that_is_not_read_to_its_end_is_closed() {
     let mut bank = Bank::open().await;
     let orders: Vec<_> = (0..250).map(|number| doc! { "_id": number }).collect();
     let insert = RawDocumentBuf::try_from(doc! { "insert": "orders", "documents": orders }).unwrap();
@@ -227,7 +228,7 @@ async fn a_cursor_that_is_not_read_to_its_end_is_closed() {
 }
 
 #[tokio::test]
-async fn a_command_that_the_server_wants_again_is_tried_twice_more() {
+async fn retryable_command_is_retried_twice() {
     let mut bank = Bank::open().await;
     let ping = rawdoc! { "ping": 1 };
     let busy = doc! { "errorCode": 13, "errorLabels": ["RetryableError", "SystemOverloadedError"] };
@@ -237,13 +238,13 @@ async fn a_command_that_the_server_wants_again_is_tried_twice_more() {
         assert_eq!(outcome.is_ok(), is_answered, "{outcome:?}");
         assert_eq!(bank.failed().await, times);
     }
-    // What may have been executed is not.
+    // A command that may have been executed is not tried again.
     bank.fail("ping", doc! { "times": 1 }, doc! { "closeConnection": true }).await;
     retries::run(&bank.pool, Command::new("admin", &ping)).await.unwrap_err();
 }
 
 #[tokio::test]
-async fn a_new_pool_takes_the_place_of_the_old_one_only_if_its_server_answers() {
+async fn new_pool_replaces_the_old_one_only_if_its_server_answers() {
     let bank = Bank::open().await;
     let address = bank.pool.address().to_owned();
     let current = RwLock::new(bank.pool.clone());
@@ -251,7 +252,7 @@ async fn a_new_pool_takes_the_place_of_the_old_one_only_if_its_server_answers() 
     bank.pool.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
 
     renewal::renew(&current, &format!("mongodb://{address}/")).await.unwrap();
-    tokio::time::timeout(Duration::from_secs(60), bank.pool.closed()).await.expect("the old pool is closed");
+    tokio::time::timeout(Duration::from_secs(60), bank.pool.closed()).await.expect("the old pool is not closed");
     let pool = current.read().unwrap().clone();
     pool.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
 }

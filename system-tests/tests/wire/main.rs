@@ -1,5 +1,5 @@
-//! The wire formats against a real server: what `wharf::wire` writes is understood, and what it reads was written by
-//! somebody else. These are the test plans of OP_MSG and OP_COMPRESSED, at the level of messages.
+//! The wire formats against a real server: it understands what `wharf::wire` writes, and `wharf::wire` reads what
+//! another implementation wrote. These are the test plans of OP_MSG and OP_COMPRESSED, at the level of messages.
 #![cfg(not(loom))]
 
 use std::io::{Read, Write};
@@ -20,16 +20,16 @@ mod op_msg_tests;
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
-/// What ends a test that would otherwise never end.
+/// Ends a test that hangs.
 const AGES: Duration = Duration::from_secs(60);
 
-/// A connection that shows every byte of what it carries.
+/// A connection that exposes every byte that it transfers.
 struct Peer {
     stream: TcpStream,
     last_request_id: i32,
-    /// What every command that may be is compressed with.
+    /// Compresses every command that may be compressed.
     compressor: Option<Compressor>,
-    /// The last reply as it arrived, and as an `OP_MSG`.
+    /// The last reply as it arrived (`received`), and as an `OP_MSG` (`reply`).
     received: Vec<u8>,
     reply: Vec<u8>,
 }
@@ -49,7 +49,7 @@ impl Peer {
         peer
     }
 
-    /// Runs a command of which the body is all there is.
+    /// Runs a command that consists of its body alone.
     fn run(&mut self, database: &str, command: &RawDocument) -> RawDocumentBuf {
         self.run_with(database, command, &[])
     }
@@ -99,12 +99,12 @@ impl Peer {
     }
 }
 
-/// The name of a collection that no other test has.
+/// Returns a collection name that no other test uses.
 fn collection() -> String {
     ObjectId::new().to_hex()
 }
 
-/// The documents of a reply's only batch.
+/// Returns the documents of a reply's only batch.
 fn batch(reply: &RawDocument, name: &str) -> Vec<RawDocumentBuf> {
     let batch = reply.get_document("cursor").unwrap().get_array(name).unwrap();
     batch.into_iter().map(|document| document.unwrap().as_document().unwrap().to_owned()).collect()

@@ -1,4 +1,4 @@
-//! Certificates and OCSP responses that OpenSSL has made.
+//! Certificates and OCSP responses that OpenSSL generated.
 
 use wharf::wire::ocsp::{CLOCK_SKEW, Certificate, MAX_AGE, OcspError, OcspResponse, ResponderId, Status};
 
@@ -9,7 +9,7 @@ const AUTHORITY: &[u8] = include_bytes!("../../../fuzz/corpus/certificate-author
 const SERVER: &[u8] = include_bytes!("../../../fuzz/corpus/certificate-must-staple.bin");
 const RESPONDER: &[u8] = include_bytes!("../../../fuzz/corpus/certificate-responder.bin");
 
-/// When the responses were made, and for how long they hold, in seconds.
+/// When the responses were made, and for how long they are valid, in seconds.
 const MADE: u64 = 1_795_269_133;
 const WEEK: u64 = 7 * 86_400;
 
@@ -26,20 +26,20 @@ fn status(response: &OcspResponse<'_>, now: u64) -> Result<Status, OcspError> {
 }
 
 #[test]
-fn only_one_of_the_certificates_demands_a_response() {
+fn must_staple_is_read_from_certificates() {
     assert_eq!([AUTHORITY, SERVER, RESPONDER].map(|der| certificate(der).must_staple), [false, true, false]);
-    // The first byte is there because the second would be a sign.
+    // The leading zero byte keeps the serial number from being negative.
     assert_eq!(certificate(SERVER).serial, [0, 0xf1, 0xe2, 0xd3, 0xc4, 0xb5, 0xa6, 0x97]);
     assert_eq!(certificate(SERVER).issuer, certificate(AUTHORITY).subject);
 }
 
 #[test]
-fn responses_say_what_they_say() {
+fn responses_apply_only_to_their_certificate_and_issuer() {
     for (der, said) in [(GOOD, Status::Good), (REVOKED, Status::Revoked)] {
         assert_eq!(status(&response(der), MADE), Ok(said));
         assert_eq!(response(der).entries[0].next_update, Some(MADE + WEEK));
     }
-    // With another issuer, or of another certificate, it is none.
+    // With another issuer, or for another certificate, the response does not apply.
     let (server, authority) = (certificate(SERVER), certificate(AUTHORITY));
     let not_covered = Err(OcspError::NotCovered);
     assert_eq!(response(GOOD).status_of(&server, server.public_key, MADE), not_covered);
@@ -50,13 +50,13 @@ fn responses_say_what_they_say() {
 }
 
 #[test]
-fn signers_are_known_by_name_or_key() {
+fn signers_are_identified_by_name_or_key() {
     let (authority, responder) = (certificate(AUTHORITY), certificate(RESPONDER));
     for (der, signer, other) in [(GOOD, authority, responder), (REVOKED, responder, authority)] {
         let id = response(der).responder;
         assert!(id.is(signer.subject, signer.public_key));
         assert!(!id.is(other.subject, other.public_key));
-        // What is not looked at may be another's.
+        // The part of the signer that the id does not use may be another signer's.
         let by_name = matches!(id, ResponderId::Name(_));
         assert_eq!(id.is(signer.subject, other.public_key), by_name);
         assert_eq!(id.is(other.subject, signer.public_key), !by_name);
@@ -66,7 +66,7 @@ fn signers_are_known_by_name_or_key() {
 }
 
 #[test]
-fn times_are_kept_to_the_second() {
+fn validity_is_exact_to_the_second() {
     let mut response = response(GOOD);
     let next_update = MADE + WEEK;
     assert_eq!(status(&response, next_update - 1), Ok(Status::Good));
@@ -84,7 +84,7 @@ fn times_are_kept_to_the_second() {
 }
 
 #[test]
-fn another_type_of_response_is_none() {
+fn other_response_type_is_refused() {
     const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
     let at = GOOD.windows(BASIC.len()).position(|bytes| bytes == BASIC).unwrap();
     let mut other = GOOD.to_vec();
@@ -93,7 +93,7 @@ fn another_type_of_response_is_none() {
 }
 
 #[test]
-fn of_what_is_cut_off_nothing_is_read() {
+fn truncated_input_is_refused() {
     for der in [GOOD, REVOKED, UNKNOWN] {
         for end in 0..der.len() {
             let error = OcspResponse::read(&der[..end]).unwrap_err();

@@ -1,4 +1,4 @@
-//! Compressed messages, each compressor in both directions.
+//! Compressed messages: each compressor in both directions.
 
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 
@@ -7,7 +7,7 @@ use super::*;
 const COMPRESSORS: [(Compressor, u8); 3] =
     [(Compressor::Snappy, 1), (Compressor::Zlib { level: -1 }, 2), (Compressor::Zstd, 3)];
 
-/// Where a compressed message names its compressor.
+/// The offset at which a compressed message names its compressor.
 const COMPRESSOR_ID: usize = 24;
 
 fn op_code(received: &[u8]) -> i32 {
@@ -15,7 +15,7 @@ fn op_code(received: &[u8]) -> i32 {
 }
 
 #[test]
-fn each_compressor_is_understood_by_a_server_and_understands_it() {
+fn each_compressor_works_in_both_directions_with_a_server() {
     let server = mongod::shared().unwrap();
     for (compressor, id) in COMPRESSORS {
         if !compressor.is_supported() {
@@ -24,12 +24,12 @@ fn each_compressor_is_understood_by_a_server_and_understands_it() {
         let mut peer = Peer::connect(server.address(), Some(compressor));
         let is_compressed = |peer: &Peer| {
             let compressed = op_code(&peer.received) == compressed::OP_CODE && peer.received[COMPRESSOR_ID] == id;
-            assert!(compressed, "the server has compressed its reply with {}", compressor.name());
+            assert!(compressed, "the server did not compress its reply with {}", compressor.name());
         };
         peer.run("admin", &rawdoc! { "ping": 1 });
         is_compressed(&peer);
 
-        // As many documents as fit the first batch of a find.
+        // As many documents as fit into the first batch of a find.
         let collection = collection();
         let documents: Vec<_> = (0..100).map(|i| rawdoc! { "_id": i, "text": "wharf ".repeat(i as usize) }).collect();
         let insert = rawdoc! { "insert": &*collection, "ordered": true };
@@ -39,15 +39,15 @@ fn each_compressor_is_understood_by_a_server_and_understands_it() {
         let found = peer.run("test", &rawdoc! { "find": &*collection, "sort": { "_id": 1 }, "batchSize": 100 });
         assert_eq!(batch(&found, "firstBatch"), documents);
         is_compressed(&peer);
-        assert!(peer.received.len() * 2 < peer.reply.len(), "the reply is shorter by compression");
+        assert!(peer.received.len() * 2 < peer.reply.len(), "compression saved less than half of the reply");
         peer.run("test", &rawdoc! { "drop": &*collection });
     }
 }
 
-/// Levels are the sender's own business: the server understands all of them.
+/// The level matters only to the sender: the server understands all of them.
 #[test]
 #[cfg(feature = "zlib")]
-fn each_level_of_zlib_is_understood_by_a_server() {
+fn server_understands_each_level_of_zlib() {
     let server = mongod::shared().unwrap();
     for level in -1..=9 {
         let mut peer = Peer::connect(server.address(), Some(Compressor::Zlib { level }));
@@ -55,9 +55,9 @@ fn each_level_of_zlib_is_understood_by_a_server() {
     }
 }
 
-/// OP_COMPRESSED, "Connection strings, and results": the server and the client have nothing in common.
+/// OP_COMPRESSED, "Connection strings, and results": the server and the client have no compressor in common.
 #[test]
-fn a_server_without_the_compressor_answers_uncompressed() {
+fn server_without_the_compressor_answers_uncompressed() {
     let options =
         MongodOptions { extra_args: vec!["--networkMessageCompressors".into(), "zlib".into()], ..Default::default() };
     let server = Mongod::start(options).unwrap();

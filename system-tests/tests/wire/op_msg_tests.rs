@@ -1,16 +1,16 @@
-//! `OP_MSG`: sequences, checksums, and who has the turn.
+//! `OP_MSG`: sequences, checksums, and which side sends next.
 
 use std::io::ErrorKind;
 
 use super::*;
 
-/// A document of nearly the greatest size there is: an update has to name it besides.
+/// Returns a document of nearly the maximum size. It leaves room for an update to name it.
 fn large(id: i32, letter: &str) -> RawDocumentBuf {
     rawdoc! { "_id": id, "text": letter.repeat(16 * 1024 * 1024 - 1024) }
 }
 
-/// OP_MSG, "Test Plan": one document, two, and a small and a large one are inserted, updated and deleted in one
-/// roundtrip each.
+/// OP_MSG, "Test Plan": one document, two documents, and a small one with a large one are inserted, updated and deleted
+/// in one round trip each.
 #[test]
 fn writes_travel_as_document_sequences() {
     let server = mongod::shared().unwrap();
@@ -29,7 +29,7 @@ fn writes_travel_as_document_sequences() {
             let reply = peer.run_with("test", &body, &[OutgoingSequence::new(argument, documents)]);
             assert_eq!(reply.get_i32("n").unwrap() as usize, documents.len(), "{command}: {reply:?}");
             assert_eq!(reply.get("writeErrors").unwrap(), None);
-            // Nothing but the find below sees whether they are the right ones.
+            // Only the find below checks that they are the right ones.
             let find = rawdoc! { "find": &*collection, "sort": { "_id": 1 }, "projection": { "text": { "$substr": ["$text", 0, 1] } } };
             let found = peer.run("test", &find);
             batch(&found, "firstBatch")
@@ -48,17 +48,17 @@ fn writes_travel_as_document_sequences() {
 }
 
 #[test]
-fn a_server_verifies_our_checksum_and_we_verify_its() {
+fn checksums_are_verified_in_both_directions() {
     let server = mongod::shared().unwrap();
     let mut peer = Peer::connect(server.address(), None);
     peer.send("admin", &rawdoc! { "ping": 1 }, &[], Flags::CHECKSUM_PRESENT);
     let reply = peer.receive();
     reply::check(reply.body).unwrap();
-    assert_eq!(reply.flags, Flags::CHECKSUM_PRESENT, "otherwise its checksum was not looked at");
+    assert_eq!(reply.flags, Flags::CHECKSUM_PRESENT, "the reply carries no checksum to verify");
 }
 
 #[test]
-fn a_server_that_finds_another_checksum_closes_the_connection() {
+fn server_closes_the_connection_on_a_wrong_checksum() {
     let server = mongod::shared().unwrap();
     let peer = Peer::connect(server.address(), None);
     let flags = Flags::CHECKSUM_PRESENT;
@@ -73,12 +73,12 @@ fn a_server_that_finds_another_checksum_closes_the_connection() {
     match stream.read(&mut [0; 16]) {
         Ok(0) => {}
         Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
-        other => panic!("not closed: {other:?}"),
+        other => panic!("the connection was not closed: {other:?}"),
     }
 }
 
 #[test]
-fn a_request_with_more_to_come_has_no_reply() {
+fn request_with_more_to_come_gets_no_reply() {
     let server = mongod::shared().unwrap();
     for compressor in [None, Some(Compressor::Zstd)] {
         let mut peer = Peer::connect(server.address(), compressor.filter(|compressor| compressor.is_supported()));
@@ -86,14 +86,14 @@ fn a_request_with_more_to_come_has_no_reply() {
         let insert = rawdoc! { "insert": &*collection, "writeConcern": { "w": 0 } };
         let documents = [rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }];
         peer.send("test", &insert, &[OutgoingSequence::new("documents", &documents)], Flags::MORE_TO_COME);
-        // The next reply is to the next request.
+        // The next reply answers the next request.
         let found = peer.run("test", &rawdoc! { "find": &*collection, "sort": { "_id": 1 } });
         assert_eq!(batch(&found, "firstBatch"), documents);
     }
 }
 
 #[test]
-fn with_exhaust_allowed_replies_follow_one_another() {
+fn exhaust_allowed_replies_follow_one_another() {
     let server = mongod::shared().unwrap();
     for compressor in [None, Some(Compressor::Zstd)] {
         let mut peer = Peer::connect(server.address(), compressor.filter(|compressor| compressor.is_supported()));
@@ -113,7 +113,7 @@ fn with_exhaust_allowed_replies_follow_one_another() {
         loop {
             let reply = peer.receive();
             reply::check(reply.body).unwrap();
-            assert_eq!(reply.header.response_to, answers, "each reply answers the one before");
+            assert_eq!(reply.header.response_to, answers, "a reply does not answer the one before");
             answers = reply.header.request_id;
             all.extend(batch(reply.body, "nextBatch"));
             replies += 1;
