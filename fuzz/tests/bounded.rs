@@ -25,7 +25,7 @@ fn seeds_violate_no_property_and_some_are_accepted() {
 }
 
 #[test]
-fn what_once_violated_a_property_does_not_any_more() {
+fn regressions_violate_no_property() {
     for target in &TARGETS {
         for (path, input) in campaign::regressions(target).unwrap() {
             if let Err(finding) = campaign::try_input(target, &input) {
@@ -54,7 +54,7 @@ fn mutations_violate_no_property() {
 }
 
 #[test]
-fn a_violation_is_found_and_told() {
+fn violation_is_found_and_reported() {
     let target = Target {
         name: "none",
         run: |bytes| {

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clients_have_half_of_the_cores_or_as_many_as_they_are_given() {
+    fn clients_get_half_of_the_cores_or_the_given_number() {
         let split = |cores: &[usize], client| Placement::split(cores, client).map(|it| (it.server, it.client)).unwrap();
         assert_eq!(split(&[0, 1], None), (vec![0], vec![1]));
         assert_eq!(split(&[2, 5, 7], None), (vec![2, 5], vec![7]));
@@ -164,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn shared_cores_are_those_of_both() {
+    fn shared_cores_are_those_of_both_sides() {
         let shared = Placement { server: vec![2, 5], client: vec![7] }.shared();
         assert_eq!((shared.server, shared.client), (vec![2, 5, 7], vec![2, 5, 7]));
     }
 
     #[test]
-    fn without_a_core_for_each_there_is_no_placement() {
+    fn too_few_cores_are_refused() {
         for (cores, client) in [(&[0][..], None), (&[], None), (&[0, 1], Some(2)), (&[0, 1], Some(3))] {
             let refusal = Placement::split(cores, client).unwrap_err().to_string();
             assert!(refusal.contains("--no-pin"), "{refusal}");
@@ -179,7 +179,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn all_threads_of_a_process_are_moved_and_later_ones_with_them() {
+    fn all_threads_of_a_process_are_moved_and_new_ones_inherit() {
         use std::process::{Command, Stdio};
 
         let cores = system::own_cores().unwrap();

@@ -174,12 +174,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn an_address_is_a_host_and_a_port_and_nothing_else() {
+    fn address_is_a_host_and_a_port_only() {
         for accepted in ["127.0.0.1:1", "mongodb://127.0.0.1:1", "mongodb://127.0.0.1:1/"] {
             assert_eq!(address(accepted).as_deref(), Ok("127.0.0.1:1"));
         }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_above_zero_and_within_an_hour() {
+    fn time_is_above_zero_and_within_an_hour() {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for refused in ["0", "-1", "3601", "NaN", "inf", "soon"] {
             assert!(seconds(refused).is_err(), "{refused}");

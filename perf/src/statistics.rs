@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_one_of_the_values() {
+    fn percentile_is_one_of_the_values() {
         let mut hundred: Vec<u64> = (1..=100).rev().collect();
         assert_eq!(percentile(&mut hundred, 0.5), Some(50));
         assert_eq!(percentile(&mut hundred, 0.99), Some(99));
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_is_in_the_middle() {
+    fn median_is_in_the_middle() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
