@@ -171,9 +171,7 @@ async fn waiters_behind_a_black_hole_fail_together() {
         })
         .collect();
     for check_out in check_outs {
-        let CheckOutError::Establish(error) = check_out.await.unwrap().unwrap_err() else {
-            panic!("unexpected error")
-        };
+        let CheckOutError::Establish(error) = check_out.await.unwrap().unwrap_err() else { panic!("unexpected error") };
         assert!(error.is_timeout(), "{error}");
         assert!(OperationError::from(CheckOutError::from(error)).is_timeout());
     }

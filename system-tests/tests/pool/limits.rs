@@ -94,9 +94,7 @@ async fn waiters_fail_with_an_establishment_that_times_out() {
     assert_eq!(counts(&pool), (1, 1, 0, 0, 0));
     mock.let_one_in();
     for check_out in waiting {
-        let CheckOutError::Establish(error) = check_out.await.unwrap().unwrap_err() else {
-            panic!("unexpected error")
-        };
+        let CheckOutError::Establish(error) = check_out.await.unwrap().unwrap_err() else { panic!("unexpected error") };
         assert!(error.is_timeout() && error.stage() == Stage::Connect);
         assert!(CheckOutError::from(error).is_retryable());
     }
