@@ -28,7 +28,7 @@ impl Establish for Numbers {
     }
 }
 
-/// Runs a test on a current-thread runtime, with a pool that has an idle connection.
+/// Runs a test on a current-thread runtime, with a pool that has an available connection.
 fn with_pool(options: PoolOptions, test: impl AsyncFnOnce(Pool<Numbers>)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -43,10 +43,10 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Runs a check-out that finds an idle connection, and its check-in.
+/// Runs a check-out that finds an available connection, and its check-in.
 fn hit(pool: &Pool<Numbers>) {
     let check_out = std::pin::pin!(pool.check_out());
-    let Poll::Ready(connection) = poll(check_out) else { panic!("no connection is idle") };
+    let Poll::Ready(connection) = poll(check_out) else { panic!("no connection is available") };
     drop(connection.unwrap());
 }
 
@@ -94,7 +94,7 @@ fn hit_on_another_threads_shard_allocates_nothing() {
         let (count, all) = allocations(|| {
             [(); 8].map(|()| {
                 let check_out = std::pin::pin!(pool.check_out());
-                let Poll::Ready(connection) = poll(check_out) else { panic!("no connection is idle") };
+                let Poll::Ready(connection) = poll(check_out) else { panic!("no connection is available") };
                 connection.unwrap()
             })
         });

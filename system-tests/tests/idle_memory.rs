@@ -1,4 +1,4 @@
-//! What an idle connection keeps in memory: never more than a stated bound, independent of what was sent over it.
+//! What an available connection keeps in memory: never more than a stated bound, independent of what was sent over it.
 #![cfg(not(loom))]
 
 use std::alloc::{GlobalAlloc, Layout, System};

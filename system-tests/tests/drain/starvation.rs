@@ -213,7 +213,7 @@ async fn oldest_drain_is_closed_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connection_counts_as_checked_out_until_it_is_idle_or_closed() {
+async fn connection_counts_as_checked_out_until_it_is_available_or_closed() {
     let reply = Some(Duration::from_millis(20));
     for (after, ends) in [
         (After::Drain { most: AGES, reply }, &["ConnectionCheckedIn"][..]),

@@ -75,7 +75,7 @@ pub fn counts_from_events_add_up_in_the_child() {
         drop(other);
         (pool, Some(held))
     });
-    // One connection in use, one idle, one being established, and two check-outs waiting, of which one is opening its
+    // One connection in use, one available, one being established, and two check-outs waiting, of which one is opening its
     // own.
     let again = runtime.block_on(pool.check_out()).unwrap();
     mock.0.opens_nothing.store(true, Ordering::SeqCst);

@@ -115,7 +115,7 @@ fn forked_child_starts_over_and_the_parent_continues() {
     inherited_establishment_does_not_continue_in_the_child();
     events::counts_from_events_add_up_in_the_child();
     events::child_reports_the_end_of_every_connection_of_a_large_pool();
-    // With few tasks some connections are always idle, with many there is always a queue.
+    // With few tasks some connections are always available, with many there is always a queue.
     for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {
         let mut parent = Parent::new(tasks);
         for number in 0..forks {

@@ -29,7 +29,7 @@ mod wire;
 
 use callgrind::{Cost, cost_of_a_round};
 
-/// The number of idle connections in the pool. More than one, so that a check-in finds another below its own.
+/// The number of available connections in the pool. More than one, so that a check-in finds another below its own.
 const IDLE: usize = 8;
 
 /// Check-out and check-in of the core. Measured: 78, with rustc 1.95. The bound leaves 15 % to other compilers.
@@ -46,7 +46,7 @@ fn pair_on_the_core() {
         core.ready();
         fill(&core);
         for _ in 0..rounds {
-            drop(black_box(core.try_check_out().expect("no connection is idle")));
+            drop(black_box(core.try_check_out().expect("no connection is available")));
         }
         core.close();
     });
@@ -107,7 +107,7 @@ fn assert_hit_path(cost: &Cost, most: f64) {
     assert!(cost.instructions <= most, "more than {most} instructions: {cost}");
 }
 
-/// Opens the connections that stay idle.
+/// Opens the connections that stay available.
 fn fill(core: &Arc<Core<Alone>>) {
     let mut context = Context::from_waker(Waker::noop());
     let mut opened = Vec::new();

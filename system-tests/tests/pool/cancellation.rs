@@ -291,7 +291,7 @@ async fn storm_of_cancellations_loses_nothing() {
     for task in tasks {
         tokio::time::timeout(Duration::from_secs(60), task).await.expect("a task hangs").unwrap();
     }
-    // Establishments may outlive their cancelled check-outs. What they open becomes idle.
+    // Establishments may outlive their cancelled check-outs. What they open becomes available.
     let deadline = Instant::now() + Duration::from_secs(10);
     while pool.status().pending > 0 && Instant::now() < deadline {
         tokio::task::yield_now().await;

@@ -21,15 +21,15 @@ const THREADS: u64 = 4;
 /// The events of one check-out and its check-in.
 const EVENTS: u64 = 3;
 
-/// Checks out an idle connection outside a runtime.
+/// Checks out an available connection outside a runtime.
 fn check_out(pool: &Pool<Mock>) -> Connection<Mock> {
     match pin!(pool.check_out()).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => outcome.unwrap(),
-        Poll::Pending => panic!("no connection is idle"),
+        Poll::Pending => panic!("no connection is available"),
     }
 }
 
-/// Returns a ready pool that is full of idle connections.
+/// Returns a ready pool that is full of available connections.
 async fn filled(connections: u32) -> Pool<Mock> {
     let options = PoolOptions::default().max_pool_size(connections).max_connecting(connections);
     let pool = builder(&Mock::new([])).options(options).build().unwrap();
@@ -116,7 +116,7 @@ fn stop_in(pool: &Pool<Mock>, name: &'static str) -> Stopped {
 }
 
 #[tokio::test]
-async fn connection_is_idle_while_a_subscriber_holds_up_its_check_in() {
+async fn connection_is_available_while_a_subscriber_holds_up_its_check_in() {
     let pool = filled(1).await;
     let stopped = stop_in(&pool, "ConnectionCheckedIn");
     let log = Log::default();
@@ -153,7 +153,7 @@ async fn connection_is_idle_while_a_subscriber_holds_up_its_check_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_connection_is_idle_while_a_subscriber_holds_up_its_opener() {
+async fn new_connection_is_available_while_a_subscriber_holds_up_its_opener() {
     let options = PoolOptions::default().min_pool_size(1);
     let pool = builder(&Mock::new([])).options(options).build().unwrap();
     let stopped = stop_in(&pool, "ConnectionReady");

@@ -147,7 +147,7 @@ impl Drop for Counted {
 }
 
 #[test]
-fn idle_connection_keeps_no_waker() {
+fn available_connection_keeps_no_waker() {
     let core = core(PoolOptions::default());
     let pending = open(&core);
     let dropped = Arc::new(AtomicUsize::new(0));
@@ -279,16 +279,16 @@ async fn panic_at_close_stops_neither_the_close_nor_the_background_task() {
 }
 
 #[test]
-fn opener_takes_one_idle_connection_and_leaves_the_rest() {
+fn opener_takes_one_available_connection_and_leaves_the_rest() {
     let core = core(PoolOptions::default());
     let available = [lease(&core), lease(&core)];
     let own = open(&core);
     drop(available);
     let mut opens = pin!(core.acquire_as_opener());
     let Poll::Ready(_taken) = opens.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-        panic!("neither of the two idle connections was taken")
+        panic!("neither of the two available connections was taken")
     };
-    assert!(core.try_take().is_some(), "the other idle connection is held back though no check-out waits");
+    assert!(core.try_take().is_some(), "the other available connection is held back though no check-out waits");
     drop(own);
     core.close();
 }

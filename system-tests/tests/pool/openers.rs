@@ -42,7 +42,7 @@ async fn one_out_and_one_opens(
 }
 
 #[tokio::test(start_paused = true)]
-async fn opener_takes_a_returned_connection_and_its_own_becomes_idle() {
+async fn opener_takes_a_returned_connection_and_its_own_becomes_available() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let (returns, mut opens) = one_out_and_one_opens(&pool, &mock, Attempt::Held).await;
@@ -74,7 +74,7 @@ async fn opener_is_served_before_later_check_outs() {
 
 /// A waiter is granted a permit. Before it is polled, a connection comes back.
 #[tokio::test(start_paused = true)]
-async fn granted_permit_passes_on_when_a_connection_is_idle() {
+async fn granted_permit_passes_on_when_a_connection_is_available() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default().max_pool_size(2), &mock);
     let [mut breaks, returns] = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];

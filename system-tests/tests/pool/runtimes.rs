@@ -58,7 +58,7 @@ fn static_pool_serves_one_runtime_after_another() {
             assert_eq!(MOCK.live(), 2, "connections of the last runtime are still open");
         });
         drop(runtime);
-        assert_eq!(counts(&POOL), (0, 0, 0, 0, 0), "an idle connection outlives its runtime");
+        assert_eq!(counts(&POOL), (0, 0, 0, 0, 0), "an available connection outlives its runtime");
     }
 }
 
