@@ -107,8 +107,8 @@ fn check_preference(
     match preference.max_staleness {
         Some(limit) if limit < heartbeat_frequency.saturating_add(IDLE_WRITE_PERIOD) => Err(InvalidOption::new(
             "maxStalenessSeconds",
-            limit.as_secs().to_string(),
             "at least 90, and at least heartbeatFrequencyMS and 10 seconds together",
+            limit.as_secs().to_string(),
         )),
         _ => Ok(()),
     }

@@ -82,11 +82,11 @@ fn what_no_pool_applies_is_logged_with_the_endpoint() {
     let start = r#"has no effect, because a pool sends commands as they are: give each"#;
     let write = format!("{start} write its writeConcern");
     let expected = [
-        format!(r#""w" {write}"#),
-        format!(r#""journal" {write}"#),
-        format!(r#""wTimeoutMS" {write}"#),
-        format!(r#""readConcernLevel" {start} read its readConcern"#),
-        format!(r#""readPreference" {start} read its $readPreference"#),
+        format!(r#"w {write}"#),
+        format!(r#"journal {write}"#),
+        format!(r#"wTimeoutMS {write}"#),
+        format!(r#"readConcernLevel {start} read its readConcern"#),
+        format!(r#"readPreference {start} read its $readPreference"#),
     ];
     assert_eq!(unapplied.iter().map(|(_, message)| message.clone()).collect::<Vec<_>>(), expected);
     assert_eq!(Options::parse("mongodb://a/?readPreference=primary&retryWrites=true").unwrap().unapplied(), []);

@@ -108,11 +108,10 @@ impl Options {
         let mut endpoints = self.endpoints()?;
         match (endpoints.pop(), endpoints.len()) {
             (Some(endpoint), 0) => Ok(endpoint),
-            (_, others) => Err(InvalidOption {
-                option: "hosts",
-                value: format!("{} hosts", others + 1),
-                allowed: "one host; use Options::endpoints for several".to_owned(),
-            }),
+            (_, others) => Err(InvalidOption::because(
+                "hosts",
+                format!("must name one host, not {}; use Options::endpoints for several", others + 1),
+            )),
         }
     }
 

@@ -149,9 +149,10 @@ fn is_zone(zone: &str) -> bool {
     !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
 }
 
-/// A server's address is not of the form that it must have.
+/// A server's address does not have the form of one.
 #[derive(Clone, PartialEq, Eq, Error)]
-#[error("the server's address is {address:?}, but must be {allowed}")]
+#[error("the server's address must be {allowed}, got {address:?}")]
+#[non_exhaustive]
 pub struct InvalidAddress {
     /// The address that was given.
     pub address: String,
@@ -240,7 +241,7 @@ mod tests {
         ];
         for (address, allowed) in refusals {
             let error = ServerAddress::parse(address).unwrap_err();
-            assert_eq!(error.to_string(), format!("the server's address is {address:?}, but must be {allowed}"));
+            assert_eq!(error.to_string(), format!("the server's address must be {allowed}, got {address:?}"));
         }
     }
 }

@@ -57,16 +57,16 @@ impl Compressor {
         let names: Vec<_> = all.into_iter().filter(|one| one.is_supported()).map(Self::name).collect();
         match names.is_empty() {
             true => "left out, because this build of wharf has no compressor".to_owned(),
-            false => format!("of {}", names.join(", ")),
+            false => format!("one of {}", names.join(", ")),
         }
     }
 
     pub(super) fn check(self) -> Result<(), InvalidOption> {
         match self {
             Self::Zlib { level } if !(-1..=9).contains(&level) => {
-                Err(InvalidOption::new("zlibCompressionLevel", level.to_string(), "-1 (zlib's default) to 9"))
+                Err(InvalidOption::new("zlibCompressionLevel", "-1 (zlib's default) to 9", level.to_string()))
             }
-            _ if !self.is_supported() => Err(InvalidOption::new("compressors", self.name(), Self::available())),
+            _ if !self.is_supported() => Err(InvalidOption::new("compressors", Self::available(), self.name())),
             _ => Ok(()),
         }
     }

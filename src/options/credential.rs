@@ -211,25 +211,25 @@ impl Credential {
     /// Refuses what the mechanism lacks and what it has no use for.
     pub(super) fn validate(&self) -> Result<(), InvalidOption> {
         if self.source.as_deref() == Some("") {
-            return Err(InvalidOption::new("authSource", "empty", "the name of a database"));
+            return Err(InvalidOption::because("authSource", "must not be empty"));
         }
         let Some(mechanism) = self.mechanism else {
-            self.require_username("no authMechanism")?;
-            return self.check_properties("no authMechanism", &[]);
+            self.require_username("in a credential without authMechanism")?;
+            return self.check_properties("without authMechanism", &[]);
         };
         let name = mechanism.name();
         if let Some(source) = self.source.as_ref().filter(|source| mechanism.is_external() && *source != EXTERNAL) {
-            return Err(InvalidOption::new("authSource", source, format!("{EXTERNAL} with authMechanism={name}")));
+            return Err(InvalidOption::new("authSource", format!("{EXTERNAL} with authMechanism={name}"), source));
         }
-        self.check_properties(&format!("authMechanism={name}"), mechanism.properties())?;
+        self.check_properties(&format!("with authMechanism={name}"), mechanism.properties())?;
         self.check_callbacks(mechanism)?;
         match mechanism {
             Mechanism::ScramSha1 | Mechanism::ScramSha256 | Mechanism::Plain => {
-                self.require_username(&format!("authMechanism={name}"))?;
+                self.require_username(&format!("with authMechanism={name}"))?;
                 self.require_password(name)
             }
             Mechanism::Gssapi => {
-                self.require_username("authMechanism=GSSAPI")?;
+                self.require_username("with authMechanism=GSSAPI")?;
                 self.check_canonicalization()
             }
             Mechanism::MongoDbX509 => self.refuse_password(name),
@@ -245,26 +245,27 @@ impl Credential {
         }
     }
 
-    fn require_username(&self, with: &str) -> Result<(), InvalidOption> {
+    fn require_username(&self, reason: &str) -> Result<(), InvalidOption> {
         match self.username.as_deref() {
-            None | Some("") => Err(InvalidOption::new("username", "empty", format!("a user's name with {with}"))),
+            None | Some("") => Err(InvalidOption::missing("username", reason)),
             Some(_) => Ok(()),
         }
     }
 
     fn require_password(&self, mechanism: &str) -> Result<(), InvalidOption> {
-        let allowed = || format!("a user's password with authMechanism={mechanism}");
-        if self.password.is_some() { Ok(()) } else { Err(InvalidOption::new("password", "not given", allowed())) }
+        match &self.password {
+            Some(_) => Ok(()),
+            None => Err(InvalidOption::missing("password", format!("with authMechanism={mechanism}"))),
+        }
     }
 
     fn refuse_username(&self, mechanism: &str) -> Result<(), InvalidOption> {
         match &self.username {
             None => Ok(()),
-            // The name of an access key is as good as half of its secret.
-            Some(_) => Err(InvalidOption::new(
+            // The name of an access key is half of its secret.
+            Some(_) => Err(InvalidOption::conflict(
                 "username",
-                "given",
-                format!("left out with authMechanism={mechanism}, which takes credentials from the environment"),
+                format!("authMechanism={mechanism}, which takes credentials from the environment"),
             )),
         }
     }
@@ -272,7 +273,7 @@ impl Credential {
     fn refuse_password(&self, mechanism: &str) -> Result<(), InvalidOption> {
         match &self.password {
             None => Ok(()),
-            Some(_) => Err(InvalidOption::new("password", "given", format!("left out with authMechanism={mechanism}"))),
+            Some(_) => Err(InvalidOption::conflict("password", format!("authMechanism={mechanism}"))),
         }
     }
 
@@ -283,16 +284,16 @@ impl Credential {
         if is_name { name } else { "(not shown)" }
     }
 
-    fn check_properties(&self, with: &str, known: &[&str]) -> Result<(), InvalidOption> {
+    fn check_properties(&self, condition: &str, known: &[&str]) -> Result<(), InvalidOption> {
         let unknown = |name: &str| !known.iter().any(|known| known.eq_ignore_ascii_case(name));
         match self.mechanism_properties.iter().find(|(name, _)| unknown(name)) {
             None => Ok(()),
             Some((name, _)) => {
                 let allowed = match known {
-                    [] => format!("left out with {with}"),
-                    known => format!("of {} with {with}", known.join(", ")),
+                    [] => format!("left out {condition}"),
+                    known => format!("one of {} {condition}", known.join(", ")),
                 };
-                Err(InvalidOption::new("authMechanismProperties", Self::shown_property(name), allowed))
+                Err(InvalidOption::new("authMechanismProperties", allowed, Self::shown_property(name)))
             }
         }
     }
@@ -302,17 +303,16 @@ impl Credential {
         match self.property("CANONICALIZE_HOST_NAME") {
             Some(value) if !KNOWN.contains(&value.reveal()) => Err(InvalidOption::new(
                 "CANONICALIZE_HOST_NAME of authMechanismProperties",
-                value.reveal(),
                 "none, forward or forwardAndReverse",
+                value.reveal(),
             )),
             _ => Ok(()),
         }
     }
 
     fn refuse_resource(&self, with: &str) -> Result<(), InvalidOption> {
-        let allowed = || format!("left out with {with}");
         match self.property("TOKEN_RESOURCE") {
-            Some(_) => Err(InvalidOption::new("TOKEN_RESOURCE of authMechanismProperties", "given", allowed())),
+            Some(_) => Err(InvalidOption::conflict("TOKEN_RESOURCE of authMechanismProperties", with)),
             None => Ok(()),
         }
     }
@@ -321,42 +321,36 @@ impl Credential {
     fn check_callbacks(&self, mechanism: Mechanism) -> Result<(), InvalidOption> {
         #[cfg(feature = "aws")]
         if self.aws_provider.is_some() && mechanism != Mechanism::MongoDbAws {
-            return Err(InvalidOption::new(
-                "AWS_CREDENTIAL_PROVIDER",
-                "given",
-                "left out unless authMechanism=MONGODB-AWS",
-            ));
+            return Err(InvalidOption::because("AWS_CREDENTIAL_PROVIDER", "requires authMechanism=MONGODB-AWS"));
         }
         #[cfg(feature = "oidc")]
         if self.oidc != super::OidcOptions::default() && mechanism != Mechanism::MongoDbOidc {
-            return Err(InvalidOption::new("OIDC_CALLBACK", "given", "left out unless authMechanism=MONGODB-OIDC"));
+            return Err(InvalidOption::because("OIDC_CALLBACK", "requires authMechanism=MONGODB-OIDC"));
         }
         let _ = mechanism;
         Ok(())
     }
 
     fn check_environment(&self) -> Result<(), InvalidOption> {
+        const OPTION: &str = "ENVIRONMENT of authMechanismProperties";
         let environment = self.property("ENVIRONMENT").map(Secret::reveal);
         let resource = self.property("TOKEN_RESOURCE");
-        let refuse_environment = |value: &str| {
-            let allowed = "azure, gcp or k8s with authMechanism=MONGODB-OIDC";
-            Err(InvalidOption::new("ENVIRONMENT of authMechanismProperties", value, allowed))
-        };
         match (environment, resource) {
-            (None, _) => refuse_environment("not given"),
+            (None, _) => Err(InvalidOption::missing(OPTION, "with authMechanism=MONGODB-OIDC without a callback")),
             (Some("azure" | "gcp"), Some(_)) | (Some("k8s" | "test"), None) => match &self.username {
                 Some(_) if environment != Some("azure") => {
-                    Err(InvalidOption::new("username", "given", "left out unless ENVIRONMENT is azure"))
+                    Err(InvalidOption::because("username", "requires ENVIRONMENT=azure"))
                 }
                 _ => Ok(()),
             },
-            (Some(needing @ ("azure" | "gcp")), None) => Err(InvalidOption::new(
+            (Some(needing @ ("azure" | "gcp")), None) => Err(InvalidOption::missing(
                 "TOKEN_RESOURCE of authMechanismProperties",
-                "not given",
-                format!("a URI with ENVIRONMENT={needing}"),
+                format!("with ENVIRONMENT={needing}"),
             )),
             (Some(other @ ("k8s" | "test")), Some(_)) => self.refuse_resource(&format!("ENVIRONMENT={other}")),
-            (Some(unknown), _) => refuse_environment(unknown),
+            (Some(unknown), _) => {
+                Err(InvalidOption::new(OPTION, "azure, gcp or k8s with authMechanism=MONGODB-OIDC", unknown))
+            }
         }
     }
 }

@@ -6,8 +6,6 @@
 //! value and what is allowed. (A connection string's is ignored with a [`UriWarning`] instead, where the specification
 //! wants that.) A password is a [`Secret`], which prints as stars and is wiped from memory when it is dropped.
 
-use thiserror::Error;
-
 #[cfg(not(loom))]
 mod address;
 #[cfg(all(not(loom), feature = "aws"))]
@@ -22,6 +20,7 @@ mod credential;
 mod deployment;
 #[cfg(not(loom))]
 mod driver_info;
+mod invalid;
 #[cfg(not(loom))]
 mod monitoring;
 #[cfg(all(not(loom), feature = "oidc"))]
@@ -66,6 +65,7 @@ pub use credential::{Credential, Mechanism};
 pub use deployment::Options;
 #[cfg(not(loom))]
 pub use driver_info::DriverInfo;
+pub use invalid::InvalidOption;
 #[cfg(not(loom))]
 pub use monitoring::ServerMonitoringMode;
 #[cfg(all(not(loom), feature = "oidc"))]
@@ -91,24 +91,3 @@ pub use tls::{TlsOptions, TlsVersion};
 pub use warning::UriWarning;
 #[cfg(not(loom))]
 pub use write_concern::{Acknowledgement, WriteConcern};
-
-/// An option has a value that cannot work.
-#[derive(Clone, PartialEq, Eq, Error)]
-#[error("{option} is {value}, but must be {allowed}")]
-pub struct InvalidOption {
-    /// The option, by its name in connection strings.
-    pub option: &'static str,
-    /// The value that was given.
-    pub value: String,
-    /// What would have been accepted.
-    pub allowed: String,
-}
-
-crate::error::debug_as_sentence!(InvalidOption);
-
-#[cfg(not(loom))]
-impl InvalidOption {
-    pub(crate) fn new(option: &'static str, value: impl Into<String>, allowed: impl Into<String>) -> Self {
-        Self { option, value: value.into(), allowed: allowed.into() }
-    }
-}

@@ -176,21 +176,20 @@ impl OidcOptions {
     ///
     /// Returns whether there is a callback, so that there must be no environment.
     pub fn validate(&self, environment: Option<&str>) -> Result<bool, InvalidOption> {
-        let refuse = |option, value: &str, allowed: &str| {
-            Err(InvalidOption { option, value: value.to_owned(), allowed: allowed.to_owned() })
-        };
         let Self { callback, human_callback, allowed_hosts } = self;
         if callback.is_some() && human_callback.is_some() {
-            return refuse("OIDC_HUMAN_CALLBACK", "given", "left out where there is an OIDC_CALLBACK");
+            return Err(InvalidOption::conflict("OIDC_HUMAN_CALLBACK", "OIDC_CALLBACK"));
         }
         if allowed_hosts.is_some() && human_callback.is_none() {
-            return refuse("ALLOWED_HOSTS", "given", "left out unless there is an OIDC_HUMAN_CALLBACK");
+            return Err(InvalidOption::because("ALLOWED_HOSTS", "requires OIDC_HUMAN_CALLBACK"));
         }
         let called = callback.is_some() || human_callback.is_some();
         match environment {
-            Some(environment) if called => {
-                refuse("ENVIRONMENT of authMechanismProperties", environment, "left out where there is a callback")
-            }
+            Some(environment) if called => Err(InvalidOption::new(
+                "ENVIRONMENT of authMechanismProperties",
+                "left out with a callback",
+                environment,
+            )),
             _ => Ok(called),
         }
     }

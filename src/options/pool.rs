@@ -44,7 +44,7 @@ macro_rules! pool_options {
         /// assert!(options.validate().is_ok());
         ///
         /// let error = PoolOptions::default().max_connecting(0).validate().unwrap_err();
-        /// assert_eq!(error.to_string(), "maxConnecting is 0, but must be 1 to 1048575");
+        /// assert_eq!(error.to_string(), "maxConnecting must be at least 1, got 0");
         /// ```
         #[derive(Debug, Clone, PartialEq, Eq)]
         #[non_exhaustive]
@@ -267,28 +267,28 @@ impl PoolOptions {
 
     /// Refuses values that no other option could make work.
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
-        let refuse =
-            |option, value: String, allowed: &str| Err(InvalidOption { option, value, allowed: allowed.to_owned() });
         for option in Self::TABLE {
-            let value = (option.value)(self);
-            if !option.range.contains(&value) {
-                return refuse(option.name, value.to_string(), option.allowed);
+            let (value, range) = ((option.value)(self), &option.range);
+            if value < *range.start() {
+                return Err(InvalidOption::new(option.name, format!("at least {}", range.start()), value.to_string()));
+            }
+            if value > *range.end() {
+                return Err(InvalidOption::new(option.name, format!("at most {}", range.end()), value.to_string()));
             }
         }
-        if self.background_interval == BackgroundInterval::Every(Duration::ZERO) {
-            return refuse("backgroundInterval", "0 ms".into(), "a positive duration, or Never");
+        match self.background_interval {
+            BackgroundInterval::Every(Duration::ZERO) => {
+                Err(InvalidOption::because("backgroundInterval", "must be longer than zero, or Never"))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Refuses values that do not go together.
     pub(super) fn check_together(&self) -> Result<(), InvalidOption> {
         if self.min_pool_size > self.capacity() {
-            return Err(InvalidOption {
-                option: "minPoolSize",
-                value: self.min_pool_size.to_string(),
-                allowed: format!("0 to maxPoolSize ({})", self.capacity()),
-            });
+            let must = format!("at most maxPoolSize ({})", self.capacity());
+            return Err(InvalidOption::new("minPoolSize", must, self.min_pool_size.to_string()));
         }
         Ok(())
     }
@@ -367,15 +367,12 @@ mod tests {
     #[test]
     fn what_cannot_work_is_refused_by_name_value_and_range() {
         let refusals = [
-            (PoolOptions::default().min_pool_size(101), "minPoolSize is 101, but must be 0 to maxPoolSize (100)"),
-            (PoolOptions::default().max_connecting(0), "maxConnecting is 0, but must be 1 to 1048575"),
-            (
-                PoolOptions::default().max_pool_size(1 << 20),
-                "maxPoolSize is 1048576, but must be 0 (no limit) to 1048575",
-            ),
+            (PoolOptions::default().min_pool_size(101), "minPoolSize must be at most maxPoolSize (100), got 101"),
+            (PoolOptions::default().max_connecting(0), "maxConnecting must be at least 1, got 0"),
+            (PoolOptions::default().max_pool_size(1 << 20), "maxPoolSize must be at most 1048575, got 1048576"),
             (
                 PoolOptions::default().background_interval(BackgroundInterval::Every(Duration::ZERO)),
-                "backgroundInterval is 0 ms, but must be a positive duration, or Never",
+                "backgroundInterval must be longer than zero, or Never",
             ),
         ];
         for (options, message) in refusals {

@@ -39,21 +39,21 @@ impl ProxyOptions {
 
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         let fits = |text: &str| (1..=LONGEST).contains(&text.len());
-        let refuse = |option, value: String| Err(InvalidOption::new(option, value, format!("1 to {LONGEST} bytes")));
-        // Somebody's user information, or a URL with it, is not repeated.
+        let refuse = |option, value: String| Err(InvalidOption::new(option, format!("1 to {LONGEST} bytes"), value));
+        // The value may be a URL with a password, so the error does not repeat it.
         if self.host.contains(|char: char| char.is_whitespace() || char.is_control() || "/?#@%[]".contains(char)) {
-            return Err(InvalidOption::new("proxyHost", "something else", "a name or an IP address alone"));
+            return Err(InvalidOption::because("proxyHost", "must be a name or an IP address alone"));
         }
         if !fits(&self.host) {
-            return refuse("proxyHost", format!("{:?} ({} bytes)", self.host, self.host.len()));
+            return refuse("proxyHost", format!("{} bytes", self.host.len()));
         }
         if self.port == 0 {
-            return Err(InvalidOption::new("proxyPort", "0", "1 to 65535"));
+            return Err(InvalidOption::new("proxyPort", "1 to 65535", "0"));
         }
         match &self.login {
-            Some((name, _)) if !fits(name) => refuse("proxyUsername", format!("{name:?} ({} bytes)", name.len())),
+            Some((name, _)) if !fits(name) => refuse("proxyUsername", format!("{} bytes", name.len())),
             Some((_, password)) if !fits(password.reveal()) => {
-                refuse("proxyPassword", format!("one of {} bytes", password.reveal().len()))
+                refuse("proxyPassword", format!("{} bytes", password.reveal().len()))
             }
             _ => Ok(()),
         }

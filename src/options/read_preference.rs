@@ -79,8 +79,8 @@ impl ReadPreference {
         match self.max_staleness {
             Some(limit) if limit < SMALLEST_MAX_STALENESS => Err(InvalidOption::new(
                 "maxStalenessSeconds",
+                "-1 (no limit) or at least 90",
                 limit.as_secs_f64().to_string(),
-                "-1 (no limit), or at least 90",
             )),
             _ => Ok(()),
         }
@@ -90,17 +90,11 @@ impl ReadPreference {
         if self.mode != ReadPreferenceMode::Primary {
             return Ok(());
         }
-        if let Some(tags) = self.tag_sets.iter().find(|tags| !tags.is_empty()) {
-            let tags: Vec<_> = tags.iter().map(|(name, value)| format!("{name}:{value}")).collect();
-            let allowed = "left out with readPreference=primary";
-            return Err(InvalidOption::new("readPreferenceTags", tags.join(","), allowed));
+        if self.tag_sets.iter().any(|tags| !tags.is_empty()) {
+            return Err(InvalidOption::conflict("readPreferenceTags", "readPreference=primary"));
         }
         match self.max_staleness {
-            Some(limit) => Err(InvalidOption::new(
-                "maxStalenessSeconds",
-                limit.as_secs().to_string(),
-                "left out with readPreference=primary",
-            )),
+            Some(_) => Err(InvalidOption::conflict("maxStalenessSeconds", "readPreference=primary")),
             None => Ok(()),
         }
     }

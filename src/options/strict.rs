@@ -12,10 +12,10 @@ impl Options {
     /// use wharf::Options;
     ///
     /// let error = Options::parse_strict("mongodb://localhost/?maxPoolSise=50").unwrap_err();
-    /// assert_eq!(error.to_string(), r#"option is "maxPoolSise", but must be one that wharf knows"#);
+    /// assert_eq!(error.to_string(), r#"option "maxPoolSise" is not supported"#);
     ///
     /// let error = Options::parse_strict("mongodb://localhost/?retryReads=on").unwrap_err();
-    /// assert_eq!(error.to_string(), r#"retryReads is "on", but must be true or false"#);
+    /// assert_eq!(error.to_string(), r#"retryReads must be true or false, got "on""#);
     /// ```
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Options {
     /// Refuses the first warning, and the first option that a pool does not apply.
     pub(crate) fn refuse_warnings(&self) -> Result<(), InvalidOption> {
         match self.warnings.iter().chain(&self.unapplied()).next() {
-            Some(warning) => Err(warning.to_refusal()),
+            Some(warning) => Err(warning.to_error()),
             None => Ok(()),
         }
     }
@@ -60,35 +60,33 @@ impl Options {
 }
 
 impl UriWarning {
-    /// The error that a strict mode makes of the warning.
-    fn to_refusal(&self) -> InvalidOption {
+    /// The error that strict parsing makes of the warning.
+    pub(super) fn to_error(&self) -> InvalidOption {
         let shown = |text: &Option<String>| match text {
             Some(text) => format!("{text:?}"),
-            None => "not shown".to_owned(),
+            None => "that is not shown".to_owned(),
         };
         match self {
-            Self::UnknownOption { option } => InvalidOption::new("option", shown(option), "one that wharf knows"),
-            Self::InvalidValue { option, value, allowed } => InvalidOption::new(option, shown(value), allowed),
-            Self::RepeatedOption { option } => InvalidOption::new(option, "given more than once", "given once"),
+            Self::UnknownOption { option } => {
+                InvalidOption::because("option", format!("{} is not supported", shown(option)))
+            }
+            Self::InvalidValue { error } => error.clone(),
+            Self::RepeatedOption { option } => InvalidOption::because(option, "is given more than once"),
             Self::RepeatedHost { host } => {
-                InvalidOption::new("hosts", format!("{} more than once", shown(host)), "each server once")
+                InvalidOption::because("host", format!("{} is listed more than once", shown(host)))
             }
-            Self::DeprecatedOption { option, replacement, ignored: false } => {
-                InvalidOption::new(option, "given", format!("written as {replacement}"))
-            }
-            Self::DeprecatedOption { option, replacement, ignored: true } => {
-                InvalidOption::new(option, "given", format!("left out with {replacement}"))
+            Self::DeprecatedOption { option, replacement, .. } => {
+                InvalidOption::because(option, format!("is deprecated; use {replacement}"))
             }
             Self::DeprecatedBoolean { option, value, meaning } => {
-                InvalidOption::new(option, format!("{value:?}"), format!("written as {meaning}"))
+                InvalidOption::because(option, format!("cannot be {value:?} any more; use {option}={meaning}"))
             }
-            Self::CommaInProperty { property } => InvalidOption::new(
+            Self::CommaInProperty { property } => InvalidOption::because(
                 "authMechanismProperties",
-                format!("{property} with a comma in its value"),
-                "without commas in values; Credential::mechanism_property takes them",
+                format!("has a comma in the value of {property}; use Credential::mechanism_property"),
             ),
             Self::NoEffect { option, reason } => {
-                InvalidOption::new(option, "given", format!("left out, because {reason}"))
+                InvalidOption::because(option, format!("has no effect, because {reason}"))
             }
         }
     }

@@ -288,7 +288,7 @@ impl TlsOptions {
 
     /// Refuses options of which one would be ignored.
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
-        let refuse = |option, with: &str| Err(InvalidOption::new(option, "given", format!("left out with {with}")));
+        let refuse = |option, with: &str| Err(InvalidOption::conflict(option, with));
         if self.ca_file.is_some() && self.ca.is_some() {
             return refuse("tlsCAFile", "certificate authorities from memory");
         }
@@ -312,7 +312,7 @@ impl TlsOptions {
             ("crypto_provider", self.crypto_provider.is_some()),
         ];
         match ignored.into_iter().find(|(_, is_set)| *is_set) {
-            Some((option, _)) => refuse(option, "a client_config, which decides alone"),
+            Some((option, _)) => refuse(option, "client_config, which decides alone"),
             None => Ok(()),
         }
     }

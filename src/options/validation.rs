@@ -28,9 +28,8 @@ impl Options {
         self.check()?;
         self.check_hosts()?;
         self.check_load_balancing()?;
-        if let (Some(name), Some(_)) = (self.srv.as_ref().filter(|srv| srv.max_hosts > 0), &self.replica_set) {
-            let allowed = "0 or left out with replicaSet";
-            return Err(InvalidOption::new("srvMaxHosts", name.max_hosts.to_string(), allowed));
+        if self.srv.as_ref().is_some_and(|srv| srv.max_hosts > 0) && self.replica_set.is_some() {
+            return Err(InvalidOption::conflict("srvMaxHosts", "replicaSet"));
         }
         self.read_preference.check_together()?;
         self.write_concern.check_together()?;
@@ -41,10 +40,10 @@ impl Options {
     /// Refuses values that no other option could make work.
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         if let Some(name) = self.app_name.as_ref().filter(|name| name.len() > MAX_APP_NAME) {
-            let value = format!("{name:?} ({} bytes)", name.len());
-            return Err(InvalidOption::new("appName", value, format!("at most {MAX_APP_NAME} bytes")));
+            let must = format!("at most {MAX_APP_NAME} bytes");
+            return Err(InvalidOption::new("appName", must, format!("{} bytes", name.len())));
         }
-        let refuse_text = |option| Err(InvalidOption::new(option, "empty", "a name"));
+        let refuse_text = |option| Err(InvalidOption::because(option, "must not be empty"));
         if self.replica_set.as_deref() == Some("") {
             return refuse_text("replicaSet");
         }
@@ -52,14 +51,14 @@ impl Options {
             return refuse_text("readConcernLevel");
         }
         if self.auth_source.as_deref() == Some("") {
-            return Err(InvalidOption::new("authSource", "empty", "the name of a database"));
+            return refuse_text("authSource");
         }
         if self.heartbeat_frequency < SHORTEST_HEARTBEAT {
             let value = Milliseconds(self.heartbeat_frequency).to_string();
-            return Err(InvalidOption::new("heartbeatFrequencyMS", value, "at least 500 ms"));
+            return Err(InvalidOption::new("heartbeatFrequencyMS", "at least 500 ms", value));
         }
         if self.server_selection_timeout.is_zero() {
-            return Err(InvalidOption::new("serverSelectionTimeoutMS", "0 ms", "a positive duration"));
+            return Err(InvalidOption::because("serverSelectionTimeoutMS", "must be longer than zero"));
         }
         if let Some(name) = &self.default_database {
             check_database(name)?;
@@ -76,10 +75,9 @@ impl Options {
     /// Refuses options whose servers are still only a name in the DNS.
     pub(crate) fn check_resolved(&self) -> Result<(), InvalidOption> {
         match &self.srv {
-            Some(name) if self.hosts.is_empty() => Err(InvalidOption::new(
+            Some(name) if self.hosts.is_empty() => Err(InvalidOption::because(
                 "hosts",
-                format!("the unresolved SRV name {:?}", name.host),
-                "resolved with Options::resolve before it is used",
+                format!("must be resolved from the SRV name {:?} first: call Options::resolve", name.host),
             )),
             _ => Ok(()),
         }
@@ -92,31 +90,25 @@ impl Options {
         let Some(Credential { mechanism: Some(Mechanism::MongoDbX509), .. }) = &self.credential else { return Ok(()) };
         let name = Mechanism::MongoDbX509.name();
         match &self.tls {
-            None => Err(InvalidOption::new("tls", "false", format!("true with authMechanism={name}"))),
+            None => Err(InvalidOption::because("tls", format!("must be true with authMechanism={name}"))),
             Some(tls) if tls.has_client_certificate() => Ok(()),
-            Some(_) => {
-                let allowed = format!("given with authMechanism={name}");
-                Err(InvalidOption::new("tlsCertificateKeyFile", "not given", allowed))
-            }
+            Some(_) => Err(InvalidOption::missing("tlsCertificateKeyFile", format!("with authMechanism={name}"))),
         }
     }
 
     fn check_hosts(&self) -> Result<(), InvalidOption> {
         if self.hosts.is_empty() && self.srv.is_none() {
-            return Err(InvalidOption::new("hosts", "empty", "at least one host"));
+            return Err(InvalidOption::because("hosts", "must name at least one host"));
         }
         if self.direct_connection != Some(true) {
             return Ok(());
         }
         if self.srv.is_some() {
-            return Err(InvalidOption::new("directConnection", "true", "false or left out with mongodb+srv://"));
+            return Err(InvalidOption::because("directConnection", "cannot be true with mongodb+srv://"));
         }
         match self.hosts.len() {
             1 => Ok(()),
-            hosts => {
-                let allowed = format!("false or left out with several hosts ({hosts})");
-                Err(InvalidOption::new("directConnection", "true", allowed))
-            }
+            hosts => Err(InvalidOption::because("directConnection", format!("cannot be true with {hosts} hosts"))),
         }
     }
 
@@ -124,19 +116,19 @@ impl Options {
         if !self.is_load_balanced() {
             return Ok(());
         }
-        let refuse = |allowed: String| Err(InvalidOption::new("loadBalanced", "true", allowed));
+        let refuse = |other: &str| Err(InvalidOption::because("loadBalanced", format!("cannot be true with {other}")));
         if self.hosts.len() > 1 {
-            return refuse(format!("false or left out with several hosts ({})", self.hosts.len()));
+            return refuse(&format!("{} hosts", self.hosts.len()));
         }
         if self.replica_set.is_some() {
-            return refuse("false or left out with replicaSet".to_owned());
+            return refuse("replicaSet");
         }
         if self.direct_connection == Some(true) {
-            return refuse("false or left out with directConnection=true".to_owned());
+            return refuse("directConnection=true");
         }
         match self.srv.as_ref().map_or(0, |srv| srv.max_hosts) {
             0 => Ok(()),
-            hosts => refuse(format!("false or left out with srvMaxHosts={hosts}")),
+            hosts => refuse(&format!("srvMaxHosts={hosts}")),
         }
     }
 }
@@ -144,10 +136,11 @@ impl Options {
 /// Refuses what a database cannot be called (connection string specification, "Auth Database"). What may be part of a
 /// password is not repeated.
 fn check_database(name: &str) -> Result<(), InvalidOption> {
-    let allowed = "a name without / \\ \" $ and spaces";
     match name.chars().find(|char| "/\\ \"$".contains(*char)) {
-        _ if name.is_empty() => Err(InvalidOption::new("database", "empty", allowed)),
-        Some(char) => Err(InvalidOption::new("database", format!("one with {char:?}"), allowed)),
+        _ if name.is_empty() => Err(InvalidOption::because("database", "must not be empty")),
+        Some(char) => {
+            Err(InvalidOption::new("database", "a name without / \\ \" $ and spaces", format!("one with {char:?}")))
+        }
         None => Ok(()),
     }
 }

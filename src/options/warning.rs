@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::InvalidOption;
+
 /// Something that a connection string, or a TXT record, says and that is not done as it says.
 ///
 /// Warnings never repeat a password; where a value is not shown, it is `None`.
@@ -15,12 +17,8 @@ pub enum UriWarning {
     },
     /// A value that the option does not allow. The option was ignored.
     InvalidValue {
-        /// The option.
-        option: &'static str,
-        /// The value, unless it may hold a secret.
-        value: Option<String>,
-        /// What would have been accepted.
-        allowed: String,
+        /// What is wrong. It shows the value, unless that may hold a secret.
+        error: InvalidOption,
     },
     /// An option that was given more than once. The last one counts.
     RepeatedOption {
@@ -66,34 +64,17 @@ pub enum UriWarning {
 
 impl fmt::Display for UriWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownOption { option: Some(option) } => write!(f, "Unsupported option {option:?} is ignored"),
-            Self::UnknownOption { option: None } => f.write_str("An unsupported option is ignored"),
-            Self::InvalidValue { option, value: Some(value), allowed } => {
-                write!(f, "Unsupported value {value:?} of {option:?} is ignored; allowed is {allowed}")
-            }
-            Self::InvalidValue { option, value: None, allowed } => {
-                write!(f, "Unsupported value of {option:?} is ignored; allowed is {allowed}")
-            }
-            Self::RepeatedOption { option } => write!(f, "{option:?} is given more than once; the last one counts"),
-            Self::RepeatedHost { host: Some(host) } => write!(f, "{host:?} is listed more than once"),
-            Self::RepeatedHost { host: None } => f.write_str("A host is listed more than once"),
-            Self::DeprecatedOption { option, replacement, ignored: false } => {
-                write!(f, "Deprecated option {option:?} has been replaced with {replacement:?}")
-            }
-            Self::DeprecatedOption { option, replacement, ignored: true } => {
-                write!(f, "Deprecated option {option:?} is ignored because {replacement:?} is present")
-            }
-            Self::DeprecatedBoolean { option, value, meaning } => {
-                write!(f, "Deprecated value {value:?} of {option:?}; use \"{option}={meaning}\"")
-            }
-            Self::CommaInProperty { property } => {
-                write!(
-                    f,
-                    "The value of {property:?} in \"authMechanismProperties\" has a comma; set it in code instead"
-                )
-            }
-            Self::NoEffect { option, reason } => write!(f, "{option:?} has no effect, because {reason}"),
-        }
+        let consequence = match self {
+            Self::UnknownOption { .. } => "; it is ignored",
+            Self::InvalidValue { .. } => "; the value is ignored",
+            Self::RepeatedOption { .. } => "; the last value counts",
+            Self::DeprecatedOption { ignored: true, .. } => ", which is given, too",
+            Self::RepeatedHost { .. }
+            | Self::DeprecatedOption { ignored: false, .. }
+            | Self::DeprecatedBoolean { .. }
+            | Self::CommaInProperty { .. }
+            | Self::NoEffect { .. } => "",
+        };
+        write!(f, "{}{consequence}", self.to_error())
     }
 }

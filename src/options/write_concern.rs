@@ -51,7 +51,7 @@ impl WriteConcern {
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         match &self.w {
             Some(Acknowledgement::Mode(mode)) if mode.is_empty() => {
-                Err(InvalidOption::new("w", "empty", "a number of servers, or the name of a mode"))
+                Err(InvalidOption::because("w", "must be a number of servers or the name of a mode"))
             }
             _ => Ok(()),
         }
@@ -60,7 +60,7 @@ impl WriteConcern {
     pub(super) fn check_together(&self) -> Result<(), InvalidOption> {
         match (&self.w, self.journal) {
             (Some(Acknowledgement::Servers(0)), Some(true)) => {
-                Err(InvalidOption::new("journal", "true", "false or left out with w=0"))
+                Err(InvalidOption::because("journal", "cannot be true with w=0"))
             }
             _ => Ok(()),
         }

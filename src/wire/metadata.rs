@@ -78,10 +78,8 @@ impl ClientMetadata {
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let DriverInfo { name, version, platform } = library;
         let library = DriverInfo { name, version: given(version), platform: given(platform) };
-        let refuse =
-            |option, value: &str, allowed: String| Err(InvalidOption { option, value: format!("{value:?}"), allowed });
         if library.name.is_empty() {
-            return refuse("driverInfo.name", "", "a library's name".to_owned());
+            return Err(InvalidOption::because("driverInfo.name", "must not be empty"));
         }
         let fields = [
             ("driverInfo.name", Some(&library.name)),
@@ -90,7 +88,8 @@ impl ClientMetadata {
         ];
         for (option, value) in fields {
             if let Some(value) = value.filter(|value| value.contains(SEPARATOR)) {
-                return refuse(option, value, format!("without {SEPARATOR:?}, which separates libraries"));
+                let must = format!("without {SEPARATOR:?}, which separates libraries");
+                return Err(InvalidOption::new(option, must, format!("{value:?}")));
             }
         }
         if self.libraries.contains(&library) {
@@ -101,9 +100,9 @@ impl ClientMetadata {
         if length <= MAX_METADATA {
             return Ok(());
         }
-        let library = self.libraries.pop().expect("BUG: a library was pushed, and is gone");
-        let allowed = format!("short enough for metadata of {MAX_METADATA} bytes, not {length}");
-        refuse("driverInfo", &library.name, allowed)
+        self.libraries.pop();
+        let must = format!("short enough for metadata of at most {MAX_METADATA} bytes");
+        Err(InvalidOption::new("driverInfo", must, format!("{length} bytes")))
     }
 
     /// The `client` document, of at most [`MAX_METADATA`] bytes.
@@ -387,18 +386,18 @@ mod tests {
     fn a_library_that_cannot_be_appended_is_refused_and_changes_nothing() {
         let mut metadata = full();
         let refusals = [
-            (library("", None, None), "driverInfo.name", "a library's name"),
-            (library("a|b", None, None), "driverInfo.name", "without '|', which separates libraries"),
-            (library("a", Some("1|2"), None), "driverInfo.version", "without '|', which separates libraries"),
-            (library("a", None, Some("|")), "driverInfo.platform", "without '|', which separates libraries"),
+            (library("", None, None), "driverInfo.name", "must not be empty"),
+            (library("a|b", None, None), "driverInfo.name", "must be without '|', which separates libraries"),
+            (library("a", Some("1|2"), None), "driverInfo.version", "must be without '|', which separates libraries"),
+            (library("a", None, Some("|")), "driverInfo.platform", "must be without '|', which separates libraries"),
         ];
-        for (library, option, allowed) in refusals {
+        for (library, option, problem) in refusals {
             let error = metadata.append(library).unwrap_err();
-            assert_eq!((error.option, &*error.allowed), (option, allowed));
+            assert_eq!((error.option, &*error.problem), (option, problem));
         }
         let error = metadata.append(library(&"x".repeat(490), None, None)).unwrap_err();
         assert_eq!(error.option, "driverInfo");
-        assert!(error.allowed.starts_with("short enough for metadata of 512 bytes, not "), "{error}");
+        assert_eq!(error.problem, "must be short enough for metadata of at most 512 bytes");
         assert_eq!(metadata, full());
         // A platform is cut instead.
         metadata.append(library("a", None, Some(&"x".repeat(400)))).unwrap();

@@ -272,24 +272,23 @@ async fn pool_with_a_credential_rejects_arbiters() {
 fn gssapi_is_refused_before_connecting() {
     let credential = Credential::new("user", "pencil").mechanism(Mechanism::Gssapi);
     let error = Options::new(["localhost"]).unwrap().credential(credential).endpoint().unwrap_err();
-    assert_eq!((error.option, &*error.value), ("authMechanism", "GSSAPI, which is not supported"));
-    assert!(error.allowed.starts_with("one of SCRAM-SHA-1, "), "{error}");
+    assert!(
+        error.to_string().starts_with("authMechanism GSSAPI is not supported; use one of SCRAM-SHA-1, "),
+        "{error}"
+    );
 }
 
 #[test]
 fn user_without_a_password_is_refused_before_connecting() {
-    for (uri, mechanism) in [
-        ("mongodb://ada@localhost", "given, because without an authMechanism it is SCRAM"),
-        ("mongodb://ada@localhost/shop?authSource=shop", "given, because without an authMechanism it is SCRAM"),
-    ] {
+    for uri in ["mongodb://ada@localhost", "mongodb://ada@localhost/shop?authSource=shop"] {
         let options: Options = uri.parse().unwrap();
-        let error = options.endpoint().unwrap_err();
-        assert_eq!((error.option, &*error.value, &*error.allowed), ("password", "not given", mechanism));
+        let error = options.endpoint().unwrap_err().to_string();
+        assert_eq!(error, "password is required without authMechanism, which then is SCRAM");
     }
     for mechanism in [Mechanism::ScramSha1, Mechanism::ScramSha256, Mechanism::Plain] {
         let credential = Credential::of(mechanism).username("ada");
         let error = Options::new(["localhost"]).unwrap().credential(credential).endpoint().unwrap_err();
-        assert_eq!((error.option, &*error.value), ("password", "not given"));
+        assert_eq!(error.to_string(), format!("password is required with authMechanism={}", mechanism.name()));
     }
     // An empty password counts as given; only the server can refuse it.
     assert!("mongodb://ada:@localhost".parse::<Options>().unwrap().endpoint().is_ok());

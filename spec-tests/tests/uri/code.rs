@@ -151,16 +151,16 @@ fn code_is_refused_what_a_connection_string_is() {
         assert_eq!(refused(options).option, option);
     }
     let error = refused(here().proxy(login("u", &"hunter2".repeat(40))));
-    assert_eq!(error.to_string(), "proxyPassword is one of 280 bytes, but must be 1 to 255 bytes");
+    assert_eq!(error.to_string(), "proxyPassword must be 1 to 255 bytes, got 280 bytes");
 }
 
 #[test]
 fn a_duration_is_shown_as_it_was_set() {
     let error = refused(here().heartbeat_frequency(Duration::from_micros(700)));
-    assert_eq!(error.to_string(), "heartbeatFrequencyMS is 0.7 ms, but must be at least 500 ms");
+    assert_eq!(error.to_string(), "heartbeatFrequencyMS must be at least 500 ms, got 0.7 ms");
     let almost = ReadPreference::new(ReadPreferenceMode::Nearest).max_staleness(Duration::from_millis(89_999));
     let error = refused(here().read_preference(almost));
-    assert_eq!(error.to_string(), "maxStalenessSeconds is 89.999, but must be -1 (no limit), or at least 90");
+    assert_eq!(error.to_string(), "maxStalenessSeconds must be -1 (no limit) or at least 90, got 89.999");
 }
 
 #[test]

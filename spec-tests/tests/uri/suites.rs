@@ -56,9 +56,10 @@ pub fn check(case: &Value) {
     // A value that is not allowed leaves its option at the default.
     let default = Options::parse("mongodb://example.com").unwrap();
     for warning in options.warnings() {
-        if let UriWarning::InvalidValue { option, .. } = warning
-            && !["zlibCompressionLevel", "srvMaxHosts"].contains(option)
+        if let UriWarning::InvalidValue { error, .. } = warning
+            && !["zlibCompressionLevel", "srvMaxHosts"].contains(&error.option)
         {
+            let option = error.option;
             let default = if option.starts_with("tls") {
                 value_of(&options, "tls").map(|_| false.into())
             } else {

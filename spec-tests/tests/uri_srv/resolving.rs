@@ -201,17 +201,14 @@ async fn errors_say_the_name_and_what_is_wrong() {
         ),
         (
             txt("replicaSet=a&ssl=false"),
-            r#"the TXT record of "cluster.example.com" is refused: option in TXT record is "ssl", but must be only authSource, replicaSet, loadBalanced"#,
+            r#"the TXT record of "cluster.example.com" is refused: option in TXT record must be one of authSource, replicaSet, loadBalanced, got "ssl""#,
         ),
         (
             txt("replicaSet"),
-            r#"the TXT record of "cluster.example.com" is refused: TXT record is "replicaSet" without a value, but must be of key=value pairs joined by &"#,
+            r#"the TXT record of "cluster.example.com" is refused: TXT record must be key=value pairs joined by &, got "replicaSet""#,
         ),
-        (
-            txt("authSource="),
-            r#"the TXT record of "cluster.example.com" is refused: authSource is empty, but must be the name of a database"#,
-        ),
-        (txt("loadBalanced=true&replicaSet=r"), "loadBalanced is true, but must be false or left out with replicaSet"),
+        (txt("authSource="), r#"the TXT record of "cluster.example.com" is refused: authSource must not be empty"#),
+        (txt("loadBalanced=true&replicaSet=r"), "loadBalanced cannot be true with replicaSet"),
     ];
     for (zone, message) in messages {
         assert_eq!(error(zone, URI).await.to_string(), message);
@@ -294,11 +291,10 @@ async fn load_balancing_of_the_record_is_overridden_and_its_odd_values_are_warne
     let server = start(one_server().txt(NAME, &["loadBalanced=maybe"])).await;
     let resolved = resolve(&server, "mongodb+srv://cluster.example.com/?foo=1").await.unwrap();
     assert!(!resolved.is_load_balanced());
-    let [UriWarning::UnknownOption { .. }, UriWarning::InvalidValue { option: "loadBalanced", .. }] =
-        resolved.warnings()
-    else {
+    let [UriWarning::UnknownOption { .. }, UriWarning::InvalidValue { error }] = resolved.warnings() else {
         panic!("{:?}", resolved.warnings());
     };
+    assert_eq!(error.option, "loadBalanced");
 }
 
 #[tokio::test]
@@ -307,7 +303,7 @@ async fn strict_options_refuse_what_the_record_says_in_vain() {
     assert!(Options::parse(URI).unwrap().resolve_with(&resolver(&server)).await.is_ok());
     let refused = Options::parse_strict(URI).unwrap().resolve_with(&resolver(&server)).await.unwrap_err();
     let message =
-        r#"the TXT record of "cluster.example.com" is refused: loadBalanced is "maybe", but must be true or false"#;
+        r#"the TXT record of "cluster.example.com" is refused: loadBalanced must be true or false, got "maybe""#;
     assert_eq!(refused.to_string(), message);
     assert!(Options::from_uri_strict("mongodb://a/?retryReads=true").await.is_ok());
     let refused = Options::from_uri_strict("mongodb://a/?retryReads=on").await.unwrap_err();

@@ -302,11 +302,11 @@ fn nonce() -> Result<String, Cause> {
 /// The name and the password that a mechanism needs.
 fn name_and_password(credential: &Credential) -> Result<(&str, &Secret), InvalidOption> {
     let lacking = |option| {
-        let allowed = match credential.mechanism {
-            Some(mechanism) => format!("given with authMechanism={}", mechanism.name()),
-            None => "given, because without an authMechanism it is SCRAM".to_owned(),
+        let reason = match credential.mechanism {
+            Some(mechanism) => format!("with authMechanism={}", mechanism.name()),
+            None => "without authMechanism, which then is SCRAM".to_owned(),
         };
-        Err(InvalidOption { option, value: "not given".to_owned(), allowed })
+        Err(InvalidOption::missing(option, reason))
     };
     match (credential.username.as_deref(), &credential.password) {
         (None | Some(""), _) => lacking("username"),
@@ -320,11 +320,7 @@ fn plain_password(credential: &Credential) -> Result<Secret, InvalidOption> {
     let (username, password) = name_and_password(credential)?;
     for (option, text) in [("username", username), ("password", password.reveal())] {
         if text.contains('\0') {
-            return Err(InvalidOption {
-                option,
-                value: "with a zero byte".to_owned(),
-                allowed: "without zero bytes with authMechanism=PLAIN".to_owned(),
-            });
+            return Err(InvalidOption::because(option, "must not contain a zero byte with authMechanism=PLAIN"));
         }
     }
     Ok(password.clone())
@@ -332,15 +328,12 @@ fn plain_password(credential: &Credential) -> Result<Secret, InvalidOption> {
 
 /// The error for a mechanism that wharf, or this build of it, does not have.
 fn unavailable(mechanism: Mechanism) -> InvalidOption {
-    let feature = |feature| format!("for which wharf was compiled without its feature `{feature}`");
+    let feature = |feature| format!(", because wharf was compiled without its feature `{feature}`");
     let reason = match mechanism {
         Mechanism::MongoDbAws => feature("aws"),
         Mechanism::MongoDbOidc => feature("oidc"),
-        _ => "which is not supported".to_owned(),
+        _ => String::new(),
     };
-    InvalidOption {
-        option: "authMechanism",
-        value: format!("{}, {reason}", mechanism.name()),
-        allowed: format!("one of {}", Mechanism::supported()),
-    }
+    let problem = format!("{} is not supported{reason}; use one of {}", mechanism.name(), Mechanism::supported());
+    InvalidOption::because("authMechanism", problem)
 }

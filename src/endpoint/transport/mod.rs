@@ -55,12 +55,11 @@ impl Connectors {
         if let (Host::Tcp { name, .. }, Some(_)) = (&address.host, &self.proxy)
             && split_zone(name).1.is_some()
         {
-            return Err(InvalidOption {
-                option: "hosts",
-                value: format!("{name:?}"),
-                allowed: "an address without a zone with proxyHost, because a zone has a meaning on one machine only"
-                    .to_owned(),
-            });
+            return Err(InvalidOption::new(
+                "hosts",
+                "addresses without a zone with proxyHost, because a zone has a meaning on one machine only",
+                format!("{name:?}"),
+            ));
         }
         let tls = match &self.tls {
             None => None,

@@ -25,7 +25,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Refuses a path that cannot be a Unix domain socket's on this platform.
 pub(super) fn check_path(path: &Path) -> Result<(), InvalidOption> {
-    let refuse = |allowed| InvalidOption { option: "hosts", value: format!("{path:?}"), allowed };
+    let refuse = |must| InvalidOption::new("hosts", must, format!("{path:?}"));
     #[cfg(unix)]
     {
         let fits = std::os::unix::net::SocketAddr::from_pathname(path);

@@ -61,8 +61,8 @@ impl Draft {
     pub fn set_tls(&mut self, value: Value<'_>) -> Result<(), Rejection> {
         let is_on = value.flag()?;
         if self.tls_is_on.is_some_and(|other| other != is_on) {
-            let allowed = "the same wherever tls or ssl is given";
-            return Err(Rejection::Fatal(InvalidOption::new("tls", "true and false", allowed)));
+            let problem = "must be the same wherever tls or ssl is given";
+            return Err(Rejection::Fatal(InvalidOption::because("tls", problem)));
         }
         self.tls_is_on = Some(is_on);
         Ok(())
@@ -79,9 +79,9 @@ impl Draft {
                 Some(compressor) if compressors.contains(&compressor) => {}
                 Some(compressor) => compressors.push(compressor),
                 None => {
-                    let text = value.reader.shows_values.then(|| name.to_owned());
-                    let (option, allowed) = (value.option, Compressor::available());
-                    value.reader.warn(UriWarning::InvalidValue { option, value: text, allowed });
+                    let text = value.reader.shown_value(name);
+                    let error = InvalidOption::new(value.option, Compressor::available(), text);
+                    value.reader.warn(UriWarning::InvalidValue { error });
                 }
             }
         }
@@ -91,7 +91,7 @@ impl Draft {
 
     /// The SRV name that an option is about.
     pub fn srv(&mut self, option: &'static str) -> Result<&mut SrvName, Rejection> {
-        let refuse = || Rejection::Fatal(InvalidOption::new(option, "given", "left out without mongodb+srv://"));
+        let refuse = || Rejection::Fatal(InvalidOption::because(option, "requires mongodb+srv://"));
         self.options.srv.as_mut().ok_or_else(refuse)
     }
 

@@ -39,16 +39,16 @@ impl Draft {
             (None, None) => None,
             (Some(name), Some(password)) => Some((name, password)),
             (Some(_), None) => {
-                return Err(InvalidOption::new("proxyPassword", "not given", "given with proxyUsername"));
+                return Err(InvalidOption::missing("proxyPassword", "with proxyUsername"));
             }
             (None, Some(_)) => {
-                return Err(InvalidOption::new("proxyUsername", "not given", "given with proxyPassword"));
+                return Err(InvalidOption::missing("proxyUsername", "with proxyPassword"));
             }
         };
         let Some(host) = self.proxy_host.take() else {
             return match self.given.iter().find(|option| option.starts_with("proxy") && **option != "proxyHost") {
                 Some(option) if login.is_some() || self.proxy_port.is_some() => {
-                    Err(InvalidOption::new("proxyHost", "not given", format!("given with {option}")))
+                    Err(InvalidOption::missing("proxyHost", format!("with {option}")))
                 }
                 _ => Ok(None),
             };

@@ -66,7 +66,8 @@ impl Options {
         } else if let Some(rest) = uri.strip_prefix("mongodb+srv://") {
             (true, rest)
         } else {
-            return Err(InvalidOption::new("scheme", scheme_of(uri), "mongodb:// or mongodb+srv://"));
+            let problem = "must be mongodb:// or mongodb+srv://".to_owned();
+            return Err(InvalidOption { option: "scheme", problem, value: scheme_of(uri) });
         };
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
@@ -81,12 +82,11 @@ impl Options {
         let mut reader = Reader { shows_values: true, shows_keys: true, warnings };
         let mut draft = Draft::of(Options::nowhere());
         for pair in record.split('&') {
-            let refuse = |value: String| InvalidOption::new("TXT record", value, "of key=value pairs joined by &");
-            let (key, value) =
-                pair.split_once('=').ok_or_else(|| refuse(format!("{} without a value", shown(pair))))?;
+            let refuse = || InvalidOption::new("TXT record", "key=value pairs joined by &", shown(pair));
+            let (key, value) = pair.split_once('=').ok_or_else(refuse)?;
             let Some(row) = Row::of(key).filter(|row| TXT_OPTIONS.contains(&row.name)) else {
-                let allowed = format!("only {}", TXT_OPTIONS.join(", "));
-                return Err(InvalidOption::new("option in TXT record", shown(key), allowed));
+                let must = format!("one of {}", TXT_OPTIONS.join(", "));
+                return Err(InvalidOption::new("option in TXT record", must, shown(key)));
             };
             reader.read_option(row, value, &mut draft)?;
         }
@@ -109,20 +109,24 @@ impl Options {
     }
 }
 
-/// Instead of a value that may be part of a password.
-const HIDDEN: &str = "not shown, because it may be part of a password";
+/// The problem of a text whose percent-encoding is wrong.
+const NOT_ENCODED: &str = "must be percent-encoded, in UTF-8";
+
+/// Stands in errors for a value that may be part of a password.
+const HIDDEN: &str = "a value that is not shown, because it may be part of a password";
 
 /// The user information: a name, and perhaps a password.
 fn read_user(text: &str) -> Result<(String, Option<Secret>), InvalidOption> {
-    let refuse = |value| {
-        let allowed = "percent-encoded where it has other characters than letters, digits and -._~!$&'()*+,;=";
-        InvalidOption::new("username or password", value, allowed)
-    };
+    let refuse = |problem| InvalidOption::because("username or password", problem);
     // What RFC 3986 allows, and characters beyond ASCII.
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || !byte.is_ascii() || b"-._~!$&'()*+,;=%".contains(&byte);
     let read = |part: &str| match part.bytes().all(fits) {
-        true => decode(part).ok_or_else(|| refuse("one with a percent sign that begins no escape")),
-        false => Err(refuse("one that is not percent-encoded")),
+        true => {
+            decode(part).ok_or_else(|| refuse("must be percent-encoded: one of its percent signs begins no escape"))
+        }
+        false => Err(refuse(
+            "must be percent-encoded where it has other characters than letters, digits and -._~!$&'()*+,;=",
+        )),
     };
     match text.split_once(':') {
         None => Ok((read(text)?, None)),
@@ -130,20 +134,17 @@ fn read_user(text: &str) -> Result<(String, Option<Secret>), InvalidOption> {
     }
 }
 
-/// What an error shows of a string that begins with the wrong scheme.
-fn scheme_of(uri: &str) -> String {
-    match uri.split_once("://") {
-        Some((scheme, _)) => shown(scheme),
-        None => "missing".to_owned(),
-    }
+/// The wrong scheme of a connection string, as an error shows it.
+fn scheme_of(uri: &str) -> Option<String> {
+    uri.split_once("://").map(|(scheme, _)| shown(scheme))
 }
 
-/// A key or a scheme, if it cannot be a password by mistake.
+/// A key or a scheme as an error shows it, if it cannot be a password by mistake.
 fn shown(text: &str) -> String {
-    if is_plain(text) { format!("{text:?}") } else { "not shown".to_owned() }
+    if is_plain(text) { format!("{text:?}") } else { "a text that is not shown".to_owned() }
 }
 
-/// Reads the parts of a connection string, and collects what it says in vain.
+/// Reads the parts of a connection string, and collects warnings.
 struct Reader {
     /// Whether hosts and values are certainly not a part of a password.
     shows_values: bool,
@@ -169,8 +170,7 @@ impl Reader {
             false => self.read_hosts(hosts, &mut start)?,
         }
         if !database.is_empty() {
-            let decoded = decode(database)
-                .ok_or_else(|| InvalidOption::new("database", "not percent-encoded", "percent-encoded, in UTF-8"))?;
+            let decoded = decode(database).ok_or_else(|| InvalidOption::because("database", NOT_ENCODED))?;
             start.default_database = Some(decoded);
             start.check()?;
         }
@@ -182,13 +182,17 @@ impl Reader {
         Ok(finished)
     }
 
-    /// The refusal without the value, where that may be a part of a password: whoever refused it need not have known.
+    /// The error without its value, where that may be part of a password. The check that made the error does not know.
     fn without_values(&self, error: InvalidOption) -> InvalidOption {
-        const OWN_WORDS: [&str; 4] = ["empty", "given", "not given", "given more than once"];
-        match self.shows_values || OWN_WORDS.contains(&&*error.value) {
-            true => error,
-            false => InvalidOption { value: HIDDEN.to_owned(), ..error },
+        match error.value {
+            Some(_) if !self.shows_values => InvalidOption { value: Some(HIDDEN.to_owned()), ..error },
+            _ => error,
         }
+    }
+
+    /// A value of an option, as an error shows it.
+    fn shown_value(&self, value: &str) -> String {
+        if self.shows_values { format!("{value:?}") } else { HIDDEN.to_owned() }
     }
 
     fn warn(&mut self, warning: UriWarning) {
@@ -206,29 +210,32 @@ impl Reader {
             None => text.find(':').unwrap_or(text.len()),
         };
         match text.split_at(end) {
-            ("", "") => "empty".to_owned(),
             (host, "") => format!("{host:?}"),
             (host, _) => format!("{host:?} with a port that is not shown"),
         }
     }
 
     fn read_srv_name(&self, text: &str) -> Result<SrvName, InvalidOption> {
-        let refuse = |allowed| InvalidOption::new("hosts", self.host(text), allowed);
+        let refuse = |problem: &str| InvalidOption {
+            option: "hosts",
+            problem: problem.to_owned(),
+            value: Some(self.host(text)),
+        };
         if text.contains(',') {
-            return Err(refuse("one name, not several, after mongodb+srv://".to_owned()));
+            return Err(refuse("must be one name, not several, after mongodb+srv://"));
         }
-        let name = decode(text).ok_or_else(|| refuse("percent-encoded, in UTF-8".to_owned()))?;
-        SrvName::parse(&name).map_err(|error| refuse(error.allowed))
+        let name = decode(text).ok_or_else(|| refuse(NOT_ENCODED))?;
+        SrvName::parse(&name).map_err(|error| refuse(&error.problem))
     }
 
     fn read_hosts(&mut self, text: &str, options: &mut Options) -> Result<(), InvalidOption> {
         if text.is_empty() {
-            let allowed =
-                "at least one host; the path of a socket must be percent-encoded, as in %2Ftmp%2Fmongodb.sock";
-            return Err(InvalidOption::new("hosts", "empty", allowed));
+            let problem =
+                "must name at least one host; percent-encode the path of a socket, as in %2Ftmp%2Fmongodb.sock";
+            return Err(InvalidOption::because("hosts", problem));
         }
         for host in text.split(',') {
-            let refuse = |allowed: &str| InvalidOption::new("hosts", self.host(host), allowed);
+            let refuse = |must: &str| InvalidOption::new("hosts", must, self.host(host));
             let decoded = decode(host).ok_or_else(|| refuse("percent-encoded, in UTF-8"))?;
             let address = ServerAddress::parse(&decoded).map_err(|error| refuse(error.allowed))?;
             if !options.add_host(address) {
@@ -247,8 +254,8 @@ impl Reader {
         self.shows_keys = self.shows_values && !text.split('&').any(may_be_secret);
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let Some((key, value)) = pair.split_once('=') else {
-                let key = if self.shows_keys { shown(pair) } else { "not shown".to_owned() };
-                return Err(InvalidOption::new("option", format!("without a value ({key})"), "key=value"));
+                let key = if self.shows_keys { shown(pair) } else { "that is not shown".to_owned() };
+                return Err(InvalidOption::because("option", format!("{key} has no value")));
             };
             if let Some(old) = OldName::of(key) {
                 deprecated.push((old, value));
@@ -272,7 +279,7 @@ impl Reader {
         }
         let is_given = |option: &&str| draft.given.contains(option);
         if let Some((one, other)) = EXCLUSIVE.into_iter().find(|(one, other)| is_given(one) && is_given(other)) {
-            return Err(InvalidOption::new(one, "given", format!("left out with {other}")));
+            return Err(InvalidOption::conflict(one, other));
         }
         given.into_iter().try_for_each(|(row, value)| self.read_option(row, value, draft))
     }
@@ -282,7 +289,7 @@ impl Reader {
             Repetition::Adds => {}
             Repetition::LastCounts => self.warn(UriWarning::RepeatedOption { option: row.name }),
             Repetition::Refused => {
-                return Err(InvalidOption::new(row.name, "given more than once", "given once"));
+                return Err(InvalidOption::because(row.name, "is given more than once"));
             }
         }
         Ok(())
@@ -297,22 +304,22 @@ impl Reader {
             Some(text) => row.read(draft, Value { option, text, reader: self }),
             None => Err(Rejection::NotDecoded),
         };
-        let allowed = match set {
+        let problem = match set {
             Ok(()) => match draft.options.check() {
                 Ok(()) => return Ok(()),
-                Err(error) => error.allowed,
+                Err(error) => error.problem,
             },
-            Err(Rejection::NotAllowed) => row.allowed.to_owned(),
-            Err(Rejection::NotDecoded) => "percent-encoded, in UTF-8".to_owned(),
+            Err(Rejection::NotAllowed) => format!("must be {}", row.allowed),
+            Err(Rejection::NotDecoded) => NOT_ENCODED.to_owned(),
             Err(Rejection::Fatal(error)) => return Err(error),
         };
         *draft = before;
-        let value = (self.shows_values && !row.is_secret).then(|| value.to_owned());
+        let value = (!row.is_secret).then(|| self.shown_value(value));
+        let error = InvalidOption { option, problem, value };
         if row.protects {
-            let value = value.map_or_else(|| "not shown".to_owned(), |value| format!("{value:?}"));
-            return Err(InvalidOption::new(option, value, allowed));
+            return Err(error);
         }
-        self.warn(UriWarning::InvalidValue { option, value, allowed });
+        self.warn(UriWarning::InvalidValue { error });
         Ok(())
     }
 }

@@ -30,7 +30,7 @@ impl Value<'_> {
     /// Reads the name of a database. Without it, authentication would go to another database.
     pub fn source(self) -> Result<String, Rejection> {
         if self.text.is_empty() {
-            return Err(Rejection::Fatal(InvalidOption::new(self.option, "empty", "the name of a database")));
+            return Err(Rejection::Fatal(InvalidOption::because(self.option, "must not be empty")));
         }
         Ok(self.text)
     }
@@ -83,8 +83,8 @@ impl Value<'_> {
     /// Reads a mechanism. Without it, a client would authenticate in another way.
     pub fn mechanism(&self) -> Result<Mechanism, Rejection> {
         Mechanism::named(&self.text).ok_or_else(|| {
-            let allowed = format!("one of {}", Mechanism::supported());
-            Rejection::Fatal(InvalidOption::new(self.option, format!("{:?}", self.text), allowed))
+            let must = format!("one of {}", Mechanism::supported());
+            Rejection::Fatal(InvalidOption::new(self.option, must, format!("{:?}", self.text)))
         })
     }
 

@@ -12,8 +12,8 @@ use wharf::endpoint::{ConnectError, ConnectTimeoutError, ForeignProtocolError};
 use wharf::wire::hello::IncompatibleServerError;
 use wharf::wire::{Flags, Header, HelloReply, Outgoing, WireError, op_msg};
 use wharf::{
-    Command, CommandError, Endpoint, EndpointConnection, Establish, EstablishError, InvalidAddress, InvalidOption,
-    Labels, Options, ServerError, Stage,
+    Command, CommandError, Endpoint, EndpointConnection, Establish, EstablishError, InvalidAddress, Labels, Options,
+    ServerError, Stage,
 };
 use wharf_testbed::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};
 

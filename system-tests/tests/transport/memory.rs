@@ -77,11 +77,11 @@ fn invalid_certificates_in_memory_are_refused_by_method_name() {
     for (tls, option, problem) in cases {
         let error = refusal(tls);
         assert_eq!(error.option, option, "{error}");
-        assert!(error.value.contains(problem), "{error}");
+        assert!(error.problem.contains(problem), "{error}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
     let encrypted = tls().certificate_key_pem(read(Pem::ClientRsaEncrypted));
-    let message = "tlsCertificateKeyFilePassword is not set, but must be the password of the private key in memory";
+    let message = "tlsCertificateKeyFilePassword is required for the private key in memory";
     assert_eq!(refusal(encrypted).to_string(), message);
 }
 
@@ -96,11 +96,11 @@ fn last_of_file_and_memory_counts_and_both_are_refused() {
     assert_eq!(refusal(file).option, "tlsCertificateKeyFile");
     let mut both = memory.clone();
     both.ca_file = Some("ca.pem".into());
-    let message = "tlsCAFile is given, but must be left out with certificate authorities from memory";
+    let message = "tlsCAFile cannot be combined with certificate authorities from memory";
     assert_eq!(refusal(both).to_string(), message);
     let mut both = memory;
     both.certificate_key_file = Some("client.pem".into());
-    let message = "tlsCertificateKeyFile is given, but must be left out with a certificate from memory";
+    let message = "tlsCertificateKeyFile cannot be combined with a certificate from memory";
     assert_eq!(refusal(both).to_string(), message);
 }
 

@@ -27,8 +27,8 @@ async fn mongod_is_reached_by_the_path_of_its_socket() {
 fn invalid_socket_path_is_refused() {
     let path = format!("/{}.sock", "x".repeat(110));
     let error = options(&path).endpoint().unwrap_err();
-    assert_eq!((error.option, &error.value), ("hosts", &format!("{path:?}")));
-    assert!(error.allowed.starts_with("the path of a Unix domain socket ("), "{error}");
+    assert_eq!((error.option, error.value), ("hosts", Some(format!("{path:?}"))));
+    assert!(error.problem.starts_with("must be the path of a Unix domain socket ("), "{}", error.problem);
     let error = wharf::Endpoint::new(&path).unwrap_err();
     assert_eq!(error.address, path);
     assert_eq!(error.allowed, "a path that a Unix domain socket can have on this platform, if it is a path");

@@ -26,7 +26,7 @@ async fn zone_selects_the_interface_and_is_not_part_of_the_certificates_name() {
 #[test]
 fn zone_does_not_go_through_a_proxy() {
     let error = options("[fe80::1%eth0]").proxy(ProxyOptions::new("proxy")).endpoint().unwrap_err();
-    assert_eq!((error.option, &*error.value), ("hosts", r#""fe80::1%eth0""#));
-    assert!(error.allowed.starts_with("an address without a zone with proxyHost"), "{error}");
+    assert_eq!((error.option, error.value.as_deref()), ("hosts", Some(r#""fe80::1%eth0""#)));
+    assert!(error.problem.starts_with("must be addresses without a zone with proxyHost"), "{error}");
     assert!(options("[fe80::1]").proxy(ProxyOptions::new("proxy")).endpoint().is_ok());
 }

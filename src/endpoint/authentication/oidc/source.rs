@@ -75,6 +75,7 @@ impl Source {
     ///
     /// [`InvalidOption`] if there is not exactly one source, or if it lacks something.
     pub fn new(credential: &Credential) -> Result<Self, InvalidOption> {
+        const ENVIRONMENT: &str = "ENVIRONMENT of authMechanismProperties";
         let environment = credential.property("ENVIRONMENT").map(Secret::reveal);
         credential.oidc.validate(environment)?;
         let oidc = &credential.oidc;
@@ -84,17 +85,15 @@ impl Source {
         let cloud = credential.cloud.clone();
         let resource = || match credential.property("TOKEN_RESOURCE") {
             Some(resource) => Ok(resource.reveal().to_owned()),
-            None => Err(refuse("TOKEN_RESOURCE of authMechanismProperties", "not given", "a URI")),
+            None => Err(InvalidOption::missing("TOKEN_RESOURCE of authMechanismProperties", "with this ENVIRONMENT")),
         };
         match environment {
             Some("test") => Ok(Self::Test(cloud)),
             Some("azure") => Ok(Self::Azure { cloud, resource: resource()? }),
             Some("gcp") => Ok(Self::Gcp { cloud, resource: resource()? }),
             Some("k8s") => Ok(Self::Kubernetes(cloud)),
-            other => {
-                let allowed = "azure, gcp or k8s with authMechanism=MONGODB-OIDC and without a callback";
-                Err(refuse("ENVIRONMENT of authMechanismProperties", other.unwrap_or("not given"), allowed))
-            }
+            Some(other) => Err(InvalidOption::new(ENVIRONMENT, "azure, gcp or k8s", other)),
+            None => Err(InvalidOption::missing(ENVIRONMENT, "with authMechanism=MONGODB-OIDC without a callback")),
         }
     }
 
@@ -113,10 +112,6 @@ impl Source {
             }
         }
     }
-}
-
-fn refuse(option: &'static str, value: &str, allowed: &str) -> InvalidOption {
-    InvalidOption { option, value: value.to_owned(), allowed: allowed.to_owned() }
 }
 
 async fn from_test_file(cloud: &CloudEnvironment) -> Result<Secret, NoToken> {

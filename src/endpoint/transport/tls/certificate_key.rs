@@ -101,22 +101,28 @@ impl CertificateKey<'_> {
 
 impl Origin<'_> {
     fn refuse(self, problem: &str) -> InvalidOption {
-        let (option, value, form) = match self {
-            Self::File(path) => ("tlsCertificateKeyFile", format!("{path:?} ({problem})"), "a readable PEM file"),
-            Self::MemoryPem => ("certificate_key_pem", format!("one that is refused ({problem})"), "PEM"),
-            Self::MemoryDer => ("certificate_key_der", format!("one that is refused ({problem})"), "DER"),
-        };
-        let allowed = format!("{form} with the client's certificate and its private key");
-        InvalidOption { option, value, allowed }
+        const CONTENT: &str = "with the client's certificate and its private key";
+        match self {
+            Self::File(path) => {
+                let must = format!("a readable PEM file {CONTENT}");
+                InvalidOption::new("tlsCertificateKeyFile", must, format!("{path:?} ({problem})"))
+            }
+            Self::MemoryPem => {
+                InvalidOption::because("certificate_key_pem", format!("must be PEM {CONTENT}: {problem}"))
+            }
+            Self::MemoryDer => {
+                InvalidOption::because("certificate_key_der", format!("must be DER {CONTENT}: {problem}"))
+            }
+        }
     }
-}
 
-fn refuse_password(value: String, origin: Origin<'_>) -> InvalidOption {
-    let allowed = match origin {
-        Origin::File(path) => format!("the password of the private key in {path:?}"),
-        Origin::MemoryPem | Origin::MemoryDer => "the password of the private key in memory".to_owned(),
-    };
-    InvalidOption { option: "tlsCertificateKeyFilePassword", value, allowed }
+    fn refuse_password(self, problem: &str) -> InvalidOption {
+        let place = match self {
+            Self::File(path) => format!("{path:?}"),
+            Self::MemoryPem | Self::MemoryDer => "memory".to_owned(),
+        };
+        InvalidOption::because("tlsCertificateKeyFilePassword", format!("{problem} the private key in {place}"))
+    }
 }
 
 /// The key in a section, decrypted with the password if it is encrypted. Any other key does not need the password.
@@ -155,8 +161,8 @@ fn decrypt(
         origin.refuse(&format!("line {}: {supported}: {problem}", section.line))
     };
     let encrypted = EncryptedPrivateKeyInfoRef::try_from(&**section.der).map_err(|error| unreadable(&error))?;
-    let password = password.ok_or_else(|| refuse_password("not set".to_owned(), origin))?;
-    let wrong = || refuse_password("not the right one".to_owned(), origin);
+    let password = password.ok_or_else(|| origin.refuse_password("is required for"))?;
+    let wrong = || origin.refuse_password("is not the password of");
     let key = encrypted.encryption_algorithm.decrypt(password.reveal(), encrypted.encrypted_data.as_bytes());
     let key = Zeroizing::new(key.map_err(|error| match error {
         pkcs8::pkcs5::Error::DecryptFailed => wrong(),

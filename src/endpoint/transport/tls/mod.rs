@@ -85,21 +85,21 @@ impl Tls {
     pub fn identity_of(&self, host: &Host) -> Result<Identity, InvalidOption> {
         match host {
             // Certificates know nothing of a zone, which is this machine's name for the way to the address.
-            Host::Tcp { name, .. } => ServerName::try_from(split_zone(name).0.to_owned()).map_err(|_| InvalidOption {
-                option: "hosts",
-                value: format!("{name:?}"),
-                allowed: "a DNS name or an IP address, because TLS looks for it in the server's certificate".to_owned(),
+            Host::Tcp { name, .. } => ServerName::try_from(split_zone(name).0.to_owned()).map_err(|_| {
+                let must = "a DNS name or an IP address, because TLS looks for it in the server's certificate";
+                InvalidOption::new("hosts", must, format!("{name:?}"))
             }),
             // The name is not looked at, and being an IP address it is not sent either.
             Host::Unix { .. } if self.verifier.as_ref().is_some_and(|verifier| !verifier.checks_name()) => {
                 Ok(ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST)))
             }
-            Host::Unix { path } => Err(InvalidOption {
-                option: "tls",
-                value: format!("true for the Unix domain socket {path:?}"),
-                allowed: "false there, because certificates hold no paths, or true with tlsAllowInvalidHostnames"
-                    .to_owned(),
-            }),
+            Host::Unix { path } => Err(InvalidOption::because(
+                "tls",
+                format!(
+                    "must be false for the Unix domain socket {path:?}, because certificates hold no paths, or true with \
+                     tlsAllowInvalidHostnames"
+                ),
+            )),
         }
     }
 
@@ -146,14 +146,12 @@ fn versions(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] 
 }
 
 fn refuse_provider(error: &Error, oldest: TlsVersion) -> InvalidOption {
-    InvalidOption {
-        option: "crypto_provider",
-        value: format!("one that is refused ({error})"),
-        allowed: match oldest {
-            TlsVersion::Tls12 => "one with cipher suites and key exchanges for TLS 1.2 or 1.3".to_owned(),
-            TlsVersion::Tls13 => "one with cipher suites and key exchanges for TLS 1.3, the min_version".to_owned(),
-        },
-    }
+    let versions = match oldest {
+        TlsVersion::Tls12 => "TLS 1.2 or 1.3",
+        TlsVersion::Tls13 => "TLS 1.3, the min_version",
+    };
+    let problem = format!("must have cipher suites and key exchanges for {versions}: {error}");
+    InvalidOption::because("crypto_provider", problem)
 }
 
 /// The configuration holds a private key, and rustls's own description of it is long.

@@ -99,17 +99,15 @@ impl Verifier {
 }
 
 fn read_file(path: &Path) -> Result<Authorities, InvalidOption> {
-    let refuse = |problem: String| InvalidOption {
-        option: "tlsCAFile",
-        value: format!("{path:?} ({problem})"),
-        allowed: "a readable PEM file with the certificates of the authorities to trust".to_owned(),
+    let refuse = |problem: String| {
+        let must = "a readable PEM file with the certificates of the authorities to trust";
+        InvalidOption::new("tlsCAFile", must, format!("{path:?} ({problem})"))
     };
     read_pem(&fs::read(path).map_err(|error| refuse(error.to_string()))?, &refuse)
 }
 
 fn refuse_memory(option: &'static str, problem: String) -> InvalidOption {
-    let allowed = "the certificates of the authorities to trust".to_owned();
-    InvalidOption { option, value: format!("one that is refused ({problem})"), allowed }
+    InvalidOption::because(option, format!("must hold the certificates of the authorities to trust: {problem}"))
 }
 
 fn read_pem(text: &[u8], refuse: &dyn Fn(String) -> InvalidOption) -> Result<Authorities, InvalidOption> {
