@@ -1,9 +1,11 @@
-//! The stream of bytes to a server: TCP or a Unix domain socket, perhaps through a proxy, perhaps in TLS.
+//! The byte stream to a server: TCP or a Unix domain socket, optionally through a proxy or in TLS.
 //!
-//! [`Connectors`] reads once what a deployment's options say, files included; a [`Connector`] opens streams to one of its
-//! servers; a [`Transport`] is one such stream. What is opened is closed by dropping it, whatever it is and wherever it
-//! happens: no runtime is needed, and nothing is sent. A TLS stream is therefore closed without the `close_notify` that
-//! tells the peer that no bytes are missing. Nobody needs it here: a message of the wire protocol says how long it is.
+//! [`Connectors`] reads what the options of a deployment say, files included. A [`Connector`] opens streams to one of
+//! its servers, and a [`Transport`] is such a stream.
+//!
+//! Dropping a stream closes it, at any time and place: no runtime is needed, and nothing is sent. A TLS stream is
+//! therefore closed without the `close_notify` that tells the peer that no bytes are missing. It is not needed here,
+//! because a message of the wire protocol states its length.
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,7 +35,7 @@ pub use tls::TlsError;
 use socket::Socket;
 use tls::{Identity, Tls, TlsStream};
 
-/// What all connections of one deployment have in common.
+/// What all connections of one deployment share.
 #[derive(Debug)]
 pub(super) struct Connectors {
     proxy: Option<Arc<ProxyOptions>>,
@@ -41,13 +43,13 @@ pub(super) struct Connectors {
 }
 
 impl Connectors {
-    /// Reads the files that the options name, so that they are refused here and not with the first connection.
+    /// Reads the files that the options name, so that an invalid file is refused here and not by the first connection.
     pub fn new(options: &Options) -> Result<Self, InvalidOption> {
         let tls = options.tls.as_ref().map(Tls::new).transpose()?;
         Ok(Self { proxy: options.proxy.clone().map(Arc::new), tls: tls.map(Arc::new) })
     }
 
-    /// What opens connections to the server at `address`.
+    /// Returns a connector to the server at `address`.
     pub fn connector(&self, address: &ServerAddress) -> Result<Connector, InvalidOption> {
         if let Host::Unix { path } = &address.host {
             socket::check_path(path)?;
@@ -69,9 +71,9 @@ impl Connectors {
     }
 }
 
-/// Opens streams of bytes to one server, as the options want them.
+/// Opens byte streams to one server, according to the options.
 ///
-/// Clones, and the connectors to the other servers of the deployment, share what they resume TLS sessions from.
+/// Clones, and the connectors to the other servers of the deployment, share the TLS sessions that can be resumed.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     address: ServerAddress,
@@ -80,17 +82,17 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Opens a stream, all within the deadline.
+    /// Opens a stream within the deadline.
     ///
     /// # Errors
     ///
-    /// Network errors and timeouts have the labels of an overloaded server. What overload cannot cause has none: a name
-    /// that does not resolve, a limit of this machine, any failure on the way through a proxy, and everything that TLS
-    /// itself objects to.
+    /// Network errors and timeouts have the labels of an overloaded server. Failures that overload cannot cause have
+    /// none: a name that does not resolve, a limit of this machine, any failure on the way through a proxy, and any
+    /// error of TLS itself.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what has been opened.
+    /// Dropping the future closes what it has opened.
     pub async fn connect(&self, deadline: Deadline) -> Result<Transport, EstablishError> {
         let socket = match (&self.address.host, &self.proxy) {
             (Host::Unix { path }, _) => connect_unix(path, deadline).await?,
@@ -111,7 +113,7 @@ async fn connect_tcp(addresses: Vec<SocketAddr>, deadline: Deadline) -> Result<S
     connected.map_err(unconnected)
 }
 
-/// The failure of an establishment by that of its attempts to connect, which are the server's or this machine's.
+/// Returns the establishment error for failed attempts to connect, which the server or this machine caused.
 fn unconnected(failed: ConnectError) -> EstablishError {
     if failed.is_local() {
         EstablishError::network(Stage::Connect, failed)
@@ -120,7 +122,7 @@ fn unconnected(failed: ConnectError) -> EstablishError {
     }
 }
 
-/// Connects to a Unix domain socket. Where there are none, there is no connector to one.
+/// Connects to a Unix domain socket. On platforms without them, no connector to one exists.
 async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Socket, EstablishError> {
     let (source, timeout) = match deadline.bound(Socket::connect_unix(path)).await {
         Ok(Ok(socket)) => return Ok(socket),
@@ -131,7 +133,9 @@ async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Sock
     Err(unconnected(ConnectError { attempts, timeout }))
 }
 
-/// Every address of a host, at least one. Failing here says nothing about the server's load, so the errors have no label.
+/// Returns every address of a host, at least one.
+///
+/// A failure here says nothing about the server's load, so its errors have no label.
 async fn resolve(name: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, EstablishError> {
     let addresses: Vec<_> = match deadline.bound(lookup_host((name, port))).await {
         Ok(Ok(addresses)) => addresses.collect(),
@@ -145,14 +149,14 @@ async fn resolve(name: &str, port: u16, deadline: Deadline) -> Result<Vec<Socket
     Ok(addresses)
 }
 
-/// A stream that failed after it was opened and before hello had ended, as an establishment's failure.
+/// Returns the establishment error for a stream that failed between its opening and the end of hello.
 ///
-/// Besides the network it may be TLS that failed: in its version 1.3 a client hears only after its own handshake has ended
-/// that the server does not accept its certificate. Such an error cannot come from overload and has no label
-/// (CMAP specification, "Backpressure-enabled").
+/// TLS may have failed instead of the network. In TLS 1.3 a client learns only after its own handshake has ended that
+/// the server does not accept its certificate. Overload cannot cause such an error, so it has no label (CMAP
+/// specification, "Backpressure-enabled").
 ///
-/// That holds where the server says so in an alert. mongod 6.0 does not: it looks at the client's certificate after the
-/// handshake and closes without a word, which cannot be told from a server that closes because it is overloaded.
+/// This works if the server sends an alert. mongod 6.0 does not: it checks the client's certificate after the handshake
+/// and closes without an alert, just like a server that closes because it is overloaded.
 pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
     if tls::is_refusal(&error) {
         EstablishError::permanent(stage, error)
@@ -161,9 +165,9 @@ pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
     }
 }
 
-/// The error with a guess beside it, if the server has ended the stream.
+/// Adds a guess to the error, if the server has ended the stream.
 ///
-/// A server that is overloaded ends streams, too, so the guess changes neither the error's kind nor its labels.
+/// An overloaded server ends streams, too, so the guess changes neither the error's kind nor its labels.
 pub(super) fn with_guess(error: io::Error, guess: &str) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     match error.kind() {
@@ -178,7 +182,7 @@ fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")
 }
 
-/// A connected stream of bytes.
+/// A connected byte stream.
 #[derive(Debug)]
 pub(super) struct Transport {
     stream: Stream,
@@ -186,8 +190,8 @@ pub(super) struct Transport {
     peer: Option<SocketAddr>,
 }
 
-/// The enumeration, rather than a trait object, keeps reads and writes of plain sockets as they were without TLS: an
-/// operation matches and calls.
+/// An enum rather than a trait object, so that reads and writes of plain sockets cost no more than without TLS: a match
+/// and a call.
 #[derive(Debug)]
 enum Stream {
     Plain(Socket),
@@ -195,31 +199,33 @@ enum Stream {
 }
 
 impl Transport {
-    /// Whether the stream is in TLS.
+    /// Whether the stream uses TLS.
     pub fn is_secured(&self) -> bool {
         matches!(self.stream, Stream::Tls(_))
     }
 
-    /// This end's address; `None` if the stream is a Unix domain socket.
+    /// Returns the address of this end, or `None` if the stream is a Unix domain socket.
     pub fn local(&self) -> Option<SocketAddr> {
         self.local
     }
 
-    /// The address of the other end, which is the proxy's if there is one; `None` if the stream is a Unix domain socket.
+    /// Returns the address of the other end, which is the proxy's if there is one, or `None` if the stream is a Unix
+    /// domain socket.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
     }
 
-    /// Writes a beginning of `bytes`, and returns its length in bytes, which is not 0 unless `bytes` is empty. Pending, it
-    /// has written nothing.
+    /// Writes a prefix of `bytes`, and returns its length in bytes, which is not 0 unless `bytes` is empty.
     ///
-    /// In TLS the bytes may still be on their way through the stream's own buffer. They are pushed on by the next call of
-    /// this function or of [`poll_read`](Self::poll_read), so whoever waits for a reply need not care, and whoever does
-    /// not calls [`poll_flush`](Self::poll_flush).
+    /// Nothing was written if this returns `Pending`.
+    ///
+    /// With TLS the bytes may still lie in the stream's own buffer. The next call of this function or of
+    /// [`poll_read`](Self::poll_read) sends them. A caller that waits for a reply need not care. A caller that does not
+    /// must call [`poll_flush`](Self::poll_flush).
     #[inline(always)] // As its one caller is.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = match &mut self.stream {
-            // A socket nearly always has room for a request, so it is asked before anybody prepares to wait for that.
+            // A socket nearly always has room for a request, so try to write before registering for readiness.
             Stream::Plain(socket) => match socket.try_write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready!(Pin::new(socket).poll_write(context, bytes))?
@@ -234,7 +240,7 @@ impl Transport {
         })
     }
 
-    /// Hands everything that was written to the operating system. Pending, it goes on with the next call.
+    /// Hands everything that was written to the operating system. If this returns `Pending`, the next call continues.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Plain(_) => Poll::Ready(Ok(())),
@@ -242,10 +248,12 @@ impl Transport {
         }
     }
 
-    /// Reads at least one byte, and as many as are there and fit in `room`, which must not be empty. Returns how many
-    /// they were. Pending, it has read nothing: the bytes stay in the stream.
+    /// Reads at least one byte, and as many as have arrived and fit in `room`, which must not be empty. Returns their
+    /// number.
     ///
-    /// The end of the stream is an error, because nobody reads without expecting something.
+    /// Nothing was read if this returns `Pending`: the bytes stay in the stream.
+    ///
+    /// The end of the stream is an error, because every reader expects at least one more byte.
     #[inline(always)] // As its one caller is.
     pub fn poll_read(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(room);
@@ -259,8 +267,8 @@ impl Transport {
         })
     }
 
-    /// Takes what has arrived on a stream that nobody is reading, as far as the runtime has noticed, and returns how many
-    /// bytes it was. For a plain socket on which nothing has arrived this is no system call.
+    /// Takes what has arrived on a stream that no exchange reads, as far as the runtime has noticed, and returns the
+    /// number of bytes. For a plain socket on which nothing has arrived, this makes no system call.
     ///
     /// # Errors
     ///
@@ -271,7 +279,7 @@ impl Transport {
         let taken = match &mut self.stream {
             Stream::Plain(socket) => socket.try_read(&mut bytes),
             Stream::Tls(stream) => {
-                // A session ticket is no bytes. The next read leaves a waker that is meant.
+                // A TLS session ticket yields no bytes. The next read registers the right waker.
                 let mut buffer = ReadBuf::new(&mut bytes);
                 match Pin::new(stream).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer) {
                     Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
@@ -286,8 +294,8 @@ impl Transport {
         }
     }
 
-    /// Gives up the stream in a forked child, without any effect on the parent's: nothing is sent, and the parent's
-    /// socket stays open and registered.
+    /// Drops the stream in a forked child without any effect on the parent: nothing is sent, and the parent's socket
+    /// stays open and registered.
     pub fn abandon_after_fork(self) {
         match self.stream {
             Stream::Plain(socket) => socket.abandon_after_fork(),

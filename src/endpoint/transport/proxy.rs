@@ -16,10 +16,10 @@ use crate::endpoint::deadline::Deadline;
 use crate::error::{Cause, EstablishError, Stage};
 use crate::options::ProxyOptions;
 
-/// Has `proxy` open a connection to the server. A server's name is passed on as it is.
+/// Connects to the server through `proxy`. The proxy resolves the server's name.
 ///
-/// Nothing that goes wrong here, also when the proxy says that the server refused, tells anything about the server's
-/// load, so no error has a label.
+/// A failure here says nothing about the server's load, even if the proxy reports that the server refused, so no error
+/// has a label.
 pub(super) async fn connect(
     proxy: &ProxyOptions,
     name: &str,
@@ -56,7 +56,7 @@ pub(super) async fn connect(
     }
 }
 
-/// Whether it is the network that failed, on this side of the proxy or on the other, and not the proxy that refuses.
+/// Whether the network failed, on either side of the proxy, rather than the proxy refusing.
 fn is_of_network(error: &tokio_socks::Error) -> bool {
     use tokio_socks::Error as Socks;
     matches!(
@@ -71,8 +71,8 @@ fn is_of_network(error: &tokio_socks::Error) -> bool {
     )
 }
 
-/// What a proxy says first: the method, perhaps how the login went, and its reply. The library tells its codes in words,
-/// and not all of them.
+/// The first bytes that a proxy sends: the method, the outcome of a login if any, and its reply. The library reports
+/// the reply's code in words, and not every code.
 #[derive(Default)]
 struct Heard {
     bytes: [u8; 6],
@@ -87,7 +87,7 @@ impl Heard {
         self.count = self.bytes.len().min(self.count + bytes.len());
     }
 
-    /// The code of the reply, if there was one and it is not that of success (RFC 1928, section 6).
+    /// Returns the code of the reply, if one arrived and it is not success (RFC 1928, section 6).
     fn refusal(&self) -> Option<u8> {
         let rest = match &self.bytes[..self.count] {
             // After a login by name and password (RFC 1929).
@@ -101,7 +101,7 @@ impl Heard {
     }
 }
 
-/// A socket that keeps the first bytes that it receives.
+/// A socket that records the first bytes that it receives.
 struct Overheard<'h> {
     socket: Socket,
     heard: &'h mut Heard,
@@ -136,10 +136,10 @@ impl AsyncWrite for Overheard<'_> {
 pub struct ProxyError {
     /// The proxy's host and port.
     pub proxy: String,
-    /// The code of its reply, if it has refused to connect to the server (RFC 1928, section 6).
+    /// The code of the proxy's reply, if it refused to connect to the server (RFC 1928, section 6).
     pub reply: Option<u8>,
-    /// A [`ConnectError`](super::ConnectError) or an [`io::Error`] when the proxy was not reached, what the protocol
-    /// says when it refused, or a [`ConnectTimeoutError`](crate::endpoint::ConnectTimeoutError).
+    /// A [`ConnectError`](super::ConnectError) or an [`io::Error`] if the proxy was not reached, the protocol's error
+    /// if the proxy refused, or a [`ConnectTimeoutError`](crate::endpoint::ConnectTimeoutError).
     pub source: Cause,
 }
 
@@ -150,12 +150,12 @@ impl fmt::Display for ProxyError {
         let Self { proxy, reply, source } = self;
         match reply {
             None => write!(f, "SOCKS5 proxy {proxy}: {source}"),
-            Some(code) => write!(f, "SOCKS5 proxy {proxy}: it replied with code {code} ({})", meaning(*code)),
+            Some(code) => write!(f, "SOCKS5 proxy {proxy}: replied with code {code} ({})", meaning(*code)),
         }
     }
 }
 
-/// What a reply's code means (RFC 1928, section 6).
+/// Returns the meaning of a reply's code (RFC 1928, section 6).
 fn meaning(code: u8) -> &'static str {
     match code {
         1 => "general SOCKS server failure",

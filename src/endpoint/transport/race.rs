@@ -15,13 +15,13 @@ use tokio::time::timeout;
 use super::local::obstacle;
 use crate::endpoint::deadline::{ConnectTimeoutError, Deadline};
 
-/// How long an attempt is waited for before the next one begins beside it (RFC 8305, "Connection Attempt Delay").
+/// How long to wait for an attempt before the next one begins (RFC 8305, "Connection Attempt Delay").
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// Connects to `addresses` in the order that [`interleave`] gives them.
+/// Connects to `addresses` in the order of [`interleave`].
 ///
-/// The next attempt begins as soon as one has failed, or 250 ms after the last one began; the first that succeeds wins,
-/// and the others are dropped.
+/// The next attempt begins as soon as one has failed, or 250 ms after the last one began. The first attempt that
+/// succeeds wins, and the others are dropped.
 pub(super) async fn connect_first<T, F>(
     addresses: Vec<SocketAddr>,
     connect: impl FnMut(SocketAddr) -> F,
@@ -47,9 +47,10 @@ where
     }
 }
 
-/// The addresses with the two families taking turns, the first one's family first, and each family's in their order.
+/// Returns the addresses with the two families alternating, starting with the family of the first address. Each family
+/// keeps its order.
 ///
-/// A family that is not reachable then costs one attempt, and not as many as it has addresses.
+/// An unreachable family then costs one attempt, instead of one for each of its addresses.
 fn interleave(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
     let first_is_ipv6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) =
@@ -83,7 +84,7 @@ where
     F: Future<Output = io::Result<T>>,
     C: FnMut(SocketAddr) -> F,
 {
-    /// The first success; `None` when every attempt has failed.
+    /// Returns the first success, or `None` if every attempt has failed.
     async fn run(&mut self) -> Option<T> {
         loop {
             match self.untried.pop_front() {
@@ -105,7 +106,7 @@ where
     }
 }
 
-/// Takes out the first attempt that has ended.
+/// Removes the first attempt that has ended.
 fn poll_ended<T, F>(running: &mut Vec<Attempt<F>>, cx: &mut Context<'_>) -> Poll<(SocketAddr, io::Result<T>)>
 where
     F: Future<Output = io::Result<T>>,
@@ -121,9 +122,9 @@ where
 /// None of a server's addresses accepted a connection.
 #[derive(Error)]
 pub struct ConnectError {
-    /// Every address, with what went wrong there, in the order in which the attempts ended. Never empty.
+    /// Every address with its failure, in the order in which the attempts ended. Never empty.
     pub attempts: Vec<ConnectAttempt>,
-    /// What ended the attempts that were still running, if it was the time.
+    /// The time limit that ended the attempts in progress, if one did.
     #[source]
     pub timeout: Option<ConnectTimeoutError>,
 }
@@ -143,8 +144,8 @@ pub struct ConnectAttempt {
 crate::error::debug_as_sentence!(ConnectAttempt);
 
 impl ConnectError {
-    /// Whether every attempt failed because of this process or machine: too many open files, no free port, no permission.
-    /// Nothing is known of the server then.
+    /// Whether every attempt failed because of this process or machine: too many open files, no free port, no
+    /// permission. Such a failure says nothing about the server.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.attempts.iter().all(|attempt| obstacle(&attempt.source).is_some())

@@ -1,4 +1,4 @@
-//! The sockets that the operating system has.
+//! The sockets of the operating system.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -15,15 +15,15 @@ use tokio::net::UnixStream;
 
 use crate::options::InvalidOption;
 
-/// How long a connection may be silent before the operating system asks whether its peer is still there, and how long it
-/// waits for an answer before it asks again.
+/// How long a connection may be silent before the operating system probes its peer, and how long it waits for an answer
+/// before the next probe.
 ///
-/// Firewalls and load balancers forget connections after a few silent minutes. Without the interval the system's own
-/// would apply, which on Linux gives a dead peer eleven minutes more.
+/// Firewalls and load balancers forget connections after a few silent minutes. The system's default interval would give
+/// a dead peer eleven more minutes on Linux.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Refuses a path that cannot be a Unix domain socket's on this platform.
+/// Refuses a path that cannot belong to a Unix domain socket on this platform.
 pub(super) fn check_path(path: &Path) -> Result<(), InvalidOption> {
     let refuse = |must| InvalidOption::new("hosts", must, format!("{path:?}"));
     #[cfg(unix)]
@@ -38,7 +38,7 @@ pub(super) fn check_path(path: &Path) -> Result<(), InvalidOption> {
 /// A connected socket.
 #[derive(Debug)]
 pub(super) enum Socket {
-    /// One of TCP.
+    /// A TCP socket.
     Tcp(TcpStream),
     /// A Unix domain socket.
     #[cfg(unix)]
@@ -46,10 +46,10 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Connects to a port of TCP.
+    /// Connects to a TCP port.
     pub async fn connect(peer: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(peer).await?;
-        // A command is one write and waits for its reply: holding it back for more to send would only delay it.
+        // A command is one write and then waits for its reply, so delaying it to gather more data gains nothing.
         stream.set_nodelay(true)?;
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
@@ -62,13 +62,13 @@ impl Socket {
         Ok(Self::Unix(UnixStream::connect(path).await?))
     }
 
-    /// There are no Unix domain sockets on this platform, and [`check_path`] has refused them before.
+    /// Fails: this platform has no Unix domain sockets, and [`check_path`] refuses their paths.
     #[cfg(not(unix))]
     pub async fn connect_unix(_: &Path) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// The addresses of this end and of the other one. A Unix domain socket has none.
+    /// Returns the addresses of this end and of the other end. A Unix domain socket has none.
     pub fn addresses(&self) -> io::Result<(Option<SocketAddr>, Option<SocketAddr>)> {
         match self {
             Self::Tcp(stream) => Ok((Some(stream.local_addr()?), Some(stream.peer_addr()?))),
@@ -77,8 +77,8 @@ impl Socket {
         }
     }
 
-    /// Reads what is there already, if the runtime knows of something; else [`WouldBlock`](io::ErrorKind::WouldBlock),
-    /// without a system call.
+    /// Reads what has arrived, if the runtime knows of anything. Otherwise returns
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) without a system call.
     #[inline]
     pub fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
@@ -88,7 +88,8 @@ impl Socket {
         }
     }
 
-    /// Writes what there is room for, if the runtime knows of any; else [`WouldBlock`](io::ErrorKind::WouldBlock).
+    /// Writes as much as fits, if the runtime knows of any room. Otherwise returns
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock).
     #[inline]
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
@@ -98,11 +99,11 @@ impl Socket {
         }
     }
 
-    /// Gives up the socket in a forked child, without any effect on the parent's.
+    /// Drops the socket in a forked child without any effect on the parent's socket.
     ///
-    /// Dropping it would take the socket out of tokio's epoll instance, which parent and child share, and so the parent
-    /// would never again hear of its own socket. Closing only the child's descriptor leaves the registration alone:
-    /// that belongs to the open socket, which the parent keeps open. The memory of the registration is leaked.
+    /// An ordinary drop would remove the socket from tokio's epoll instance, which parent and child share, and the
+    /// parent would never again hear of its own socket. Closing only the child's descriptor leaves the registration
+    /// alone: it belongs to the open socket, which the parent keeps open. The memory of the registration is leaked.
     #[cfg(unix)]
     pub fn abandon_after_fork(self) {
         use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -112,13 +113,13 @@ impl Socket {
             Self::Unix(stream) => stream.as_raw_fd(),
         };
         std::mem::forget(self);
-        // SAFETY: the descriptor is open, because the stream that owned it has only just been forgotten; and nobody
-        // else closes it, because that stream was its one owner and is never dropped.
+        // SAFETY: the descriptor is open, because the stream that owned it has only just been forgotten. It is closed
+        // only here, because that stream was its sole owner and is never dropped.
         #[allow(unsafe_code)]
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }
 
-    /// Gives up the socket by leaking it. There is no fork on this platform.
+    /// Leaks the socket. This platform has no fork.
     #[cfg(not(unix))]
     pub fn abandon_after_fork(self) {
         std::mem::forget(self);
@@ -160,7 +161,7 @@ impl AsyncWrite for Socket {
         true
     }
 
-    // Neither kind of socket holds bytes back.
+    // Neither kind of socket buffers bytes in this process.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_tcp_socket_sends_at_once_and_asks_after_silent_peers() {
+    async fn tcp_socket_sends_at_once_and_probes_silent_peers() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let socket = Socket::connect(listener.local_addr().unwrap()).await.unwrap();
         let Socket::Tcp(stream) = &socket else { panic!("{socket:?}") };

@@ -1,4 +1,5 @@
-//! What an operation leaves behind that is cancelled. All else is tested from outside, in `system-tests/tests/transport/main.rs`.
+//! Tests of what a cancelled operation leaves behind. The other tests use the public API, in
+//! `system-tests/tests/transport/main.rs`.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -32,7 +33,7 @@ async fn connect(address: SocketAddr, tls: Option<TlsOptions>) -> Transport {
     connector.connect(Deadline::after(AGES)).await.unwrap()
 }
 
-/// The operations as futures.
+/// The polled operations as futures.
 impl Transport {
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_write(context, bytes)).await
@@ -50,7 +51,7 @@ impl Transport {
     }
 }
 
-/// Both ends of a stream in TLS; between them is a server that takes TLS off.
+/// Returns both ends of a TLS stream. A server in between terminates TLS.
 async fn secured(certificates: &Certificates) -> (Transport, TcpStream, TlsFront) {
     let (listener, address) = listen().await;
     let front = TlsFront::start(address, &certificates.file(Pem::Server), &TLS13, None).await.unwrap();
@@ -59,12 +60,12 @@ async fn secured(certificates: &Certificates) -> (Transport, TcpStream, TlsFront
     (transport, listener.accept().await.unwrap().0, front)
 }
 
-/// The byte at each place of an endless stream, so that one that is missing or repeated is noticed.
+/// Returns bytes of an endless stream, each determined by its position, so that a missing or repeated byte is noticed.
 fn bytes_from(place: usize, length: usize) -> Vec<u8> {
     (place..place + length).map(|place| (place % 251) as u8).collect()
 }
 
-/// Writes until the peer, who does not read, has no more room, and cancels every write that does not end at once.
+/// Writes until the peer, which does not read, has no more room. Cancels every write that is not complete at once.
 async fn fill(transport: &mut Transport) -> usize {
     let mut written = 0;
     let mut cancelled = 0;
@@ -73,7 +74,7 @@ async fn fill(transport: &mut Transport) -> usize {
             Ok(length) => written += length.unwrap(),
             Err(_) => cancelled += 1,
         }
-        // What is on its way through this process goes on.
+        // Bytes that are on their way through this process keep moving.
         tokio::task::yield_now().await;
     }
     written
@@ -87,15 +88,15 @@ async fn write_all(transport: &mut Transport, bytes: &[u8]) {
     transport.flush().await.unwrap();
 }
 
-/// Lets the peer read, and asserts that it gets what was written.
+/// Lets the peer read, and asserts that it receives what was written.
 async fn assert_arrives(peer: &mut TcpStream, written: usize) {
     let mut arrived = vec![0; written];
     timeout(AGES, peer.read_exact(&mut arrived)).await.unwrap().unwrap();
-    assert!(arrived == bytes_from(0, written), "other bytes than those that were reported");
+    assert!(arrived == bytes_from(0, written), "the bytes differ from those that were reported");
 }
 
 #[tokio::test]
-async fn a_cancelled_write_has_written_nothing_but_what_was_reported() {
+async fn cancelled_write_writes_only_what_it_reported() {
     let (listener, address) = listen().await;
     let mut transport = connect(address, None).await;
     let mut peer = listener.accept().await.unwrap().0;
@@ -107,7 +108,7 @@ async fn a_cancelled_write_has_written_nothing_but_what_was_reported() {
 }
 
 #[tokio::test]
-async fn a_cancelled_write_in_tls_has_written_nothing_but_what_was_reported() {
+async fn cancelled_tls_write_writes_only_what_it_reported() {
     let certificates = Certificates::create().unwrap();
     let (mut transport, mut peer, _front) = secured(&certificates).await;
     let written = fill(&mut transport).await;
@@ -118,14 +119,14 @@ async fn a_cancelled_write_in_tls_has_written_nothing_but_what_was_reported() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_reply_has_left_the_buffer_of_tls_when_it_is_sent() {
+async fn sent_request_without_a_reply_has_left_the_tls_buffer() {
     let certificates = Certificates::create().unwrap();
     let (transport, mut peer, _front) = secured(&certificates).await;
     let mut channel = Channel::new(transport, Arc::new([]));
     let body = bson::rawdoc! { "insert": "x".repeat(10_000) };
     let request = Request { database: "test", body: &body, sequences: &[], flags: Flags::MORE_TO_COME, appended: &[] };
     let mut sent = 0;
-    // Until the peer, who does not read, has no more room.
+    // Until the peer, which does not read, has no more room.
     loop {
         channel.begin(&request).unwrap();
         sent += channel.outgoing.len();
@@ -145,7 +146,7 @@ async fn a_request_without_a_reply_has_left_the_buffer_of_tls_when_it_is_sent() 
 }
 
 #[tokio::test]
-async fn a_read_in_tls_pushes_on_what_was_written() {
+async fn tls_read_sends_what_was_written() {
     let certificates = Certificates::create().unwrap();
     let (mut transport, mut peer, _front) = secured(&certificates).await;
     let written = fill(&mut transport).await;
@@ -154,15 +155,15 @@ async fn a_read_in_tls_pushes_on_what_was_written() {
         assert_arrives(&mut peer, written).await;
         peer.write_all(b"answer").await.unwrap();
     };
-    // A read that was cancelled has taken nothing.
+    // A cancelled read has taken nothing.
     assert!(timeout(Duration::ZERO, transport.read(&mut buffer)).await.is_err());
     let (read, ()) = tokio::join!(timeout(AGES, transport.read(&mut buffer)), answering);
-    read.expect("the end of the request stays behind").unwrap();
+    read.expect("the end of the request was not sent").unwrap();
     assert_eq!(buffer, b"answer");
 }
 
 #[tokio::test]
-async fn a_read_in_tls_fills_the_room_and_leaves_the_rest() {
+async fn tls_read_fills_the_buffer_and_leaves_the_rest() {
     let certificates = Certificates::create().unwrap();
     let (mut transport, mut peer, _front) = secured(&certificates).await;
     peer.write_all(&bytes_from(0, 40_000)).await.unwrap();
@@ -180,7 +181,7 @@ async fn a_read_in_tls_fills_the_room_and_leaves_the_rest() {
 }
 
 #[tokio::test]
-async fn a_stream_in_tls_is_abandoned_and_dropped_without_a_word() {
+async fn abandoned_or_dropped_tls_stream_sends_nothing() {
     let certificates = Certificates::create().unwrap();
     let (listener, address) = listen().await;
     let front = TlsFront::start(address, &certificates.file(Pem::Server), &TLS13, None).await.unwrap();
@@ -198,14 +199,14 @@ async fn a_stream_in_tls_is_abandoned_and_dropped_without_a_word() {
 }
 
 #[tokio::test]
-async fn a_failed_write_in_tls_says_why_the_server_closed() {
+async fn failed_tls_write_says_why_the_server_closed() {
     let certificates = Certificates::create().unwrap();
     let (_listener, address) = listen().await;
     let (file, authority) = (certificates.file(Pem::Server), certificates.file(Pem::Authority));
     let front = TlsFront::start(address, &file, &TLS13, Some(&authority)).await.unwrap();
     let relay = Relay::start(front.address()).await.unwrap();
     let mut transport = connect(relay.address(), Some(TlsOptions::default().ca_file(authority))).await;
-    // The server has refused the client, which has no certificate, and is gone.
+    // The server has refused the client, which has no certificate, and has closed.
     relay.until(|relayed| relayed.opened == 1 && relayed.open == 0).await;
     let failed = loop {
         if let Err(error) = transport.write(b"hello").await {

@@ -106,7 +106,7 @@ async fn proxys_refusal_is_shown_with_its_code_and_meaning() {
             }
             let error = refused(options(NAME).proxy(settings)).await;
             assert_eq!(cause::<ProxyError>(&error).reply, Some(code));
-            assert!(error.to_string().ends_with(&format!("it replied with code {code} ({meaning})")), "{error}");
+            assert!(error.to_string().ends_with(&format!("replied with code {code} ({meaning})")), "{error}");
         }
     }
     // A rejected login has no reply code.

@@ -11,7 +11,7 @@ use crate::error::Labels;
 
 const AGES: Duration = Duration::from_secs(3_600);
 
-/// What happens to an attempt, and after how long.
+/// The outcome of an attempt, and the time that it takes.
 type Outcome = (Duration, Result<(), io::ErrorKind>);
 
 const ACCEPTS: Outcome = (Duration::ZERO, Ok(()));
@@ -27,7 +27,7 @@ impl Drop for Alive {
     }
 }
 
-/// What came of a race, and when each attempt began, in milliseconds.
+/// The outcome of a race, and when each attempt began, in milliseconds.
 struct Ran {
     outcome: Result<SocketAddr, ConnectError>,
     began: Vec<(SocketAddr, u128)>,
@@ -65,7 +65,7 @@ fn began(ran: &Ran) -> Vec<(String, u128)> {
 }
 
 #[test]
-fn the_families_take_turns_and_keep_their_order() {
+fn address_families_alternate_and_keep_their_order() {
     let interleaved = |addresses: &[&str]| -> Vec<String> {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
         interleave(addresses).iter().map(ToString::to_string).collect()
@@ -77,21 +77,21 @@ fn the_families_take_turns_and_keep_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_answers_is_asked_at_one_address() {
+async fn server_that_answers_is_tried_at_one_address() {
     let ran = race(&[("[::1]:1", ACCEPTS), ("1.0.0.1:1", ACCEPTS)], ages()).await;
     assert_eq!(ran.outcome.as_ref().unwrap().to_string(), "[::1]:1");
     assert_eq!((began(&ran), ran.took), (vec![("[::1]:1".to_owned(), 0)], 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_attempt_begins_at_once_after_a_refusal() {
+async fn next_attempt_begins_at_once_after_a_refusal() {
     let ran = race(&[("[::1]:1", REFUSES), ("1.0.0.1:1", ACCEPTS)], ages()).await;
     assert_eq!(ran.outcome.as_ref().unwrap().to_string(), "1.0.0.1:1");
     assert_eq!(began(&ran), [("[::1]:1".to_owned(), 0), ("1.0.0.1:1".to_owned(), 0)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_attempt_begins_250_ms_after_one_without_an_answer() {
+async fn next_attempt_begins_250_ms_after_an_unanswered_attempt() {
     let ran = race(&[("[::1]:1", SILENT), ("[::2]:1", SILENT), ("1.0.0.1:1", SILENT), ("1.0.0.2:1", ACCEPTS)], ages());
     let ran = ran.await;
     assert_eq!(ran.outcome.as_ref().unwrap().to_string(), "1.0.0.2:1");
@@ -100,7 +100,7 @@ async fn the_next_attempt_begins_250_ms_after_one_without_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_earlier_attempt_may_still_win() {
+async fn earlier_attempt_can_still_win() {
     let slow = (Duration::from_millis(300), Ok(()));
     let ran = race(&[("[::1]:1", slow), ("1.0.0.1:1", (Duration::from_millis(100), Ok(())))], ages()).await;
     assert_eq!(ran.outcome.as_ref().unwrap().to_string(), "[::1]:1");
@@ -110,7 +110,7 @@ async fn an_earlier_attempt_may_still_win() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_total_failure_says_every_address_and_why() {
+async fn total_failure_lists_every_address_with_its_error() {
     let unreachable = (Duration::from_millis(400), Err(io::ErrorKind::HostUnreachable));
     let failed = race(&[("[::1]:1", unreachable), ("1.0.0.1:1", REFUSES)], ages()).await.outcome.unwrap_err();
     let attempts: Vec<_> = failed.attempts.iter().map(|attempt| (&*attempt.peer, attempt.source.kind())).collect();
@@ -124,7 +124,7 @@ async fn a_total_failure_says_every_address_and_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_ends_all_attempts_and_says_which_had_no_answer() {
+async fn deadline_ends_all_attempts_and_lists_those_without_an_answer() {
     let limit = Duration::from_millis(300);
     let attempts = [("[::1]:1", REFUSES), ("1.0.0.1:1", SILENT), ("[::2]:1", SILENT), ("[::3]:1", SILENT)];
     let ran = race(&attempts, Deadline::after(limit)).await;
@@ -139,7 +139,7 @@ async fn the_deadline_ends_all_attempts_and_says_which_had_no_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_this_machines_only_if_every_attempt_failed_here() {
+async fn failure_is_local_only_if_every_attempt_failed_locally() {
     let failed = async |codes: &[Option<i32>]| {
         let mut codes = codes.iter();
         let addresses = (0..codes.len()).map(|port| SocketAddr::from(([127, 0, 0, 1], port as u16))).collect();

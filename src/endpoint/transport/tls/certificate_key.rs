@@ -1,4 +1,4 @@
-//! The client's own certificate and its private key: `tlsCertificateKeyFile`, or its kin in memory.
+//! The client's certificate and private key: `tlsCertificateKeyFile`, or its counterparts in memory.
 
 use std::fmt::Display;
 use std::fs;
@@ -17,16 +17,17 @@ use zeroize::Zeroizing;
 use super::pem::{self, Section};
 use crate::options::{ClientCertificate, InvalidOption, Secret, TlsOptions};
 
-/// What a file, or the application, gives for the client.
+/// The client's certificate and private key, from a file or from the application.
 #[derive(Debug)]
 pub(super) struct CertificateKey<'a> {
     origin: Origin<'a>,
-    /// The client's certificate first, then those of the authorities between it and the one that the server trusts.
+    /// The client's certificate first, then those of the authorities between it and the authority that the server
+    /// trusts.
     chain: Vec<CertificateDer<'static>>,
     key: Zeroizing<PrivateKeyDer<'static>>,
 }
 
-/// Where it comes from, for errors.
+/// The source of the certificate and key, for errors.
 #[derive(Debug, Clone, Copy)]
 enum Origin<'a> {
     File(&'a Path),
@@ -34,7 +35,7 @@ enum Origin<'a> {
     MemoryDer,
 }
 
-/// Reads what the options name or hold, if they do.
+/// Reads the certificate and key that the options name or hold, if any.
 pub(super) fn read(options: &TlsOptions) -> Result<Option<CertificateKey<'_>>, InvalidOption> {
     let password = options.certificate_key_file_password.as_ref();
     match (&options.certificate_key_file, &options.certificate_key) {
@@ -80,10 +81,11 @@ fn read_pem<'a>(
 }
 
 impl CertificateKey<'_> {
-    /// The certificate and key in the form that handshakes use, made by `provider` if the application has one.
+    /// Returns the certificate and key in the form that handshakes use, made by `provider` if the application supplied
+    /// one.
     ///
-    /// What it was made from is wiped then; *ring* does not wipe its own form of the key when that is dropped. Another
-    /// provider is given a copy, and what it does with that is its own matter.
+    /// The input is wiped afterwards. *ring* does not wipe its own form of the key when it is dropped. Another provider
+    /// gets a copy, whose handling is up to that provider.
     pub fn into_resolver(self, provider: Option<&CryptoProvider>) -> Result<SingleCertAndKey, InvalidOption> {
         let refuse = |error: Error| self.origin.refuse(&error.to_string());
         let key = match provider {
@@ -92,7 +94,7 @@ impl CertificateKey<'_> {
         };
         let certified = CertifiedKey::new(self.chain, key.map_err(refuse)?);
         match certified.keys_match() {
-            // A provider need not be able to tell.
+            // Not every provider can check this.
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(SingleCertAndKey::from(certified)),
             Err(error) => Err(refuse(error)),
         }
@@ -125,7 +127,8 @@ impl Origin<'_> {
     }
 }
 
-/// The key in a section, decrypted with the password if it is encrypted. Any other key does not need the password.
+/// Reads the key in a section, and decrypts it with the password if it is encrypted. Other keys do not need the
+/// password.
 fn read_key(
     origin: Origin<'_>,
     section: Section,
@@ -168,7 +171,7 @@ fn decrypt(
         pkcs8::pkcs5::Error::DecryptFailed => wrong(),
         unsupported => unreadable(&unsupported),
     })?);
-    // One wrong password in 256 decrypts to something, though not to a key.
+    // One wrong password in 256 decrypts to something, but not to a key.
     PrivateKeyInfoRef::try_from(&**key).map_err(|_| wrong())?;
     Ok(key)
 }

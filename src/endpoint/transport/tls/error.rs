@@ -1,16 +1,15 @@
-//! Why a connection could not be put into TLS, where the error of the TLS library would not help.
+//! Errors of TLS for which the TLS library's own error would not help.
 
 use std::io;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-/// A TLS handshake could not be made, for a reason that the options or the server's certificate can change. Trying again
-/// does not help.
+/// A TLS handshake failed for a reason that the options or the server's certificate can change. A retry does not help.
 ///
-/// It is the cause of an [`EstablishError`](crate::EstablishError) of [`Stage::Tls`](crate::Stage::Tls). Other failures of
-/// TLS are the cause as an [`io::Error`] around the [`rustls::Error`](crate::rustls::Error), and those of revocation as an
-/// [`OcspError`](crate::wire::ocsp::OcspError).
+/// This is the cause of an [`EstablishError`](crate::EstablishError) at [`Stage::Tls`](crate::Stage::Tls). The cause of
+/// other TLS failures is an [`io::Error`] that contains the [`rustls::Error`](crate::rustls::Error), and the cause of a
+/// failed revocation check is an [`OcspError`](crate::wire::ocsp::OcspError).
 ///
 /// ```
 /// use wharf::EstablishError;
@@ -28,26 +27,26 @@ use thiserror::Error;
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The server's answer to a TLS handshake is no TLS.
+    /// The server answered a TLS handshake with something other than TLS.
     #[error("the server does not speak TLS: remove tls=true, or connect to a port that does ({source})")]
     #[non_exhaustive]
     NotSpoken {
         /// The error of the TLS library.
         source: Arc<io::Error>,
     },
-    /// The system has no certificate authority to trust, so no server's certificate can be verified. Install the system's
-    /// certificates, let `SSL_CERT_FILE` or `SSL_CERT_DIR` name others, or set `tlsCAFile`.
+    /// The system has no certificate authorities to trust, so no server certificate can be verified. Install the
+    /// system's certificates, set `SSL_CERT_FILE` or `SSL_CERT_DIR`, or set `tlsCAFile`.
     #[error("the system has no certificate authorities ({}); set tlsCAFile", reasons.join("; "))]
     #[non_exhaustive]
     NoTrustedAuthority {
-        /// What went wrong when they were looked for. May be empty.
+        /// The errors of looking for them. May be empty.
         reasons: Vec<String>,
     },
-    /// The server presents the certificate of an authority (`CA:TRUE`) as its own, and it is not a self-signed one that
-    /// `tlsCAFile` holds.
+    /// The server presents the certificate of an authority (`CA:TRUE`) as its own, and `tlsCAFile` does not hold it as
+    /// a self-signed certificate.
     #[error(
-        "the server presents an authority's certificate (CA:TRUE) as its own; if it is self-signed, name that very \
-         certificate in tlsCAFile, else give the server one with CA:FALSE"
+        "the server presents an authority's certificate (CA:TRUE) as its own; if it is self-signed, add it to \
+         tlsCAFile, otherwise give the server a certificate with CA:FALSE"
     )]
     AuthorityAsServer,
 }

@@ -1,18 +1,22 @@
-//! TLS, by rustls with *ring*.
+//! TLS, with rustls and *ring*.
 //!
-//! The provider of the cryptography is named here, or in the options, and never taken from the process's default, so
-//! that an application that uses rustls too has no say in this by accident, and need not say anything.
+//! The cryptographic provider is set here or in the options, and never taken from the process's default. An application
+//! that also uses rustls neither changes it by accident nor has to set it.
 //!
 //! # Revocation
 //!
-//! What a server staples about its certificate is verified, and a certificate that demands it (Must-Staple) needs it
+//! The OCSP response that a server staples is verified, and a certificate that demands one (Must-Staple) requires it
 //! (`revocation`; OCSP Support specification, "Suggested OCSP Behavior", steps 1 to 3 and 10). rustls asks every server
-//! for it and hands over what it gets.
+//! for a response and passes it on.
 //!
-//! Left out, all of them by way of a SHOULD: no responder is asked about a certificate without a stapled response
-//! (step 7), which would be a request of its own for every new session, so that `tlsDisableOCSPEndpointCheck` has
-//! nothing to switch off; no response is cached (step 4), because one that is stapled comes with every handshake; and no
-//! revocation list is read (steps 5 and 6). A resumed session stands on the check of its first connection.
+//! Not implemented, each permitted by a SHOULD:
+//!
+//! - Responders are not asked about a certificate without a stapled response (step 7). That would take a request for
+//!   every new session. `tlsDisableOCSPEndpointCheck` therefore has nothing to switch off.
+//! - Responses are not cached (step 4), because a stapled one comes with every handshake.
+//! - Revocation lists are not read (steps 5 and 6).
+//!
+//! A resumed session relies on the check of its first connection.
 
 use std::fmt;
 use std::io;
@@ -45,21 +49,22 @@ pub use error::TlsError;
 
 use trust::Verifier;
 
-/// What the options of TLS say, ready for use. The sessions that later connections resume are kept in here.
+/// The TLS configuration from the options. Holds the sessions that later connections resume.
 pub(super) struct Tls {
     config: Arc<ClientConfig>,
-    /// `None` if the application has made the configuration, with a verifier of its own.
+    /// `None` if the application supplied the configuration, with a verifier of its own.
     verifier: Option<Arc<Verifier>>,
 }
 
-/// The name that a server's certificate must hold. Only a DNS name is told to the server (SNI); an IP address is not.
+/// The name that a server's certificate must contain. Only a DNS name is sent to the server (SNI), an IP address is
+/// not.
 pub(super) type Identity = ServerName<'static>;
 
 impl Tls {
     /// Reads the files that the options name.
     ///
-    /// The system's certificate authorities are not read yet: that may take many milliseconds, so it is left to the first
-    /// connection, which does it beside the asynchronous threads.
+    /// The system's certificate authorities are not read yet, because that may take many milliseconds. The first
+    /// connection reads them on a blocking thread.
     pub fn new(options: &TlsOptions) -> Result<Self, InvalidOption> {
         if let Some(config) = options.own_config() {
             return Ok(Self { config: Arc::clone(config), verifier: None });
@@ -81,15 +86,15 @@ impl Tls {
         Ok(Self { config: Arc::new(config), verifier: Some(verifier) })
     }
 
-    /// The name that the certificate of the server at `host` must hold.
+    /// Returns the name that the certificate of the server at `host` must contain.
     pub fn identity_of(&self, host: &Host) -> Result<Identity, InvalidOption> {
         match host {
-            // Certificates know nothing of a zone, which is this machine's name for the way to the address.
+            // Certificates contain no zone, which is this machine's name for the route to the address.
             Host::Tcp { name, .. } => ServerName::try_from(split_zone(name).0.to_owned()).map_err(|_| {
                 let must = "a DNS name or an IP address, because TLS looks for it in the server's certificate";
                 InvalidOption::new("hosts", must, format!("{name:?}"))
             }),
-            // The name is not looked at, and being an IP address it is not sent either.
+            // The name is not checked, and an IP address is not sent either.
             Host::Unix { .. } if self.verifier.as_ref().is_some_and(|verifier| !verifier.checks_name()) => {
                 Ok(ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST)))
             }
@@ -113,7 +118,7 @@ impl Tls {
         if let Some(verifier) = &self.verifier {
             match deadline.bound(verifier.load()).await {
                 Ok(loaded) => loaded.map_err(|error| EstablishError::permanent(Stage::Tls, error))?,
-                // It is this machine that was slow, so nothing is known of the server.
+                // This machine was slow, so nothing is known about the server.
                 Err(timeout) => return Err(EstablishError::network(Stage::Tls, timeout)),
             }
         }
@@ -136,7 +141,7 @@ impl Tls {
     }
 }
 
-/// The versions of TLS from `oldest` on, the newest first.
+/// Returns the versions of TLS from `oldest` on, newest first.
 fn versions(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
     static NEWEST_FIRST: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
     match oldest {
@@ -154,7 +159,7 @@ fn refuse_provider(error: &Error, oldest: TlsVersion) -> InvalidOption {
     InvalidOption::because("crypto_provider", problem)
 }
 
-/// The configuration holds a private key, and rustls's own description of it is long.
+/// Leaves out the configuration, which holds a private key and is long when rustls prints it.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("verifier", &self.verifier).finish_non_exhaustive()
@@ -164,8 +169,8 @@ impl fmt::Debug for Tls {
 /// How many of a certificate's names an error lists.
 const MOST_NAMES: usize = 16;
 
-/// The error with the names of the server's certificate, if it lists them, escaped and cut: who made the certificate
-/// has chosen them.
+/// Returns the error with the names of the server's certificate, if it lists them, escaped and cut. The certificate's
+/// issuer chose them, so they are not trusted.
 fn with_printable_names(error: io::Error) -> io::Error {
     let source = error.get_ref().and_then(|source| source.downcast_ref());
     let Some(Error::InvalidCertificate(CertificateError::NotValidForNameContext { expected, presented })) = source
@@ -180,33 +185,33 @@ fn with_printable_names(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), Error::InvalidCertificate(source))
 }
 
-/// Whether the peer has sent something else than TLS records.
+/// Whether the peer has sent something other than TLS records.
 fn is_no_tls(error: &io::Error) -> bool {
     let source = error.get_ref().and_then(|source| source.downcast_ref());
     let Some(Error::InvalidMessage(invalid)) = source else { return false };
     matches!(invalid, InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion)
 }
 
-/// Whether TLS itself failed, and not the network below it: a certificate that one end does not accept, an alert, bytes
-/// that are no TLS.
+/// Whether TLS itself failed and not the network below it: a certificate that one end does not accept, an alert, or
+/// bytes that are not TLS.
 pub(super) fn is_refusal(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|source| source.is::<Error>())
 }
 
-/// A stream in TLS. It is boxed so that it makes neither plain streams larger nor connections costly to move.
+/// A TLS stream. Boxed, so that it neither enlarges plain streams nor makes connections costly to move.
 #[derive(Debug)]
 pub(super) struct TlsStream(pub(super) Box<client::TlsStream<Socket>>);
 
 impl TlsStream {
-    /// Gives the socket back. Nothing is sent.
+    /// Returns the socket. Nothing is sent.
     pub fn into_socket(self) -> Socket {
         self.0.into_inner().0
     }
 
-    /// The reason for a failed write, if the server has sent one before it closed.
+    /// Returns the reason for a failed write, if the server sent one before it closed.
     ///
-    /// A server that refuses the client's certificate after the handshake says so in an alert and closes, and then the
-    /// first thing to fail may be a write, whose own error is a mere reset.
+    /// A server that refuses the client's certificate after the handshake sends an alert and closes. The first
+    /// operation to fail may then be a write, whose own error is only a reset.
     fn reason(&mut self, error: io::Error, cx: &mut Context<'_>) -> io::Error {
         match Pin::new(&mut *self.0).poll_read(cx, &mut ReadBuf::new(&mut [])) {
             Poll::Ready(Err(reason)) if is_refusal(&reason) => reason,
@@ -216,17 +221,17 @@ impl TlsStream {
 }
 
 impl AsyncRead for TlsStream {
-    /// Reads, and meanwhile pushes on what is still to be written: the end of a request, or an answer of TLS's own.
+    /// Reads, and sends what is still to be written: the end of a request, or an answer of TLS itself.
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let stream = &mut self.get_mut().0;
         let pushed = match stream.get_ref().1.wants_write() {
             true => Pin::new(&mut **stream).poll_flush(cx),
             false => Poll::Ready(Ok(())),
         };
-        // What can be read is worth more than why the rest cannot be written.
+        // Data that can be read matters more than the error of the write.
         match (Pin::new(&mut **stream).poll_read(cx, buffer), pushed) {
             (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
-            // The end without a `close_notify` is an end like any other: messages say how long they are.
+            // An end without a `close_notify` is a normal end, because messages state their length.
             (Poll::Ready(Err(error)), _) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
             (read, _) => read,
         }
@@ -254,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificates_names_are_shown_escaped_and_not_all_of_them() {
+    fn names_of_a_certificate_are_escaped_and_cut() {
         let expected = ServerName::try_from("db.example.com").unwrap();
         let presented = (0..1_000).map(|number| format!("DnsName(\"a{number}\n\u{1b}[2J\u{202e}\")")).collect();
         let error = Error::InvalidCertificate(CertificateError::NotValidForNameContext { expected, presented });

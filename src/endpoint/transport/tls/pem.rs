@@ -1,7 +1,7 @@
-//! Files in PEM (RFC 7468): sections of base64 between a BEGIN line and an END line.
+//! PEM files (RFC 7468): sections of base64 between a BEGIN line and an END line.
 //!
-//! They are read here, and not by a library, because they may hold private keys: whatever is made of one on the way is
-//! wiped from memory when it is dropped.
+//! Parsed here rather than by a library, because they may hold private keys: every copy that is made of a key on the
+//! way is wiped from memory when it is dropped.
 
 use std::fmt;
 
@@ -13,26 +13,26 @@ use zeroize::Zeroizing;
 /// The label of a certificate.
 pub(super) const CERTIFICATE: &str = "CERTIFICATE";
 
-/// One section of a file.
+/// A section of a file.
 pub(super) struct Section {
-    /// What the section holds, by the name in its BEGIN line.
+    /// The label of the BEGIN line, which says what the section holds.
     pub label: String,
-    /// The number of its BEGIN line, from 1.
+    /// The number of the BEGIN line, from 1.
     pub line: usize,
-    /// Whether it is encrypted in the way that precedes PKCS#8: by a header, which says how, in the PEM itself.
+    /// Whether the section is encrypted in the legacy way, before PKCS#8: a header in the PEM itself says how.
     pub legacy_encrypted: bool,
-    /// Its contents. Nothing, if it is `legacy_encrypted`.
+    /// The decoded contents. Empty if `legacy_encrypted`.
     pub der: Zeroizing<Vec<u8>>,
 }
 
-/// The contents may be a private key.
+/// Leaves out the contents, which may be a private key.
 impl fmt::Debug for Section {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Section").field("label", &self.label).field("line", &self.line).finish_non_exhaustive()
     }
 }
 
-/// A section is not as it must be.
+/// A section is malformed.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {problem}")]
 pub(super) struct MalformedPem {
@@ -42,7 +42,7 @@ pub(super) struct MalformedPem {
     pub problem: &'static str,
 }
 
-/// The sections of a file, in their order. What is outside of them is text for people and ignored.
+/// Returns the sections of a file, in order. Text outside of them is ignored.
 pub(super) fn sections(file: &[u8]) -> Result<Vec<Section>, MalformedPem> {
     let mut sections = Vec::new();
     let mut lines = file.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).zip(1..);
@@ -67,7 +67,7 @@ pub(super) fn sections(file: &[u8]) -> Result<Vec<Section>, MalformedPem> {
         }
         let mut der = Zeroizing::new(Vec::new());
         if !legacy_encrypted {
-            // With this much room it never grows, which would leave a copy behind that nobody wipes.
+            // With this capacity the vector never grows. Growing would leave a copy behind that is not wiped.
             *der = vec![0; body.len()];
             let length = STANDARD.decode_slice(&*body, &mut der);
             der.truncate(length.map_err(|_| MalformedPem { line, problem: "the section is not valid base64" })?);
@@ -78,7 +78,7 @@ pub(super) fn sections(file: &[u8]) -> Result<Vec<Section>, MalformedPem> {
     Ok(sections)
 }
 
-/// The label in a BEGIN or END line.
+/// Returns the label in a BEGIN or END line.
 fn boundary<'a>(line: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     line.strip_prefix(prefix)?.strip_suffix(b"-----")
 }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_sections_and_text_around_them() {
+    fn file_has_sections_with_text_around_them() {
         let file = "subject: a\r\n-----BEGIN A-----\r\nAQID\r\nBA==\r\n-----END A-----\r\nmore\n-----BEGIN B C-----\n-----END B C-----";
         let sections = sections(file.as_bytes()).unwrap();
         let found: Vec<_> = sections.iter().map(|section| (&*section.label, section.line, &**section.der)).collect();
@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn a_legacy_encrypted_section_is_known_by_its_header() {
+    fn legacy_encrypted_section_is_recognised_by_its_header() {
         let file = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAQID\n-----END RSA PRIVATE KEY-----\n";
         let sections = sections(file.as_bytes()).unwrap();
         assert!(sections[0].legacy_encrypted && sections[0].der.is_empty());
     }
 
     #[test]
-    fn a_malformed_section_is_refused_with_its_line() {
+    fn malformed_section_is_refused_with_its_line() {
         let cut = "\n-----BEGIN A-----\nAQID\n";
         assert_eq!(problem(cut), MalformedPem { line: 2, problem: "this section has no end" });
         let crossed = "-----BEGIN A-----\nAQID\n-----END B-----\n";
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_file_is_too_strange() {
+    fn odd_files_are_parsed_without_a_panic() {
         assert!(sections(b"").unwrap().is_empty());
         assert!(sections(&[0, 255, b'\n', 200]).unwrap().is_empty());
         assert!(sections(b"-----BEGIN -----\n-----END -----").unwrap()[0].label.is_empty());

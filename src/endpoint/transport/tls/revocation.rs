@@ -1,8 +1,8 @@
-//! Whether a server's certificate was revoked, by the OCSP response that the server has stapled to its handshake.
+//! Checks whether a server's certificate was revoked, with the OCSP response that the server stapled to its handshake.
 //!
-//! This is RFC 6960, section 3.2, with the cryptography of rustls: the issuer's key is taken from the chain that was
-//! verified, the signature is checked by the same algorithms as certificates are, and the certificate of a delegated
-//! responder by the same library.
+//! Implements RFC 6960, section 3.2, with the cryptography of rustls. The issuer's key comes from the verified chain.
+//! Signatures are checked with the same algorithms as those of certificates, and the certificate of a delegated
+//! responder with the same library.
 
 use std::io;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use crate::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKey, Status};
 
-/// id-kp-OCSPSigning (RFC 6960, section 4.2.2.2): the right to sign in the name of an issuer.
+/// id-kp-OCSPSigning (RFC 6960, section 4.2.2.2): the right to sign on behalf of an issuer.
 const OCSP_SIGNING: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x09];
 
-/// How many of the certificates in a response are verified, so that none can make a handshake slow.
+/// How many certificates in a response are verified at most, so that a response cannot slow the handshake down.
 const MAX_RESPONDERS: usize = 4;
 
 type Algorithms = [&'static dyn SignatureVerificationAlgorithm];
 
-/// Who has issued the certificate of a server.
+/// The issuer of a server's certificate.
 pub(super) enum Issuer<'a> {
-    /// The first of the chain that leads to one of the authorities. It has been verified before.
+    /// The first issuer in the chain that leads to one of the authorities. The chain was verified before.
     OfChain { intermediates: &'a [CertificateDer<'a>], authorities: &'a RootCertStore },
-    /// The server: the certificate is trusted by itself.
+    /// The server itself: its certificate is trusted directly.
     Itself,
 }
 
-/// Refuses a certificate that was revoked, and one about which the server has stapled what is no valid response, or
-/// nothing though the certificate demands it. That the responder does not know the certificate is no reason.
+/// Refuses a certificate that was revoked, whose stapled response is invalid, or that demands a response and has none.
+/// A responder that does not know the certificate is no reason to refuse.
 ///
-/// The certificate and its chain have been verified before, with the same arguments.
+/// The certificate and its chain were verified before, with the same arguments.
 pub(super) fn check(
     certificate: &CertificateDer<'_>,
     issuer: Issuer<'_>,
@@ -53,9 +53,9 @@ pub(super) fn check(
     let issuer = match issuer {
         Issuer::Itself => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),
         Issuer::OfChain { intermediates, authorities } => {
-            // The chain is verified once more, because only this way tells it. Its issuer must not be looked for by name
-            // and signature alone: a key can be made for which a given signature is right, and a certificate for it sent
-            // along.
+            // The chain is verified again, because only the verification yields it. The issuer must not be looked up by
+            // name and signature alone: for a given signature a key can be made that verifies it, and a certificate
+            // with that key can be sent along.
             let end_entity = EndEntityCert::try_from(certificate).map_err(bad_encoding)?;
             let usage = KeyUsage::server_auth();
             let chain = end_entity
@@ -77,7 +77,8 @@ pub(super) fn check(
     }
 }
 
-/// The issuer of the certificate has signed the response, or somebody whom it has given a certificate to do so.
+/// Checks that the response is signed by the certificate's issuer, or by a responder that the issuer has certified for
+/// it.
 fn verify_signature(
     response: &OcspResponse<'_>,
     certificate: &Certificate<'_>,
@@ -114,10 +115,10 @@ fn is_signed_by(response: &OcspResponse<'_>, key: PublicKey<'_>, algorithms: &Al
     })
 }
 
-/// Whether the issuer itself has given out this certificate, to sign OCSP responses, and it holds now.
+/// Whether the issuer itself has issued this certificate for signing OCSP responses, and it is valid now.
 ///
-/// Whether that certificate was revoked in turn is not asked: responders' certificates are short-lived, or say
-/// themselves that nobody need ask (RFC 6960, section 4.2.2.2.1).
+/// Whether that certificate was revoked in turn is not checked. Responders' certificates are short-lived, or state that
+/// no check is needed (RFC 6960, section 4.2.2.2.1).
 fn is_delegated(certificate: &[u8], issuer: &TrustAnchor<'_>, now: UnixTime, algorithms: &Algorithms) -> bool {
     let certificate = CertificateDer::from(certificate);
     let Ok(certificate) = EndEntityCert::try_from(&certificate) else { return false };
@@ -126,13 +127,13 @@ fn is_delegated(certificate: &[u8], issuer: &TrustAnchor<'_>, now: UnixTime, alg
     certificate.verify_for_usage(algorithms, &issuers, &[], now, usage, None, None).is_ok()
 }
 
-/// What rustls shows of such an error is not for people, so it is found here by [`refused_in`].
+/// Wraps the error for rustls. [`refused_in`] finds it again, because rustls does not display it readably.
 fn refusal(error: OcspError) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
 }
 
-/// Why [`check`] has refused a certificate, if that is why a handshake has failed. A certificate that was revoked is
-/// an error of rustls itself.
+/// Returns why [`check`] refused a certificate, if that failed the handshake. A revoked certificate is an error of
+/// rustls itself.
 pub(super) fn refused_in(error: &io::Error) -> Option<&OcspError> {
     match error.get_ref()?.downcast_ref()? {
         Error::InvalidCertificate(CertificateError::Other(OtherError(source))) => source.downcast_ref(),

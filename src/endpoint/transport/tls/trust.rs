@@ -1,4 +1,4 @@
-//! Which certificates of servers are accepted.
+//! Decides which server certificates are accepted.
 
 use std::fs;
 use std::io;
@@ -25,13 +25,13 @@ use super::{pem, revocation};
 use crate::options::{CaCertificates, InvalidOption, TlsOptions};
 use crate::wire::ocsp::Certificate;
 
-/// The system's certificate authorities. They are read once in the life of the process: a change to them is seen after a
-/// restart. A read that found none is not kept.
+/// The system's certificate authorities. They are read once per process, so a change takes effect after a restart. A
+/// read that found none is not kept.
 static SYSTEM_AUTHORITIES: OnceCell<RootCertStore> = OnceCell::const_new();
 
-/// Checks servers' certificates, as strictly as the options want.
+/// Verifies servers' certificates, as strictly as the options ask.
 ///
-/// In every mode the server proves that it has the private key of the certificate it shows.
+/// In every mode, the server proves that it has the private key of its certificate.
 #[derive(Debug)]
 pub(super) struct Verifier {
     check: Check,
@@ -40,8 +40,8 @@ pub(super) struct Verifier {
 
 #[derive(Debug)]
 enum Check {
-    /// The chain to an authority, with `name` that the certificate is the server's, and with `revocation` what the server
-    /// has stapled about its revocation.
+    /// The chain to an authority. With `name`, also that the certificate belongs to the server. With `revocation`, also
+    /// the stapled OCSP response.
     Chain { authorities: Authorities, name: bool, revocation: bool },
     /// Nothing: `tlsAllowInvalidCertificates`.
     Nothing,
@@ -49,17 +49,17 @@ enum Check {
 
 #[derive(Debug)]
 enum Authorities {
-    /// Those that the options name or hold.
+    /// The authorities that the options name or hold.
     Given {
         roots: RootCertStore,
-        /// The same certificates whole: one that is self-signed may be a server's own.
+        /// The same certificates in full: a self-signed one may be a server's own certificate.
         certificates: Vec<CertificateDer<'static>>,
     },
     System,
 }
 
 impl Verifier {
-    /// Reads the certificate authorities, if the options name or hold any, also if nothing is to be checked.
+    /// Reads the certificate authorities that the options name or hold, even if nothing is to be checked.
     pub fn new(options: &TlsOptions, provider: &CryptoProvider) -> Result<Self, InvalidOption> {
         let authorities = match (&options.ca_file, &options.ca) {
             (Some(path), _) => read_file(path)?,
@@ -83,9 +83,9 @@ impl Verifier {
         matches!(self.check, Check::Chain { name: true, .. })
     }
 
-    /// Reads the system's certificate authorities, if they are wanted and not there yet, on a thread that may block.
+    /// Reads the system's certificate authorities on a blocking thread, if they are needed and not read yet.
     ///
-    /// It must have succeeded once before the verifier is used.
+    /// Must have succeeded once before the verifier is used.
     pub async fn load(&self) -> Result<(), TlsError> {
         if let Check::Chain { authorities: Authorities::System, .. } = self.check {
             let read = async || match spawn_blocking(read_system_authorities).await {
@@ -122,7 +122,7 @@ fn read_der(certificates: &[Vec<u8>]) -> Result<Authorities, InvalidOption> {
     collect(numbered, &|problem| refuse_memory("ca_der", problem))
 }
 
-/// The certificates, each with the place where it was found.
+/// Collects the certificates, each with the place where it was found.
 fn collect(
     found: impl Iterator<Item = (String, Vec<u8>)>,
     refuse: &dyn Fn(String) -> InvalidOption,
@@ -139,7 +139,7 @@ fn collect(
     }
 }
 
-/// A certificate that cannot be read is left out: systems are known to have one or two.
+/// Leaves out certificates that cannot be read, because systems are known to have one or two of them.
 fn read_system_authorities() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut authorities = RootCertStore::empty();
@@ -150,15 +150,16 @@ fn read_system_authorities() -> Result<RootCertStore, TlsError> {
     Ok(authorities)
 }
 
-/// Whether the only objection so far is that the certificate is an authority's.
+/// Whether the only objection so far is that the certificate belongs to an authority.
 fn is_of_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(OtherError(source))) = error else { return false };
     matches!(source.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
-/// Accepts the certificate of an authority as a server's own, if it is self-signed and one of those that are trusted:
-/// then nothing else could prove more than that it is this very certificate. (That the server has its key, the
-/// handshake proves.) Its times and its purpose count all the same.
+/// Accepts the certificate of an authority as a server's own, if it is self-signed and one of the trusted certificates.
+///
+/// For such a certificate there is nothing more to prove than that it is the same one. The handshake proves that the
+/// server has its key. Its validity period and its purpose are checked as usual.
 fn verify_pinned(certificate: &CertificateDer<'_>, pins: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
     let bad_encoding = |_| CertificateError::BadEncoding;
     let parts = Certificate::read(certificate).map_err(bad_encoding)?;
@@ -179,8 +180,8 @@ fn verify_pinned(certificate: &CertificateDer<'_>, pins: &[CertificateDer<'_>], 
     }
 }
 
-/// Why [`verify_pinned`] has refused a certificate, if that is why a handshake has failed and rustls's own words would
-/// not help.
+/// Returns why [`verify_pinned`] refused a certificate, if that failed the handshake and rustls's own message would not
+/// help.
 pub(super) fn refused_in(error: &io::Error) -> Option<TlsError> {
     match error.get_ref()?.downcast_ref()? {
         Error::InvalidCertificate(CertificateError::Other(OtherError(source))) => source.downcast_ref().cloned(),
@@ -254,9 +255,9 @@ mod tests {
 
     use super::*;
 
-    /// webpki looks at the times first, but nothing says that it will go on doing so.
+    /// webpki checks the validity period first, but does not promise to do so.
     #[test]
-    fn a_pinned_certificate_holds_from_its_first_second_to_its_last() {
+    fn pinned_certificate_is_valid_from_its_first_second_to_its_last() {
         let certificates = Certificates::create().unwrap();
         let certificate = CertificateDer::from_pem_file(certificates.file(Pem::ExpiredSelfSigned)).unwrap();
         let pins = [certificate.clone()];
