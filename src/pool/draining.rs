@@ -26,7 +26,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Has the environment bring to its end what the connection's user left undone. If a check-out waits for the
-    /// capacity, a drain is closed instead, usually this one.
+    /// capacity, the oldest drain is closed first. If that is this one, there is nothing left to drain.
     #[allow(unsafe_code)]
     fn drain(self) {
         let core = Arc::clone(&self.shared_core());
