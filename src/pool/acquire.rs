@@ -1,4 +1,4 @@
-//! Getting a connection: the quick way, the search, and the wait.
+//! Acquiring a connection: the fast path, the search and the wait.
 
 use std::fmt;
 use std::future::Future;
@@ -21,14 +21,14 @@ use super::waitlist::{Lane, Node, WaitQueue};
 use crate::sync::atomic::Ordering;
 use crate::sync::discard;
 
-/// What a check-out comes to.
+/// What a check-out that acquires is given.
 pub enum Grant<E: Environment> {
     /// An available connection.
     Connection(Idle<E>),
-    /// The right to open one.
+    /// A permit to open a connection.
     Permit(Permit<E>),
-    /// Neither: the pool is not ready. Boxed, because it is rare and would make every grant larger than two words,
-    /// which is what comes back in registers.
+    /// Neither: the pool is not ready. Boxed, because a refusal is rare and would make every grant larger than two
+    /// words, which is what fits into registers.
     Refused(Box<Refusal>),
 }
 
@@ -42,31 +42,31 @@ impl<E: Environment> fmt::Debug for Grant<E> {
     }
 }
 
-/// What came of the attempt to queue up.
+/// The outcome of an attempt to queue up.
 enum Queued<E: Environment> {
     Waits,
-    /// For the capacity of a connection that is drained.
+    /// Waits for the capacity of a connection that is drained.
     WaitsForDrain,
     Granted(Grant<E>),
     NotReady,
-    /// Something changed meanwhile: search again.
+    /// The pool has changed meanwhile, so search again.
     Again,
 }
 
 impl<E: Environment> Core<E> {
-    /// How many stale connections a check-out closes on its way, and again as long as there is no permit for it. The
-    /// background run closes the rest.
+    /// How many stale connections a check-out closes on its way. It closes as many again each time it finds no permit.
+    /// Maintenance closes the rest.
     const CLOSED_ON_THE_WAY: usize = 4;
 
-    /// Takes an available connection from the calling thread's shard, if there is one and nobody waits.
+    /// Takes an available connection from the calling thread's shard, if there is one and the shard is not flagged.
     ///
     /// Lock-free: one compare-and-swap, and no other write to shared memory.
     ///
     /// # Race window
     ///
-    /// Concurrently with [`Core::clear`], before the clear has come to this shard, the connection may be of the
-    /// generation that is being cleared. The check-out then counts as before the clear, as it would have an instant
-    /// earlier. After `clear` has returned this cannot happen.
+    /// While a [`Core::clear`] runs that has not reached this shard yet, the connection may be of the generation that
+    /// is being cleared. The check-out then counts as one before the clear, which it would have been an instant
+    /// earlier. This cannot happen after `clear` has returned.
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
         let shard = self.shard(self.environment.shard_hint());
         loop {
@@ -77,10 +77,10 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// A check-out where there is nothing to be done but to take the top of the calling thread's stack. `None`: any other
-    /// way, such as where somebody listens, where connections must be looked at, or where the stack is empty.
+    /// Checks out in the most frequent case, in which the caller only has to take the top of its thread's stack.
     ///
-    /// [`Core::try_take`] and [`Idle::check_out`] in one, for the most frequent of all cases.
+    /// Returns `None` in all other cases, such as if a subscriber listens, if connections must be vetted, or if the
+    /// stack is empty. Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
     #[inline]
     pub fn try_check_out(self: &Arc<Self>) -> Option<Lease<E>> {
         if self.vetting || self.environment.listens() {
@@ -90,32 +90,34 @@ impl<E: Environment> Core<E> {
         Some(Lease::of(Held::new(self, slot)))
     }
 
-    /// Gets a connection or the right to open one, in the order of arrival.
+    /// Acquires a connection or a permit to open one, in the order of arrival.
     ///
-    /// The first poll searches all shards, then asks for a permit under `maxPoolSize` and `maxConnecting`, and else
-    /// queues up. Lock-free until it queues up.
+    /// The first poll searches all shards, then asks for a permit under `maxPoolSize` and `maxConnecting`, and
+    /// otherwise queues up. It takes no lock until it queues up, unless it closes a connection on its way or the pool
+    /// is not ready.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up its place in the queue. What it was granted and has not returned goes to the next
-    /// in the queue, or back.
+    /// Dropping the future gives up its place in the queue. A grant that it received and has not returned goes to the
+    /// next check-out in the queue, or back to the pool.
     pub fn acquire(self: &Arc<Self>) -> Acquire<'_, E> {
         Acquire { core: self, node: Node::new() }
     }
 
-    /// Waits for a connection that comes back, while the caller opens one of its own or is about to; in front of all
-    /// who came later. Takes an available one, if there is one by now.
+    /// Waits for a connection that comes back, while the caller opens one of its own or is about to.
+    ///
+    /// The caller stays in front of all later check-outs. If a connection is available by now, takes that.
     ///
     /// # Cancel safety
     ///
-    /// As that of [`Core::acquire`].
+    /// The same as that of [`Core::acquire`].
     pub fn acquire_as_opener(self: &Arc<Self>) -> OpenerWait<'_, E> {
         OpenerWait(self.acquire())
     }
 
-    /// Searches the shards and asks for a permit. `None`: queue up.
+    /// Searches the shards and asks for a permit. Returns `None` if the caller has to queue up.
     fn seek(self: &Arc<Self>) -> Option<Grant<E>> {
-        // Whoever waits is first, and `queue_up` asks all of the following where nobody waits any more.
+        // Check-outs that wait come first. If none waits any more, `queue_up` repeats all of what follows.
         if self.shard(self.environment.shard_hint()).is_waited_for() {
             return None;
         }
@@ -124,9 +126,9 @@ impl<E: Environment> Core<E> {
                 return Some(Grant::Refused(Box::new(self.refusal())));
             }
             self.close_stale(Self::CLOSED_ON_THE_WAY);
-            // The word is read before the shards are searched, and it is this reading that the admission swaps. A
-            // connection that stops being pending after the reading makes the swap fail; one that did so before was
-            // pushed before, and the search finds it (ordering 2).
+            // The word is read before the shards are searched, and the admission swaps this very reading. If a
+            // connection stops being pending after the reading, the swap fails. If it did so before, it was pushed
+            // before, and the search finds it (ordering 2).
             let counts = self.capacity.load();
             match self.take_any() {
                 Popped::Slot(slot) => match self.vet(Held::new(self, slot)) {
@@ -145,14 +147,14 @@ impl<E: Environment> Core<E> {
                     Err(()) => continue,
                 }
             }
-            // Relaxed: a hint to try again; the registry's lock orders the rest.
+            // Relaxed: a hint to try again. The registry's lock orders the rest.
             if self.stale.load(Ordering::Relaxed) == 0 {
                 return None;
             }
         }
     }
 
-    /// Pops from the thread's own shard or from the next one that has something.
+    /// Pops from the thread's own shard, or from the next one that has something.
     fn take_any(&self) -> Popped<'_, E::Connection> {
         let first = self.environment.shard_hint();
         for offset in 0..self.shards.len() {
@@ -164,16 +166,19 @@ impl<E: Environment> Core<E> {
         Popped::Empty
     }
 
-    /// Queues up, unless there turns out to be something to have.
+    /// Queues up, unless the caller can have something at once.
     ///
-    /// INV-5 (while somebody waits): under the list's lock, if anybody is in the queue, then all shards are flagged and
-    /// empty; and if not only openers are, then the capacity word is flagged and admits nobody. Establishing it for the
-    /// first in the queue is the work of this function: it raises the flags, so that every push and every release from
-    /// here on comes to the list's lock, and then looks once more.
+    /// INV-5 (while check-outs wait): under the list's lock, if a check-out is in the queue, then all shards are
+    /// flagged and empty. If a waiter is in the queue, and not only openers, then the capacity word is flagged as well:
+    /// it admitted no connection when the flag was raised, and capacity released since then is only for the first
+    /// waiter, under the list's lock.
+    ///
+    /// This function establishes the invariant for the first in the queue. It raises the flags, so that every push and
+    /// every release from here on comes to the list's lock, and then looks once more.
     fn queue_up(self: &Arc<Self>, node: Pin<&Node<Grant<E>>>, waker: Waker) -> Queued<E> {
         let mut queue = self.wait_list.lock_with_room(Lane::Waiters);
-        // A clear changes the word before it takes the list's lock to fail all who wait: either we see the change, or
-        // it finds us in the queue.
+        // A clear changes the word before it takes the list's lock to fail the waiters. So either we see the change, or
+        // the clear finds us in the queue.
         if self.state.load().phase != Phase::Ready {
             drop(queue);
             discard(waker);
@@ -183,7 +188,7 @@ impl<E: Environment> Core<E> {
             let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
-            // What this notes where something is stale, `settle` takes back.
+            // If something is stale, `settle` lowers the flag that this may raise.
             let refused = found.is_none().then(|| self.capacity.admit_or_wait(self.limits).err()).flatten();
             let admitted = found.is_none() && refused.is_none();
             if found.is_some() || stale || admitted {
@@ -198,7 +203,7 @@ impl<E: Environment> Core<E> {
                     None if admitted => Queued::Granted(Grant::Permit(Permit::new(self.clone()))),
                     None => Queued::Again,
                 };
-                // `seek` does not come to it where an opener waits.
+                // `seek` does not get as far as this while an opener waits.
                 self.close_stale(Self::CLOSED_ON_THE_WAY);
                 return queued;
             }
@@ -206,16 +211,16 @@ impl<E: Environment> Core<E> {
             let wanted = refused.is_some_and(|counts| counts.wants_a_drain_closed(self.limits));
             return if wanted { Queued::WaitsForDrain } else { Queued::Waits };
         }
-        // DrainQueue do not keep the first in the queue waiting any more, and so not this one.
+        // Drains no longer keep the first waiter waiting, and so they do not keep this one waiting.
         queue.enqueue(Lane::Waiters, node, waker);
         Queued::Waits
     }
 
-    /// Queues up among the openers, unless there turns out to be a connection. Establishes INV-5 as `queue_up` does.
+    /// Queues up as an opener, unless a connection turns out to be available. Establishes INV-5 as `queue_up` does.
     ///
-    /// Does not ask for the phase: a clear fails nobody whose own connection is on the way, `Permit::create` refuses one
-    /// that is yet to be created unless the pool is ready again, and a pool that is not ready has nothing that could be
-    /// handed over.
+    /// Does not check the phase, for three reasons. A clear fails no check-out whose own connection is on the way. If
+    /// that connection is yet to be created, `Permit::create` refuses to, unless the pool is ready again. And a pool
+    /// that is not ready has nothing to hand over.
     fn queue_up_as_opener(self: &Arc<Self>, node: Pin<&Node<Grant<E>>>, waker: &Waker) -> Option<Idle<E>> {
         loop {
             let waker = waker.clone();
@@ -233,17 +238,18 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Where nobody waits yet, raises the shards' flags for whoever is about to, and takes an available connection.
+    /// If no check-out waits yet, raises the shards' flags for the one that is about to, and takes an available
+    /// connection.
     fn look_for_the_first(&self, queue: &WaitQueue<Grant<E>>) -> Option<&Slot<E::Connection>> {
         if queue.len(Lane::Openers) > 0 || queue.len(Lane::Waiters) > 0 {
-            // INV-5: they are raised, and there is none.
+            // INV-5: the flags are raised, and there is no connection.
             return None;
         }
         self.shards.iter().for_each(|shard| shard.set_waiting(true));
         self.look_for_waiter()
     }
 
-    /// Takes an available connection for the first in the queue. The caller holds the wait list's lock.
+    /// Takes an available connection for the first check-out in the queue. The caller holds the wait list's lock.
     fn look_for_waiter(&self) -> Option<&Slot<E::Connection>> {
         self.shards.iter().find_map(|shard| shard.pop_for_waiter(&self.slab))
     }
@@ -261,7 +267,7 @@ pub struct Acquire<'p, E: Environment> {
 }
 
 impl<E: Environment> Acquire<'_, E> {
-    /// Whether this check-out has entered the queue.
+    /// Returns whether this check-out has entered the queue.
     pub fn is_queued(&self) -> bool {
         self.node.is_queued()
     }
@@ -272,7 +278,7 @@ impl<E: Environment> Future for Acquire<'_, E> {
     type Output = Grant<E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: `node` stays where it is, and is not moved out of; the other fields are not pinned.
+        // SAFETY: `node` stays in place and is not moved out of. The other fields are not pinned.
         let this = unsafe { self.get_unchecked_mut() };
         if this.node.is_queued() {
             return this.core.wait_list.poll(&this.node, context);
@@ -281,13 +287,13 @@ impl<E: Environment> Future for Acquire<'_, E> {
             if let Some(grant) = this.core.seek() {
                 return Poll::Ready(grant);
             }
-            // SAFETY: `this` is pinned, so its node is; its `Drop` takes the node out of the queue (INV-3).
+            // SAFETY: `this` is pinned, so its node is too. Its `Drop` takes the node out of the queue (INV-3).
             let node = unsafe { Pin::new_unchecked(&this.node) };
             match this.core.queue_up(node, context.waker().clone()) {
                 Queued::Waits => return Poll::Pending,
                 Queued::WaitsForDrain => {
                     this.core.serve_permits();
-                    // Mostly it is this check-out that was served.
+                    // Usually this check-out is the one that was served.
                     return this.core.wait_list.poll(&this.node, context);
                 }
                 Queued::Granted(grant) => return Poll::Ready(grant),
@@ -304,7 +310,7 @@ impl<E: Environment> Drop for Acquire<'_, E> {
             return;
         }
         let grant = self.core.wait_list.leave(&self.node, |queue| self.core.settle(queue));
-        // A grant goes on to the next in the queue by being dropped here, outside of the lock.
+        // Dropped here, outside of the lock, the grant goes to the next in the queue.
         drop(grant);
     }
 }
@@ -317,16 +323,16 @@ impl<E: Environment> Future for OpenerWait<'_, E> {
     type Output = Idle<E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: as in `Acquire`, whose `Drop` this one has.
+        // SAFETY: as in `Acquire`, whose `Drop` this future has.
         let Acquire { core, node } = unsafe { &mut self.get_unchecked_mut().0 };
         if !node.is_queued() {
-            // SAFETY: `self` is pinned, so its node is.
+            // SAFETY: `self` is pinned, so its node is too.
             let node = unsafe { Pin::new_unchecked(&*node) };
             return core.queue_up_as_opener(node, context.waker()).map_or(Poll::Pending, Poll::Ready);
         }
         core.wait_list.poll(node, context).map(|grant| match grant {
             Grant::Connection(idle) => idle,
-            other => unreachable!("BUG: {other:?} for one who opens a connection"),
+            other => unreachable!("BUG: {other:?} was granted to an opener"),
         })
     }
 }
