@@ -1,4 +1,4 @@
-//! The core itself: its parts, and the three operations that change its phase.
+//! The core itself: its parts, and the operations that change its phase or its generation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as StatisticU32, AtomicU64 as UnmodelledU64, Ordering as UnmodelledOrdering};
@@ -23,17 +23,17 @@ use crate::options::{InvalidOption, PoolOptions};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, unless_mutant, wake};
 
-/// A pool of connections in an [`Environment`]. Lives in an `Arc`, which its connections keep alive.
+/// A pool of connections in an [`Environment`]. It lives in an `Arc`, which its connections keep alive.
 ///
-/// A core that is to go away must be closed: each available connection holds on to it.
+/// Close a core that is no longer needed: each available connection keeps it alive.
 pub struct Core<E: Environment> {
     pub(super) address: Arc<str>,
     pub(super) options: PoolOptions,
     pub(super) environment: E,
     pub(super) limits: CapacityLimits,
-    /// Whether an available connection can perish where it lies, so that each must be looked at before use.
+    /// Whether an available connection can perish, so that each must be vetted before use.
     pub(super) vetting: bool,
-    /// Where `Slot::since` counts from.
+    /// The instant that `Slot::since` counts from.
     pub(super) epoch: Instant,
     pub(super) state: CachePadded<PoolWord>,
     pub(super) capacity: CachePadded<Capacity>,
@@ -41,13 +41,15 @@ pub struct Core<E: Environment> {
     pub(super) slab: Slab<E::Connection>,
     pub(super) wait_list: CachePadded<WaitList<Grant<E>>>,
     pub(super) registry: Mutex<Registry>,
-    /// The last connection id given out. Changes under the registry's lock; a forked child reads it without.
+    /// The number of the connection that was created last. Changes under the registry's lock; a forked child reads it
+    /// without the lock.
     last_id: UnmodelledU64,
-    /// How many detached connections are still to be closed.
+    /// The number of detached connections that are still to be closed.
     pub(super) stale: AtomicU32,
     /// Whether a service was cleared since the shards were last searched for connections to it.
     pub(super) service_cleared: AtomicU32,
-    /// Connections in use that are pinned to a cursor or to a transaction: statistics for an error message.
+    /// The numbers of connections in use that are pinned to a cursor or to a transaction: statistics for an error
+    /// message.
     pub(super) pinned: [StatisticU32; 2],
 }
 
@@ -61,26 +63,26 @@ pub struct Clear {
 }
 
 impl Clear {
-    /// Clears without a cause and lets connections in use finish what they are doing.
+    /// Clears without a cause, and lets connections in use finish what they are doing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The error that makes clearing necessary. It becomes part of the errors of check-outs until the pool is ready
-    /// again or cleared once more; connections that are interrupted fail without it.
+    /// Sets the error that makes the clear necessary. The errors of check-outs include it until the pool is ready again
+    /// or cleared once more. Connections that are interrupted fail without it.
     pub fn because(mut self, cause: Cause) -> Self {
         self.cause = Some(cause);
         self
     }
 
-    /// Whether to cancel what connections in use and in establishment are doing (`interruptInUseConnections`).
+    /// Sets whether to cancel what connections in use and in establishment are doing (`interruptInUseConnections`).
     pub fn interrupt_in_use_connections(mut self, interrupt: bool) -> Self {
         self.interrupt_in_use_connections = interrupt;
         self
     }
 
-    /// Clears only if the pool (or the service) still is at this generation: the one of the connection that failed.
-    /// An older error says nothing about the connections of today.
+    /// Clears only if the pool (or the service) is still at this generation, which is that of the connection that
+    /// failed. An older error says nothing about the present connections.
     pub fn only_at_generation(mut self, generation: u64) -> Self {
         self.generation = Some(generation);
         self
@@ -88,14 +90,14 @@ impl Clear {
 }
 
 impl<E: Environment> Core<E> {
-    /// Builds a pool, paused, and emits `PoolCreated`.
+    /// Builds a paused pool and emits `PoolCreated`.
     ///
-    /// `shards` is the number of threads that use the pool at a time; small pools get fewer stacks than that, so that
+    /// `shards` is the number of threads that use the pool at a time. Small pools get fewer shards than that, so that
     /// searching them all stays cheap.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] when the options cannot work.
+    /// [`InvalidOption`] if the options are invalid.
     pub fn new(address: &str, options: PoolOptions, shards: usize, environment: E) -> Result<Arc<Self>, InvalidOption> {
         let epoch = environment.now();
         let core = Self::paused(address, options, shards, environment, 0, epoch)?;
@@ -103,14 +105,15 @@ impl<E: Environment> Core<E> {
         Ok(core)
     }
 
-    /// Builds the successor of a pool that was carried into a forked child: the same pool after a clear, so one generation
-    /// later and paused, unless it was closed ("MUST immediately clear itself"). Takes no lock of the old pool, because
-    /// its holder may not exist in the child. The child must not touch the old pool in any other way than
-    /// [`Core::abandon`].
+    /// Builds the successor of a pool that a forked child inherits.
     ///
-    /// To observers it is the same pool too. If the pool was ready, `PoolCleared` is emitted. The connections that the
-    /// child inherits are closed in its eyes: each is checked in if it was in use, and closed as stale. Numbers go on. The
-    /// caller asks for delivery once the successor is in place.
+    /// The successor is the same pool after a clear: one generation later and paused, unless it was closed ("MUST
+    /// immediately clear itself"). This takes no lock of the old pool, because the holder of a lock may not exist in
+    /// the child. Apart from this, the child may touch the old pool only through [`Core::abandon`].
+    ///
+    /// To subscribers it is the same pool too. If the pool was ready, `PoolCleared` is emitted. The connections that
+    /// the child inherits are closed in its view: each is checked in if it was in use, and closed as stale. The
+    /// connections' numbers continue. The caller asks for delivery once the successor is in place.
     pub fn after_fork(&self, environment: E) -> Arc<Self> {
         let before = self.state.load();
         let (shards, generation) = (self.shards.len(), before.generation + 1);
@@ -143,14 +146,14 @@ impl<E: Environment> Core<E> {
         core
     }
 
-    /// Takes all available connections out, for a forked child to give them up. Takes no lock, because whoever held it
-    /// may not exist in the child.
+    /// Takes all available connections out, for a forked child to give them up. Takes no lock, because its holder may
+    /// not exist in the child.
     #[allow(unsafe_code)]
     pub fn abandon(&self) -> Vec<E::Connection> {
         let mut connections = Vec::new();
         for (top, _) in self.detach_all() {
             for slot in self.slab.chain(Some(top)) {
-                // SAFETY: INV-1: detached, so ours; and nothing borrows an available connection.
+                // SAFETY: INV-1: the slot is detached, so it is ours. Nothing borrows an available connection.
                 connections.extend(unsafe { slot.replace(None) });
             }
         }
@@ -187,37 +190,37 @@ impl<E: Environment> Core<E> {
         }))
     }
 
-    /// The pool's address.
+    /// Returns the pool's address.
     pub fn address(&self) -> &Arc<str> {
         &self.address
     }
 
-    /// The pool's options.
+    /// Returns the pool's options.
     pub fn options(&self) -> &PoolOptions {
         &self.options
     }
 
-    /// The world around the pool.
+    /// Returns the pool's environment.
     pub fn environment(&self) -> &E {
         &self.environment
     }
 
-    /// The pool's phase and generation.
+    /// Returns the pool's phase and generation.
     pub fn state(&self) -> PoolState {
         self.state.load()
     }
 
-    /// Marks a paused pool as ready and emits `PoolReady`. Returns whether it was paused.
+    /// Marks a paused pool as ready and emits `PoolReady`. Returns whether the pool was paused.
     ///
-    /// The event is emitted before the word changes, and nobody opens a connection before having seen the word: no
-    /// observer can see a connection created before it sees the pool ready (ordering 1).
+    /// The event is emitted before the word changes, and no connection is opened by a caller that has not seen the new
+    /// word. So no subscriber sees a connection created before it sees the pool ready (ordering 1).
     pub fn ready(&self) -> bool {
         let mut registry = self.registry.lock();
         let state = self.state.load();
         if state.phase != Phase::Paused {
             return false;
         }
-        // Dropped after the lock, because an error is code of others.
+        // Dropped after the lock is released, because an error is foreign code.
         let _cause = registry.cause.take();
         self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
         self.state.store(PoolState { phase: Phase::Ready, ..state });
@@ -227,12 +230,12 @@ impl<E: Environment> Core<E> {
         true
     }
 
-    /// Pauses the pool and makes all its connections stale. Returns whether anything was done: a closed pool, and one
-    /// whose generation is not the one asked for, stay as they are.
+    /// Pauses the pool and makes all its connections stale. Returns `false` if nothing was done: the pool is closed, or
+    /// its generation is not the one asked for.
     ///
-    /// Available connections leave the stacks at once and are closed by the next check-outs and background runs; those
-    /// in use are closed when they come back. Whoever waits fails with [`Refusal::Paused`]. A pool that is paused
-    /// already counts one generation more and emits nothing.
+    /// Available connections leave the shards at once. The next check-outs and maintenance close them. Connections in
+    /// use are closed when they come back. Check-outs that wait fail with [`Refusal::Paused`]. A pool that is already
+    /// paused only moves on to the next generation, without an event.
     ///
     /// # Errors
     ///
@@ -242,7 +245,7 @@ impl<E: Environment> Core<E> {
             return Err(ClearError::ServiceIdRequired);
         }
         let refusal = || Refusal::Paused { cause: clear.cause.clone(), never_ready: false };
-        // The cause before is dropped after the lock, because an error is code of others.
+        // The previous cause is dropped after the lock is released, because an error is foreign code.
         let (away, _cause) = {
             let mut registry = self.registry.lock();
             let state = self.state.load();
@@ -270,8 +273,10 @@ impl<E: Environment> Core<E> {
         Ok(true)
     }
 
-    /// Makes all connections to one service stale, in load-balanced mode. The pool stays ready, and whoever waits goes
-    /// on waiting. Returns whether there were any connections to that service (at the generation asked for).
+    /// Makes all connections to one service stale, in load-balanced mode.
+    ///
+    /// The pool stays ready, and check-outs that wait continue to wait. Returns whether there were any connections to
+    /// that service (at the generation asked for).
     ///
     /// # Errors
     ///
@@ -288,9 +293,9 @@ impl<E: Environment> Core<E> {
         {
             return Ok(false);
         }
-        let before = registry.services.clear(service_id).expect("BUG: a service gone under the registry's lock");
-        // ORD: Release; pairs with the Acquire in `reap`, which then sees the new generation. An exchange, because loom
-        // lets a store come before an exchange that has not read it.
+        let before = registry.services.clear(service_id).expect("BUG: a service disappeared under the registry's lock");
+        // ORD: Release; pairs with the Acquire in `reap`, which then sees the new generation. A swap rather than a
+        // store, because loom lets a store come before a swap that has not read it.
         self.service_cleared.swap(1, unless_mutant("service_cleared_publishes_nothing", Ordering::Release));
         if clear.interrupt_in_use_connections {
             registry.services.interrupt.push((service_id, before));
@@ -307,11 +312,12 @@ impl<E: Environment> Core<E> {
         Ok(true)
     }
 
-    /// Closes the pool and all available connections, for good, then emits `PoolClosed`. Returns whether it was open.
+    /// Closes the pool and all available connections, for good, then emits `PoolClosed`. Returns whether the pool was
+    /// open.
     ///
-    /// Connections in use are closed when they come back, those in establishment as soon as they notice. Whoever waits
-    /// fails with [`Refusal::Closed`]. Closing a closed pool does nothing, and may return before the first closing is
-    /// done.
+    /// Connections in use are closed when they come back, connections in establishment as soon as they notice.
+    /// Check-outs that wait fail with [`Refusal::Closed`]. Closing a closed pool does nothing, and may return before
+    /// the first close is done.
     pub fn close(self: &Arc<Self>) -> bool {
         {
             let _registry = self.registry.lock();
@@ -321,7 +327,8 @@ impl<E: Environment> Core<E> {
             }
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
         }
-        // Whoever gives back the last capacity from here on notices that it is the last; we see all before.
+        // A thread that gives back capacity after this sees that the pool is closed. We see all that was given back
+        // before.
         self.capacity.order_releases();
         let available = self.detach_all();
         self.refuse(self.turn_away(), || Refusal::Closed);
@@ -338,35 +345,35 @@ impl<E: Environment> Core<E> {
         true
     }
 
-    /// A service's generation and the number of connections to it, in load-balanced mode.
+    /// Returns a service's generation and the number of connections to it, in load-balanced mode.
     pub fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
         self.registry.lock().services.generation_and_len(service_id)
     }
 
-    /// The number of the connection that was created last; 0 if there was none.
+    /// Returns the number of the connection that was created last, or 0 if there was none.
     pub fn last_id(&self) -> u64 {
         // Relaxed: a caller that knows of a connection has acquired more than this.
         self.last_id.load(UnmodelledOrdering::Relaxed)
     }
 
-    /// The number of the next connection. The caller holds the registry's lock.
+    /// Returns the number of the next connection. The caller holds the registry's lock.
     pub(super) fn next_id(&self) -> u64 {
-        // Relaxed: under the lock.
+        // Relaxed: the lock orders it.
         let id = self.last_id.load(UnmodelledOrdering::Relaxed) + 1;
         self.last_id.store(id, UnmodelledOrdering::Relaxed);
         id
     }
 
-    /// The locks of the pool, held.
+    /// Holds the pool's locks until the result is dropped.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn hold_locks(&self) -> impl Sized + '_ {
         (self.registry.lock(), self.wait_list.lock())
     }
 
-    /// Emits an event, which is only built if somebody listens. For callers that hold no lock.
+    /// Emits and delivers an event, which is built only if a subscriber listens. The caller holds no lock.
     #[inline(always)]
     pub(super) fn emit(&self, event: impl FnOnce() -> PoolEvent) {
-        // As a call of its own, this question would be all that a check-out calls.
+        // This check is inlined: as a call, it would be the only call of a check-out.
         if self.environment.listens() {
             self.emit_to_listeners(event);
         }
@@ -377,20 +384,21 @@ impl<E: Environment> Core<E> {
         self.environment.publish(event());
     }
 
-    /// Emits an event where none may be delivered yet: under the registry's lock, or while the caller has what others wait
-    /// for. The caller asks for delivery later.
+    /// Emits an event that may not be delivered yet: under the registry's lock, or while the caller has what others
+    /// wait for. The caller asks for delivery later.
     pub(super) fn emit_locked(&self, event: impl FnOnce() -> PoolEvent) {
         if self.environment.listens() {
             self.environment.emit(event());
         }
     }
 
-    /// Why the pool was cleared last, if it was not made ready since and whoever cleared it said so.
+    /// Returns why the pool was cleared last, if the caller of that clear gave a cause and the pool was not made ready
+    /// since.
     pub fn cause(&self) -> Option<Cause> {
         self.registry.lock().cause.clone()
     }
 
-    /// Why a check-out of a pool fails that is not ready, or was cleared meanwhile.
+    /// Returns why a check-out fails in a pool that is not ready, or that was cleared meanwhile.
     pub fn refusal(&self) -> Refusal {
         let registry = self.registry.lock();
         let PoolState { phase, generation } = self.state.load();
@@ -398,15 +406,17 @@ impl<E: Environment> Core<E> {
             Phase::Closed => Refusal::Closed,
             Phase::Paused | Phase::Ready => Refusal::Paused {
                 cause: registry.cause.clone(),
-                // Each clear counts a generation, so nothing but its beginning has paused this one.
+                // Each clear counts a generation, so this pool is paused because it was never made ready.
                 never_ready: phase == Phase::Paused && generation == 0,
             },
         }
     }
 
-    /// Makes all connections stale and leaves the phase and the queue as they are: what they depended on is gone, which
-    /// says nothing about the server. Emits no event and closes nothing: [`Core::maintain`] closes what was available. The
-    /// connections to services become stale as well. Does nothing to a closed pool.
+    /// Makes all connections stale and leaves the phase and the queue as they are.
+    ///
+    /// This is for a pool whose connections have lost what they depended on, which says nothing about the server. It
+    /// emits no event and closes nothing: [`Core::maintain`] closes the connections that were available. Connections to
+    /// services become stale as well. Does nothing to a closed pool.
     pub fn renew(&self) {
         let mut registry = self.registry.lock();
         let state = self.state.load();
@@ -416,30 +426,29 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Changes the pool word to a new generation, then empties the shards: a check-in that comes after the emptying sees
-    /// the new generation. The caller holds the registry's lock.
+    /// Changes the pool word to a new generation, then empties the shards. A check-in after that sees the new
+    /// generation. The caller holds the registry's lock.
     fn begin_generation(&self, registry: &mut Registry, state: PoolState) {
         self.state.store(state);
         let stale = self.detach_all();
-        // Relaxed: whoever reads a count above zero takes the registry's lock next.
+        // Relaxed: a thread that reads a count above zero takes the registry's lock next.
         self.stale.fetch_add(stale.iter().map(|(_, len)| len).sum(), Ordering::Relaxed);
         registry.stale.extend(stale.into_iter().map(|(top, _)| top));
     }
 
-    /// Refuses all check-outs in the queue, because a connection could not be established for a check-out before them.
-    /// Openers stay.
+    /// Refuses all waiters, because a connection could not be established for a check-out before them. Openers stay.
     pub fn refuse_waiters(&self, error: &EstablishError) {
         self.refuse(self.turn_away(), || Refusal::Unreachable(error.clone()));
     }
 
-    /// Empties all shards: the tops of their stacks, with their lengths.
+    /// Empties all shards. Returns the tops of their stacks, with their lengths.
     fn detach_all(&self) -> Vec<(u32, u32)> {
         let tops = self.shards.iter().filter_map(|shard| shard.detach());
         tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()
     }
 
-    /// Takes all who wait out of the queue, to be [refused](Self::refuse) outside of the locks. Openers stay: the outcome
-    /// of their own connections tells them.
+    /// Takes all waiters out of the queue, to be [refused](Self::refuse) outside of the locks. Openers stay: they learn
+    /// the outcome from their own connections.
     fn turn_away(&self) -> Option<TurnedAway<Grant<E>>> {
         let mut queue = self.wait_list.lock();
         let away = queue.turn_away();
@@ -449,8 +458,8 @@ impl<E: Environment> Core<E> {
         away
     }
 
-    /// Fails waiters that were turned away, a few at a time: first these few are told, then they are woken, so that no
-    /// waker's code runs before its own waiter is told.
+    /// Refuses waiters that were turned away, a few at a time. All of a batch are granted their refusal before any of
+    /// them is woken, so that no waker runs before its own waiter has the refusal.
     fn refuse(&self, away: Option<TurnedAway<Grant<E>>>, refusal: impl Fn() -> Refusal) {
         let Some(mut away) = away else { return };
         let most = WaitList::<Grant<E>>::BATCH;
@@ -464,7 +473,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Lowers the flags that nobody needs any more. To be called after the queue became shorter, under its lock.
+    /// Lowers the flags that are no longer needed. Called under the queue's lock, after the queue has become shorter.
     pub(super) fn settle(&self, queue: &WaitQueue<Grant<E>>) {
         if queue.len(Lane::Waiters) > 0 {
             return;

@@ -20,10 +20,12 @@ use crate::error::Cause;
 use crate::event::{ConnectionClosedReason, EventError, PoolEvent};
 use crate::sync::{discard, wake};
 
-/// A slot that is owned (INV-1), whose connection keeps its pool alive (INV-2). The raw form of all tokens.
+/// A slot that its owner holds (INV-1) and whose connection keeps its pool alive (INV-2). The raw form of all tokens
+/// that hold a connection.
 ///
-/// One pointer, and the pool is found through the slot: a result of two words comes back in two stores, and a caller
-/// that reads both with one load has to wait until the stores are done. That was a sixth of a check-out and check-in.
+/// A single pointer: the core is found through the slot. A result of two words comes back in two stores, and a caller
+/// that reads both with one load has to wait until the stores are done. That took a sixth of the time of a check-out
+/// and check-in.
 pub(super) struct Held<E: Environment> {
     slot: NonNull<Slot<E::Connection>>,
     core: PhantomData<NonNull<Core<E>>>,
@@ -37,24 +39,24 @@ impl<E: Environment> Clone for Held<E> {
 
 impl<E: Environment> Copy for Held<E> {}
 
-// SAFETY: what the pointers lead to is `Sync` (`Core`, `Slot`), and owning a slot means owning its connection, which
-// is `Send`. Shared access to a token gives shared access to the connection only where `Lease: Sync` says so.
+// SAFETY: what the pointer leads to is `Sync` (`Core`, `Slot`). Owning a slot means owning its connection, which is
+// `Send`. Shared access to a token gives shared access to the connection only where `Lease: Sync` allows it.
 #[allow(unsafe_code)]
 unsafe impl<E: Environment> Send for Held<E> {}
 
 #[allow(unsafe_code)]
 impl<E: Environment> Held<E> {
-    /// For a caller that owns the slot, which is one of the core's.
+    /// Creates the raw token for a caller that owns the slot, which is one of the core's.
     #[inline]
     pub(super) fn new(core: &Core<E>, slot: &Slot<E::Connection>) -> Self {
         let held = Self { slot: NonNull::from(slot), core: PhantomData };
-        debug_assert!(std::ptr::eq(held.core_pointer(), core), "BUG: a slot of another pool");
+        debug_assert!(std::ptr::eq(held.core_pointer(), core), "BUG: the slot is of another pool");
         held
     }
 
     #[inline]
     pub(super) fn core_pointer(&self) -> *const Core<E> {
-        // SAFETY: INV-1: we own the slot. It has lived through `Permit::create` of this very type of core.
+        // SAFETY: INV-1: we own the slot. It went through `Permit::create` of this very type of core.
         unsafe { self.slot().core() }.cast()
     }
 
@@ -71,30 +73,34 @@ impl<E: Environment> Held<E> {
 
     #[inline]
     pub(super) fn slot(&self) -> &Slot<E::Connection> {
-        // SAFETY: slots live as long as the core, and INV-2 as above.
+        // SAFETY: slots live as long as the core. INV-2 as above.
         unsafe { self.slot.as_ref() }
     }
 
-    /// Looks at the record. A shared borrow, as threads that share a `Lease` may do this at the same time.
+    /// Calls `f` with the record. The borrow is shared, because threads that share a `Lease` may do this at the same
+    /// time.
     #[inline]
     pub(super) fn record<R>(&self, f: impl FnOnce(&Record) -> R) -> R {
-        // SAFETY: INV-1: we own the slot; whoever changes the record has its token alone.
+        // SAFETY: INV-1: we own the slot. Only a caller that does not share its token changes the record.
         unsafe { self.slot().with_record(f) }
     }
 
-    /// Changes the record, for callers whose token is not shared: it is borrowed exclusively, or not `Sync`.
+    /// Calls `f` with the record, to change it. The caller's token must not be shared: it is borrowed exclusively, or
+    /// not `Sync`.
     pub(super) fn record_mut<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
-        // SAFETY: INV-1: we own the slot; no closure that is passed here touches the record in another way.
+        // SAFETY: INV-1: we own the slot. No closure that is passed here touches the record in another way.
         unsafe { self.slot().with_record_mut(f) }
     }
 
-    /// The core's `Arc`, borrowed from the record (INV-2): cloning it is one more reference, dropping it is none less.
+    /// Returns the core's `Arc`, borrowed from the record (INV-2). Cloning it adds a reference, and dropping it removes
+    /// none.
     pub(super) fn shared_core(&self) -> ManuallyDrop<Arc<Core<E>>> {
-        // SAFETY: INV-2: there is an `Arc` of the core, and the pointer is its own. It is never dropped as this one.
+        // SAFETY: INV-2: an `Arc` of the core exists, and the pointer is that `Arc`'s. It is never dropped through this
+        // one.
         ManuallyDrop::new(unsafe { Arc::from_raw(self.core_pointer()) })
     }
 
-    /// What the environment knows to be wrong with the connection.
+    /// Returns what the environment knows to be wrong with the connection.
     pub(super) fn fault(&self) -> Option<Cause> {
         // SAFETY: INV-1: we own the slot, and the borrow ends here.
         let connection = unsafe { self.slot().value_ref() }?;
@@ -109,7 +115,7 @@ impl<E: Environment> Held<E> {
         self.slot().stamp().generation
     }
 
-    /// Whether the connection belongs to a service that was cleared since.
+    /// Returns whether the connection belongs to a service that was cleared since.
     #[inline]
     pub(super) fn is_stale_member(&self) -> bool {
         self.core().vetting
@@ -117,33 +123,34 @@ impl<E: Environment> Held<E> {
             && self.record(|record| record.membership.as_ref().is_some_and(|membership| membership.is_stale()))
     }
 
-    /// The service and the service's generation, in load-balanced mode.
+    /// Returns the service that the connection belongs to and the service's generation, in load-balanced mode.
     pub(super) fn service(&self) -> Option<(ObjectId, u64)> {
         self.record(|record| record.membership.as_ref().map(|of| (of.service_id, of.generation)))
     }
 
-    /// Makes the connection available: pushes it, or hands it to the first who waits, or closes it as stale.
+    /// Makes the connection available: pushes it, hands it over to the first check-out in the queue, or closes it if it
+    /// is stale.
     ///
-    /// The push, or the grant, is the last thing done: from then on the connection belongs to others, who may close it
-    /// and the pool, and free the core.
+    /// The push or the grant comes last. From then on the connection belongs to others, which may close it and the
+    /// pool, and free the core.
     #[inline(never)]
     pub(super) fn make_available(self) {
         self.offer(Lane::OF_RETURNED);
     }
 
-    /// As [`Held::make_available`], for those who wait in the lanes' given order.
+    /// Makes the connection available as [`Held::make_available`] does, with the lanes served in the given order.
     pub(super) fn offer(self, lanes: [Lane; 2]) {
         let core = self.core();
         self.put_on(core.shard(core.environment.shard_hint()), lanes);
     }
 
-    /// As [`Held::offer`], on a shard of the caller's choice.
+    /// Makes the connection available as [`Held::offer`] does, on a shard of the caller's choice.
     #[inline]
     pub(super) fn put_on(self, shard: &Shard, lanes: [Lane; 2]) {
         let core = self.core();
         let generation = self.generation();
         loop {
-            // Asked by `push` at the right moment: a service is cleared before `Core::reap` detaches, as a pool is
+            // `push` calls this at the right moment: a service is cleared before `Core::reap` detaches, as a pool is
             // cleared before its clear detaches.
             let is_current = || self.is_current(generation);
             match shard.push(&core.slab, self.slot(), is_current) {
@@ -158,7 +165,8 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Hands the connection to the first who waits in the first lane where anybody does. `false`: nobody does, any more.
+    /// Hands the connection over to the first check-out of the first lane that has one. Returns `false` if no check-out
+    /// waits any more.
     #[inline(never)]
     fn hand_over(self, generation: u64, lanes: [Lane; 2]) -> bool {
         let core = self.core();
@@ -175,13 +183,14 @@ impl<E: Environment> Held<E> {
         true
     }
 
-    /// Whether neither the pool nor the connection's service was cleared since. `generation` is the connection's.
+    /// Returns whether neither the pool nor the connection's service was cleared since. `generation` is the
+    /// connection's.
     #[inline]
     fn is_current(&self, generation: u64) -> bool {
         self.core().state.load().generation == generation && !self.is_stale_member()
     }
 
-    /// Why a connection of an older generation is closed.
+    /// Returns the reason for which a connection of an older generation is closed.
     pub(super) fn stale_reason(&self) -> ConnectionClosedReason {
         match self.core().state.load().phase {
             Phase::Closed => ConnectionClosedReason::PoolClosed,
@@ -189,30 +198,31 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Closes the connection, for a reason other than an error: emits `ConnectionClosed`, frees the slot, gives back its
-    /// capacity, disposes of the connection. `pending`: it still counts as pending.
+    /// Closes the connection, for a reason other than an error. Emits `ConnectionClosed`, frees the slot, gives back
+    /// the capacity and disposes of the connection. `pending` says whether the connection still counts as pending.
     pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
         self.close(reason, None, pending, true);
     }
 
-    /// As [`Held::retire`], with the reason "error".
+    /// Closes the connection as [`Held::retire`] does, with the reason "error".
     #[cold]
     pub(super) fn retire_because(self, fault: Fault, pending: bool) {
         let error = self.explained(fault);
         self.close(ConnectionClosedReason::Error, error, pending, true);
     }
 
-    /// As [`Held::retire`], for a caller that serves the capacity to those who wait, and delivers the events then.
+    /// Closes the connection as [`Held::retire`] does, for a caller that then serves the capacity to waiters and
+    /// delivers the events.
     pub(super) fn retire_for_waiter(self, reason: ConnectionClosedReason, error: Option<EventError>) {
         self.close(reason, error, false, false);
     }
 
-    /// The error for the event, if there is a listener.
+    /// Returns the error for the event, if a subscriber listens.
     pub(super) fn explained(self, fault: Fault) -> Option<EventError> {
         self.core().environment.listens().then(|| fault.into_error(self))
     }
 
-    /// As [`Held::retire`]. `serves`: those who wait for the capacity are served, and the events are delivered.
+    /// Closes the connection. If `serves`, also serves the capacity to waiters and delivers the events.
     #[inline(never)]
     fn close(self, reason: ConnectionClosedReason, error: Option<EventError>, pending: bool, serves: bool) {
         let core = self.shared_core();
@@ -221,7 +231,7 @@ impl<E: Environment> Held<E> {
         let connection = unsafe { self.slot().replace(None) };
         let (home, waker) = {
             let mut registry = core.registry.lock();
-            // Under the lock, so that a connection is not seen closed as stale before the pool is seen cleared.
+            // Emitted under the lock, so that no connection is seen closed as stale before the pool is seen cleared.
             let address = &core.address;
             core.emit_locked(|| PoolEvent::ConnectionClosed { address: address.clone(), connection_id, reason, error });
             let record = self.record_mut(std::mem::take);
@@ -233,9 +243,10 @@ impl<E: Environment> Held<E> {
             registry.free.push(self.slot().index());
             (record.home, waker)
         };
-        // Outside of the lock, as it is foreign code.
+        // Dropped outside of the lock, because it is foreign code.
         discard(waker);
-        // Freed before the capacity is given back, so that there are never more slots than the capacity allows.
+        // The slot is freed before the capacity is given back, so that there are never more slots than the capacity
+        // allows.
         if core.capacity.release(1, u32::from(pending)) && serves {
             core.serve_permits();
         }
@@ -243,20 +254,20 @@ impl<E: Environment> Held<E> {
             core.environment.dispose(connection);
         }
         if pending {
-            // An establishment that failed is not followed by the next at once: the server may be overloaded.
+            // After an establishment that failed, the next one does not follow at once: the server may be overloaded.
             core.schedule_if_closed();
         } else {
             core.schedule_population();
         }
-        // After all else, so that a slow subscriber does not keep the permit from others.
+        // Last but for the reference to the core, so that a slow subscriber does not keep the permit from others.
         if serves && core.environment.listens() {
             core.environment.deliver();
         }
-        // Last: this may free the core.
+        // Last, because it may free the core.
         drop(home);
     }
 
-    /// Notes since when the connection is available, where that matters.
+    /// Records since when the connection is available, if that matters.
     #[inline]
     pub(super) fn touch(&self) {
         let core = self.core();
@@ -265,12 +276,12 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Tells that the connection is checked in. The caller asks for delivery.
+    /// Emits that the connection is checked in. The caller asks for delivery.
     pub(super) fn end_use(&self) {
         self.core().emit_locked(|| self.checked_in());
     }
 
-    /// The event that the connection is checked in, which is about to be emitted.
+    /// Returns the event that the connection is checked in, for a caller that is about to emit it.
     pub(super) fn checked_in(&self) -> PoolEvent {
         self.slot().set_known_as(self.id(), false);
         PoolEvent::ConnectionCheckedIn { address: self.core().address.clone(), connection_id: self.id() }
@@ -282,20 +293,21 @@ impl<E: Environment> Held<E> {
         self.retire(reason, false);
     }
 
-    /// As [`Held::close_after_use`], with the reason "error".
+    /// Checks the connection in and closes it, with the reason "error".
     pub(super) fn close_because(self, fault: Fault) {
         self.end_use();
         self.retire_because(fault, false);
     }
 
-    /// Whether the pool has been cleared or closed since the connection was created.
+    /// Returns whether the pool, or the connection's service, has been cleared or closed since the connection was
+    /// created.
     #[inline]
     pub(super) fn is_stale(self) -> bool {
         self.generation() != self.core().state.load().generation || self.is_stale_member()
     }
 }
 
-/// Closes a connection that cannot be judged, because the judge panics: it would be lost, and its capacity with it.
+/// Closes a connection if the code that judges it panics. Otherwise the connection and its capacity would be lost.
 pub(super) struct ClosedOnPanic<E: Environment>(pub(super) Held<E>);
 
 impl<E: Environment> Drop for ClosedOnPanic<E> {
@@ -304,7 +316,7 @@ impl<E: Environment> Drop for ClosedOnPanic<E> {
     }
 }
 
-/// Delivers when it is dropped, and keeps the core for that: for a caller that gives away what kept it.
+/// Delivers events when it is dropped. It keeps the core alive for a caller that gives away what did.
 pub(super) struct Delivers<E: Environment>(pub(super) Arc<Core<E>>);
 
 impl<E: Environment> Drop for Delivers<E> {
