@@ -5,8 +5,8 @@ use std::fmt;
 
 use bson::{RawArrayBuf, rawdoc};
 use wharf::{Endpoint, EndpointConnection, OperationError, Options, PoolOptions};
-use wharf_testbed::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};
-use wharf_testbed::mongod::{Mongod, MongodOptions};
+use wharf_servers::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};
+use wharf_servers::mongod::{Mongod, MongodOptions};
 
 use crate::arguments::Place;
 

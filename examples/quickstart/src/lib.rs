@@ -1,4 +1,4 @@
-//! wharf under load, out of the box: `cargo run --release --example quickstart`, and `-- --help` for the options.
+//! The quickstart: a pool under load, with a report.
 
 mod arguments;
 mod load;
@@ -21,8 +21,8 @@ use server::Server;
 /// How long tasks may take to finish their last operations after the end.
 const GRACE: Duration = Duration::from_secs(10);
 
-#[tokio::main]
-async fn main() -> ExitCode {
+/// Runs what the command line asks for, and reports on it.
+pub async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments).await {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,7 +10,7 @@ use bson::rawdoc;
 use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 use wharf::{CheckOutError, CommandError, Endpoint, OperationError, Pool};
-use wharf_testbed::embedded::{COLLECTION, DATABASE};
+use wharf_servers::embedded::{COLLECTION, DATABASE};
 
 use crate::server::DOCUMENTS;
 

@@ -1,0 +1,8 @@
+//! wharf under load, out of the box: `cargo run --release --example quickstart`, and `-- --help` for the options.
+
+use std::process::ExitCode;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    wharf_quickstart::main().await
+}
