@@ -228,7 +228,7 @@ impl CommandError {
         self.any_server_error().is_some_and(|error| error.has_label(label))
     }
 
-    /// Whether the command may be retried, whatever it is: the server says so with the label `RetryableError`, or the
+    /// Whether any kind of command may be retried: the server says so with the label `RetryableError`, or the
     /// command was not sent.
     ///
     /// After a network failure or a timeout the server may have executed the command, so only a caller that knows the

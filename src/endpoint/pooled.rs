@@ -298,7 +298,7 @@ pub enum OperationError {
 crate::error::debug_as_sentence!(OperationError);
 
 impl OperationError {
-    /// Whether the operation may be retried, whatever the command is.
+    /// Whether the operation may be retried, for any kind of command.
     ///
     /// True if nothing of it was sent and a new attempt may succeed, or if the server says so with the label
     /// `RetryableError`. False if the check-out timed out or met a closed pool.

@@ -1,4 +1,4 @@
-//! Finding a deployment's servers in the DNS (Initial DNS Seedlist Discovery specification).
+//! Looks up a deployment's servers in the DNS (Initial DNS Seedlist Discovery specification).
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::printable::PrintableError;
 #[doc(no_inline)]
 pub use hickory_resolver;
 
-/// The servers of a deployment could not be found.
+/// The servers of a deployment could not be resolved.
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum ResolveError {
-    /// The connection string is refused, or what it says does not go together with what the DNS says.
+    /// The connection string is invalid, or contradicts the DNS records.
     #[error(transparent)]
     InvalidOption(#[from] InvalidOption),
     /// wharf was built without its feature `srv`.
-    #[error("{name:?} is a name of SRV records, but wharf was built without its feature `srv`")]
+    #[error("{name:?} needs an SRV look-up, but wharf was built without its feature `srv`")]
     FeatureMissing {
         /// The name that was to be resolved.
         name: String,
     },
-    /// The system's configuration of the DNS could not be read.
+    /// The system's DNS configuration could not be read.
     #[error("{name:?} cannot be resolved, because the system's DNS configuration cannot be read: {source}")]
     Configuration {
         /// The name that was to be resolved.
@@ -33,43 +33,43 @@ pub enum ResolveError {
         /// What is wrong with the configuration.
         source: Cause,
     },
-    /// The future is not polled on a tokio runtime, which the look-up needs.
+    /// The future was not polled on a tokio runtime, which the look-up needs.
     #[error("{name:?} can only be resolved on a tokio runtime")]
     NoRuntime {
         /// The name that was to be resolved.
         name: String,
     },
-    /// The records could not be looked up, or there are none. It may be different the next time.
+    /// The look-up failed, or there are no records. A retry may succeed.
     #[error("the {record} records of {name:?} could not be found: {}", PrintableError(source))]
     Lookup {
-        /// The name that was asked for.
+        /// The name that was looked up.
         name: String,
         /// `SRV` or `TXT`.
         record: &'static str,
-        /// What the resolver says.
+        /// The resolver's error.
         source: Cause,
     },
-    /// The DNS did not answer within `connectTimeoutMS`. It may be different the next time.
+    /// The DNS did not answer within `connectTimeoutMS`. A retry may succeed.
     #[error("{name:?} was not resolved within {limit:?} (connectTimeoutMS)")]
     Timeout {
         /// The name that was to be resolved.
         name: String,
-        /// The limit.
+        /// The time that was allowed.
         limit: Duration,
     },
-    /// An SRV record names a server that is not in the name's own domain.
+    /// An SRV record names a server outside of the name's domain.
     #[error("the SRV records of {name:?} name the server {server:?}, but it must be below {domain:?}")]
     ForeignServer {
         /// The name that was resolved.
         name: String,
         /// The server.
         server: String,
-        /// The domain that it would have to be in.
+        /// The domain that the server must be in.
         domain: String,
     },
-    /// An SRV record says nothing that can be connected to.
+    /// An SRV record does not name a server that can be connected to.
     #[error(
-        "an SRV record of {name:?} is for {server:?} at port {port}, but must be for a name and a port that is not 0"
+        "an SRV record of {name:?} names {server:?} and port {port}, but must have a valid name and a port other than 0"
     )]
     InvalidServer {
         /// The name that was resolved.
@@ -80,15 +80,15 @@ pub enum ResolveError {
         port: u16,
     },
     /// There is more than one TXT record.
-    #[error("{name:?} has {records} TXT records, but must have one at most")]
+    #[error("{name:?} has {records} TXT records, but must have at most one")]
     SeveralTxtRecords {
         /// The name that was resolved.
         name: String,
-        /// How many there are.
+        /// The number of records.
         records: usize,
     },
-    /// The TXT record is not of the form that it must have.
-    #[error("the TXT record of {name:?} is refused: {}", PrintableError(source))]
+    /// The TXT record is malformed.
+    #[error("the TXT record of {name:?} is invalid: {}", PrintableError(source))]
     TxtRecord {
         /// The name that was resolved.
         name: String,
@@ -100,49 +100,49 @@ pub enum ResolveError {
 crate::error::debug_as_sentence!(ResolveError);
 
 impl Options {
-    /// Reads a connection string, and finds its servers in the DNS if it begins with `mongodb+srv://`: [`Options::parse`]
-    /// and [`Options::resolve`].
+    /// Parses a connection string and, if it begins with `mongodb+srv://`, looks up its servers in the DNS. Short for
+    /// [`Options::parse`] and [`Options::resolve`].
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] says what is wrong.
+    /// [`ResolveError`] if the string is invalid or the look-up fails.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the look-up. Nothing is lost.
+    /// Dropping the future cancels the look-up. Nothing is lost.
     pub async fn from_uri(uri: &str) -> Result<Self, ResolveError> {
         Self::parse(uri)?.resolve().await
     }
 
-    /// [`from_uri`](Self::from_uri), where everything that it would only warn of is an error: [`Options::parse_strict`] and
-    /// [`Options::resolve`].
+    /// Does the same as [`from_uri`](Self::from_uri), but fails where that only warns. Short for
+    /// [`Options::parse_strict`] and [`Options::resolve`].
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] says what is wrong.
+    /// [`ResolveError`] if the string is invalid or the look-up fails.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the look-up. Nothing is lost.
+    /// Dropping the future cancels the look-up. Nothing is lost.
     pub async fn from_uri_strict(uri: &str) -> Result<Self, ResolveError> {
         Self::parse_strict(uri)?.resolve().await
     }
 
-    /// Finds the servers in the DNS, if an [`srv`](Self#structfield.srv) name stands for them; other options are returned
-    /// as they are.
+    /// Looks up the servers in the DNS, if an [`srv`](Self#structfield.srv) name stands for them. Returns other options
+    /// unchanged.
     ///
-    /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random;
-    /// their priorities and weights are ignored. The TXT record of the name, if there is one, gives defaults for
-    /// `authSource`, `replicaSet` and `loadBalanced`. Both are looked up by the system's configuration and within
+    /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random.
+    /// Their priorities and weights are ignored. The TXT record of the name, if there is one, provides defaults for
+    /// `authSource`, `replicaSet` and `loadBalanced`. Both look-ups use the system's configuration and are limited by
     /// `connectTimeoutMS`. Options that are resolved already are resolved again.
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] says what is wrong, also with what the records say.
+    /// [`ResolveError`] if the options are invalid, also together with the records, or the look-up fails.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the look-up. Nothing is lost.
+    /// Dropping the future cancels the look-up. Nothing is lost.
     pub async fn resolve(self) -> Result<Self, ResolveError> {
         #[cfg(feature = "srv")]
         return look_up::by_system(self).await;
@@ -153,15 +153,15 @@ impl Options {
         }
     }
 
-    /// [`resolve`](Self::resolve), with a resolver of your own instead of the system's configuration.
+    /// Does the same as [`resolve`](Self::resolve), with your own resolver instead of the system's configuration.
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] says what is wrong, also with what the records say.
+    /// [`ResolveError`] if the options are invalid, also together with the records, or the look-up fails.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the look-up. Nothing is lost.
+    /// Dropping the future cancels the look-up. Nothing is lost.
     #[cfg(feature = "srv")]
     pub async fn resolve_with(self, resolver: &hickory_resolver::TokioResolver) -> Result<Self, ResolveError> {
         look_up::by(resolver, self).await
@@ -193,7 +193,7 @@ mod look_up {
     pub(super) async fn by(resolver: &TokioResolver, mut options: Options) -> Result<Options, ResolveError> {
         let Some(name) = options.srv.clone() else { return Ok(options) };
         check_runtime(&name)?;
-        // What cannot work, whatever the DNS says, asks nobody anything.
+        // Options that are invalid in any case need no look-up.
         options.validate()?;
         let limit = options.connect_timeout;
         let both = async { tokio::try_join!(servers(resolver, &name), defaults(resolver, &name)) };
@@ -225,14 +225,14 @@ mod look_up {
         tokio::runtime::Handle::try_current().map(drop).map_err(absent)
     }
 
-    /// Names in ASCII are asked for as they are, because the rules for other names would refuse underscores.
+    /// Looks up a name. ASCII names are used as they are, because the rules for other names would refuse underscores.
     async fn look_up(resolver: &TokioResolver, name: &str, record: RecordType) -> Result<Lookup, NetError> {
         let name = if name.is_ascii() { Name::from_ascii(name) } else { Name::from_utf8(name) };
         resolver.lookup(name.map_err(NetError::from)?, record).await
     }
 
     async fn servers(resolver: &TokioResolver, name: &SrvName) -> Result<Vec<ServerAddress>, ResolveError> {
-        // The dot at the end keeps the resolver from trying the name in its search domains.
+        // The trailing dot keeps the resolver from trying the name in its search domains.
         let query = format!("_{}._tcp.{}.", name.service_name, name.host);
         let found = look_up(resolver, &query, RecordType::SRV).await;
         let failed = |error| ResolveError::Lookup { name: query.clone(), record: "SRV", source: Arc::new(error) };
@@ -242,10 +242,10 @@ mod look_up {
             _ => None,
         });
         let servers = records.map(|record| {
-            // In Punycode where it is beyond ASCII, as the domain is that it is compared with.
+            // In Punycode if it is not ASCII, like the domain that it is compared with.
             let target = record.target.to_ascii().to_ascii_lowercase();
             let server = target.strip_suffix('.').unwrap_or(&target);
-            // The labels of a record may have any bytes; those of a name may not.
+            // The labels of a record may contain any bytes, those of a name may not.
             if !SrvName::is_name(server) || record.port == 0 {
                 let server = server.to_owned();
                 return Err(ResolveError::InvalidServer { name: name.host.clone(), server, port: record.port });
@@ -266,7 +266,7 @@ mod look_up {
         }
     }
 
-    /// The text of the TXT record, if there is one.
+    /// Returns the text of the TXT record, if there is one.
     async fn defaults(resolver: &TokioResolver, name: &SrvName) -> Result<Option<String>, ResolveError> {
         let found = match look_up(resolver, &format!("{}.", name.host), RecordType::TXT).await {
             Err(error) if error.is_no_records_found() => return Ok(None),
@@ -287,7 +287,7 @@ mod look_up {
         }
     }
 
-    /// Leaves `most` of the servers, if that is not 0, chosen by a Fisher-Yates shuffle that stops when it has them.
+    /// Keeps `most` of the servers, unless that is 0, chosen by a partial Fisher-Yates shuffle.
     fn choose(servers: &mut Vec<ServerAddress>, most: u32) {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         if most == 0 || most >= servers.len() {
@@ -300,11 +300,11 @@ mod look_up {
         servers.truncate(most);
     }
 
-    /// A random number below `end`, from the keys that the standard library seeds its hash maps with. The bias of the
-    /// remainder is below one in 2^40 for any number of servers.
+    /// Returns a random number below `end`, from the keys with which the standard library seeds its hash maps. The bias
+    /// of the remainder is below one in 2^40 for any number of servers.
     fn below(end: usize) -> usize {
         let random = RandomState::new().hash_one(end) % end as u64;
-        usize::try_from(random).expect("BUG: a number below a usize is none")
+        usize::try_from(random).expect("BUG: a number below a usize does not fit into one")
     }
 }
 
@@ -313,9 +313,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn without_the_feature_a_name_is_refused_and_hosts_are_not() {
+    async fn name_without_the_feature_is_refused_and_hosts_are_not() {
         let refused = Options::from_uri("mongodb+srv://cluster.example.com").await.unwrap_err();
-        let message = "\"cluster.example.com\" is a name of SRV records, but wharf was built without its feature `srv`";
+        let message = "\"cluster.example.com\" needs an SRV look-up, but wharf was built without its feature `srv`";
         assert_eq!(refused.to_string(), message);
         assert!(Options::from_uri("mongodb://example.com").await.is_ok());
     }

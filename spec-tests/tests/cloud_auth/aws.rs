@@ -279,7 +279,7 @@ async fn session_and_role_must_be_one_line() {
     let nowhere = credential(variables(&[]));
     assert!(shown(&connect(&server, nowhere).await.unwrap_err()).contains("gave no session: connecting failed"));
     let no_url = credential(variables(&[]).aws_ec2("metadata"));
-    assert!(shown(&connect(&server, no_url).await.unwrap_err()).contains("\"metadata\" is no URL of a service"));
+    assert!(shown(&connect(&server, no_url).await.unwrap_err()).contains("\"metadata\" is not the URL of a service"));
 }
 
 #[tokio::test]
@@ -291,7 +291,7 @@ async fn unusable_token_file_is_named() {
         ("/nonexistent/token", "No such file"),
         (empty.path(), "it is empty"),
         (long.path(), "it is longer than 65536 bytes"),
-        (folder.to_str().unwrap(), "it is no regular file"),
+        (folder.to_str().unwrap(), "it is not a regular file"),
     ] {
         let cloud = variables(&[("AWS_WEB_IDENTITY_TOKEN_FILE", path), ("AWS_ROLE_ARN", "role")]);
         let text = shown(&connect(&server, credential(cloud)).await.unwrap_err());

@@ -56,7 +56,7 @@ async fn p1_6_forbidden_host_gets_no_message() {
     for allowed in [&[][..], &["example.com"], &["*.0.0.1x", "localhost"]] {
         let credential = credential(&callback).allowed_hosts(allowed.iter().copied());
         let error = connect(&server, credential).await.unwrap_err();
-        assert!(shown(&error).contains("must not be given tokens of people"), "{error}");
+        assert!(shown(&error).contains("must not receive the tokens of human users"), "{error}");
     }
     assert_eq!((callback.calls(), server.state().count("saslStart")), (0, 0));
     connect(&server, credential(&callback).allowed_hosts(["*.0.0.1"])).await.unwrap();

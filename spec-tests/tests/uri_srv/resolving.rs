@@ -189,25 +189,25 @@ async fn errors_say_the_name_and_what_is_wrong() {
         ),
         (
             Zone::default().srv(SERVICE, 0, "a.example.com"),
-            r#"an SRV record of "cluster.example.com" is for "a.example.com" at port 0, but must be for a name and a port that is not 0"#,
+            r#"an SRV record of "cluster.example.com" names "a.example.com" and port 0, but must have a valid name and a port other than 0"#,
         ),
         (
             Zone::default().srv(SERVICE, 1, "."),
-            r#"an SRV record of "cluster.example.com" is for "" at port 1, but must be for a name and a port that is not 0"#,
+            r#"an SRV record of "cluster.example.com" names "" and port 1, but must have a valid name and a port other than 0"#,
         ),
         (
             txt("replicaSet=a").txt(NAME, &["authSource=b"]),
-            r#""cluster.example.com" has 2 TXT records, but must have one at most"#,
+            r#""cluster.example.com" has 2 TXT records, but must have at most one"#,
         ),
         (
             txt("replicaSet=a&ssl=false"),
-            r#"the TXT record of "cluster.example.com" is refused: option in TXT record must be one of authSource, replicaSet, loadBalanced, got "ssl""#,
+            r#"the TXT record of "cluster.example.com" is invalid: option in TXT record must be one of authSource, replicaSet, loadBalanced, got "ssl""#,
         ),
         (
             txt("replicaSet"),
-            r#"the TXT record of "cluster.example.com" is refused: TXT record must be key=value pairs joined by &, got "replicaSet""#,
+            r#"the TXT record of "cluster.example.com" is invalid: TXT record must be key=value pairs joined by &, got "replicaSet""#,
         ),
-        (txt("authSource="), r#"the TXT record of "cluster.example.com" is refused: authSource must not be empty"#),
+        (txt("authSource="), r#"the TXT record of "cluster.example.com" is invalid: authSource must not be empty"#),
         (txt("loadBalanced=true&replicaSet=r"), "loadBalanced cannot be true with replicaSet"),
     ];
     for (zone, message) in messages {
@@ -303,7 +303,7 @@ async fn strict_options_refuse_what_the_record_says_in_vain() {
     assert!(Options::parse(URI).unwrap().resolve_with(&resolver(&server)).await.is_ok());
     let refused = Options::parse_strict(URI).unwrap().resolve_with(&resolver(&server)).await.unwrap_err();
     let message =
-        r#"the TXT record of "cluster.example.com" is refused: loadBalanced must be true or false, got "maybe""#;
+        r#"the TXT record of "cluster.example.com" is invalid: loadBalanced must be true or false, got "maybe""#;
     assert_eq!(refused.to_string(), message);
     assert!(Options::from_uri_strict("mongodb://a/?retryReads=true").await.is_ok());
     let refused = Options::from_uri_strict("mongodb://a/?retryReads=on").await.unwrap_err();

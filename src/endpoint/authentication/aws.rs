@@ -17,21 +17,22 @@ mod sources;
 
 use sources::Unavailable;
 
-/// The database of users that the server does not keep itself.
+/// The database of users that the server does not store itself.
 const DATABASE: &str = "$external";
 
-/// How long before they expire credentials are no longer used.
+/// How long before their expiry credentials are no longer used.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(5 * 60);
 
-/// What all connections share for MONGODB-AWS.
+/// The state that all connections share for MONGODB-AWS.
 #[derive(Debug)]
 pub(super) struct Aws {
     provider: Option<aws::Provider>,
     cloud: CloudEnvironment,
     /// Credentials of a service, until they expire or authentication fails.
     ///
-    /// Connections that find no valid credentials ask for them side by side, as the specification wants it, and the last
-    /// answer stays. There is no lock, which a forked child might find held by a thread that it lacks.
+    /// Connections that find no valid credentials request them concurrently, as the specification requires, and the
+    /// last answer is kept. This is not behind a lock: after a fork, the child might find it held by a thread that only
+    /// the parent has.
     cache: ArcSwapOption<AwsCredentials>,
 }
 
@@ -44,7 +45,7 @@ impl Aws {
         })
     }
 
-    /// Holds the conversation of MONGODB-AWS. It is never speculative.
+    /// Runs the conversation of MONGODB-AWS, which is never speculative.
     pub async fn authenticate(&self, conversation: &mut Conversation<'_>) -> Result<(), Cause> {
         let outcome = self.converse(conversation).await;
         if outcome.is_err() {
@@ -76,7 +77,7 @@ impl Aws {
         Ok(())
     }
 
-    /// Credentials that are valid now, from the first source that there is.
+    /// Returns credentials that are valid now, from the first available source.
     async fn credentials(&self) -> Result<Arc<AwsCredentials>, Unavailable> {
         if let Some(aws::Provider(provider)) = &self.provider {
             return provider.credentials().await.map(Arc::new).map_err(Unavailable::Custom);
@@ -84,7 +85,7 @@ impl Aws {
         let cached = self.cache.load_full();
         match &cached {
             Some(credentials) if is_valid(credentials) => return Ok(Arc::clone(credentials)),
-            // Credentials that came from a service are renewed there, even if there are variables now.
+            // Credentials from a service are renewed there, even if there are variables by now.
             Some(_) => {}
             None => {
                 if let Some(credentials) = sources::from_variables(&self.cloud)? {
@@ -93,7 +94,7 @@ impl Aws {
             }
         }
         let credentials = Arc::new(sources::from_service(&self.cloud).await?);
-        // Nobody could tell when others must be renewed.
+        // Credentials without an expiry are not cached, because it is unknown when to renew them.
         if credentials.expiration.is_some() {
             self.cache.store(Some(Arc::clone(&credentials)));
         }
@@ -106,7 +107,7 @@ fn is_valid(credentials: &AwsCredentials) -> bool {
 }
 
 fn now() -> Timestamp {
-    // A clock before 1970 is as wrong as one that says 1970: the server refuses the signature, and says why.
+    // A clock before 1970 is as wrong as a clock at 1970: the server refuses the signature and says why.
     Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
@@ -126,9 +127,9 @@ mod tests {
     use super::*;
     use crate::runtime::in_child;
 
-    /// A lock in the way would be held at some of the forks.
+    /// A lock would be held during some of the forks.
     #[test]
-    fn child_finds_credentials_while_the_parents_thread_was_storing_some() {
+    fn forked_child_finds_credentials_while_a_thread_of_the_parent_stores_some() {
         let expiration = SystemTime::now() + 2 * EXPIRY_MARGIN;
         let credentials = Arc::new(AwsCredentials {
             access_key_id: "id".to_owned(),

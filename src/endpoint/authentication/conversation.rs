@@ -1,4 +1,4 @@
-//! Commands and replies on a connection that is being authenticated.
+//! Commands and replies on a connection during its authentication.
 
 use bson::{RawDocument, RawDocumentBuf};
 use zeroize::Zeroize;
@@ -9,12 +9,12 @@ use crate::endpoint::deadline::Deadline;
 use crate::options::ServerAddress;
 use crate::wire::reply::{self, Unsuccessful};
 
-/// The two ends of an authentication, and how long it may take.
+/// An authentication in progress: its channel, its server and its deadline.
 ///
-/// When it is dropped, what was said is wiped from the channel's buffers.
+/// Dropping it wipes the conversation from the channel's buffers.
 pub(super) struct Conversation<'a> {
     channel: Wiping<'a>,
-    #[cfg_attr(not(feature = "oidc"), expect(dead_code, reason = "only OIDC has to know who the other end is"))]
+    #[cfg_attr(not(feature = "oidc"), expect(dead_code, reason = "only OIDC needs the address"))]
     pub address: &'a ServerAddress,
     pub deadline: Deadline,
 }
@@ -24,11 +24,11 @@ impl<'a> Conversation<'a> {
         Self { channel: Wiping(channel), address, deadline }
     }
 
-    /// Runs `command` on `database` until the deadline, and returns the reply of its success.
+    /// Runs `command` on `database` until the deadline, and returns the server's reply of success.
     ///
     /// # Errors
     ///
-    /// [`Cause::Refused`] is what the server says; all others mean that the connection must be closed.
+    /// [`Cause::Refused`] if the server refused. After any other error the connection must be closed.
     pub async fn run(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, Cause> {
         let exchange = self.channel.0.exchange(database, command);
         let document = self.deadline.bound_command(exchange).await.map_err(Cause::Timeout)??;
@@ -39,14 +39,14 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// As [`run`](Self::run), for a command that holds a secret: it is wiped whatever happens.
+    /// Does the same as [`run`](Self::run), and wipes the command in any case, because it holds a secret.
     pub async fn run_secret(&mut self, database: &str, command: RawDocumentBuf) -> Result<&RawDocument, Cause> {
         let command = Wiped::new(command);
         self.run(database, command.document()).await
     }
 }
 
-/// A channel whose buffers are wiped when this is dropped, also by whoever gives up in the middle of an exchange.
+/// Wipes the channel's buffers when dropped, even in the middle of an exchange.
 pub(in crate::endpoint) struct Wiping<'a>(pub &'a mut Channel);
 
 impl Drop for Wiping<'_> {

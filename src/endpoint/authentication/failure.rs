@@ -1,4 +1,4 @@
-//! What is reported when authentication fails.
+//! Errors of authentication.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -14,26 +14,26 @@ use crate::options::Mechanism;
 use crate::wire::auth::scram::ScramError;
 use crate::wire::{ServerError, WireError};
 
-/// A connection could not be authenticated. It is the source of an [`EstablishError`] of [`Stage::Authenticate`], and of
-/// the error of a command for which the server wanted the connection to be authenticated again.
+/// A connection could not be authenticated.
 ///
-/// It names the user, but nothing that is secret.
+/// This is the source of an [`EstablishError`] at [`Stage::Authenticate`], and of the error of a command for which the
+/// server asked the connection to authenticate again. It contains the user's name, but no secrets.
 #[non_exhaustive]
 pub struct AuthenticationError {
-    /// The mechanism that was used: the one that the credential names, or the one that was negotiated.
+    /// The mechanism that was used: the credential's, or the one that was negotiated.
     pub mechanism: Mechanism,
     /// The user's name, if the credential has one.
     pub username: Option<String>,
-    /// `authSource`: the database that the user was looked for in.
+    /// `authSource`: the database in which the user is defined.
     pub database: String,
-    /// What went wrong.
+    /// Why authentication failed.
     pub cause: AuthenticationCause,
 }
 
 crate::error::debug_as_sentence!(AuthenticationError);
 
 impl AuthenticationError {
-    /// The server's error, if it is the server that refused.
+    /// Returns the server's error, if the server refused.
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
         match &self.cause {
@@ -42,10 +42,10 @@ impl AuthenticationError {
         }
     }
 
-    /// The error of a connection's establishment.
+    /// Returns the establishment error.
     ///
-    /// The pool adds no label to what happens after hello (CMAP, "Backpressure-enabled"): a wrong password clears the
-    /// pool, and so does a network that fails here. What the server's own error says is kept.
+    /// The pool adds no label to failures after hello (CMAP, "Backpressure-enabled"). A wrong password clears the pool,
+    /// and so does a network failure here. The labels and the retryability of the server's own error are kept.
     pub(in crate::endpoint) fn into_establish_error(self) -> EstablishError {
         let refused = self.server_error().cloned();
         let is_of_network = matches!(self.cause, AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_));
@@ -83,35 +83,35 @@ pub enum AuthenticationCause {
     /// The network failed, or the server closed the connection.
     #[error("the network failed: {0}")]
     Network(#[source] io::Error),
-    /// Not all was done in time.
+    /// The time was up before authentication ended.
     #[error("{0}")]
     Timeout(#[source] ConnectTimeoutError),
     /// A reply breaks the protocol.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The server does not follow SCRAM, or does not know the password; or the password cannot be used.
+    /// The server violates SCRAM or does not know the password, or the password cannot be used.
     #[error(transparent)]
     Scram(#[from] ScramError),
-    /// The server goes on with a conversation that is at its end.
-    #[error("the server goes on with the conversation after its end")]
+    /// The server continues a conversation that has ended.
+    #[error("the server continued the conversation after its end")]
     Endless,
-    /// The proof could not be obtained: from a file, a cloud's metadata service, or the application's callback.
+    /// The proof could not be obtained from a file, a cloud's metadata service, or the application's callback.
     #[error("{0}")]
     Provider(#[source] Box<dyn StdError + Send + Sync>),
-    /// The server says that it is an arbiter. Arbiters have no users, and a pool with a credential does not use a server
-    /// that it cannot authenticate with.
+    /// The server says that it is an arbiter. Arbiters have no users, and a pool with a credential does not use a
+    /// server that cannot authenticate it.
     #[error(
-        "the server says that it is an arbiter, which nobody can authenticate with; \
-         leave the credential out to use an arbiter"
+        "the server says that it is an arbiter, which has no users to authenticate; \
+         remove the credential to use an arbiter"
     )]
     Arbiter,
     /// The operating system has no random bytes.
-    #[error("no random bytes: {0}")]
+    #[error("the operating system has no random bytes: {0}")]
     Randomness(#[source] io::Error),
     /// The runtime shut down while keys were being derived.
     #[error("the runtime shut down while keys were being derived from the password")]
     Interrupted,
-    /// The connection cannot carry a conversation, because an earlier exchange on it failed or was cancelled.
+    /// An earlier exchange on the connection failed or was cancelled, so it cannot carry a conversation.
     #[error("an earlier exchange on the connection failed or was cancelled")]
     Errored,
 }
@@ -119,7 +119,7 @@ pub enum AuthenticationCause {
 crate::error::debug_as_sentence!(AuthenticationCause);
 
 impl AuthenticationCause {
-    /// Whether it was a time limit of the client: `connectTimeoutMS`, what was left of `timeoutMS`, or that of an OIDC
+    /// Whether a time limit of the client expired: `connectTimeoutMS`, the rest of `timeoutMS`, or the limit of an OIDC
     /// callback, which may be either.
     #[must_use]
     pub fn is_timeout(&self) -> bool {

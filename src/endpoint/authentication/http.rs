@@ -1,7 +1,7 @@
-//! One HTTP/1.1 request to a service of a cloud, over a connection of its own.
+//! A single HTTP/1.1 request to a cloud service, on a connection of its own.
 //!
-//! There are no redirects, no cookies and no proxies: the services answer themselves or not at all. What they answer is
-//! short, and whatever is longer than they could mean is refused before it is kept.
+//! Redirects, cookies and proxies are not supported: the services answer directly or not at all. Their answers are
+//! short. A longer answer is refused before it is buffered.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -32,38 +32,38 @@ const MAX_BODY: usize = 64 * 1024;
 /// The longest head that an answer may have, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// A request. Its headers and its body may hold secrets; its path must not.
+/// A request. Its headers and body may hold secrets, its path must not.
 #[derive(Clone)]
 pub(super) struct HttpRequest<'a> {
     pub method: Method,
     /// `http://host:port` or `https://host:port`.
     pub base: &'a str,
-    /// The path and the query, encoded, beginning with a slash.
+    /// The path and query, encoded, with a leading slash.
     pub path: &'a str,
     pub headers: &'a [(&'static str, &'a str)],
     pub body: Zeroizing<Vec<u8>>,
-    /// The addresses that the service may have; `None` allows all. A name is resolved once: all of its addresses must be
-    /// allowed, and the connection goes to one of them, so that a second answer of the DNS changes nothing.
+    /// The addresses that the service may have; `None` allows all. A name is resolved once, all of its addresses must
+    /// be allowed, and the connection goes to one of them. A second DNS answer therefore changes nothing.
     pub peers: Option<Peers>,
-    /// How long everything may take.
+    /// The time limit for the whole exchange.
     pub limit: Duration,
 }
 
 /// Whether a service may have an address.
 pub(super) type Peers = fn(IpAddr) -> bool;
 
-/// An answer, whatever its status.
+/// An answer with any status.
 pub(super) struct HttpAnswer {
     pub status: StatusCode,
     pub body: Zeroizing<Vec<u8>>,
 }
 
-/// Why there is no answer. It repeats nothing of the request but the address.
+/// Why there is no answer. Contains nothing of the request but the address.
 #[derive(Debug, Error)]
 pub(super) enum HttpError {
-    #[error("{url:?} is no URL of a service: it must be http://host:port or https://host:port")]
+    #[error("{url:?} is not the URL of a service: it must be http://host:port or https://host:port")]
     Url { url: String },
-    #[error("{field} has characters that no HTTP request may have there")]
+    #[error("{field} has characters that are not allowed in an HTTP request")]
     Characters { field: &'static str },
     #[error("it did not answer within {}", Milliseconds(*limit))]
     Timeout { limit: Duration },
@@ -80,16 +80,16 @@ pub(super) enum HttpError {
 }
 
 impl HttpRequest<'_> {
-    /// Sends the request and returns the answer.
+    /// Sends the request, and returns the answer.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes the connection. The service may have heeded the request.
+    /// Dropping the future closes the connection. The service may have processed the request.
     pub async fn send(self) -> Result<HttpAnswer, HttpError> {
         self.send_trusting(system_trust).await
     }
 
-    /// As [`send`](Self::send), with the authorities that `trust` reads from somewhere.
+    /// Does the same as [`send`](Self::send), with the authorities that `trust` returns.
     async fn send_trusting(self, trust: Trust) -> Result<HttpAnswer, HttpError> {
         let limit = self.limit;
         timeout(limit, self.send_unbounded(trust)).await.map_err(|_| HttpError::Timeout { limit })?
@@ -133,10 +133,12 @@ async fn exchange(
             if error.is::<LengthLimitError>() {
                 return HttpError::TooLong;
             }
-            let error = error.downcast().expect("BUG: a body fails with its own error or that of its limit");
+            let error = error
+                .downcast()
+                .expect("BUG: a body failed with an error that is neither its own nor that of its limit");
             HttpError::Exchange(*error)
         })?;
-        // Bytes that nobody else holds give their buffer away, so that it is wiped and not only freed.
+        // Bytes with a single owner yield their buffer, so that it is wiped and not only freed.
         let body = Zeroizing::new(Vec::from(body.to_bytes()));
         Ok(HttpAnswer { status: head.status, body })
     };
@@ -144,24 +146,24 @@ async fn exchange(
     tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // What the connection fails with, the answer fails with too; where it ends well, the rest has been received.
+        // If the connection fails, so does the answer. If the connection ends well, the rest has been received.
         _ = &mut connection => answer.await,
     }
 }
 
-/// Where a service is.
+/// The address of a service.
 struct Service {
     secure: bool,
     /// A name or an IP address, without brackets.
     host: String,
     port: u16,
-    /// The host, and the port if it was named, as the header has it.
+    /// The host, and the port if it was given, as in the `Host` header.
     authority: String,
 }
 
 impl Service {
     fn parse(base: &str) -> Result<Self, HttpError> {
-        // Before an at-sign there may be a password.
+        // There may be a password before an at-sign.
         let url = if base.contains('@') { "(not shown: it has an at-sign)" } else { base };
         let refuse = || HttpError::Url { url: url.to_owned() };
         let uri: Uri = base.parse().map_err(|_| refuse())?;
@@ -183,7 +185,7 @@ impl Service {
                     80
                 }
             }
-            // Something that is no port.
+            // An invalid port.
             _ => return Err(refuse()),
         };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -201,10 +203,10 @@ impl Service {
     }
 }
 
-/// Finds authorities to trust. It may read files.
+/// Returns the authorities to trust. It may read files.
 type Trust = fn() -> io::Result<RootCertStore>;
 
-/// The operating system's trust store.
+/// Returns the authorities in the operating system's trust store.
 fn system_trust() -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -239,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_is_a_scheme_a_host_and_a_port() {
+    fn service_is_a_scheme_a_host_and_a_port() {
         for (base, secure, host, port, authority) in [
             ("http://metadata", false, "metadata", 80, "metadata"),
             ("https://sts.amazonaws.com", true, "sts.amazonaws.com", 443, "sts.amazonaws.com"),
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_at_an_address_that_is_not_allowed_is_not_connected_to() {
+    async fn service_at_a_refused_address_is_not_connected_to() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         for host in ["127.0.0.1", "localhost"] {
             let base = format!("http://{host}:{}", listener.local_addr().unwrap().port());
@@ -295,7 +297,7 @@ mod tests {
         assert!(accepted.is_err(), "a connection was opened");
     }
 
-    /// A service that answers every request with "hello", behind TLS.
+    /// Starts a service behind TLS that answers every request with "hello".
     async fn secure_service(certificates: &Certificates, certificate: Pem) -> (TlsFront, tokio::task::JoinHandle<()>) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_secured_service_must_prove_its_name_to_a_trusted_authority() {
+    async fn tls_service_needs_a_certificate_for_its_name_from_a_trusted_authority() {
         static TRUSTED: OnceLock<PathBuf> = OnceLock::new();
         let trust: Trust = || {
             let mut roots = RootCertStore::empty();
@@ -330,7 +332,7 @@ mod tests {
             let (front, answering) = secure_service(&certificates, certificate).await;
             let base = format!("https://{}", front.address());
             let request = get(&base);
-            // Whatever the operating system trusts, it is not this.
+            // The operating system's trust store does not contain this authority.
             let untrusted = request.clone().send().await;
             assert!(matches!(untrusted, Err(HttpError::Tls(_))), "{certificate:?}");
             match request.send_trusting(trust).await {

@@ -1,5 +1,5 @@
-//! The keys that connections share, so that each is derived once (Authentication specification, "Caching credentials in
-//! SCRAM").
+//! The SCRAM keys that connections share, so that each is derived once (Authentication specification, "Caching
+//! credentials in SCRAM").
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,18 +12,18 @@ use super::Cause;
 use crate::runtime::PerProcess;
 use crate::wire::auth::scram::{Challenge, Hash, Keys, prepare_password};
 
-/// How many keys are kept. A user has one salt for each mechanism on all members of a replica set, so more than two are
-/// needed only for a deployment whose servers have users of their own, or after a change of the password.
+/// How many keys are cached. A user has one salt per mechanism on all members of a replica set. More than two keys are
+/// needed only if the servers have users of their own, or after a change of the password.
 const KEPT: usize = 16;
 
 /// The keys of one user.
 ///
-/// Deriving one takes milliseconds of a processor, so it is done on a thread for blocking work, and only once however
-/// many connections are waiting for it. Nobody's cancellation stops it for the others.
+/// Deriving a key takes milliseconds of CPU time, so it is done on a blocking thread, and once for all connections that
+/// wait for it. A caller that cancels does not stop it for the others.
 pub(super) struct KeyCache {
     username: String,
     password: crate::options::Secret,
-    /// The oldest first. A forked child has its own: it lacks the threads that derive the parent's.
+    /// Oldest first. A forked child has its own, because it lacks the threads that derive the parent's keys.
     entries: PerProcess<Mutex<Vec<Entry>>>,
 }
 
@@ -34,7 +34,7 @@ struct Entry {
     keys: Derived,
 }
 
-/// Keys that have been derived, or are being.
+/// Keys that have been derived, or are being derived.
 type Derived = watch::Receiver<Option<Arc<Keys>>>;
 
 impl KeyCache {
@@ -42,7 +42,7 @@ impl KeyCache {
         Self { username, password, entries: PerProcess::default() }
     }
 
-    /// The keys with which to answer `challenge`, derived now if nobody has done so before.
+    /// Returns the keys with which to answer `challenge`. Derives them if they are not cached.
     ///
     /// # Errors
     ///
@@ -50,23 +50,23 @@ impl KeyCache {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: what has been begun is finished and kept.
+    /// Dropping the future loses nothing: a derivation that has begun is finished and cached.
     pub async fn keys(&self, hash: Hash, challenge: &Challenge) -> Result<Arc<Keys>, Cause> {
-        // A derivation that another runtime was to make ends without a result if that runtime is shut down. One more
-        // attempt is this runtime's own; if that fails too, it is this runtime that ends.
+        // A derivation on another runtime ends without a result if that runtime shuts down. The second attempt uses
+        // this runtime. If it fails too, this runtime is shutting down.
         for _ in 0..2 {
             let mut derived = self.derived(hash, challenge)?;
             if let Ok(keys) = derived.wait_for(Option::is_some).await {
-                return Ok(keys.clone().expect("BUG: waited for keys, and there are none"));
+                return Ok(keys.clone().expect("BUG: no keys after waiting for them"));
             }
         }
         Err(Cause::Interrupted)
     }
 
-    /// The entry for `challenge`, made now if there is none.
+    /// Returns the entry for `challenge`, and creates it if there is none.
     fn derived(&self, hash: Hash, challenge: &Challenge) -> Result<Derived, Cause> {
         let entries = self.entries.get();
-        // Poisoned is as good: entries are only ever pushed and removed whole.
+        // A poisoned lock is fine: entries are only pushed and removed whole.
         let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|entry| entry.keys.borrow().is_some() || entry.keys.has_changed().is_ok());
         let wanted = |entry: &&Entry| {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_hundred_connections_derive_one_key() {
+    async fn hundred_connections_derive_one_key() {
         let cache = cache("pencil");
         let connections: Vec<_> = (0..100)
             .map(|_| {
@@ -134,13 +134,13 @@ mod tests {
         for connection in connections {
             keys.push(connection.await.unwrap());
         }
-        // Derived a second time, the keys would be another allocation.
+        // Deriving the keys again would yield another allocation.
         assert!(keys.iter().all(|one| Arc::ptr_eq(one, &keys[0])));
         assert_eq!(cache.entries.get().lock().unwrap().len(), 1);
     }
 
     #[tokio::test]
-    async fn each_hash_salt_and_number_of_iterations_has_keys_of_its_own() {
+    async fn each_hash_salt_and_iteration_count_has_its_own_keys() {
         let cache = cache("pencil");
         let wanted = [
             (Hash::Sha256, "AAAA", 4096),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_with_ever_new_salts_does_not_fill_the_memory() {
+    async fn server_with_ever_new_salts_does_not_exhaust_memory() {
         let cache = cache("pencil");
         for salt in 0..KEPT + 3 {
             cache.keys(Hash::Sha256, &challenge(&format!("AAA{}", char::from(b'A' + salt as u8)), 4096)).await.unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_gives_up_takes_no_key_from_the_others() {
+    async fn cancelled_connection_does_not_stop_the_derivation_for_others() {
         let cache = cache("pencil");
         let challenge = challenge("AAAA", 4096);
         {
@@ -183,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_ends_leaves_no_keys_that_others_would_wait_for_in_vain() {
+    fn end_of_a_runtime_leaves_no_unfinished_keys_to_wait_for() {
         let cache = cache("pencil");
-        // What a derivation leaves behind whose runtime ended before it was run.
+        // What a derivation leaves behind if its runtime ends before it runs.
         let (_, keys) = watch::channel(None);
         let entry = Entry { hash: Hash::Sha256, salt: challenge("AAAA", 4096).salt().to_vec(), iterations: 4096, keys };
         cache.entries.get().lock().unwrap().push(entry);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_password_that_cannot_be_prepared_is_an_error_with_sha_256_only() {
+    async fn password_that_cannot_be_prepared_fails_with_sha_256_only() {
         let cache = cache("a\u{7}b");
         let error = cache.keys(Hash::Sha256, &challenge("AAAA", 4096)).await.unwrap_err();
         assert!(matches!(error, Cause::Scram(ScramError::Password)));
@@ -216,7 +216,7 @@ mod tests {
     fn child_forked_while_a_key_is_derived_derives_its_own() {
         let cache = cache("pencil");
         let challenge = challenge("AAAA", 4096);
-        // The thread that derives it is the parent's: in the child nothing drops the sender.
+        // The thread that derives the key is the parent's. In the child, the sender is never dropped.
         let (sender, keys) = watch::channel(None);
         let entry = Entry { hash: Hash::Sha256, salt: challenge.salt().to_vec(), iterations: 4096, keys };
         cache.entries.get().lock().unwrap().push(entry);

@@ -1,15 +1,13 @@
-//! Authentication: who the application is, proven on every connection before it is used (Authentication specification).
+//! Authentication of every connection before it is used (Authentication specification).
 //!
-//! An [`Authenticator`] is made once for all endpoints of some options. It keeps what connections may share: the keys
-//! derived from a password, and what the clouds' mechanisms remember. Each connection
+//! An [`Authenticator`] is made once for all endpoints with the same options. It holds what connections share: the keys
+//! derived from a password, and what the clouds' mechanisms cache. Each connection
 //!
-//! 1. sends the first message of the mechanism along with hello ([`Authenticator::speculation`]), which saves a round
-//!    trip,
-//! 2. holds the rest of the conversation ([`Authenticator::authenticate`]), and keeps the [`Authentication`] that
-//!    results,
-//! 3. and repeats it whenever the server wants it (error 391, [`Authentication::repeat`]).
+//! 1. sends the mechanism's first message along with hello ([`Authenticator::speculation`]), which saves a round trip,
+//! 2. completes the conversation ([`Authenticator::authenticate`]), and keeps the resulting [`Authentication`],
+//! 3. repeats it whenever the server asks for it (error 391, [`Authentication::repeat`]).
 //!
-//! A further mechanism is a variant of `Method`, with a file of its own for its conversation and one in
+//! To add a mechanism, add a variant to `Method`, a file here for its conversation, and a file in
 //! [`wire::auth`](crate::wire::auth) for its messages.
 
 use std::io;
@@ -46,16 +44,16 @@ use crate::wire::HelloReply;
 use crate::wire::auth::scram::Hash;
 use crate::wire::auth::{plain, sasl, x509};
 
-/// Authenticates connections by one credential.
+/// Authenticates connections with one credential.
 #[derive(Debug)]
 pub(super) struct Authenticator {
     username: Option<String>,
-    /// The database that the user is defined in.
+    /// The database in which the user is defined.
     source: String,
     method: Method,
 }
 
-/// How it is done, with what the connections share for it.
+/// The mechanism, and the state that connections share for it.
 #[derive(Debug)]
 enum Method {
     Scram(Scram),
@@ -67,7 +65,7 @@ enum Method {
     Oidc(Box<oidc::Oidc>),
 }
 
-/// What hello carries for authentication. It may hold a token, so it cannot be printed.
+/// The fields that hello carries for authentication. Not printable, because it may hold a token.
 #[derive(Default)]
 pub(super) struct Speculation {
     /// `saslSupportedMechs`, if the mechanism is to be negotiated.
@@ -77,7 +75,7 @@ pub(super) struct Speculation {
     state: Speculated,
 }
 
-/// What must be remembered of the message that was sent along with hello.
+/// The state of the message that was sent along with hello.
 #[derive(Default)]
 enum Speculated {
     #[default]
@@ -88,7 +86,7 @@ enum Speculated {
     Oidc(oidc::Token),
 }
 
-/// The authentication of one connection, and all that it takes to repeat it.
+/// The authentication of one connection, with the state to repeat it.
 #[derive(Debug)]
 pub(super) struct Authentication {
     authenticator: Arc<Authenticator>,
@@ -96,7 +94,7 @@ pub(super) struct Authentication {
     state: Authenticated,
 }
 
-/// What a connection was authenticated by.
+/// What a connection was authenticated with.
 #[derive(Debug)]
 enum Authenticated {
     Scram(Hash),
@@ -109,11 +107,11 @@ enum Authenticated {
 }
 
 impl Authenticator {
-    /// The authenticator for the options' credential; `None` if they have none.
+    /// Creates the authenticator for the options' credential, or `None` without a credential.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if the mechanism is not implemented or not compiled in, or lacks something.
+    /// [`InvalidOption`] if the mechanism is not implemented or not compiled in, or if the credential is incomplete.
     pub fn new(options: &Options) -> Result<Option<Arc<Self>>, InvalidOption> {
         let Some(credential) = &options.credential else { return Ok(None) };
         let source = credential.effective_source(options.default_database.as_deref()).to_owned();
@@ -135,12 +133,12 @@ impl Authenticator {
         Ok(Some(Arc::new(Self { username: credential.username.clone(), source, method })))
     }
 
-    /// What to send along with hello. Without it authentication works just as well, with a round trip more.
-    #[cfg_attr(not(feature = "oidc"), expect(unused_variables, reason = "only OIDC has to know where it is sent"))]
+    /// Returns what to send along with hello. Authentication works without it, with one more round trip.
+    #[cfg_attr(not(feature = "oidc"), expect(unused_variables, reason = "only OIDC needs the address"))]
     pub fn speculation(&self, address: &ServerAddress) -> Speculation {
         let (command, state) = match &self.method {
             Method::Scram(scram) => {
-                // If there are no random bytes now, the conversation that follows says so.
+                // Without random bytes, the conversation that follows reports the error.
                 let (command, state) = scram.speculation().map_or((None, Speculated::Nothing), |(command, begun)| {
                     (Some(Wiped::new(command)), Speculated::Scram(begun))
                 });
@@ -151,7 +149,7 @@ impl Authenticator {
                 command.append(bson::raw::cstr!("db"), self.source.as_str());
                 (Some(command), Speculated::X509)
             }
-            // The text has none for PLAIN.
+            // The specification has no speculative authentication for PLAIN.
             Method::Plain(_) => (None, Speculated::Nothing),
             #[cfg(feature = "aws")]
             Method::Aws(_) => (None, Speculated::Nothing),
@@ -164,19 +162,19 @@ impl Authenticator {
         Speculation { supported_mechanisms_of: None, command: command.map(Wiped::new), state }
     }
 
-    /// Authenticates a new connection, after its hello. `speculation` is what was sent along with that hello.
+    /// Authenticates a new connection after its hello. `speculation` is what was sent along with that hello.
     ///
-    /// `None` if the server is an arbiter: it has no users, and the handshake is complete without them. Where the
-    /// connection `is_pooled`, that is an error: operations that count on the credential would go to a server that has
-    /// proven nothing.
+    /// Returns `None` if the server is an arbiter: it has no users, and the handshake is complete without
+    /// authentication. If the connection `is_pooled`, that is an error. Otherwise operations that rely on the
+    /// credential would go to a server that has proven nothing.
     ///
     /// # Errors
     ///
-    /// [`AuthenticationError`]. The connection must be closed then.
+    /// [`AuthenticationError`]. The connection must then be closed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the channel errored, if anything may have been sent.
+    /// Dropping the future leaves the channel errored if anything may have been sent.
     pub async fn authenticate(
         self: &Arc<Self>,
         channel: &mut Channel,
@@ -204,7 +202,7 @@ impl Authenticator {
             }
             Method::X509 => {
                 let outcome = match speculated {
-                    // The server replied with the user whom it took from the certificate.
+                    // The server replied with the user that it took from the certificate.
                     (Speculated::X509, Some(_)) => Ok(()),
                     _ => self.x509(&mut conversation).await,
                 };
@@ -232,7 +230,7 @@ impl Authenticator {
         Ok(Some(Authentication { authenticator: Arc::clone(self), address: address.clone(), state }))
     }
 
-    /// The mechanism that the credential names, or that is negotiated with a server of that hello.
+    /// Returns the mechanism that the credential names, or that is negotiated with a server of this hello.
     fn mechanism(&self, hello: &HelloReply) -> Mechanism {
         match &self.method {
             Method::Scram(scram) => scram.choose(hello.sasl_supported_mechanisms.as_deref()).mechanism(),
@@ -262,15 +260,15 @@ impl Authenticator {
 }
 
 impl Authentication {
-    /// Authenticates the connection again, because the server wants it (error 391), without another hello.
+    /// Authenticates the connection again at the server's request (error 391), without another hello.
     ///
     /// # Errors
     ///
-    /// [`AuthenticationError`]. The connection must not be used again then.
+    /// [`AuthenticationError`]. The connection must then not be used again.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the channel errored, if anything may have been sent.
+    /// Dropping the future leaves the channel errored if anything may have been sent.
     pub async fn repeat(&mut self, channel: &mut Channel, deadline: Deadline) -> Result<(), AuthenticationError> {
         let Self { authenticator, address, state } = self;
         let mut conversation = Conversation::new(channel, address, deadline);
@@ -286,20 +284,20 @@ impl Authentication {
             (Method::Oidc(oidc), Authenticated::Oidc(token)) => {
                 (Mechanism::MongoDbOidc, oidc.reauthenticate(&mut conversation, token).await)
             }
-            _ => unreachable!("BUG: a connection was authenticated by another mechanism than its authenticator's"),
+            _ => unreachable!("BUG: a connection was not authenticated with its authenticator's mechanism"),
         };
         outcome.map_err(|cause| authenticator.failed(mechanism, cause))
     }
 }
 
-/// Bytes that nobody can predict, as printable characters without a comma.
+/// Returns unpredictable bytes as printable characters without a comma.
 fn nonce() -> Result<String, Cause> {
     let mut bytes = [0; 24];
     getrandom::fill(&mut bytes).map_err(|error| Cause::Randomness(io::Error::other(error.to_string())))?;
     Ok(BASE64.encode(bytes))
 }
 
-/// The name and the password that a mechanism needs.
+/// Returns the name and password that a mechanism needs.
 fn name_and_password(credential: &Credential) -> Result<(&str, &Secret), InvalidOption> {
     let lacking = |option| {
         let reason = match credential.mechanism {
@@ -315,7 +313,7 @@ fn name_and_password(credential: &Credential) -> Result<(&str, &Secret), Invalid
     }
 }
 
-/// The password for PLAIN, whose message separates its parts by zero bytes.
+/// Returns the password for PLAIN, whose message separates its parts with zero bytes.
 fn plain_password(credential: &Credential) -> Result<Secret, InvalidOption> {
     let (username, password) = name_and_password(credential)?;
     for (option, text) in [("username", username), ("password", password.reveal())] {
@@ -326,7 +324,7 @@ fn plain_password(credential: &Credential) -> Result<Secret, InvalidOption> {
     Ok(password.clone())
 }
 
-/// The error for a mechanism that wharf, or this build of it, does not have.
+/// Returns the error for a mechanism that wharf does not support, or that is not compiled in.
 fn unavailable(mechanism: Mechanism) -> InvalidOption {
     let feature = |feature| format!(", because wharf was compiled without its feature `{feature}`");
     let reason = match mechanism {

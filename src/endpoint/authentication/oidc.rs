@@ -1,8 +1,8 @@
 //! The mechanism MONGODB-OIDC (Authentication specification, "MONGODB-OIDC").
 //!
 //! All connections share one access token ([`tokens`]), which comes from the application's callback or from an
-//! environment ([`source`]). A connection keeps the token that it was authenticated with, so that exactly that one is
-//! forgotten when the server refuses it later.
+//! environment ([`source`]). A connection keeps the token that it was authenticated with. If the server refuses that
+//! token later, exactly that one is dropped.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -31,44 +31,44 @@ use tokens::{Limit, Tokens};
 
 pub(super) use tokens::Token;
 
-/// The database of users that the server does not keep itself.
+/// The database of users that the server does not store itself.
 const DATABASE: &str = "$external";
 
 /// The version of [`OidcContext`].
 const VERSION: u32 = 1;
 
-/// How long a callback may take with a human.
+/// How long a callback that involves a human may take.
 const HUMAN_LIMIT: Duration = Duration::from_secs(5 * 60);
 
-/// How long a callback may take without one, if `timeoutMS` does not say.
+/// How long another callback may take, if `timeoutMS` is not set.
 const MACHINE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The server's error for a token that it does not accept: AuthenticationError.
 const NOT_ACCEPTED: i32 = 18;
 
-/// How often a human's shared token is tried before the server is asked anew who issues tokens. A token that another
-/// connection has just obtained is worth another attempt, but not without end.
+/// How often a human's shared token is tried before the server is asked again for the issuer of tokens. A token that
+/// another connection has just obtained is worth another attempt, but not without limit.
 const ROUNDS: u32 = 3;
 
-/// What all connections share for MONGODB-OIDC.
+/// The state that all connections share for MONGODB-OIDC.
 #[derive(Debug)]
 pub(super) struct Oidc {
     username: Option<String>,
     source: Source,
-    /// With a human, the hosts that may be given tokens.
+    /// The hosts that may receive a human's tokens; `None` without a human.
     allowed_hosts: Option<Vec<String>>,
     /// `timeoutMS`.
     timeout: Option<Duration>,
-    /// A forked child has its own. The callback that the parent awaits never ends in the child, and an issuer may take
-    /// a refresh token that two processes use for a stolen one.
+    /// A forked child has its own. The callback that the parent awaits never ends in the child. An issuer may also
+    /// regard a refresh token as stolen if two processes use it.
     tokens: PerProcess<Tokens>,
 }
 
 impl Oidc {
     /// # Errors
     ///
-    /// [`InvalidOption`] if there is not exactly one of a callback and an environment, or the environment lacks
-    /// something.
+    /// [`InvalidOption`] unless there is exactly one of a callback and an environment, or if the environment is
+    /// incomplete.
     pub fn new(options: &Options) -> Result<Self, InvalidOption> {
         let credential = options.credential.as_ref().expect("BUG: an authenticator is made of a credential");
         let hosts = || match &credential.oidc.allowed_hosts {
@@ -84,8 +84,8 @@ impl Oidc {
         })
     }
 
-    /// The command to send along with hello (`saslStart`, with `db`), and the token that it carries; `None` if there
-    /// is no token yet, or none for that server.
+    /// Returns the command to send along with hello (`saslStart`, with `db`), and the token that it carries. Returns
+    /// `None` if there is no token yet, or none for this server.
     pub fn speculation(&self, address: &ServerAddress) -> Option<(RawDocumentBuf, Token)> {
         self.require_allowed(address).ok()?;
         let token = self.tokens.get().current()?;
@@ -94,7 +94,7 @@ impl Oidc {
         Some((command, token))
     }
 
-    /// Authenticates a new connection. `speculated` is what was sent along with hello and the server's answer to it.
+    /// Authenticates a new connection. `speculated` is what was sent along with hello, and the server's answer to it.
     pub async fn authenticate(
         &self,
         conversation: &mut Conversation<'_>,
@@ -102,7 +102,7 @@ impl Oidc {
     ) -> Result<Token, Cause> {
         self.require_allowed(conversation.address).map_err(provider)?;
         match speculated {
-            // A token that was refused here stays: the conversation proper finds out why.
+            // A token that was refused here is kept: the conversation that follows finds out why.
             Some((token, reply)) if SaslReply::read(reply).is_ok_and(|reply| reply.done) => Ok(token),
             _ if self.allowed_hosts.is_some() => self.authenticate_by_human(conversation).await,
             _ => self.authenticate_by_machine(conversation).await,
@@ -147,7 +147,7 @@ impl Oidc {
         self.two_steps(conversation).await
     }
 
-    /// Asks the server who issues tokens, has one issued, and shows it to the server.
+    /// Asks the server for the issuer of tokens, obtains a token, and sends it to the server.
     async fn two_steps(&self, conversation: &mut Conversation<'_>) -> Result<Token, Cause> {
         let payload = messages::principal(self.username.as_deref());
         let command = sasl::start(Mechanism::MongoDbOidc, payload.as_bytes(), None);
@@ -155,7 +155,7 @@ impl Oidc {
         let reply = SaslReply::read(&reply)?;
         require_done(&reply, false)?;
         let idp_info = messages::read_idp(reply.payload)?;
-        // A refresh token must not be passed on here, because another provider may have issued it.
+        // The refresh token must not be passed on here, because another issuer may have issued it.
         let (token, _) = self.token(conversation, Some(idp_info), None).await?;
 
         let payload = Zeroizing::new(messages::token(token.reveal()).into_bytes());
@@ -163,10 +163,10 @@ impl Oidc {
         finish(conversation, command).await.map(|()| token)
     }
 
-    /// The shared token, which is obtained if there is none; and whether this call obtained it.
+    /// Returns the shared token, and whether this call obtained it.
     ///
-    /// The time that it takes does not count towards `connectTimeoutMS`, unless `timeoutMS` or the timeout of the
-    /// command that made the server want it limits both. A human's time never counts.
+    /// The time to obtain a token does not count towards `connectTimeoutMS`, unless both are limited by `timeoutMS` or
+    /// by the timeout of the command for which the server asked. A human's time never counts.
     async fn token(
         &self,
         conversation: &mut Conversation<'_>,
@@ -187,7 +187,7 @@ impl Oidc {
         outcome.map_err(provider)
     }
 
-    /// How long a callback may take, and whether that counts towards `connectTimeoutMS`.
+    /// Returns how long a callback may take, and whether that time counts towards `connectTimeoutMS`.
     fn limit(&self, deadline: Deadline) -> (Duration, bool) {
         match (&self.allowed_hosts, self.timeout) {
             (Some(_), _) => (HUMAN_LIMIT, false),
@@ -200,7 +200,7 @@ impl Oidc {
         }
     }
 
-    /// Refuses a server that a human's tokens must not be shown to ("ALLOWED_HOSTS").
+    /// Refuses a server that must not receive a human's tokens ("ALLOWED_HOSTS").
     fn require_allowed(&self, address: &ServerAddress) -> Result<(), NoToken> {
         let Some(allowed) = &self.allowed_hosts else { return Ok(()) };
         let is_allowed = |host: &str| allowed.iter().any(|pattern| matches(pattern, host));
@@ -211,10 +211,10 @@ impl Oidc {
     }
 }
 
-/// Whether a pattern, in lower case, stands for the host.
+/// Whether a pattern in lower case matches the host.
 fn matches(pattern: &str, host: &str) -> bool {
     match pattern.strip_prefix('*') {
-        // The period stays, so that `*.example.com` stands for neither `example.com` nor `badexample.com`.
+        // The period stays, so that `*.example.com` matches neither `example.com` nor `badexample.com`.
         Some(end) if end.starts_with('.') => host.len() > end.len() && host.ends_with(end),
         _ => host == pattern,
     }
@@ -225,7 +225,7 @@ fn start(token: &Token) -> RawDocumentBuf {
     sasl::start(Mechanism::MongoDbOidc, &payload, None)
 }
 
-/// Shows a token to the server.
+/// Sends a token to the server.
 async fn one_step(conversation: &mut Conversation<'_>, token: &Token) -> Result<(), Cause> {
     finish(conversation, start(token)).await
 }
@@ -248,7 +248,7 @@ fn is_not_accepted(outcome: &Result<(), Cause>) -> bool {
     matches!(outcome, Err(Cause::Refused(error)) if error.code == NOT_ACCEPTED)
 }
 
-/// Whether a token was not obtained for want of time.
+/// Whether a token could not be obtained in time.
 pub(super) fn is_timeout(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
     matches!(error.downcast_ref(), Some(NoToken::Timeout { .. }))
 }
@@ -292,17 +292,17 @@ mod tests {
             obtained.map(drop).map_err(|_| 2)
         };
         assert_eq!(in_child(child), 0);
-        // A lock that a thread holds at the fork.
+        // A lock that a thread holds during the fork.
         let tokens = oidc.tokens.get();
         assert_eq!(tokens.while_known_is_locked(|| in_child(child)), 0);
-        // The parent's call goes on.
+        // The parent's call continues.
         parents.block_on(async {
             assert!(awaited.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         });
     }
 
     #[test]
-    fn a_pattern_stands_for_the_hosts_below_its_domain_only() {
+    fn pattern_matches_only_hosts_below_its_domain() {
         for (pattern, host, expected) in [
             ("localhost", "localhost", true),
             ("localhost", "localhost.example.com", false),

@@ -10,11 +10,11 @@ use crate::options::{Credential, InvalidOption};
 use crate::wire::auth::sasl::{self, SaslReply};
 use crate::wire::auth::scram::{ClientFirst, Hash, ScramError};
 
-/// What all connections share for SCRAM.
+/// The state that all connections share for SCRAM.
 #[derive(Debug)]
 pub(super) struct Scram {
     username: String,
-    /// The database that the user is defined in.
+    /// The database in which the user is defined.
     source: String,
     /// `None` if the mechanism is to be negotiated.
     forced: Option<Hash>,
@@ -35,13 +35,13 @@ impl Scram {
         Ok(Self { keys: KeyCache::new(username.clone(), password.clone()), username, source, forced })
     }
 
-    /// `saslSupportedMechs`, if the mechanism is to be negotiated: the name just as it was given.
+    /// Returns `saslSupportedMechs` if the mechanism is to be negotiated, with the user name exactly as given.
     pub fn supported_mechanisms_of(&self) -> Option<String> {
         self.forced.is_none().then(|| format!("{}.{}", self.source, self.username))
     }
 
-    /// The first message, to be sent along with hello. Before the negotiation it is SCRAM-SHA-256's, which the
-    /// specification wants.
+    /// Returns the first message, to send along with hello. Before the negotiation, it is that of SCRAM-SHA-256, as the
+    /// specification requires.
     ///
     /// # Errors
     ///
@@ -53,8 +53,8 @@ impl Scram {
         Ok((command, begun))
     }
 
-    /// The mechanism to use with a server that says this of the user's. Without an answer it is SCRAM-SHA-1
-    /// (Authentication specification, "Default Authentication Methods").
+    /// Returns the mechanism for a server that reports these mechanisms for the user. Without a report it is
+    /// SCRAM-SHA-1 (Authentication specification, "Default Authentication Methods").
     pub fn choose(&self, supported: Option<&[String]>) -> Hash {
         let sha_256 = || supported.is_some_and(|names| names.iter().any(|name| name == "SCRAM-SHA-256"));
         match self.forced {
@@ -64,8 +64,8 @@ impl Scram {
         }
     }
 
-    /// Holds the conversation, or the rest of one that began along with hello: `begun` is what was sent, and the reply
-    /// to it. A conversation of another mechanism than `hash` is begun again.
+    /// Completes the conversation. `begun` is the message that was sent along with hello, and the reply to it. If it
+    /// belongs to a mechanism other than `hash`, the conversation starts over.
     pub async fn authenticate(
         &self,
         conversation: &mut Conversation<'_>,
@@ -84,12 +84,12 @@ impl Scram {
         Ok(Begun { hash, client_first: ClientFirst::new(&self.username, &super::nonce()?) })
     }
 
-    /// What follows the server's first message.
+    /// Continues after the server's first message.
     async fn conclude(&self, conversation: &mut Conversation<'_>, begun: Begun, started: Started) -> Result<(), Cause> {
         let challenge = begun.client_first.read(&started.payload)?;
         let keys =
             conversation.deadline.bound(self.keys.keys(begun.hash, &challenge)).await.map_err(Cause::Timeout)??;
-        // Whoever has the proof may try passwords out on it for as long as they like.
+        // A party that has the proof can try out passwords on it for as long as it likes.
         let (client_final, verification) = challenge.answer(&keys);
         let client_final = Zeroizing::new(client_final);
         let command = sasl::advance(&started.conversation_id, client_final.as_bytes());
@@ -98,7 +98,7 @@ impl Scram {
         if reply.done {
             return Ok(());
         }
-        // A server that does not know `skipEmptyExchange` wants to have the last word.
+        // A server that does not know `skipEmptyExchange` expects one more message.
         let command = sasl::advance(&started.conversation_id, b"");
         let reply = SaslReply::read(conversation.run(&self.source, &command).await?)?;
         if reply.done { Ok(()) } else { Err(Cause::Endless) }
@@ -112,7 +112,7 @@ impl Begun {
     }
 }
 
-/// The server's answer to the first message, apart from the buffer that it was received in.
+/// The server's answer to the first message, copied out of the receive buffer.
 struct Started {
     conversation_id: bson::RawBson,
     payload: Vec<u8>,
@@ -121,7 +121,7 @@ struct Started {
 impl Started {
     fn read(reply: &RawDocument) -> Result<Self, Cause> {
         let SaslReply { conversation_id, payload, done } = SaslReply::read(reply)?;
-        // A server that says that all is done has proven nothing.
+        // A server that claims to be done has proven nothing.
         if done {
             Err(ScramError::EndedEarly.into())
         } else {

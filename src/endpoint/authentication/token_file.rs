@@ -13,7 +13,7 @@ use crate::options::Secret;
 /// The longest token that a file may hold, in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;
 
-/// A file's token cannot be had.
+/// A token could not be read from its file.
 #[derive(Debug, Error)]
 #[error("the token file {} cannot be used: {source}", path.display())]
 pub(super) struct TokenFileError {
@@ -21,11 +21,11 @@ pub(super) struct TokenFileError {
     source: io::Error,
 }
 
-/// Reads the token in a file, without the white space around it, which no token has within.
+/// Reads the token in a file, without the surrounding white space. Tokens contain none.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future loses nothing; the reading may go on for a while in the background.
+/// Dropping the future loses nothing. The read may continue for a while in the background.
 pub(super) async fn read(path: OsString) -> Result<Secret, TokenFileError> {
     let path = PathBuf::from(path);
     let reading = path.clone();
@@ -34,11 +34,11 @@ pub(super) async fn read(path: OsString) -> Result<Secret, TokenFileError> {
 }
 
 fn read_blocking(path: &Path) -> io::Result<Secret> {
-    // Opening a pipe waits for a writer, who may never come.
+    // Opening a pipe waits for a writer, which may never come.
     if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
-    // With room for all of it, because growing leaves copies behind that nobody wipes.
+    // With capacity for all of it, because growing would leave copies behind that are not wiped.
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_TOKEN as usize + 1));
     File::open(path)?.take(MAX_TOKEN + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_TOKEN {

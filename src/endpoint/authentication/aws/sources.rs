@@ -1,10 +1,10 @@
-//! Where credentials of Amazon Web Services come from (Authentication specification, "Credential Fetching Order").
+//! Sources of AWS credentials (Authentication specification, "Credential Fetching Order").
 //!
-//! Beyond the specification there is `AWS_CONTAINER_CREDENTIALS_FULL_URI`, because on EKS its absence would mean the role
-//! of the node instead of the pod's. Profiles and shared files are not here: an application that wants them gives an SDK's
-//! provider as its own.
+//! `AWS_CONTAINER_CREDENTIALS_FULL_URI` goes beyond the specification. Without it, a pod on EKS would get the node's
+//! role instead of its own. Profiles and shared files are not supported: an application that needs them supplies the
+//! provider of an AWS SDK.
 //!
-//! A variable that is set and cannot be used is an error. The next source would be another identity.
+//! A variable that is set but unusable is an error, because the next source would yield another identity.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -25,13 +25,13 @@ use crate::wire::auth::aws::Timestamp;
 mod container;
 mod security_token_service;
 
-/// How long a service may take for one answer.
+/// How long a service may take for each answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// How long EC2's session is to last, in seconds: for the two requests that follow.
+/// The lifetime of the EC2 session in seconds, for the two requests that follow.
 const SESSION_SECONDS: &str = "30";
 
-/// Why there are no credentials. It holds no secret.
+/// Why there are no credentials. Contains no secret.
 #[derive(Debug, Error)]
 pub(in crate::endpoint::authentication) enum Unavailable {
     #[error("the AWS credential provider failed: {0}")]
@@ -62,7 +62,7 @@ pub(in crate::endpoint::authentication) enum Unavailable {
     },
 }
 
-/// The credentials in the environment's variables; `None` if there are none.
+/// Returns the credentials in the environment variables, or `None` if there are none.
 pub(super) fn from_variables(cloud: &CloudEnvironment) -> Result<Option<AwsCredentials>, Unavailable> {
     const ID: &str = "AWS_ACCESS_KEY_ID";
     const KEY: &str = "AWS_SECRET_ACCESS_KEY";
@@ -80,7 +80,7 @@ pub(super) fn from_variables(cloud: &CloudEnvironment) -> Result<Option<AwsCrede
     }
 }
 
-/// The credentials of the service that the environment is made for.
+/// Returns the credentials of the service that the environment is set up for.
 pub(super) async fn from_service(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailable> {
     let file = cloud.variable(WEB_IDENTITY_TOKEN_FILE);
     if let (Some(file), Some(role)) = (file, text(cloud, "AWS_ROLE_ARN")?) {
@@ -92,7 +92,7 @@ pub(super) async fn from_service(cloud: &CloudEnvironment) -> Result<AwsCredenti
     }
 }
 
-/// A file with a token, and its variable.
+/// The variable that names a file with a token.
 const WEB_IDENTITY_TOKEN_FILE: &str = "AWS_WEB_IDENTITY_TOKEN_FILE";
 
 async fn read_token(name: &'static str, file: OsString) -> Result<Secret, Unavailable> {
@@ -104,7 +104,7 @@ fn text(cloud: &CloudEnvironment, name: &'static str) -> Result<Option<String>, 
     cloud.variable(name).map(OsString::into_string).transpose().map_err(refuse)
 }
 
-/// A service, and what it is asked for.
+/// A service, and what to request from it.
 #[derive(Clone, Copy)]
 struct Question<'a> {
     service: &'static str,
@@ -127,7 +127,7 @@ impl Question<'_> {
         let answer = request.send().await.map_err(|source| Unavailable::Http { service, what, source })?;
         match answer.status {
             StatusCode::OK => Ok(answer.body),
-            // The body may repeat what it was asked with.
+            // The body may repeat the request.
             status => Err(Unavailable::Status { service, what, status }),
         }
     }
@@ -136,7 +136,7 @@ impl Question<'_> {
         Unavailable::Answer { service: self.service, what: self.what, field, value, allowed }
     }
 
-    /// A short text, which is to become part of the next request.
+    /// Reads a short text that becomes part of the next request.
     fn read_line(self, body: &[u8]) -> Result<Zeroizing<String>, Unavailable> {
         let line = std::str::from_utf8(body).unwrap_or("").trim_ascii();
         if line.is_empty() || !line.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -167,7 +167,7 @@ impl Question<'_> {
                 let time = Timestamp::parse(text).ok_or_else(|| self.refuse("Expiration", "another text", allowed))?;
                 Some(time.0)
             }
-            // The Security Token Service counts seconds since 1970.
+            // The Security Token Service returns seconds since 1970.
             Some(Value::Number(number)) => {
                 let allowed = "seconds since 1970";
                 let seconds = number.as_f64().filter(|seconds| (0.0..1e11).contains(seconds));
@@ -184,7 +184,7 @@ impl Question<'_> {
     }
 }
 
-/// Asks the metadata service of EC2, in its second version ("EC2 endpoint").
+/// Requests credentials from the metadata service of EC2, version 2 ("EC2 endpoint").
 async fn from_ec2(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailable> {
     const ROLES: &str = "/latest/meta-data/iam/security-credentials/";
     let question =
@@ -208,7 +208,7 @@ async fn from_ec2(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailabl
     question.read_credentials(&mut value, "Token")
 }
 
-/// All that the names of roles consist of is left as it is.
+/// The characters that names of roles consist of are not encoded.
 const PATH_SEGMENT: &percent_encoding::AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'+').remove(b'=').remove(b'@');
 
@@ -228,7 +228,7 @@ async fn from_web_identity(
     let headers = [("accept", "application/json"), ("content-type", "application/x-www-form-urlencoded")];
     let body = question.ask(Method::POST, "/", &headers, web_identity_form(&name, role, &token)).await?;
     let mut value = question.read_json(&body)?;
-    // The service wraps what the specification shows.
+    // The service wraps the object that the specification shows.
     let wrapped = "/AssumeRoleWithWebIdentityResponse/AssumeRoleWithWebIdentityResult/Credentials";
     let path = if value.pointer(wrapped).is_some() { wrapped } else { "/Credentials" };
     match value.pointer_mut(path) {
@@ -237,9 +237,9 @@ async fn from_web_identity(
     }
 }
 
-/// The parameters are in the body and not in the URL, which others might log.
+/// Returns the parameters as a body. In the URL they might be logged.
 fn web_identity_form(name: &str, role: &str, token: &Secret) -> Zeroizing<Vec<u8>> {
-    // Encoding makes at most three bytes of one; growing would leave a copy of the token behind.
+    // Encoding turns a byte into three at most. Growing would leave a copy of the token behind.
     let length = 128 + 3 * (name.len() + role.len() + token.reveal().len());
     let mut form = Zeroizing::new(Vec::with_capacity(length));
     let fields = [("RoleSessionName", name), ("RoleArn", role), ("WebIdentityToken", token.reveal())];

@@ -1,4 +1,4 @@
-//! Where access tokens come from: the application's callback, or a built-in environment ("Built-in OIDC Environment
+//! Sources of access tokens: the application's callback, or a built-in environment ("Built-in OIDC Environment
 //! Integrations").
 
 use std::ffi::OsString;
@@ -19,10 +19,10 @@ use crate::options::{
 };
 use crate::printable::PeerText;
 
-/// The token of a service account, where no variable names another file.
+/// The token of a service account, unless a variable names another file.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// Why there is no access token. It holds no secret.
+/// Why there is no access token. Contains no secret.
 #[derive(Debug, Error)]
 pub(in crate::endpoint::authentication) enum NoToken {
     #[error("the OIDC callback failed: {0}")]
@@ -31,7 +31,7 @@ pub(in crate::endpoint::authentication) enum NoToken {
     Timeout { limit: Duration },
     #[error("the access token is empty")]
     Empty,
-    #[error("{host} must not be given tokens of people: ALLOWED_HOSTS is {allowed:?}")]
+    #[error("{host} must not receive the tokens of human users: ALLOWED_HOSTS is {allowed:?}")]
     Host { host: String, allowed: String },
     #[error("the environment variable OIDC_TOKEN_FILE is not set, but ENVIRONMENT is test")]
     NoFile,
@@ -46,7 +46,7 @@ pub(in crate::endpoint::authentication) enum NoToken {
 }
 
 impl NoToken {
-    /// What a callback failed with. The built-in ones fail with this type itself.
+    /// Returns the error of a callback. The built-in callbacks fail with this type itself.
     pub fn of_callback(error: CallbackError) -> Self {
         match error.downcast() {
             Ok(error) => *error,
@@ -55,25 +55,25 @@ impl NoToken {
     }
 }
 
-/// What is asked for access tokens.
+/// A source of access tokens.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// The application, with a human or without.
+    /// The application's callback, with or without a human.
     Callback(Callback),
-    /// A file that `OIDC_TOKEN_FILE` names.
+    /// The file that `OIDC_TOKEN_FILE` names.
     Test(CloudEnvironment),
     /// Azure's metadata service.
     Azure { cloud: CloudEnvironment, resource: String },
-    /// The metadata service of Google's cloud.
+    /// The metadata service of Google Cloud.
     Gcp { cloud: CloudEnvironment, resource: String },
-    /// The token of Kubernetes' service account.
+    /// The token of the Kubernetes service account.
     Kubernetes(CloudEnvironment),
 }
 
 impl Source {
     /// # Errors
     ///
-    /// [`InvalidOption`] if there is not exactly one source, or if it lacks something.
+    /// [`InvalidOption`] unless there is exactly one source, or if it is incomplete.
     pub fn new(credential: &Credential) -> Result<Self, InvalidOption> {
         const ENVIRONMENT: &str = "ENVIRONMENT of authMechanismProperties";
         let environment = credential.property("ENVIRONMENT").map(Secret::reveal);
@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// Obtains an access token. Nothing is remembered here.
+    /// Obtains an access token. Nothing is cached here.
     pub fn token(&self, context: OidcContext) -> CallbackFuture<'_, OidcToken> {
         let built_in = async |token: Result<Secret, NoToken>| Ok(OidcToken::new(token?));
         match self {

@@ -16,29 +16,29 @@ const BETWEEN_CALLS: Duration = Duration::from_millis(100);
 pub(in crate::endpoint::authentication) struct Token(Arc<Secret>);
 
 impl Token {
-    /// The token's text. Whoever asks for it must neither print nor keep it.
+    /// Returns the token's text, which must be neither printed nor kept.
     pub fn reveal(&self) -> &str {
         self.0.reveal()
     }
 }
 
-/// How long it may take to obtain a token.
+/// The time limit for obtaining a token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub time: Duration,
-    /// Whether waiting for others' calls and the call itself may take that time together, or each of them.
+    /// Whether the time covers both the wait for other calls and the call itself, or each of them.
     pub together: bool,
 }
 
-/// What is remembered of the last call, and the right to make the next one.
+/// The state of the last call, and the lock that orders calls.
 ///
-/// It belongs to one process: a forked child may find each lock held, by a thread that it lacks or a future that it
-/// leaks.
+/// Belongs to one process. In a forked child, each lock may be held by a thread that only the parent has, or by a
+/// future that the child leaks.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    /// Held only to read or write what is in it.
+    /// Held only to read or write the state.
     known: Mutex<Known>,
-    /// When the last call began. Whoever calls holds the lock, and nobody holds it while talking to a server.
+    /// When the last call began. Held during a call, but never while talking to a server.
     calling: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -46,29 +46,29 @@ pub(super) struct Tokens {
 struct Known {
     access: Option<Token>,
     refresh: Option<Secret>,
-    /// Who issued the tokens.
+    /// The issuer of the tokens.
     idp_info: Option<IdpInfo>,
 }
 
 impl Tokens {
-    /// The shared access token.
+    /// Returns the shared access token.
     pub fn current(&self) -> Option<Token> {
         self.known().access.clone()
     }
 
-    /// The refresh token, and who issued it.
+    /// Returns the refresh token and its issuer.
     pub fn refresh(&self) -> Option<(Secret, IdpInfo)> {
         let known = self.known();
         known.refresh.clone().zip(known.idp_info.clone())
     }
 
-    /// Forgets an access token, unless another has taken its place.
+    /// Drops an access token, unless another has replaced it.
     pub fn invalidate(&self, token: &Token) {
         let mut known = self.known();
         known.access = known.access.take().filter(|current| current.0 != token.0);
     }
 
-    /// Forgets an access token and the refresh token that came with it, unless others have taken their place.
+    /// Drops an access token and the refresh token that came with it, unless others have replaced them.
     pub fn invalidate_with_refresh(&self, token: &Token) {
         let mut known = self.known();
         if known.access.as_ref().is_some_and(|current| current.0 == token.0) {
@@ -77,15 +77,15 @@ impl Tokens {
         }
     }
 
-    /// The shared access token; if there is none, the one that `call` obtains, which from then on is shared. Says too
-    /// whether it is new.
+    /// Returns the shared access token, and whether it is new. If there is none, `call` obtains it, and it is shared
+    /// from then on.
     ///
-    /// Only one call runs at a time. `call` is told how long it may take. `idp_info` is who issues the token, if that
-    /// matters.
+    /// Only one call runs at a time. `call` is told how long it may take. `idp_info` is the issuer of the token, if
+    /// that matters.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the call, and the next in line makes its own.
+    /// Dropping the future cancels the call, and the next waiter makes its own.
     pub async fn current_or<'a>(
         &self,
         Limit { time: limit, together }: Limit,
@@ -98,7 +98,7 @@ impl Tokens {
         }
         let exceeded = |_| NoToken::Timeout { limit };
         let mut last_call = timeout(limit, self.calling.lock()).await.map_err(exceeded)?;
-        // The call that was waited for has answered for this one too.
+        // The call that this one waited for has obtained a token.
         if let Some(token) = self.current() {
             return Ok((token, false));
         }
@@ -114,7 +114,7 @@ impl Tokens {
         let obtained =
             timeout(left, call(left)).await.map_err(exceeded)?.map_err(|error| match called.elapsed() < left {
                 true => NoToken::of_callback(error),
-                // It keeps to the time that it was told, and says in its own words that it was too short.
+                // The call kept to its limit, and reports in its own words that the time was too short.
                 false => NoToken::Timeout { limit },
             })?;
         let OidcToken { access_token, refresh_token, expires_in: _ } = obtained;
@@ -133,7 +133,7 @@ impl Tokens {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        // No invariant spans two of the fields, so a panic in between spoils nothing.
+        // No invariant spans two of the fields, so a panic in between breaks nothing.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_call_answers_for_all_who_wait_for_it() {
+    async fn one_call_answers_all_its_waiters() {
         let (tokens, calls) = (Tokens::default(), AtomicUsize::new(0));
         let call = |_| -> CallbackFuture<'_, OidcToken> {
             Box::pin(async {
@@ -184,10 +184,10 @@ mod tests {
         assert_eq!(begun.elapsed(), Duration::ZERO);
         tokens.invalidate(&tokens.current().unwrap());
         assert_eq!(obtain(&tokens, "b").await, ("b".to_owned(), true));
-        // The clock of virtual time ticks in milliseconds.
+        // The virtual clock ticks in milliseconds.
         assert!((100..=101).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
 
-        // A call that failed counts, one that was long ago does not delay.
+        // A failed call counts. A call that was long ago delays nothing.
         tokens.invalidate(&tokens.current().unwrap());
         sleep(Duration::from_millis(70)).await;
         let begun = Instant::now();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_and_the_wait_for_one_are_limited() {
+    async fn call_and_wait_are_limited_separately() {
         let tokens = Tokens::default();
         let begun = Instant::now();
         let stuck = tokens.current_or(APART, None, |_| Box::pin(pending()));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_and_the_wait_for_one_may_have_one_limit() {
+    async fn call_and_wait_can_share_one_limit() {
         let tokens = Tokens::default();
         let begun = Instant::now();
         let stuck =
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_gives_up_leaves_the_call_to_the_next() {
+    async fn cancelled_caller_leaves_the_call_to_the_next_waiter() {
         let tokens = Tokens::default();
         let stuck = tokens.current_or(APART, None, |_| Box::pin(pending()));
         assert!(timeout(Duration::from_secs(1), stuck).await.is_err());
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_token_that_was_refused_is_forgotten() {
+    async fn only_the_refused_token_is_dropped() {
         let tokens = Tokens::default();
         obtain(&tokens, "a").await;
         let old = tokens.current().unwrap();
@@ -249,13 +249,13 @@ mod tests {
         tokens.invalidate(&old);
         tokens.invalidate_with_refresh(&old);
         assert_eq!(obtain(&tokens, "c").await, ("b".to_owned(), false));
-        // A token of the same text is the same token, wherever it came from.
+        // A token with the same text is the same token, regardless of its source.
         tokens.invalidate(&Token(Arc::new(Secret::new("b"))));
         assert!(tokens.current().is_none());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refresh_token_stays_until_the_token_that_it_obtained_is_refused() {
+    async fn refresh_token_stays_until_the_token_that_it_obtained_is_refused() {
         let tokens = Tokens::default();
         let idp_info = IdpInfo { issuer: "i".to_owned(), client_id: None, request_scopes: Vec::new() };
         let call =
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_empty_token_is_none_and_no_token_is_shown() {
+    async fn empty_token_is_refused_and_no_token_is_printed() {
         let tokens = Tokens::default();
         let empty = tokens.current_or(APART, None, |_| obtained("")).await;
         assert!(matches!(empty, Err(NoToken::Empty)));

@@ -1,7 +1,7 @@
-//! The agents that give containers their credentials: that of ECS, and that of EKS Pod Identity.
+//! The agents that give containers their credentials: those of ECS and of EKS Pod Identity.
 //!
-//! The specification has the former ("ECS endpoint"). The latter, and the token that either may want, follow the container
-//! credential provider of the AWS SDKs.
+//! The specification describes the agent of ECS ("ECS endpoint"). The agent of EKS, and the token that either may
+//! require, follow the container credential provider of the AWS SDKs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,12 +17,12 @@ const FULL_URI: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
 const TOKEN: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
 const TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 
-/// What a URI must be. Plain HTTP is for addresses that no other machine answers at, because the token and the
-/// credentials travel as they are.
+/// The allowed URIs. Plain HTTP is allowed only for addresses at which no other machine answers, because the token and
+/// the credentials are sent unencrypted.
 const ALLOWED_URI: &str = "an https URL, or an http URL of a loopback address, 169.254.170.2, 169.254.170.23 or \
                            [fd00:ec2::23]";
 
-/// Asks the container's agent; `None` if the environment names none.
+/// Requests credentials from the container's agent. Returns `None` if the environment names none.
 pub(super) async fn from_agent(cloud: &CloudEnvironment) -> Option<Result<AwsCredentials, Unavailable>> {
     match agent(cloud) {
         Ok(Some(agent)) => Some(agent.ask(cloud).await),
@@ -35,11 +35,11 @@ struct Agent {
     service: &'static str,
     base: String,
     path: String,
-    /// Whether it is reached without TLS at an address that the environment chose.
+    /// Whether the agent is reached without TLS, at an address from the environment.
     must_be_local: bool,
 }
 
-/// The agent that the environment names. The relative URI has precedence, as in the SDKs.
+/// Returns the agent that the environment names. The relative URI has precedence, as in the SDKs.
 fn agent(cloud: &CloudEnvironment) -> Result<Option<Agent>, Unavailable> {
     if let Some(path) = text(cloud, RELATIVE_URI)? {
         let path = format!("/{}", path.trim_start_matches('/'));
@@ -51,7 +51,7 @@ fn agent(cloud: &CloudEnvironment) -> Result<Option<Agent>, Unavailable> {
 
 fn parse(text: &str) -> Result<Agent, Unavailable> {
     let refuse = || {
-        // Before an at-sign there may be a password.
+        // There may be a password before an at-sign.
         let value = if text.contains('@') { "(not shown: it has an at-sign)" } else { text };
         Unavailable::Text { name: FULL_URI, value: value.to_owned(), allowed: ALLOWED_URI }
     };
@@ -68,7 +68,7 @@ fn parse(text: &str) -> Result<Agent, Unavailable> {
         return Err(refuse());
     }
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    // A query may follow the host at once.
+    // A query may directly follow the host.
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     let (base, must_be_local) = (format!("{scheme}://{authority}"), scheme == "http");
     Ok(Agent { service: "the agent of AWS_CONTAINER_CREDENTIALS_FULL_URI", base, path, must_be_local })
@@ -93,7 +93,7 @@ impl Agent {
     }
 }
 
-/// The loopback addresses, and the fixed ones of the agents of ECS and of EKS.
+/// Whether this is a loopback address, or the fixed address of an ECS or EKS agent.
 fn is_local(address: IpAddr) -> bool {
     const AGENTS: [IpAddr; 3] = [
         IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
@@ -103,7 +103,7 @@ fn is_local(address: IpAddr) -> bool {
     address.is_loopback() || AGENTS.contains(&address)
 }
 
-/// The value of the header `Authorization`. A file is read anew each time, because its owner renews it.
+/// Returns the value of the header `Authorization`. A file is read each time, because its owner renews it.
 async fn token(cloud: &CloudEnvironment) -> Result<Option<Secret>, Unavailable> {
     let (name, token) = match cloud.variable(TOKEN_FILE) {
         Some(file) => (TOKEN_FILE, read_token(TOKEN_FILE, file).await?),
@@ -143,7 +143,7 @@ mod tests {
         }
         for uri in [
             "http://10.0.0.1/x",
-            // The metadata service of EC2 is no agent of containers.
+            // The metadata service of EC2 is not an agent for containers.
             "http://169.254.169.254/x",
             "http://169.254.170.3/x",
             "http://[fd00:ec2::254]/x",
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_and_a_query_are_kept() {
+    fn path_and_query_are_kept() {
         for (uri, path) in [
             ("http://127.0.0.1", "/"),
             ("http://127.0.0.1/", "/"),

@@ -1,17 +1,17 @@
-//! Which of the endpoints of Amazon's Security Token Service is asked.
+//! Chooses the endpoint of Amazon's Security Token Service.
 //!
-//! The specification names the global one. The SDKs ask the region's, which is nearer, goes on when another region fails,
-//! and is the only one that private networks and other partitions (China, for instance) reach.
+//! The specification names the global endpoint. The SDKs use the region's endpoint, which is nearer, keeps working when
+//! another region fails, and is the only one that private networks and other partitions (such as China) can reach.
 
 use super::{Unavailable, text};
 use crate::options::CloudEnvironment;
 
 const GLOBAL: &str = "https://sts.amazonaws.com";
 
-/// The longest name that a region may have: that of a label in the DNS.
+/// The longest name of a region: that of a DNS label.
 const MAX_REGION: usize = 63;
 
-/// The regions that the global endpoint serves for `AWS_STS_REGIONAL_ENDPOINTS=legacy`.
+/// The regions for which `AWS_STS_REGIONAL_ENDPOINTS=legacy` selects the global endpoint.
 const LEGACY_REGIONS: [&str; 16] = [
     "ap-northeast-1",
     "ap-south-1",
@@ -31,7 +31,7 @@ const LEGACY_REGIONS: [&str; 16] = [
     "us-west-2",
 ];
 
-/// The partitions outside of `amazonaws.com`: how the names of their regions begin, and the domain.
+/// The partitions outside of `amazonaws.com`: the prefix of their regions, and their domain.
 const PARTITIONS: [(&str, &str); 6] = [
     ("cn-", "amazonaws.com.cn"),
     ("eusc-", "amazonaws.eu"),
@@ -41,7 +41,7 @@ const PARTITIONS: [(&str, &str); 6] = [
     ("us-isof-", "csp.hci.ic.gov"),
 ];
 
-/// The service's URL: the application's own, or that of the environment's region.
+/// Returns the service's URL: the application's own, or that of the environment's region.
 pub(super) fn url(cloud: &CloudEnvironment) -> Result<String, Unavailable> {
     if let Some(url) = &cloud.aws_sts {
         return Ok(url.clone());
@@ -68,7 +68,7 @@ fn is_legacy(cloud: &CloudEnvironment) -> Result<bool, Unavailable> {
     }
 }
 
-/// The name becomes a part of a host's, so that it may have nothing else in it.
+/// Returns the region. Its name becomes part of a host name, so it must contain nothing else.
 fn region(cloud: &CloudEnvironment) -> Result<Option<String>, Unavailable> {
     for name in ["AWS_REGION", "AWS_DEFAULT_REGION"] {
         let Some(value) = text(cloud, name)? else { continue };
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_regions_own_endpoint_is_asked() {
+    fn endpoint_of_the_region_is_used() {
         const MODE: &str = "AWS_STS_REGIONAL_ENDPOINTS";
         let cases: [(&'static [(&str, &str)], &str); 14] = [
             (&[], GLOBAL),
@@ -106,7 +106,7 @@ mod tests {
             ),
             (&[("AWS_REGION", "us-east-1"), (MODE, "Regional")], "https://sts.us-east-1.amazonaws.com"),
             (&[("AWS_REGION", "us-east-1"), (MODE, "legacy")], GLOBAL),
-            // A region that the global endpoint does not serve.
+            // The global endpoint does not serve this region.
             (&[("AWS_REGION", "af-south-1"), (MODE, "legacy")], "https://sts.af-south-1.amazonaws.com"),
             (&[("AWS_REGION", "aws-global")], GLOBAL),
             (&[("AWS_REGION", "cn-north-1")], "https://sts.cn-north-1.amazonaws.com.cn"),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_region_does_not_reach_another_host() {
+    fn invalid_region_does_not_reach_another_host() {
         let cases: [&'static [(&str, &str)]; 6] = [
             &[("AWS_REGION", "evil.example/#")],
             &[("AWS_REGION", "a.b")],
