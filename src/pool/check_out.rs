@@ -12,12 +12,13 @@ use crate::error::{
 };
 use crate::event::{CheckOutFailedReason, EventError, PoolEvent};
 
-/// When a check-out started, in nanoseconds since the pool's epoch, and one. The clock is read only if somebody listens.
+/// The start of a check-out, in nanoseconds since the pool's epoch, plus one. The clock is read only if a subscriber
+/// listens.
 #[derive(Debug, Clone, Copy)]
 pub struct Started(Option<NonZeroU64>);
 
 impl Started {
-    /// Of a check-out that nobody hears of.
+    /// The start of a check-out without a subscriber.
     pub(super) const UNHEARD: Self = Self(None);
 
     pub(super) fn now<E: Environment>(core: &Core<E>) -> Self {
@@ -26,7 +27,7 @@ impl Started {
     }
 
     pub(super) fn elapsed<E: Environment>(self, core: &Core<E>) -> Duration {
-        // Without an instant there was no listener at the start; the duration then counts from now.
+        // Without an instant, no subscriber listened at the start. The duration then counts from now.
         let since_then = |started: NonZeroU64| {
             let started = Duration::from_nanos(started.get() - 1);
             core.environment.now().duration_since(core.epoch).saturating_sub(started)
@@ -35,25 +36,25 @@ impl Started {
     }
 }
 
-/// Why a pool does not serve.
+/// Why a check-out gets neither a connection nor a permit.
 #[derive(Debug, Clone)]
 pub enum Refusal {
-    /// It is paused, or was cleared while the check-out waited.
+    /// The pool is paused, or was cleared while the check-out waited.
     Paused {
-        /// The error that cleared it, where whoever cleared it said so.
+        /// The error that made the clear necessary, if the caller of the clear gave one.
         cause: Option<Cause>,
-        /// Whether it is paused because it was never marked ready, rather than cleared.
+        /// Whether the pool is paused because it was never marked ready, rather than cleared.
         never_ready: bool,
     },
-    /// It is closed.
+    /// The pool is closed.
     Closed,
-    /// The establishment of a connection, behind which the check-out waited, has run out of time.
+    /// The establishment of a connection, behind which the check-out waited, ran out of time.
     Unreachable(EstablishError),
 }
 
 impl<E: Environment> Core<E> {
-    /// Emits `ConnectionCheckOutStarted`. A check-out that comes to an event at once delivers it with that; any other
-    /// must ask for delivery.
+    /// Emits `ConnectionCheckOutStarted`. If the check-out causes another event at once, that delivers this one too.
+    /// Otherwise the caller must ask for delivery.
     #[inline]
     pub fn check_out_started(&self) -> Started {
         if !self.environment.listens() {
@@ -64,7 +65,7 @@ impl<E: Environment> Core<E> {
         started
     }
 
-    /// Emits `ConnectionCheckOutFailed` for an error, and gives the error back.
+    /// Emits `ConnectionCheckOutFailed` for an error, and returns the error.
     pub fn check_out_failed(&self, started: Started, error: CheckOutError) -> CheckOutError {
         self.emit(|| PoolEvent::ConnectionCheckOutFailed {
             address: self.address.clone(),
@@ -75,7 +76,7 @@ impl<E: Environment> Core<E> {
         error
     }
 
-    /// Emits `ConnectionCheckOutFailed` for a check-out that its caller has dropped.
+    /// Emits `ConnectionCheckOutFailed` for a check-out that its caller dropped.
     pub fn check_out_cancelled(&self, started: Started) {
         self.emit(|| PoolEvent::ConnectionCheckOutFailed {
             address: self.address.clone(),
@@ -85,7 +86,7 @@ impl<E: Environment> Core<E> {
         });
     }
 
-    /// The error for a refusal.
+    /// Returns the error for a refusal.
     pub fn refused(&self, refusal: Refusal) -> CheckOutError {
         let address = self.address.clone();
         match refusal {
@@ -97,7 +98,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// The error for a check-out that ended by `limit` after `waited`.
+    /// Returns the error for a check-out that was ended by `limit` after `waited`.
     pub fn timed_out(&self, waited: Duration, limit: TimeLimit) -> CheckOutError {
         let PoolStatus { total, in_use, pending, waiting, .. } = self.glance();
         let holders = self.options.load_balanced.then(|| {

@@ -1,4 +1,4 @@
-//! The use of a connection: the lease that a check-out ends with, its return, and its interruption.
+//! The use of a connection: the lease, its return, and its interruption.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -20,80 +20,83 @@ use crate::sync::discard;
 #[must_use = "dropping it checks the connection in"]
 pub struct Lease<E: Environment>(Held<E>);
 
-// SAFETY: a shared lease gives shared access to the connection, and else reads only.
+// SAFETY: a shared lease gives shared access to the connection, and otherwise only reads.
 #[allow(unsafe_code)]
 unsafe impl<E: Environment<Connection: Sync>> Sync for Lease<E> {}
 
 impl<E: Environment> Lease<E> {
-    /// For a caller that owns an established connection.
+    /// Creates the token for a caller that owns an established connection.
     #[inline]
     pub(super) fn of(held: Held<E>) -> Self {
         Self(held)
     }
 
-    /// The connection's number.
+    /// Returns the connection's number.
     pub fn id(&self) -> u64 {
         self.0.id()
     }
 
-    /// The pool's generation when the connection was created.
+    /// Returns the pool's generation at the time the connection was created.
     pub fn generation(&self) -> u64 {
         self.0.generation()
     }
 
-    /// The service that the connection belongs to and the service's generation at the time, in load-balanced mode.
+    /// Returns the service that the connection belongs to and the service's generation at the time, in load-balanced
+    /// mode.
     pub fn service(&self) -> Option<(ObjectId, u64)> {
         self.0.service()
     }
 
-    /// The pool's address.
+    /// Returns the pool's address.
     pub fn address(&self) -> &Arc<str> {
         &self.0.core().address
     }
 
-    /// The world around the pool that the connection belongs to.
+    /// Returns the environment of the pool that the connection belongs to.
     pub fn environment(&self) -> &E {
         &self.0.core().environment
     }
 
-    /// Whether this pool created the connection.
+    /// Returns whether this pool created the connection.
     pub fn belongs_to(&self, core: &Arc<Core<E>>) -> bool {
         std::ptr::eq(self.0.core_pointer(), Arc::as_ptr(core))
     }
 
-    /// Whether the pool has been cleared or closed since the connection was created.
+    /// Returns whether the pool, or the connection's service, has been cleared or closed since the connection was
+    /// created.
     pub fn is_stale(&self) -> bool {
         self.0.is_stale()
     }
 
-    /// Whether what the connection does is to be cancelled.
+    /// Returns whether the connection's use is to be cancelled.
     pub fn is_interrupted(&self) -> bool {
         self.0.slot().stamp().interrupted
     }
 
-    /// The connection, for use, and what tells meanwhile that the use is to be cancelled.
+    /// Returns the connection, for use, and a value that tells when the use is to be cancelled.
     #[allow(unsafe_code)]
     pub fn interruptible(&mut self) -> (&mut E::Connection, Interruption<'_, E::Connection>) {
         let slot = self.0.slot();
-        // SAFETY: INV-1: we own the slot; the borrow is the token's, and exclusive. An `Interruption` does not lead to
+        // SAFETY: INV-1: we own the slot. The borrow is the token's, and exclusive. An `Interruption` does not lead to
         // the connection.
-        let connection = unsafe { slot.value_mut() }.expect("BUG: a lease without a connection");
+        let connection = unsafe { slot.value_mut() }.expect("BUG: the lease has no connection");
         (connection, Interruption { slot, waits: false })
     }
 
-    /// The error for a use that was cancelled. `sent`: a part of it may have left this process.
+    /// Returns the error for a use that was cancelled. `sent` says whether a part of the request may have left this
+    /// process.
     pub fn interrupted(&self, sent: bool) -> PoolClearedError {
         let address = self.0.core().address.clone();
         PoolClearedError { address, cause: None, interrupted: true, sent, never_ready: false }
     }
 
-    /// Says what the connection is held for: counted in the time-out errors of load-balanced mode.
+    /// Sets what the connection is held for, which the time-out errors of load-balanced mode count.
     pub fn pin_to(&mut self, purpose: Purpose) {
         self.0.pin_to(purpose);
     }
 
-    /// Takes the connection out of the pool for good, without closing it: for a forked child, where nothing of the
-    /// pool may be touched any more.
+    /// Takes the connection out of the pool for good, without closing it. This is for a forked child, which may no
+    /// longer touch anything of the pool.
     #[allow(unsafe_code)]
     pub(crate) fn leak(self) -> Option<E::Connection> {
         let held = ManuallyDrop::new(self).0;
@@ -108,8 +111,8 @@ impl<E: Environment> Deref for Lease<E> {
 
     #[inline]
     fn deref(&self) -> &E::Connection {
-        // SAFETY: INV-1: we own the slot; the borrow is the token's.
-        unsafe { self.0.slot().value_ref() }.expect("BUG: a lease without a connection")
+        // SAFETY: INV-1: we own the slot. The borrow is the token's.
+        unsafe { self.0.slot().value_ref() }.expect("BUG: the lease has no connection")
     }
 }
 
@@ -117,8 +120,8 @@ impl<E: Environment> Deref for Lease<E> {
 impl<E: Environment> DerefMut for Lease<E> {
     #[inline]
     fn deref_mut(&mut self) -> &mut E::Connection {
-        // SAFETY: INV-1: we own the slot; the borrow is the token's, and exclusive.
-        unsafe { self.0.slot().value_mut() }.expect("BUG: a lease without a connection")
+        // SAFETY: INV-1: we own the slot. The borrow is the token's, and exclusive.
+        unsafe { self.0.slot().value_mut() }.expect("BUG: the lease has no connection")
     }
 }
 
@@ -127,7 +130,7 @@ impl<E: Environment> Drop for Lease<E> {
     #[inline]
     fn drop(&mut self) {
         let core = self.0.core();
-        // Where nobody listens and nothing is noted down, there is nothing to be done but to push.
+        // If no subscriber listens and nothing is recorded, a push is all there is to do.
         if !core.vetting && !core.environment.listens() {
             self.give_back::<true>();
         } else {
@@ -137,7 +140,8 @@ impl<E: Environment> Drop for Lease<E> {
 }
 
 impl<E: Environment> Lease<E> {
-    /// Makes the connection available, or closes it, or has it drained. `PLAIN`: nothing is noted down about it.
+    /// Makes the connection available, closes it or has it drained. `PLAIN` means that nothing is recorded or emitted
+    /// about it.
     #[inline(always)]
     fn give_back<const PLAIN: bool>(&mut self) {
         let held = self.0;
@@ -164,9 +168,9 @@ impl<E: Environment> Lease<E> {
         }
     }
 
-    /// Gives the connection back, and delivers what that has brought about.
+    /// Gives the connection back, and delivers the events that this caused.
     ///
-    /// `ConnectionCheckedIn` is emitted before the connection can be seen checked out again, or closed. It is delivered
+    /// `ConnectionCheckedIn` is emitted before the connection can be seen checked out again or closed. It is delivered
     /// afterwards, so that a slow subscriber does not keep the connection from others.
     #[cold]
     fn give_back_and_tell(&mut self) {
@@ -183,15 +187,15 @@ impl<E: Environment> fmt::Debug for Lease<E> {
     }
 }
 
-/// Tells that the use of a connection is to be cancelled.
+/// Tells when the use of a connection is to be cancelled.
 pub struct Interruption<'l, C> {
     slot: &'l Slot<C>,
-    /// Whether a waker was left. What ends without waiting leaves none.
+    /// Whether a waker was left. A use that ends without waiting leaves none.
     waits: bool,
 }
 
 impl<C> Interruption<'_, C> {
-    /// Whether the use is to be cancelled.
+    /// Returns whether the use is to be cancelled.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.slot.stamp().interrupted
@@ -206,7 +210,7 @@ impl<C> Interruption<'_, C> {
 }
 
 impl<C> Drop for Interruption<'_, C> {
-    /// Forgets whom to wake.
+    /// Takes back the waker.
     #[inline]
     fn drop(&mut self) {
         if self.waits {

@@ -15,26 +15,27 @@ use super::waitlist::Lane;
 use crate::event::PoolEvent;
 use crate::sync::{Mutex, wake};
 
-/// The right to open one connection: it counts as pending already.
-#[must_use = "dropping it gives the right to the next in the queue"]
+/// The right to open one connection, which counts as pending already.
+#[must_use = "dropping it gives the permit to the next in the queue"]
 pub struct Permit<E: Environment> {
     core: Arc<Core<E>>,
 }
 
 impl<E: Environment> Permit<E> {
-    /// For a caller that has counted it in the capacity word.
+    /// Creates the token for a caller that has counted it in the capacity word.
     pub(super) fn new(core: Arc<Core<E>>) -> Self {
         Self { core }
     }
 
     /// Creates the connection, in the state "pending", and emits `ConnectionCreated`.
     ///
-    /// Under the registry's lock, where the pool is marked ready, cleared and closed as well: the event lies between a
-    /// `PoolReady` and the next `PoolCleared`, and the ids are in the order of the events (orderings 1 and 7).
+    /// This happens under the registry's lock, under which the pool is also marked ready, cleared and closed. So the
+    /// event lies between a `PoolReady` and the next `PoolCleared`, and the ids are in the order of the events
+    /// (orderings 1 and 7).
     ///
     /// # Errors
     ///
-    /// [`Refusal`] when the pool was cleared or closed since the right was given.
+    /// [`Refusal`] if the pool was cleared or closed after the permit was granted.
     #[allow(unsafe_code)]
     pub fn create(self) -> Result<Pending<E>, Refusal> {
         let core = &self.core;
@@ -50,7 +51,7 @@ impl<E: Environment> Permit<E> {
         let home: Arc<Core<E>> = core.clone();
         slot.set_known_as(connection_id, false);
         let record = Record { created: Some(created), home: Some(home), ..Record::default() };
-        // SAFETY: INV-1: the slot was nobody's, and so is ours.
+        // SAFETY: INV-1: the slot had no owner, so it is ours.
         unsafe {
             slot.with_record_mut(|present| *present = record);
             slot.set_core(Arc::as_ptr(core).cast());
@@ -60,7 +61,8 @@ impl<E: Environment> Permit<E> {
         drop(registry);
         core.environment.deliver();
         let held = Held::new(core, slot);
-        // The count goes on to the pending connection; the reference to the core, which the record has, does not.
+        // The pending connection takes over the count. It does not take over the reference to the core: the record has
+        // its own.
         let this = ManuallyDrop::new(self);
         // SAFETY: `this` is not used again, and its `Drop` does not run.
         drop(unsafe { std::ptr::read(&raw const this.core) });
@@ -73,15 +75,16 @@ impl<E: Environment> Drop for Permit<E> {
         if self.core.capacity.release(1, 1) {
             self.core.serve_permits();
         }
-        // It counted: towards `minPoolSize`, and as the last thing that a closed pool had.
+        // The permit counted towards `minPoolSize`, and may have been the last that was left of a closed pool.
         self.core.schedule_population();
     }
 }
 
-/// A [`Permit`] that a check-out shares with the task that is to open: it belongs to the first of them that takes it.
+/// A [`Permit`] that a check-out shares with the task that will open the connection. It belongs to the first of the two
+/// that takes it.
 ///
-/// The task takes it to open a connection. The check-out takes it when another connection has come, and drops it, so that
-/// the next in the queue gets the right. A permit that neither takes is dropped with the last reference.
+/// The task takes the permit to open a connection. The check-out takes it when another connection has come, and drops
+/// it, so that the next in the queue gets the permit. A permit that neither takes is dropped with the last reference.
 pub struct SharedPermit<E: Environment>(Mutex<Option<Permit<E>>>);
 
 impl<E: Environment> SharedPermit<E> {
@@ -90,15 +93,14 @@ impl<E: Environment> SharedPermit<E> {
         Self(Mutex::new(Some(permit)))
     }
 
-    /// Takes the permit, unless it was taken before.
+    /// Takes the permit, unless it was already taken.
     pub fn take(&self) -> Option<Permit<E>> {
         self.0.lock().take()
     }
 }
 
 impl<E: Environment> Core<E> {
-    /// Hands free permits to those who wait, in their order, and closes drains for them where it is only their capacity that
-    /// are missing.
+    /// Grants free permits to the waiters, in their order. Closes drains for waiters that lack only their capacity.
     pub(super) fn serve_permits(self: &Arc<Self>) {
         let mut has_closed = false;
         loop {
@@ -116,13 +118,13 @@ impl<E: Environment> Core<E> {
                     }
                     break;
                 }
-                let claimed = queue.claim_first(Lane::Waiters).expect("BUG: a lane with a length and without a first");
+                let claimed = queue.claim_first(Lane::Waiters).expect("BUG: a lane has a length but no first node");
                 self.settle(&queue);
                 claimed
             };
             wake(claimed.grant(Grant::Permit(Permit::new(self.clone()))));
         }
-        // After all else, so that a slow subscriber does not keep the permit from others.
+        // Last, so that a slow subscriber does not keep the permit from others.
         if has_closed && self.environment.listens() {
             self.environment.deliver();
         }

@@ -1,6 +1,6 @@
 //! Rights as tokens: to open a connection, to hold an available one, to use one.
 //!
-//! Each is `#[must_use]` and undoes itself when it is dropped; no count is corrected by hand anywhere else.
+//! Each token is `#[must_use]` and undoes itself when it is dropped. No other code corrects a count.
 //!
 //! ```text
 //!           create             established                check_out
@@ -30,28 +30,28 @@ use crate::error::EstablishError;
 use crate::event::PoolEvent;
 use crate::sync::discard;
 
-/// A connection in establishment. Dropping it closes it as failed.
+/// A connection in establishment. Dropping it closes the connection as failed.
 #[must_use = "dropping it closes the connection"]
 pub struct Pending<E: Environment>(Held<E>);
 
 impl<E: Environment> Pending<E> {
-    /// For a caller that owns the slot of a connection that it has just created.
+    /// Creates the token for a caller that owns the slot of a connection that it has just created.
     pub(super) fn of(held: Held<E>) -> Self {
         Self(held)
     }
 
-    /// The connection's number.
+    /// Returns the connection's number.
     pub fn id(&self) -> u64 {
         self.0.id()
     }
 
-    /// The pool's generation when the connection was created.
+    /// Returns the pool's generation at the time the connection was created.
     pub fn generation(&self) -> u64 {
         self.0.generation()
     }
 
-    /// Counts the connection in with its service, in load-balanced mode; from then on it has that service's
-    /// generation. Without effect in other modes, and the second time.
+    /// Adds the connection to its service, in load-balanced mode. From then on it has that service's generation. Does
+    /// nothing in other modes, or when called again.
     pub fn identify(&self, service_id: ObjectId) {
         let core = self.0.core();
         if core.options.load_balanced && self.0.service().is_none() {
@@ -60,31 +60,33 @@ impl<E: Environment> Pending<E> {
         }
     }
 
-    /// The service and the service's generation at the time, once identified.
+    /// Returns the service and the service's generation at the time, once the connection was identified.
     pub fn service(&self) -> Option<(ObjectId, u64)> {
         self.0.service()
     }
 
-    /// Completes when the establishment is to be given up: the pool was cleared with interruption, or closed.
+    /// Completes when the establishment is to be given up, because the pool was cleared with interruption or closed.
     pub fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
         self.0.slot().poll_interrupted(context)
     }
 
-    /// The connection is established: emits `ConnectionReady`. It still counts as pending until the second token is
-    /// dropped, which must happen after the first has been handed on (ordering 2). The event is delivered then, too: a
-    /// slow subscriber does not keep the new connection from others.
+    /// Completes the establishment and emits `ConnectionReady`.
+    ///
+    /// The connection still counts as pending until the second token is dropped, which must happen after the first has
+    /// been handed on (ordering 2). The event is delivered only then, so that a slow subscriber does not keep the new
+    /// connection from others.
     ///
     /// # Errors
     ///
-    /// When the establishment was to be given up, the connection is closed instead.
+    /// [`Interrupted`] if the establishment was to be given up. The connection is then closed.
     #[allow(unsafe_code)]
     pub fn established(self, connection: E::Connection) -> Result<Established<E>, Interrupted> {
         let held = self.0;
         let core = held.core();
-        // SAFETY: INV-1: we own the slot, and nothing borrows what is not there yet.
+        // SAFETY: INV-1: we own the slot, and nothing borrows a connection that is not there yet.
         unsafe { held.slot().replace(Some(connection)) };
         if held.slot().set_established().interrupted {
-            // The drop of `self` closes it.
+            // Dropping `self` closes the connection.
             return Err(Interrupted);
         }
         let created = held.record(|record| record.created);
@@ -94,7 +96,7 @@ impl<E: Environment> Pending<E> {
             duration: core.environment.now().duration_since(created.unwrap_or(core.epoch)),
         });
         held.touch();
-        // Else the task that has opened the connection stays in memory for as long as the connection exists.
+        // Otherwise the task that opened the connection would stay in memory for as long as the connection exists.
         discard(held.slot().take_waker());
         let core = Arc::clone(&held.shared_core());
         std::mem::forget(self);
@@ -103,13 +105,14 @@ impl<E: Environment> Pending<E> {
 }
 
 impl<E: Environment> Pending<E> {
-    /// Closes the connection because it could not be established, with the error for its `ConnectionClosed` event.
+    /// Closes the connection because it could not be established. The error becomes part of its `ConnectionClosed`
+    /// event.
     pub fn fail(self, error: &EstablishError) {
         ManuallyDrop::new(self).close(Fault::Failed(error.clone()));
     }
 
-    /// Closes the connection, for a caller that does not touch it again. An interruption comes before a fault: it may
-    /// have brought that about.
+    /// Closes the connection, for a caller that does not touch it again. An interruption takes precedence over a fault,
+    /// which it may have caused.
     fn close(&self, fault: Fault) {
         if self.0.slot().stamp().interrupted {
             self.0.retire(self.0.stale_reason(), true);
@@ -128,19 +131,21 @@ impl<E: Environment> Drop for Pending<E> {
 /// An established connection, and its share in the pending count.
 pub type Established<E> = (Idle<E>, Opening<E>);
 
-/// An establishment was given up because the pool was cleared or closed meanwhile.
+/// The establishment was given up because the pool was cleared or closed meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupted;
 
-/// A connection's share in the pending count. Dropping it lets the next one be opened.
-#[must_use = "dropping it before the connection has been handed on lets others open needless ones"]
+/// A connection's share in the pending count. Dropping it allows the next connection to be opened.
+#[must_use = "dropping it before the connection has been handed on lets others open connections that are not needed"]
 pub struct Opening<E: Environment> {
     core: Arc<Core<E>>,
 }
 
 impl<E: Environment> Opening<E> {
-    /// Makes the connection available, unless somebody has it already (`None`); only then it stops counting as pending
-    /// (ordering 2). Of those who wait, it goes to the first who would open one more, before those who are opening one.
+    /// Makes the connection available, unless a caller has it already (`None`). Only then does it stop counting as
+    /// pending (ordering 2).
+    ///
+    /// A waiter gets it first, because a waiter would open one more. Openers come after the waiters.
     pub fn hand_on(self, unclaimed: Option<Idle<E>>) {
         if let Some(idle) = unclaimed {
             idle.offer_as_new();
@@ -161,24 +166,24 @@ impl<E: Environment> Drop for Opening<E> {
     }
 }
 
-/// An established connection that nobody uses, taken out of the stacks. Dropping it makes it available.
+/// An established connection without a user, taken out of the shards. Dropping it makes it available.
 #[must_use = "dropping it makes the connection available again"]
 pub struct Idle<E: Environment>(Held<E>);
 
 impl<E: Environment> Idle<E> {
-    /// For a caller that owns an established connection.
+    /// Creates the token for a caller that owns an established connection.
     #[inline]
     pub(super) fn of(held: Held<E>) -> Self {
         Self(held)
     }
 
-    /// The connection's number.
+    /// Returns the connection's number.
     pub fn id(&self) -> u64 {
         self.0.id()
     }
 
-    /// Whether the pool has been cleared or closed since the connection was created. One that was granted to somebody
-    /// who waited may have become so before that one came to look.
+    /// Returns whether the pool has been cleared or closed since the connection was created. A connection that was
+    /// granted to a waiter may have become stale before the waiter was polled.
     pub fn is_stale(&self) -> bool {
         self.0.generation() != self.0.core().state.load().generation
     }
