@@ -7,35 +7,35 @@ use super::held::Held;
 use crate::error::EstablishError;
 use crate::event::EventError;
 
-/// What happened to a connection that is closed with the reason "error".
+/// Why a connection is closed with the reason "error".
 pub(super) enum Fault {
-    /// It could not be established.
+    /// The connection could not be established.
     Failed(EstablishError),
-    /// Its establishment was given up without an error.
+    /// The establishment was given up without an error.
     GivenUp,
-    /// It cannot be used again. The environment knows more.
+    /// The connection cannot be used again. The environment knows more.
     Unusable,
-    /// The code that judges or drains it panicked.
+    /// The code that judges or drains the connection panicked.
     Panicked,
-    /// Its last command was being brought to an end, and a check-out needed its capacity.
+    /// The connection was drained, and a check-out needed its capacity.
     Displaced,
 }
 
-/// What is known where the owner of the connection's code does not tell more.
+/// The error for the event if the environment does not provide one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 enum Unexplained {
-    #[error("the task that was opening the connection has ended early")]
+    #[error("the task that was opening the connection ended early")]
     GivenUp,
-    #[error("the connection was left in a state in which it cannot be used again")]
+    #[error("the connection was left in a state in which it cannot be reused")]
     Unusable,
-    #[error("the code that judges the connection panicked")]
+    #[error("the code that judges or drains the connection panicked")]
     Panicked,
-    #[error("the rest of its last command was given up because a check-out needed the connection's capacity")]
+    #[error("the drain after its last command was stopped because a check-out needed the connection's capacity")]
     Displaced,
 }
 
 impl Fault {
-    /// The error for the event. The caller owns the connection.
+    /// Returns the error for the event. The caller owns the connection.
     pub(super) fn into_error<E: Environment>(self, held: Held<E>) -> EventError {
         let unexplained = match self {
             Self::Failed(error) => return EventError::new(error),

@@ -17,8 +17,10 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{unless_mutant, wake};
 
 impl<E: Environment> Core<E> {
-    /// One background run, without its last part (see [`Core::populate`]): interrupts what is to be interrupted,
-    /// closes what is stale, and removes available connections that have perished. Does what is there to do, and ends.
+    /// Does one background run without its last part (see [`Core::populate`]).
+    ///
+    /// Interrupts the connections that a clear marked, closes stale connections, and removes available connections that
+    /// have perished. Does the work that there is, and returns.
     pub fn maintain(self: &Arc<Self>) {
         self.interrupt_cleared();
         self.close_stale(usize::MAX);
@@ -27,14 +29,17 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Creates a connection towards `minPoolSize`. `None`: there are enough connections, the pool is not ready, a check-out
-    /// waits, which opens one itself, or it would take the last capacity under `maxConnecting`.
+    /// Creates a connection towards `minPoolSize`.
     ///
-    /// A run calls it until it returns `None`, because a run "MUST do as much work as readily available" ("Background
-    /// Thread"). One permit is left to check-outs: the official case `pool-checkout-minPoolSize-connection-maxConnecting`
-    /// wants a check-out to open its connection beside the background's, and no third one to be created. With all permits
-    /// taken there would be one: the first connection that is ready serves the first check-out, and gives back a permit, in
-    /// which the second check-out must create one ("Checking Out a Connection") before the other is ready.
+    /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter waits (it opens one
+    /// itself), or if the connection would take the last capacity under `maxConnecting`.
+    ///
+    /// A run calls this until it returns `None`, because a run "MUST do as much work as readily available" ("Background
+    /// Thread"). One permit is left to check-outs: the official case
+    /// `pool-checkout-minPoolSize-connection-maxConnecting` requires that a check-out opens its connection beside the
+    /// background's, and that no third connection is created. With all permits taken, a third one would be created: the
+    /// first connection that is ready serves the first check-out and gives back a permit, with which the second
+    /// check-out must create a connection ("Checking Out a Connection") before the other one is ready.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
         let limits = CapacityLimits { pending: (self.limits.pending - 1).max(1), ..self.limits };
         loop {
@@ -51,10 +56,10 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Closes up to `most` connections that a clear has detached.
+    /// Closes up to `most` connections that were detached as stale.
     #[inline]
     pub(super) fn close_stale(&self, most: usize) {
-        // Relaxed: a hint; the registry's lock orders the rest. Whoever misses it leaves the work to the next.
+        // Relaxed: a hint. The registry's lock orders the rest. A caller that misses it leaves the work to the next.
         if self.stale.load(Ordering::Relaxed) > 0 {
             self.close_those_stale(most);
         }
@@ -65,8 +70,8 @@ impl<E: Environment> Core<E> {
         let stale = {
             let mut registry = self.registry.lock();
             let stale = registry.take_stale(&self.slab, most);
-            // Relaxed: under the lock. Before the closing: whoever has nothing to close here queues up instead of
-            // spinning until we are done, and gets the permit when we give it back.
+            // Relaxed: under the lock. This comes before the closing: a check-out that finds nothing to close here
+            // queues up instead of spinning until we are done, and is granted the permit when we give it back.
             self.stale.fetch_sub(stale.len() as u32, Ordering::Relaxed);
             stale
         };
@@ -75,12 +80,12 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Interrupts the connections that the last clears have marked, in use or pending.
+    /// Interrupts the connections that the last clears have marked, whether in use or pending.
     fn interrupt_cleared(&self) {
         let (generation, wakers) = {
             let mut registry = self.registry.lock();
             let services = std::mem::take(&mut registry.services.interrupt);
-            // Under the registry's lock no slot changes hands between services, and no service begins anew.
+            // Under the registry's lock, no slot moves between services, and no service starts a new entry.
             let members =
                 services.iter().flat_map(|(service_id, cleared)| registry.services.members(*service_id, *cleared));
             let wakers: Vec<Waker> = members.filter_map(|index| self.slab.slot(index).interrupt(|_| true)).collect();
@@ -92,7 +97,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Interrupts all establishments.
+    /// Interrupts all connections in establishment.
     pub(super) fn interrupt_pending(&self) {
         self.interrupt_where(|stamp| stamp.pending);
     }
@@ -103,15 +108,15 @@ impl<E: Environment> Core<E> {
 
     /// Removes perished connections from the shards.
     ///
-    /// A shard is left alone unless a glance finds something; it is then detached, and what is still good is put back on
-    /// it, oldest first.
+    /// A shard is left alone unless a glance finds a perished connection. Otherwise it is detached, and the connections
+    /// that are still good are put back on it, oldest first.
     ///
     /// # Race window
     ///
-    /// While a shard is detached, a check-out does not find its connections, and may open one or queue up; if it
-    /// queues up it is handed the first one that is put back.
+    /// While a shard is detached, a check-out does not find its connections, and may open one or queue up. If it queues
+    /// up, the first connection that is put back is handed over to it.
     fn reap(&self) {
-        // ORD: Acquire; pairs with the Release in `clear_service`: the service's generation is the new one.
+        // ORD: Acquire; pairs with the Release in `clear_service`, so the service's new generation is visible.
         let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);
         let service_cleared = self.service_cleared.swap(0, order) == 1;
         for shard in self.shards.iter() {
@@ -129,7 +134,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// A connection is gone, or an establishment has succeeded: there may be another to open towards `minPoolSize`.
+    /// Schedules maintenance for a caller that closed a connection or finished an establishment: another connection may
+    /// have to be opened towards `minPoolSize`.
     pub(super) fn schedule_population(&self) {
         if self.options.min_pool_size > 0 {
             self.environment.schedule_maintenance();
@@ -138,8 +144,9 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// A connection is gone: in a closed pool, there may be none left at all. To be called after its capacity was given
-    /// back: `Capacity::order_releases` tells why the phase that is read here is not too old.
+    /// Schedules maintenance in a closed pool, for a caller that closed a connection: none may be left. Called after
+    /// the connection's capacity was given back. `Capacity::order_releases` explains why the phase that is read here is
+    /// not too old.
     pub(super) fn schedule_if_closed(&self) {
         if self.state.load().phase == Phase::Closed {
             self.environment.schedule_maintenance();

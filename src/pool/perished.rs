@@ -1,4 +1,4 @@
-//! Available connections that perish where they lie: idle for too long, or of a service that was cleared.
+//! Available connections that perish in their shard: idle for too long, or of a service that was cleared.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use super::held::Held;
 use super::tokens::Idle;
 use crate::event::ConnectionClosedReason;
 
-/// The connection had perished, and is closed.
+/// The connection had perished, and was closed.
 pub(super) struct Perished;
 
 impl<E: Environment> Core<E> {
-    /// Closes an available connection that has perished.
+    /// Returns an available connection for use, or closes it if it has perished.
     pub(super) fn vet(&self, held: Held<E>) -> Result<Idle<E>, Perished> {
         match self.vetting.then(|| self.perished(&held)).flatten() {
             None => Ok(held.into_idle()),
@@ -23,7 +23,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Why an available connection cannot be used any more, if so.
+    /// Returns the reason why an available connection can no longer be used, if there is one.
     pub(super) fn perished(&self, held: &Held<E>) -> Option<ConnectionClosedReason> {
         if held.is_stale_member() {
             return Some(ConnectionClosedReason::Stale);

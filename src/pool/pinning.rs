@@ -19,14 +19,14 @@ pub enum Purpose {
 }
 
 impl<E: Environment> Held<E> {
-    /// Forgets what the connection was held for.
+    /// Resets the connection's purpose to a single operation, in load-balanced mode.
     pub(super) fn unpin(self) {
         if self.core().options.load_balanced {
             self.pin_to(Purpose::Operation);
         }
     }
 
-    /// Notes what the connection is held for.
+    /// Records and counts what the connection is held for.
     pub(super) fn pin_to(self, purpose: Purpose) {
         let core = self.core();
         let before = self.record_mut(|record| std::mem::replace(&mut record.purpose, purpose));

@@ -1,9 +1,10 @@
 //! The registry: what changes rarely, under one mutex.
 //!
-//! Creating and freeing a slot, marking the pool ready, clearing and closing it go through here. Connection ids are
-//! given out, and `ConnectionCreated` events emitted, under this lock, which makes their orders the same.
+//! Creating and freeing a slot go through here, and so do marking the pool ready, clearing it and closing it.
+//! Connection ids are given out, and `ConnectionCreated` events emitted, under this lock, so that their orders are the
+//! same.
 //!
-//! Lock order: the registry, then the wait list. Nobody takes the registry's lock while holding the other.
+//! Lock order: the registry, then the wait list. No thread takes the registry's lock while it holds the wait list's.
 
 use super::drain_queue::DrainQueue;
 use super::services::Services;
@@ -12,9 +13,9 @@ use crate::error::Cause;
 
 #[derive(Default)]
 pub(super) struct Registry {
-    /// Slots that are nobody's.
+    /// Slots without an owner.
     pub(super) free: Vec<u32>,
-    /// The tops of detached stacks, all of whose connections are stale and still to be closed.
+    /// The tops of detached stacks. All their connections are stale and still to be closed.
     pub(super) stale: Vec<u32>,
     /// Why the pool was cleared last.
     pub(super) cause: Option<Cause>,
@@ -22,17 +23,17 @@ pub(super) struct Registry {
     pub(super) interrupt: Option<u64>,
     /// The connections that are drained.
     pub(super) drains: DrainQueue,
-    /// The services behind a load balancer that there are connections to.
+    /// The services behind a load balancer that have connections.
     pub(super) services: Services,
 }
 
 impl Registry {
-    /// A slot for a new connection.
+    /// Returns a slot for a new connection.
     pub(super) fn allocate<C>(&mut self, slab: &Slab<C>) -> u32 {
         self.free.pop().unwrap_or_else(|| slab.grow())
     }
 
-    /// Up to `most` of the stale connections, which from now on are the caller's to close.
+    /// Takes up to `most` of the stale connections, which are then the caller's to close.
     pub(super) fn take_stale<C>(&mut self, slab: &Slab<C>, most: usize) -> Vec<u32> {
         let mut taken = Vec::new();
         while taken.len() < most {

@@ -7,64 +7,64 @@ use bson::oid::ObjectId;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The services that there are connections to. A part of the registry, under its lock.
+/// The services that have connections. A part of the registry, under its lock.
 #[derive(Default)]
 pub(super) struct Services {
     present: HashMap<ObjectId, Service>,
     /// Connections of these services up to these generations are still to be interrupted.
     pub(super) interrupt: Vec<(ObjectId, u64)>,
-    /// Where the generation of a service's next entry begins: beyond those of all entries that are gone, so that an
-    /// error of one of them cannot be taken for one of the present.
+    /// The first generation of the next new entry. It is beyond the generations of all removed entries, so that an
+    /// error of a removed entry is not mistaken for one of a present entry.
     first_generation: u64,
 }
 
-/// A service behind a load balancer, as long as there are connections to it.
+/// A service behind a load balancer, as long as it has connections.
 struct Service {
     generation: Arc<AtomicU64>,
-    /// The slots of its connections, and the service's generation when each was identified.
+    /// The slots of its connections, and the service's generation when each of them was identified.
     members: HashMap<u32, u64>,
 }
 
-/// That a connection belongs to a service.
+/// A connection's membership in a service.
 #[derive(Clone)]
 pub(super) struct Membership {
     pub(super) service_id: ObjectId,
     /// The service's generation when the connection was identified.
     pub(super) generation: u64,
-    /// The service's generation now.
+    /// The service's present generation.
     current: Arc<AtomicU64>,
 }
 
 impl Membership {
     pub(super) fn is_stale(&self) -> bool {
-        // Relaxed: a connection is closed as stale under the registry's lock, and so after the `PoolCleared` of the section
-        // that has changed this. `Core::reap` comes with an Acquire of its own (`Core::service_cleared`), and a push after
-        // its detach with that of the head.
+        // Relaxed: a connection is closed as stale under the registry's lock, and so after the `PoolCleared` of the
+        // section that changed this word. `Core::reap` has an Acquire of its own (`Core::service_cleared`), and a push
+        // after its detach has the Acquire of the head.
         self.current.load(Ordering::Relaxed) != self.generation
     }
 }
 
 impl Services {
-    /// Counts a connection in with its service.
+    /// Adds a connection to its service.
     pub(super) fn join(&mut self, service_id: ObjectId, index: u32) -> Membership {
         let first = self.first_generation;
         let service = self
             .present
             .entry(service_id)
             .or_insert_with(|| Service { generation: Arc::new(AtomicU64::new(first)), members: HashMap::new() });
-        // Relaxed: changes are under the registry's lock.
+        // Relaxed: changes are made under the registry's lock.
         let generation = service.generation.load(Ordering::Relaxed);
         service.members.insert(index, generation);
         Membership { service_id, generation, current: service.generation.clone() }
     }
 
-    /// Counts a connection out. The last one takes the service's entry with it, and the interruptions that are left,
-    /// which no connection of the service's next entry is meant by.
+    /// Removes a connection from its service. With the last one, the service's entry goes, and so do its outstanding
+    /// interruptions, which do not apply to the connections of the service's next entry.
     pub(super) fn quit(&mut self, membership: &Membership, index: u32) {
-        let service = self.present.get_mut(&membership.service_id).expect("BUG: a member of an unknown service");
+        let service = self.present.get_mut(&membership.service_id).expect("BUG: a member has no service");
         service.members.remove(&index);
         if service.members.is_empty() {
-            // Relaxed: changes are under the registry's lock.
+            // Relaxed: changes are made under the registry's lock.
             let last = service.generation.load(Ordering::Relaxed);
             self.first_generation = self.first_generation.max(last + 1);
             self.present.remove(&membership.service_id);
@@ -72,8 +72,8 @@ impl Services {
         }
     }
 
-    /// Makes all connections to a service stale. Returns the generation before, or nothing where there are no
-    /// connections to it.
+    /// Makes all connections to a service stale. Returns the previous generation, or `None` if there are no connections
+    /// to the service.
     pub(super) fn clear(&mut self, service_id: ObjectId) -> Option<u64> {
         let service = self.present.get(&service_id)?;
         // Relaxed: see `Membership::is_stale`.
@@ -83,13 +83,13 @@ impl Services {
     /// Makes all connections to all services stale.
     pub(super) fn clear_all(&mut self) {
         for service in self.present.values() {
-            // Relaxed: the pool's generation changes with it, and makes the same connections stale. Changes are under the
-            // registry's lock.
+            // Relaxed: the pool's generation changes too, and makes the same connections stale. Changes are made under
+            // the registry's lock.
             service.generation.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The slots of a service's connections up to a generation.
+    /// Returns the slots of a service's connections up to a generation.
     pub(super) fn members(&self, service_id: ObjectId, generation: u64) -> impl Iterator<Item = u32> {
         let service = self.present.get(&service_id);
         service
@@ -99,10 +99,10 @@ impl Services {
             .map(|(index, _)| *index)
     }
 
-    /// A service's generation and the number of its connections.
+    /// Returns a service's generation and the number of its connections.
     pub(super) fn generation_and_len(&self, service_id: ObjectId) -> Option<(u64, u32)> {
         let service = self.present.get(&service_id)?;
-        // Relaxed: changes are under the registry's lock.
+        // Relaxed: changes are made under the registry's lock.
         Some((service.generation.load(Ordering::Relaxed), service.members.len() as u32))
     }
 }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_is_counted_while_it_has_connections_and_never_repeats_a_generation() {
+    fn service_is_counted_while_it_has_connections_and_never_repeats_a_generation() {
         let (mut services, service) = (Services::default(), ObjectId::new());
         let old = services.join(service, 0);
         assert_eq!(services.generation_and_len(service), Some((0, 1)));

@@ -1,4 +1,4 @@
-//! What goes on in a pool, at a glance.
+//! Snapshots of a pool's numbers.
 
 use super::core::Core;
 use super::environment::Environment;
@@ -14,34 +14,34 @@ use crate::sync::atomic::Ordering;
 pub struct PoolStatus {
     /// The pool's phase.
     pub phase: Phase,
-    /// How often the pool was cleared. Closing counts as a clear, and so does the end of the runtime that the connections
-    /// were registered with, which is no event.
+    /// How many times the pool was cleared. Closing counts as a clear. So does the end of the runtime that the
+    /// connections were registered with, for which no event is emitted.
     pub generation: u64,
     /// Connections that exist (totalConnectionCount).
     pub total: u32,
-    /// Connections in establishment (pendingConnectionCount).
+    /// Connections in establishment, and permits to open one (pendingConnectionCount).
     pub pending: u32,
     /// Connections that can be checked out (availableConnectionCount).
     pub available: u32,
-    /// Connections that are checked out, that are drained after a check-out, or that are on the way from one place to
+    /// Connections that are checked out, that are drained after a check-out, or that are just passing from one owner to
     /// another.
     pub in_use: u32,
-    /// Connections that a clear has made stale while they were available, and that are still to be closed.
+    /// Connections that became stale while they were available, and that are still to be closed.
     pub stale: u32,
     /// Check-outs in the queue that neither have a connection of their own on the way nor are about to open one.
     pub waiting: u32,
-    /// Whether all numbers are of one and the same instant. In a pool that changes all the time a reader may not find
-    /// such an instant within its attempts; then the numbers are each right, but of different instants.
+    /// Whether all numbers are from the same instant. In a pool that changes all the time, a reader may not find such
+    /// an instant within its attempts. Then each number is right, but they are from different instants.
     pub consistent: bool,
 }
 
 impl<E: Environment> Core<E> {
-    /// How often a snapshot is tried before it settles for less.
+    /// How many times a snapshot is attempted before an inconsistent one is returned.
     const ATTEMPTS: u32 = 64;
 
-    /// A snapshot. Takes the wait list's lock for an instant at each attempt.
+    /// Returns a snapshot. Each attempt takes the wait list's lock for an instant.
     ///
-    /// All words are read twice; each has a version, so equal readings mean that nothing happened in between.
+    /// All words are read twice. Each has a version, so equal readings mean that nothing happened in between.
     pub fn status(&self) -> PoolStatus {
         let mut last = self.collect();
         for _ in 0..Self::ATTEMPTS {
@@ -54,7 +54,7 @@ impl<E: Environment> Core<E> {
         last.status
     }
 
-    /// The numbers, each right, but possibly of different instants.
+    /// Returns the numbers, each of which is right, but possibly from different instants.
     pub(super) fn glance(&self) -> PoolStatus {
         self.collect().status
     }
@@ -68,10 +68,10 @@ impl<E: Environment> Core<E> {
             available += len;
             heads.push(head);
         }
-        // ORD: Relaxed; the comparison of two collections tells whether it fits the rest.
+        // ORD: Relaxed; the comparison of two collections shows whether this value fits the others.
         let stale = self.stale.load(Ordering::Relaxed);
         let waiting = self.wait_list.lock().len(Lane::Waiters);
-        // Of different instants, the parts may exceed the whole.
+        // If they are from different instants, the parts may exceed the whole.
         let stale = stale.min(counts.total - counts.pending);
         let available = available.min(counts.total - counts.pending - stale);
         let in_use = counts.total - counts.pending - stale - available;

@@ -79,10 +79,10 @@ async fn events_carry_their_errors() {
 
     // The third establishment panics. The fourth connection is broken and reports no fault.
     pool.check_out().await.unwrap_err();
-    let given_up = "the task that was opening the connection has ended early";
+    let given_up = "the task that was opening the connection ended early";
     assert_eq!(take(&events)[0], ("ConnectionClosed", "error", Some(given_up.to_owned())));
     *pool.check_out().await.unwrap() = Some("");
-    let unknown = "the connection was left in a state in which it cannot be used again";
+    let unknown = "the connection was left in a state in which it cannot be reused";
     assert_eq!(take(&events), [("ConnectionClosed", "error", Some(unknown.to_owned()))]);
 
     // The fifth connection is closed as stale: no error lies behind that.
