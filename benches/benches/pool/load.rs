@@ -1,34 +1,36 @@
 //! The saturated cases: many more tasks than connections, so that nearly every check-out waits.
 //!
-//! Every task loops: check out, yield once with the connection in hand, check in. There is no other work, so the numbers
-//! are those of the queue: how quickly a connection goes from hand to hand, and how fairly.
+//! Every task loops: check out, yield once while holding the connection, check in. There is no other work, so the
+//! numbers are those of the queue: how quickly a connection passes from task to task, and how fairly.
 //!
-//! Two kinds of rounds measure it, because noting down every operation slows it down: [`throughput`] only counts,
-//! [`waits`] takes tickets and clock readings and is not asked about speed.
+//! Two kinds of rounds measure this, because recording every operation slows it down. [`throughput`] only counts.
+//! [`waits`] takes tickets and reads the clock, and its speed is not evaluated.
 //!
 //! # What an overtake is
 //!
-//! A check-out that is served although an older one still waits. Age is a ticket, taken from a global counter right
-//! before the first poll; service is a place, taken from another one right after the check-out returned and before
-//! the connection is given back. Neither is taken at the moment when the pool decides, so some inversions say nothing.
-//! When a check-out takes its place, these older ones may be without theirs although the pool is first come, first served:
+//! An overtake is a check-out that is served although an older one still waits. A check-out's age is its ticket, taken
+//! from a global counter right before the first poll. Its service is a place, taken from another counter right after
+//! the check-out returned and before the connection is checked in. Neither is taken at the moment when the pool
+//! decides, so some inversions mean nothing. When a check-out takes its place, these older ones may be without theirs
+//! although the pool serves first come, first served:
 //!
-//! - those that have been granted a connection, but whose task has not been run since. Each has a connection, and so
-//!   has the check-out at hand: there are at most `size - 1` of them;
-//! - those whose ticket was taken, but which had not queued yet when the check-out at hand queued (or was served at
-//!   once), and so are behind it with good reason. No task is suspended between its ticket and its place in the queue, so
-//!   each of them occupied a worker thread then, as did the check-out at hand: there are at most `workers - 1`.
+//! - Check-outs that have been granted a connection, but whose task has not run since. Each holds a connection, and so
+//!   does the check-out in question: there are at most `size - 1` of them.
+//! - Check-outs whose ticket was taken, but which had not queued up yet when the check-out in question did (or was
+//!   served at once), so they are rightly behind it. No task is suspended between its ticket and its place in the
+//!   queue, so each of them occupied a worker thread then, as did the check-out in question: there are at most `workers
+//!   - 1`.
 //!
-//! All others had queued before the check-out at hand, and had no connection when it had one: they were passed over.
-//! Hence a check-out counts as an overtake if more than `size - 1 + workers - 1` older ones are without a place. A pool
-//! that is first come, first served has exactly none, however its tasks are scheduled; one that is not may have more
-//! than are counted.
+//! All others had queued up before the check-out in question, and had no connection when it had one: they were passed
+//! over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older ones are without a place. A
+//! pool that serves first come, first served has exactly none, however its tasks are scheduled. A pool that does not
+//! may have more than are counted.
 //!
-//! # Waiters that get lost
+//! # Lost waiters
 //!
-//! A pool that loses a wake-up leaves tasks behind that wait for ever. They get some time after the end, and are then
-//! abandoned and counted. The time they have waited by then counts as a wait, since leaving it out would reward the
-//! loss.
+//! A pool that loses a wake-up leaves tasks behind that wait forever. They get some time after the end, and are then
+//! abandoned and counted. The time that they have waited by then counts as a wait, because leaving it out would reward
+//! the loss.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -65,27 +67,27 @@ pub struct Length {
     pub wind_down: Duration,
 }
 
-/// What rounds that only count tell.
+/// The results of rounds that only count.
 pub struct Throughput {
-    /// Nanoseconds by the wall clock for each check-out and check-in.
+    /// Wall-clock nanoseconds per check-out and check-in.
     pub nanos_per_op: f64,
-    /// Jain's index of the tasks' operations: 1 if all had the same number, 1/n if one of n had all.
+    /// Jain's index of the tasks' operations: 1 if all tasks had the same number, 1/n if one of n tasks had all.
     pub jain: f64,
     /// Tasks that were still waiting when they were abandoned.
     pub lost: usize,
 }
 
-/// What rounds that note every operation tell.
+/// The results of rounds that record every operation.
 pub struct Waits {
-    /// Microseconds from the first poll of a check-out until it returned.
+    /// Microseconds from the first poll of a check-out to its return.
     pub p50: f64,
     pub p99: f64,
     pub p999: f64,
-    /// Overtakes in every thousand check-outs, as defined above.
+    /// Overtakes per thousand check-outs, as defined above.
     pub overtakes_per_thousand: f64,
 }
 
-/// Measures how many operations there are, and how evenly the tasks share them.
+/// Measures how many operations the tasks complete, and how evenly they share them.
 pub fn throughput<S: Queue>(load: Load, length: Length) -> Throughput {
     let outcome = drive::<S, Count>(load, length, Count::default);
     let counts = outcome.records.iter().map(|count| count.served as f64);
@@ -97,7 +99,7 @@ pub fn throughput<S: Queue>(load: Load, length: Length) -> Throughput {
     }
 }
 
-/// Measures how long check-outs wait, and how many overtake.
+/// Measures how long check-outs wait, and how many of them overtake.
 pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
     let counters = Arc::new(Counters::default());
     let room = Notes::room(load, length);
@@ -109,14 +111,14 @@ pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
         for note in notes.notes.iter().filter(|note| note.counted) {
             histogram.record(note.waited.into()).expect("a histogram that resizes takes every value");
         }
-        // Waiting when it was abandoned, with a ticket and without a place.
+        // The task was still waiting when it was abandoned: it has a ticket and no place.
         if let Some((_, since)) = notes.waiting {
             let waited = outcome.end.saturating_duration_since(since).as_nanos();
             histogram.record(waited as u64).expect("a histogram that resizes takes every value");
         }
         served.extend_from_slice(&notes.notes);
     }
-    // ORD: Relaxed; all tasks have ended, and their records came through a mutex.
+    // ORD: Relaxed; all tasks have ended, and a mutex has passed their records on.
     let tickets = counters.tickets.load(Ordering::Relaxed);
     let allowance = (load.size - 1) + (outcome.workers - 1);
     let micros = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
@@ -128,7 +130,7 @@ pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
     }
 }
 
-/// Goes through the check-outs in the order of service and asks of each how many older ones were without a place.
+/// Goes through the check-outs in the order of service and determines how many older ones were without a place at each.
 fn overtakes_per_thousand(mut served: Vec<Note>, tickets: usize, allowance: u64) -> f64 {
     served.sort_unstable_by_key(|note| note.place);
     let mut before = Prefixes::new(tickets);
@@ -142,7 +144,7 @@ fn overtakes_per_thousand(mut served: Vec<Note>, tickets: usize, allowance: u64)
     overtakes as f64 * 1e3 / counted.max(1) as f64
 }
 
-/// A Fenwick tree: how many of the tickets below a given one have been added.
+/// A Fenwick tree that counts the added tickets below a given one.
 struct Prefixes(Vec<u32>);
 
 impl Prefixes {
@@ -168,11 +170,11 @@ impl Prefixes {
     }
 }
 
-/// What a task does at the two ends of a check-out.
+/// What a task records at both ends of a check-out.
 trait Record: Send + 'static {
     /// Right before the first poll.
     fn arrive(&mut self);
-    /// Right after the check-out returned. `phase` is the phase it returned in.
+    /// Right after the check-out returned. `phase` is the current phase.
     fn serve(&mut self, phase: u8);
 }
 
@@ -192,46 +194,46 @@ impl Record for Count {
     }
 }
 
-/// The global order of arrivals and of services.
+/// The global orders of arrivals and of services.
 #[derive(Default)]
 struct Counters {
     tickets: AtomicU64,
     places: AtomicU64,
 }
 
-/// Notes every check-out.
+/// Records every check-out.
 struct Notes {
     counters: Arc<Counters>,
-    /// The ticket of the check-out under way, and when its first poll was.
+    /// The ticket of the check-out in progress, and the time of its first poll.
     waiting: Option<(u64, Instant)>,
     notes: Vec<Note>,
 }
 
-/// A check-out that was served. The numbers are small enough: the longest rounds have some ten million check-outs.
+/// A check-out that was served. `u32` suffices: the longest rounds have some ten million check-outs.
 #[derive(Clone, Copy)]
 struct Note {
     ticket: u32,
     place: u32,
-    /// In nanoseconds, at most four seconds.
+    /// In nanoseconds, up to four seconds.
     waited: u32,
-    /// Served after the warm-up. Those served in the end, while the tasks wind down, count too: leaving out whoever
-    /// waits longest would flatter a pool that lets some wait for long.
+    /// Served after the warm-up. Check-outs that are served while the tasks wind down count too. To leave out the
+    /// longest waits would flatter a pool that lets some tasks wait for long.
     counted: bool,
 }
 
 impl Notes {
-    /// Less than what a check-out costs in any pool, in a saturated case.
+    /// Less than a check-out costs in any pool in a saturated case.
     const LEAST_COST: Duration = Duration::from_nanos(100);
 
-    /// As many notes as a task will make, if all make as many.
+    /// Returns the number of notes that a task makes if all tasks make equally many.
     fn room(load: Load, length: Length) -> usize {
         let check_outs = (length.warm_up + length.measured).as_nanos() / Self::LEAST_COST.as_nanos();
         check_outs as usize / load.tasks + 1
     }
 
-    /// With room for notes in memory that has been written to. In a pool that is first come, first served, the tasks'
-    /// notes outgrow their room all at once: a thousand reallocations and page faults are several times the wait that
-    /// is measured, and hit more than one wait in a hundred.
+    /// Reserves room for notes in memory that has been written to. In a pool that serves first come, first served, all
+    /// tasks outgrow their room at the same time. A thousand reallocations and page faults take several times as long
+    /// as the wait that is measured, and hit more than one wait in a hundred.
     fn new(counters: &Arc<Counters>, room: usize) -> Self {
         let mut notes = vec![Note { ticket: u32::MAX, place: u32::MAX, waited: u32::MAX, counted: false }; room];
         notes.clear();
@@ -271,7 +273,7 @@ struct Outcome<R> {
     workers: usize,
 }
 
-/// Runs the tasks. The phases are switched from a thread that is none of the workers.
+/// Runs the tasks. The phases are switched from a thread that is not a worker.
 fn drive<S: Queue, R: Record>(load: Load, length: Length, mut record: impl FnMut() -> R) -> Outcome<R> {
     let runtime = two_workers();
     let subject = Arc::new(runtime.block_on(S::open(load.size)));
@@ -321,7 +323,7 @@ fn drive<S: Queue, R: Record>(load: Load, length: Length, mut record: impl FnMut
     Outcome { records, measured, end: Instant::now(), lost, workers: runtime.metrics().num_workers() }
 }
 
-/// A task's record, which outlives the task even if that is abandoned.
+/// A task's record, which outlives the task even if the task is abandoned.
 struct Kept<R> {
     record: Option<R>,
     records: Arc<Mutex<Vec<R>>>,

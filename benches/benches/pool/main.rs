@@ -1,26 +1,26 @@
-//! What a connection pool costs, wharf beside other pools, on connections that cost nothing.
+//! The cost of a connection pool: wharf beside other pools, with connections that cost nothing.
 //!
 //! `cargo bench` runs everything: first criterion's groups for the cases that time an operation, then all cases in
-//! interleaved rounds, from which it prints a table of medians and a table of ratios, and writes both to
-//! `target/bench-ratios.json`. The groups are for following one subject over time, the rounds for comparing subjects.
+//! interleaved rounds. From the rounds it prints a table of medians and a table of ratios, and writes both to
+//! `target/bench-ratios.json`. The groups serve to follow one subject over time, the rounds to compare subjects.
 //!
-//! | case | what it tells | described in |
+//! | case | what it shows | described in |
 //! | --- | --- | --- |
-//! | `hit/1-task` | a check-out and check-in with nobody else there | `micro::hit_one_task` |
-//! | `hit/2-tasks` | whether two threads get in each other's way | `micro::hit_two_tasks` |
+//! | `hit/1-task` | a check-out and check-in without contention | `micro::hit_one_task` |
+//! | `hit/2-tasks` | whether two threads disturb each other | `micro::hit_two_tasks` |
 //! | `yield/64-tasks` | connections held across a suspension | `micro::yield_64_tasks` |
 //! | `saturated/…` | throughput, waits and fairness with 100 tasks for each connection | `load` |
-//! | `create-and-close` | what opening and closing cost besides the connection itself | `micro::create_and_close` |
-//! | `clear/1000-idle` | how long the caller of a clear is kept | `micro::clear_1000_idle` |
+//! | `create-and-close` | the cost of opening and closing, without the connection itself | `micro::create_and_close` |
+//! | `clear/1000-idle` | how long a clear blocks its caller | `micro::clear_1000_idle` |
 //!
-//! A subject that cannot do what a case asks takes no part in it; its module says why.
+//! A subject that does not support a case takes no part in it. Its module says why.
 //!
-//! # How long it takes
+//! # Duration
 //!
-//! About six minutes on two cores. `WHARF_BENCH_SECONDS` asks for another length, in seconds; criterion's `--quick`
-//! is the same as 60, and makes criterion itself stop early. A filter, as in `cargo bench --bench pool -- hit`, applies
+//! About six minutes on two cores. `WHARF_BENCH_SECONDS` sets another length, in seconds. criterion's `--quick` is the
+//! same as 60, and also makes criterion itself stop early. A filter, as in `cargo bench --bench pool -- hit`, applies
 //! to criterion's groups as a regular expression and to the rounds as a part of "case/subject". `cargo test --benches`
-//! runs every case once, to see that it works.
+//! runs every case once, as a check.
 
 mod load;
 mod micro;
@@ -38,7 +38,7 @@ use micro::Run;
 use rounds::Plan;
 use subjects::{Clear, Create, Queue, Subject};
 
-/// Who takes part, and in what besides the hits. The order is that of the columns.
+/// The subjects, and the cases that each takes part in besides the hits. Their order is that of the columns.
 fn entries() -> Vec<Entry> {
     vec![
         Entry::of::<subjects::wharf::Wharf>().queues().creates().clears().done(),
@@ -76,13 +76,13 @@ fn main() {
     }
 }
 
-/// criterion's groups: one for each case that times an operation.
+/// Runs criterion's groups: one for each case that times an operation.
 fn groups(criterion: &mut Criterion, entries: &[Entry], arguments: &Arguments) {
     for case in Case::ALL {
         let mut group = criterion.benchmark_group(case.name());
         group.sampling_mode(SamplingMode::Flat);
         if case == Case::Clear1000Idle {
-            // Filling a pool takes many times as long as clearing it, and criterion sees only the latter.
+            // Filling a pool takes many times as long as clearing it, and criterion measures only the latter.
             group.measurement_time(arguments.scaled(Duration::from_millis(40)));
         }
         for entry in entries {
@@ -94,7 +94,7 @@ fn groups(criterion: &mut Criterion, entries: &[Entry], arguments: &Arguments) {
     }
 }
 
-/// Runs each saturated case once, shortly. criterion has run the others.
+/// Runs each saturated case once and briefly. criterion has run the others.
 fn test_loads(entries: &[Entry]) {
     let length = Length {
         warm_up: Duration::from_millis(1),
@@ -137,7 +137,7 @@ impl Case {
     }
 }
 
-/// A subject with its type forgotten: functions that were compiled for it.
+/// A subject without its type: functions that were compiled for it.
 struct Entry {
     name: &'static str,
     runs: Vec<(Case, fn() -> Run)>,
@@ -155,7 +155,7 @@ impl Entry {
         EntryOf { entry: Self { name: S::NAME, runs, throughput: None, waits: None }, subject: PhantomData }
     }
 
-    /// How to prepare the case, if the subject takes part in it.
+    /// Returns the function that prepares the case, if the subject takes part in it.
     fn run(&self, case: Case) -> Option<fn() -> Run> {
         self.runs.iter().find(|&&(of, _)| of == case).map(|&(_, run)| run)
     }
@@ -198,15 +198,15 @@ impl<S: Subject> EntryOf<S> {
     }
 }
 
-/// What to do after criterion.
+/// What to do after criterion's groups.
 enum Task {
-    /// Nothing: criterion was asked to list, to profile, or to compare with what it saved.
+    /// Nothing: criterion was asked to list, to profile, or to compare with saved results.
     CriterionOnly,
     Test,
     Measure,
 }
 
-/// What the command line says to the rounds. criterion reads it too, and complains about what it does not know.
+/// The command line, as far as it concerns the rounds. criterion reads it too, and reports unknown arguments.
 struct Arguments {
     task: Task,
     seconds: f64,
@@ -214,12 +214,12 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// The length that the numbers in [`Arguments::plan`] add up to.
+    /// The duration that the numbers in [`Arguments::plan`] add up to.
     const USUAL_SECONDS: f64 = 240.0;
     const QUICK_SECONDS: f64 = 60.0;
 
     fn parse() -> Self {
-        /// criterion's options that take no value.
+        /// criterion's options without a value.
         const FLAGS: [&str; 13] = [
             "--bench",
             "--test",
@@ -248,11 +248,11 @@ impl Arguments {
             if !argument.starts_with('-') {
                 filter = Some(argument);
             } else if !FLAGS.contains(&name) && !argument.contains('=') {
-                // The value of an option is no filter.
+                // The value of an option is not a filter.
                 arguments.next();
             }
         }
-        // As criterion decides it: `cargo test` does not say `--bench`.
+        // criterion decides this the same way: `cargo test` does not pass `--bench`.
         let task = match (criterion_only, bench && !test) {
             (true, _) => Task::CriterionOnly,
             (false, true) => Task::Measure,
@@ -260,7 +260,7 @@ impl Arguments {
         };
         let asked = env::var("WHARF_BENCH_SECONDS").ok().map(|seconds| match seconds.parse::<f64>() {
             Ok(seconds) if seconds >= 1.0 => seconds,
-            _ => panic!("WHARF_BENCH_SECONDS is {seconds:?}, but must be a number of seconds, 1 or more"),
+            _ => panic!("WHARF_BENCH_SECONDS must be at least 1 second, got {seconds:?}"),
         });
         let seconds = asked.unwrap_or(if quick { Self::QUICK_SECONDS } else { Self::USUAL_SECONDS });
         Self { task, seconds, filter }

@@ -1,7 +1,7 @@
 //! The cases that time an operation: hits, opening and closing, clearing.
 //!
-//! Each case hands out a [`Run`]: a fresh pool on a fresh runtime, and a closure that times a number of operations on it.
-//! criterion and the interleaved rounds drive the same closures.
+//! Each case provides a [`Run`]: a fresh pool on a fresh runtime, and a closure that times a number of operations on
+//! it. criterion and the interleaved rounds use the same closures.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use tokio::task::{JoinHandle, yield_now};
 
 use crate::subjects::{Clear, Create, Subject};
 
-/// Does an operation so many times and returns the time that took, without preparations.
+/// Performs an operation this many times and returns the time that it took, without preparations.
 pub type Run = Box<dyn FnMut(u64) -> Duration>;
 
-/// The size of the pools that are hit.
+/// The size of the pools in the hit cases.
 const SIZE: usize = 100;
 const WORKERS: usize = 2;
 
 /// One task checks out and in, again and again, on a current-thread runtime.
 ///
-/// The pool holds 100 idle connections, so a check-out never waits and never opens anything: this is what a
-/// pool costs a single-threaded program, with its lines in the cache and nobody to contend with.
+/// The pool holds 100 available connections, so a check-out never waits and never opens one. This is what a pool costs
+/// a single-threaded program, with its lines in the cache and without contention.
 pub fn hit_one_task<S: Subject>() -> Run {
     let bed = Bed::<S>::warm(current_thread(), SIZE);
     Box::new(move |pairs| {
@@ -39,15 +39,15 @@ pub fn hit_one_task<S: Subject>() -> Run {
     })
 }
 
-/// Two tasks check out and in, each on a thread of its own, on one pool of 100 warm connections.
+/// Two tasks check out and in, each on its own thread, on one pool of 100 open connections.
 ///
-/// Counted are the pairs of both tasks by the wall clock, from the first start to the last end. A pool that
-/// scales takes half the time per pair that it takes one task; one whose threads write a common line takes more.
-/// The tasks take the pairs from a common heap, a thousand at a time, so that both end together: with a fixed share for
-/// each, a core that somebody else uses for a moment would count twice.
+/// The pairs of both tasks are counted against the wall clock, from the first start to the last end. A pool that scales
+/// takes half as long per pair as with one task. A pool whose threads write a common line takes longer. The tasks take
+/// pairs from a common counter, a thousand at a time, so that both end together. With a fixed share for each, a core
+/// that another process uses for a moment would count twice.
 ///
-/// That each task has a worker to itself is made sure of, not hoped for: the first task spins on its worker before
-/// the second is spawned, so that the second can only run on the other.
+/// Each task is guaranteed a worker of its own: the first task spins on its worker before the second is spawned, so
+/// that the second can only run on the other worker.
 pub fn hit_two_tasks<S: Subject>() -> Run {
     const HANDFUL: u64 = 1_000;
     let bed = Bed::<S>::warm(two_workers(), SIZE);
@@ -58,7 +58,7 @@ pub fn hit_two_tasks<S: Subject>() -> Run {
         for spawned in 1..=WORKERS {
             let (subject, gate, taken) = (Arc::clone(&bed.subject), Arc::clone(&spinning), Arc::clone(&taken));
             tasks.push(bed.runtime.spawn(async move {
-                // ORD: Relaxed here and below; the gate only counts, nothing is published by it.
+                // ORD: Relaxed here and below; the gate only counts and publishes nothing.
                 gate.fetch_add(1, Ordering::Relaxed);
                 while gate.load(Ordering::Relaxed) < WORKERS {
                     spin_loop();
@@ -74,7 +74,7 @@ pub fn hit_two_tasks<S: Subject>() -> Run {
                     }
                 }
             }));
-            // Asleep, since the cores may be no more than the workers, and both are needed there.
+            // Sleeps, because there may be no more cores than workers, and the workers need both.
             while spinning.load(Ordering::Relaxed) < spawned {
                 thread::sleep(Duration::from_micros(20));
             }
@@ -83,10 +83,10 @@ pub fn hit_two_tasks<S: Subject>() -> Run {
     })
 }
 
-/// 64 tasks on two workers check out, yield to the other tasks with the connection in hand, and check in.
+/// 64 tasks on two workers check out, yield to the other tasks while holding the connection, and check in.
 ///
-/// There are 100 connections, so nobody waits; but connections come back in another order than they went, and often on
-/// another thread. A `yield_now` of tokio's is part of the time, the same for every subject.
+/// There are 100 connections, so no task waits. But connections come back in another order than they left, and often on
+/// another thread. The time includes tokio's `yield_now`, which is the same for every subject.
 pub fn yield_64_tasks<S: Subject>() -> Run {
     const TASKS: usize = 64;
     let bed = Bed::<S>::warm(two_workers(), SIZE);
@@ -114,8 +114,8 @@ pub fn yield_64_tasks<S: Subject>() -> Run {
 
 /// One task makes an empty pool open a connection, and has it closed instead of checked in.
 ///
-/// This is the price of the pool's accounting: opening and closing the dummy itself costs next to nothing. How a
-/// connection is got rid of differs from pool to pool, and is told where each implements [`Create`].
+/// This is the cost of the pool's accounting: opening and closing the dummy itself costs next to nothing. Pools differ
+/// in how a connection is removed. Each implementation of [`Create`] says how it does so.
 pub fn create_and_close<S: Create>() -> Run {
     let bed = Bed::<S>::empty(current_thread(), SIZE);
     Box::new(move |times| {
@@ -129,15 +129,15 @@ pub fn create_and_close<S: Create>() -> Run {
     })
 }
 
-/// One call throws away 1,000 idle connections.
+/// One call drops 1,000 available connections.
 ///
-/// Measured is how long the caller is kept, as in MongoDB the caller is the monitor, which holds the topology's lock.
-/// A pool that closes what it threw away later, in the background, is not charged for it here. Filling the pool again is
-/// not measured.
+/// Measured is how long the call blocks its caller: in MongoDB the caller is the monitor, which holds the topology's
+/// lock. A pool that closes the connections later, in the background, is not charged for that here. Refilling the pool
+/// is not measured.
 pub fn clear_1000_idle<S: Clear>() -> Run {
     const IDLE: usize = 1_000;
     let bed = Bed::<S>::empty(current_thread(), IDLE);
-    // Some subjects are born full.
+    // Some subjects start full.
     bed.runtime.block_on(async { bed.subject.clear() });
     Box::new(move |times| {
         bed.runtime.block_on(async {
@@ -153,7 +153,7 @@ pub fn clear_1000_idle<S: Clear>() -> Run {
     })
 }
 
-/// A subject and the runtime it runs in. The subject goes first.
+/// A subject and the runtime that it runs on. The subject is dropped first.
 struct Bed<S> {
     subject: Arc<S>,
     runtime: Runtime,
@@ -171,30 +171,30 @@ impl<S: Subject> Bed<S> {
         bed
     }
 
-    /// The time from the first start to the last end.
+    /// Returns the time from the first start to the last end.
     fn span_of(&self, tasks: Vec<JoinHandle<(Instant, Instant)>>) -> Duration {
         self.runtime.block_on(async {
             let mut spans = Vec::with_capacity(tasks.len());
             for task in tasks {
-                spans.push(task.await.expect("the task does not panic"));
+                spans.push(task.await.expect("a task panicked"));
             }
-            let start = spans.iter().map(|&(start, _)| start).min().expect("there are tasks");
-            let end = spans.iter().map(|&(_, end)| end).max().expect("there are tasks");
+            let start = spans.iter().map(|&(start, _)| start).min().expect("there is no task");
+            let end = spans.iter().map(|&(_, end)| end).max().expect("there is no task");
             end - start
         })
     }
 }
 
-/// The time for `asked` operations, if `done` took `taken`: tasks share them evenly, which rounds them up.
+/// Scales the time of `done` operations to `asked` operations: tasks share them evenly, which rounds their number up.
 fn scaled(taken: Duration, asked: u64, done: u64) -> Duration {
     taken.mul_f64(asked as f64 / done as f64)
 }
 
 fn current_thread() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("a runtime")
+    Builder::new_current_thread().enable_all().build().expect("the runtime cannot be built")
 }
 
-/// The runtime of every case with more than one thread.
+/// Returns the runtime of every case with more than one thread.
 pub fn two_workers() -> Runtime {
-    Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().expect("a runtime")
+    Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().expect("the runtime cannot be built")
 }

@@ -1,14 +1,15 @@
-//! Interleaved rounds, and the tables of medians and ratios that come out of them.
+//! Interleaved rounds, and the tables of medians and ratios that result from them.
 //!
-//! A single measurement of two threads means little on a small machine: it lands in one of two regimes, depending on
+//! A single measurement of two threads means little on a small machine. It lands in one of two regimes, depending on
 //! how the threads' cache lines bounce, and stays there. So every case is measured in rounds, each with fresh pools on
 //! fresh threads, and in each round the subjects take short turns (A B C, A B C, …). Each turn is compared with the
-//! baseline's turn beside it, and the medians of these ratios count. Whatever slows the machine down for a while then
+//! baseline's adjacent turn, and the medians of these ratios count. So anything that slows the machine down for a while
 //! slows all subjects down.
 //!
-//! Virtual machines have levels, too, by where the host puts their processors: a neighbour on the same physical core slows
-//! one of them down, and two that are far apart make every shared line dear. The row of the speed-ups tells what the second
-//! core was worth; that of the floor, whose threads share nothing, is the machine's own.
+//! Virtual machines also have levels of speed, depending on where the host puts their processors. A neighbour on the
+//! same physical core slows one of them down, and two processors that are far apart make every shared line expensive.
+//! The row of speed-ups shows what the second core was worth. The floor's threads share nothing, so its speed-up is
+//! that of the machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,15 +25,15 @@ use crate::{Case, Entry};
 #[derive(Clone, Copy)]
 pub struct Plan {
     pub rounds: usize,
-    /// How many turns each subject has in each case of a round.
+    /// How many turns each subject takes in each case of a round.
     pub turns: usize,
-    /// How long a turn takes by the wall clock in a case that times an operation, preparations included.
+    /// The wall-clock time of a turn in a case that times an operation, including preparations.
     pub slice: Duration,
-    /// How long one takes in a saturated case.
+    /// The duration of a turn in a saturated case.
     pub load: Length,
 }
 
-/// Runs the rounds, without those whose "case/subject" lacks the filter.
+/// Runs the rounds, without the cases and subjects whose "case/subject" lacks the filter.
 pub fn run(entries: &[Entry], plan: &Plan, filter: Option<&str>) -> Sheet {
     let mut sheet = Sheet { subjects: entries.iter().map(|entry| entry.name).collect(), rows: Vec::new() };
     let wanted =
@@ -78,14 +79,14 @@ pub fn run(entries: &[Entry], plan: &Plan, filter: Option<&str>) -> Sheet {
 /// A case that times an operation, ready for its turns.
 struct Timed {
     run: Run,
-    /// How many operations are timed together.
+    /// The number of operations that are timed together.
     batch: u64,
 }
 
 impl Timed {
-    /// Doubling finds the batch whose operations take a tenth of the slice, and warms up. Operations whose preparations
-    /// are dear reach the other bound first; it is no use as the only one, or the batches of operations in several tasks
-    /// would be sized by what it takes to start the tasks.
+    /// Doubles the batch until its operations take a tenth of the slice, which also warms up. Operations with expensive
+    /// preparations reach the other bound first. That bound alone would not do: for operations in several tasks it
+    /// would size the batch by the time that it takes to start the tasks.
     fn prepare(mut run: Run, slice: Duration) -> Self {
         let mut batch = 1;
         loop {
@@ -97,7 +98,7 @@ impl Timed {
         }
     }
 
-    /// Nanoseconds per operation, from as many as fit into the slice.
+    /// Returns nanoseconds per operation, from as many operations as fit into the slice.
     fn turn(&mut self, slice: Duration) -> f64 {
         let (start, mut taken, mut done) = (Instant::now(), Duration::ZERO, 0);
         while done == 0 || start.elapsed() < slice {
@@ -108,7 +109,7 @@ impl Timed {
     }
 }
 
-/// What the rounds measured.
+/// The measurements of the rounds.
 pub struct Sheet {
     subjects: Vec<&'static str>,
     rows: Vec<Row>,
@@ -117,13 +118,13 @@ pub struct Sheet {
 struct Row {
     case: &'static str,
     what: &'static str,
-    /// For each subject, one value per turn; none if it does not take part.
+    /// For each subject, one value per turn, or none if it does not take part.
     values: Vec<Vec<f64>>,
 }
 
 const LOST: &str = "lost tasks";
 
-/// What the others are divided by: the first of these that takes part in the case.
+/// The baseline that the others are divided by: the first of these that takes part in the case.
 const BASELINES: [&str; 3] = ["wharf", "floor", "deadpool"];
 
 impl Sheet {
@@ -135,7 +136,7 @@ impl Sheet {
         self.rows[at].values[column].push(value);
     }
 
-    /// How much faster each subject is in one case than in another: what the second core is worth.
+    /// Records how much faster each subject is in one case than in another: the value of the second core.
     fn note_speed_up(&mut self, one: Case, two: Case) {
         let values = |case: Case| self.rows.iter().find(|row| row.case == case.name()).map(|row| row.values.clone());
         let (Some(slow), Some(fast)) = (values(one), values(two)) else { return };
@@ -146,12 +147,12 @@ impl Sheet {
         }
     }
 
-    /// Prints the medians, and the ratios of those that are times.
+    /// Prints the medians, and the ratios of the rows that are times.
     pub fn print(&self) {
         println!("\nMedians of the turns");
         self.print_table(|row, column| row.median(column).map(plainly));
         println!(
-            "\nTimes the baseline's time, so more than 1 is slower (medians of the turns' ratios; * is the baseline)"
+            "\nRatio to the baseline's time: more than 1 is slower (medians of the turns' ratios; * is the baseline)"
         );
         self.print_table(|row, column| {
             let ratio = self.ratio(row, column)?;
@@ -161,7 +162,7 @@ impl Sheet {
             for (column, subject) in self.subjects.iter().enumerate() {
                 if row.median(column).is_some_and(|lost| lost > 0.0) {
                     println!(
-                        "{subject} lost tasks in {}: its times are those of the tasks it went on serving.",
+                        "{subject} lost tasks in {}: its times are those of the tasks that it kept serving.",
                         row.case
                     );
                 }
@@ -202,7 +203,7 @@ impl Sheet {
         BASELINES.into_iter().filter_map(column).find(|&column| !row.values[column].is_empty())
     }
 
-    /// The median of the subject's turns, each over the baseline's turn beside it, for times.
+    /// Returns the median of the ratios of the subject's turns to the baseline's adjacent turns, if the row is a time.
     fn ratio(&self, row: &Row, column: usize) -> Option<f64> {
         let turns = row.values[column].iter().zip(&row.values[self.baseline(row)?]);
         let ratio = median(turns.map(|(value, baseline)| value / baseline).collect())?;
@@ -245,7 +246,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Two to four digits, or only the magnitude of what is tiny.
+/// Formats a value with two to four digits, and a tiny value with its magnitude alone.
 fn plainly(value: f64) -> String {
     match value {
         value if value == value.trunc() && value < 1e6 => format!("{value:.0}"),

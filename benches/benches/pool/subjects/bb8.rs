@@ -1,4 +1,5 @@
-//! bb8: a `VecDeque` under a mutex; waiters wait on a tokio `Notify` and then compete for what came back.
+//! bb8: a `VecDeque` under a mutex. Waiters wait on a tokio `Notify` and then compete for the connection that came
+//! back.
 
 use std::convert::Infallible;
 
@@ -6,13 +7,13 @@ use bb8::{ManageConnection, Pool, PooledConnection};
 
 use super::{Create, Dummy, Queue, Subject};
 
-/// bb8 without tests at check-out, lifetimes and idle timeouts, hence without its reaper task. The timeout around
+/// bb8 without tests at check-out, lifetimes and idle timeouts, and so without its reaper task. The timeout around
 /// every check-out cannot be turned off.
 ///
-/// It has no call to throw its idle connections away, so it takes no part in `clear`.
+/// It has no call that drops its idle connections, so it takes no part in `clear`.
 pub struct Bb8(Pool<Opener>);
 
-/// Opens dummies, and calls broken the ones that say so.
+/// Opens dummies, and reports those marked broken as broken.
 pub struct Opener;
 
 impl ManageConnection for Opener {
@@ -38,25 +39,25 @@ impl Subject for Bb8 {
 
     async fn open(size: usize) -> Self {
         let pool = Pool::builder()
-            .max_size(u32::try_from(size).expect("a size that bb8 can express"))
+            .max_size(u32::try_from(size).expect("the size exceeds bb8's limit"))
             .test_on_check_out(false)
             .max_lifetime(None)
             .idle_timeout(None)
             .build(Opener)
             .await
-            .expect("opening cannot fail");
+            .expect("opening failed");
         Self(pool)
     }
 
     #[inline]
     async fn check_out(&self) -> PooledConnection<'_, Opener> {
-        self.0.get().await.expect("a connection within bb8's default timeout")
+        self.0.get().await.expect("no connection within bb8's default timeout")
     }
 }
 
 impl Queue for Bb8 {}
 
-/// Closing is `has_broken`: the only way to have bb8 drop a connection and correct its count.
+/// Closes with `has_broken`, the only way to make bb8 drop a connection and correct its count.
 impl Create for Bb8 {
     async fn create_and_close(&self) {
         let mut connection = self.check_out().await;

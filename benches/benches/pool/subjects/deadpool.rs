@@ -1,4 +1,4 @@
-//! deadpool: a `VecDeque` under a mutex behind a tokio semaphore; waiters wait on the semaphore.
+//! deadpool: a `VecDeque` under a mutex behind a tokio semaphore. Waiters wait on the semaphore.
 
 use std::convert::Infallible;
 
@@ -9,7 +9,7 @@ use super::{Clear, Create, Dummy, Queue, Subject};
 /// deadpool's managed pool without timeouts and hooks.
 pub struct Deadpool(Pool<Opener>);
 
-/// Opens dummies and finds every returning one good.
+/// Opens dummies and accepts every connection that comes back.
 pub struct Opener;
 
 impl Manager for Opener {
@@ -30,25 +30,25 @@ impl Subject for Deadpool {
     type Guard<'a> = Object<Opener>;
 
     async fn open(size: usize) -> Self {
-        Self(Pool::builder(Opener).max_size(size).build().expect("no timeouts, so no runtime is needed"))
+        Self(Pool::builder(Opener).max_size(size).build().expect("a pool without timeouts needs no runtime"))
     }
 
     #[inline]
     async fn check_out(&self) -> Object<Opener> {
-        self.0.get().await.expect("never closed, and opening cannot fail")
+        self.0.get().await.expect("the pool is closed, or opening failed")
     }
 }
 
 impl Queue for Deadpool {}
 
-/// Closing is `Object::take`, which gives the connection away for good.
+/// Closes with `Object::take`, which removes the connection from the pool.
 impl Create for Deadpool {
     async fn create_and_close(&self) {
         drop(Object::take(self.check_out().await));
     }
 }
 
-/// Clearing is `retain` of nothing, and dropping what it removed.
+/// Clears with `retain`, keeps no connection, and drops what it removed.
 impl Clear for Deadpool {
     fn clear(&self) {
         drop(self.0.retain(|_, _| false));

@@ -1,12 +1,12 @@
-//! The floor: what sharded idle stacks cost with nothing else around them.
+//! The floor: what sharded stacks of connections cost with nothing around them.
 //!
-//! No pool that hands out a connection by taking it from a shared structure can be expected to be faster than this:
-//! one CAS to take, one to give back, both on a line that (as long as the shards are not empty) only the calling thread
-//! writes. There is no capacity, no generation, no waiter, no event, no connection even; an index is handed out. It is
-//! here to tell how much of a pool's cost is the pool's own doing.
+//! No pool that takes a connection from a shared structure can be expected to be faster: one CAS to take, one to give
+//! back, both on a line that only the calling thread writes as long as its shard is not empty. There is no capacity,
+//! generation, waiter or event, and not even a connection: an index is handed out. The floor shows how much of a pool's
+//! cost is the pool's own.
 //!
-//! It has no queue, so a caller that finds nothing yields and tries again, and it has nothing to open. That is why it
-//! takes no part in the saturated cases and in `create-and-close`.
+//! It has no queue, so a caller that finds nothing yields and tries again. It has nothing to open. So it takes no part
+//! in the saturated cases and in `create-and-close`.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use super::{Clear, Subject};
 /// Sharded Treiber stacks over a slab of indices. A tag in each head settles ABA.
 pub struct Floor {
     heads: Box<[CachePadded<AtomicU64>]>,
-    /// For each index, the one below it in its stack. Padded: neighbours may be in the hands of different threads.
+    /// For each index, the one below it in its stack. Padded, because different threads may own neighbouring indices.
     below: Box<[CachePadded<AtomicU32>]>,
 }
 
@@ -53,7 +53,7 @@ impl Subject for Floor {
     }
 }
 
-/// Clearing detaches every stack with one swap, and walks what it detached, as somebody has to.
+/// Detaches every stack with one swap, and walks the detached stacks, as any pool must.
 impl Clear for Floor {
     fn clear(&self) {
         for head in &self.heads {
@@ -74,7 +74,7 @@ impl Clear for Floor {
 impl Floor {
     fn fill(&self) {
         for index in 0..self.below.len() {
-            self.push(index % self.heads.len(), u32::try_from(index).expect("as many indices as a u32 can name"));
+            self.push(index % self.heads.len(), u32::try_from(index).expect("more indices than a u32 can hold"));
         }
     }
 
@@ -126,10 +126,10 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// The end of a stack, in place of an index.
+/// Marks the end of a stack, in place of an index.
 const NOTHING: u32 = u32::MAX;
 
-/// A stack's head: the index on top in the low half, a tag that grows with every change in the high half.
+/// A stack's head: the top index in the low half, and a tag that grows with every change in the high half.
 #[derive(Clone, Copy)]
 struct Head(u64);
 
@@ -146,7 +146,7 @@ impl Head {
         some_index(self.top_or_nothing())
     }
 
-    /// The head that follows this one, with `top` on top.
+    /// Returns the head that follows this one, with `top` on top.
     #[inline]
     fn next(self, top: u32) -> Self {
         let tag = (self.0 >> 32) as u32;
@@ -159,7 +159,7 @@ fn some_index(index: u32) -> Option<u32> {
     (index != NOTHING).then_some(index)
 }
 
-/// The calling thread's shard. Threads are numbered in the order of their first call.
+/// Returns the calling thread's shard. Threads are numbered in the order of their first call.
 #[inline]
 fn own_shard(shards: usize) -> usize {
     const UNNUMBERED: usize = usize::MAX;

@@ -1,6 +1,6 @@
-//! kanal: a bounded channel that holds the connections. Not a pool, but the quickest way to build one.
+//! kanal: a bounded channel that holds the connections. It is not a pool, but the quickest way to build one.
 //!
-//! Check-out is `recv`, check-in is `try_send`; the channel hands a value straight to a waiting receiver. It opens
+//! Check-out is `recv`, check-in is `try_send`. The channel hands a value directly to a waiting receiver. It opens
 //! nothing on demand, so it takes no part in `create-and-close`.
 
 use kanal::{AsyncReceiver, AsyncSender};
@@ -32,18 +32,18 @@ impl Subject for Kanal {
 
     #[inline]
     async fn check_out(&self) -> Received<'_> {
-        let connection = self.idle.recv().await.expect("the sender lives as long as the receiver");
+        let connection = self.idle.recv().await.expect("the channel is closed");
         Received { back: &self.back, connection: Some(connection) }
     }
 }
 
 impl Queue for Kanal {}
 
-/// Clearing is `drain_into`, and dropping what was drained.
+/// Clears with `drain_into`, and drops what was drained.
 impl Clear for Kanal {
     fn clear(&self) {
         let mut drained = Vec::new();
-        self.idle.drain_into(&mut drained).expect("the sender lives as long as the receiver");
+        self.idle.drain_into(&mut drained).expect("the channel is closed");
     }
 
     async fn refill(&self, size: usize) {
@@ -70,5 +70,5 @@ impl Drop for Received<'_> {
 
 #[inline]
 fn send_back(back: &AsyncSender<Dummy>, connection: Dummy) {
-    assert_eq!(back.try_send(connection), Ok(true), "BUG: the channel has room for all its connections");
+    assert_eq!(back.try_send(connection), Ok(true), "BUG: the channel is too small for its connections");
 }

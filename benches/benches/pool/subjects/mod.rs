@@ -1,10 +1,10 @@
-//! What is compared: one adapter per pool, all over the same dummy connection.
+//! The subjects of the comparison: one adapter per pool, all with the same dummy connection.
 //!
-//! Every adapter is configured to do the least its pool allows, because wharf does no more by default: no test of a
-//! connection at check-out, no maximum lifetime, no idle timeout, no reaper, no metrics sink. What cannot be turned
-//! off (sqlx's and bb8's timeout around every check-out, sqlx's clock readings and the task it spawns for every
-//! check-in) is part of the pool and is measured with it. Nothing is boxed by the harness: the loops are compiled
-//! once per subject.
+//! Every adapter is configured for the least that its pool allows, because wharf does no more by default: no test of a
+//! connection at check-out, no maximum lifetime, no idle timeout, no reaper, no metrics sink. What cannot be turned off
+//! is part of the pool and is measured with it: sqlx's and bb8's timeout around every check-out, sqlx's clock readings,
+//! and the task that sqlx spawns for every check-in. The harness boxes nothing: the loops are compiled once per
+//! subject.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -18,11 +18,11 @@ pub mod qp;
 pub mod sqlx;
 pub mod wharf;
 
-/// The connection every pool holds: a cache line of plain data, so that a pool which moves connections about pays for
-/// moving something, and opening one costs next to nothing.
+/// The connection in every pool: a cache line of plain data. A pool that moves connections around pays for the move,
+/// and opening a connection costs next to nothing.
 #[derive(Debug)]
 pub struct Dummy {
-    /// Asks for the connection not to be pooled again, in pools that judge connections when they come back.
+    /// Keeps the connection from being pooled again, in pools that check connections when they come back.
     pub broken: bool,
     number: u64,
     buffers: [usize; 6],
@@ -32,13 +32,13 @@ impl Dummy {
     /// Opens a connection.
     pub fn open() -> Self {
         static OPENED: AtomicU64 = AtomicU64::new(0);
-        // ORD: Relaxed; the number is only a name, nothing is published by it.
+        // ORD: Relaxed; the number is only a name and publishes nothing.
         let number = OPENED.fetch_add(1, Ordering::Relaxed);
         Self { broken: false, number, buffers: [0; 6] }
     }
 }
 
-/// Closing a connection is something the compiler must not leave out.
+/// Keeps the compiler from leaving out the close of a connection.
 impl Drop for Dummy {
     #[inline]
     fn drop(&mut self) {
@@ -46,7 +46,7 @@ impl Drop for Dummy {
     }
 }
 
-/// A pool under measurement. One that has nothing to add to it beyond check-out and check-in implements no more.
+/// A pool to be measured. A pool that supports only check-out and check-in implements no further trait.
 pub trait Subject: Send + Sync + Sized + 'static {
     /// The column's title.
     const NAME: &'static str;
@@ -54,13 +54,13 @@ pub trait Subject: Send + Sync + Sized + 'static {
     /// A checked-out connection. Dropping it is the check-in.
     type Guard<'a>: Send;
 
-    /// A pool of at most `size` connections, none of which need be open yet. Runs inside a tokio runtime.
+    /// Creates a pool of at most `size` connections, none of which needs to be open yet. Runs inside a tokio runtime.
     fn open(size: usize) -> impl Future<Output = Self> + Send;
 
-    /// Checks a connection out, waiting for one if need be.
+    /// Checks out a connection, and waits for one if necessary.
     fn check_out(&self) -> impl Future<Output = Self::Guard<'_>> + Send;
 
-    /// Makes the pool hold `size` idle connections: all are checked out at once, then all checked in.
+    /// Makes the pool hold `size` available connections: checks out all at once, then checks in all.
     fn warm(&self, size: usize) -> impl Future<Output = ()> + Send {
         async move {
             let mut held = Vec::with_capacity(size);
@@ -71,24 +71,24 @@ pub trait Subject: Send + Sync + Sized + 'static {
     }
 }
 
-/// A subject that makes a caller wait when all connections are out.
+/// A subject whose callers wait while all connections are in use.
 pub trait Queue: Subject {}
 
 /// A subject that opens connections on demand and can be made to close one instead of keeping it.
 pub trait Create: Subject {
-    /// Opens a connection for this caller, hands it out, and removes it from the pool for good.
+    /// Opens a connection for this caller, hands it out, and removes it from the pool.
     ///
-    /// The pool is empty before and after, and its count of connections is right again, so that the next call opens a
+    /// The pool is empty before and after. Its count of connections is correct again, so that the next call opens a
     /// connection too.
     fn create_and_close(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// A subject whose idle connections can be thrown away in one call, after which the pool goes on working.
+/// A subject that can drop all available connections in one call and keeps working afterwards.
 pub trait Clear: Subject {
-    /// Throws away every idle connection.
+    /// Drops all available connections.
     fn clear(&self);
 
-    /// Makes a cleared pool hold `size` idle connections again.
+    /// Makes a cleared pool hold `size` available connections again.
     fn refill(&self, size: usize) -> impl Future<Output = ()> + Send {
         self.warm(size)
     }

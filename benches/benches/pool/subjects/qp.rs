@@ -9,11 +9,11 @@ use super::{Create, Dummy, Queue, Subject};
 
 /// qp, checking out without validation, which would box a future for every check-out.
 ///
-/// It has no call to throw its idle connections away, so it takes no part in `clear`.
+/// It has no call that drops its idle connections, so it takes no part in `clear`.
 ///
-/// When it is saturated its waiters get lost: a waiter leaves its waker behind only once, and one that is woken but
-/// finds the permit taken by a newcomer is never woken again. The saturated cases therefore end by abandoning whoever
-/// still waits, and tell how many did.
+/// It loses waiters when it is saturated. A waiter registers its waker only once, and a waiter that is woken but finds
+/// its permit taken by a new caller is never woken again. So the saturated cases end by abandoning the tasks that still
+/// wait, and report how many there are.
 pub struct Qp(Pool<Opener>);
 
 /// Opens dummies.
@@ -39,13 +39,13 @@ impl Subject for Qp {
 
     #[inline]
     async fn check_out(&self) -> Pooled<'_, Opener> {
-        self.0.acquire_unchecked().await.expect("opening cannot fail")
+        self.0.acquire_unchecked().await.expect("opening failed")
     }
 }
 
 impl Queue for Qp {}
 
-/// Closing is `Pooled::take`, which gives the connection away for good.
+/// Closes with `Pooled::take`, which removes the connection from the pool.
 impl Create for Qp {
     async fn create_and_close(&self) {
         drop(Pooled::take(self.check_out().await));

@@ -1,7 +1,7 @@
-//! sqlx: a crossbeam `ArrayQueue` of connections behind a fair semaphore, driven with a database that does nothing.
+//! sqlx: a crossbeam `ArrayQueue` of connections behind a fair semaphore, with a database that does nothing.
 //!
-//! sqlx's pool is generic over a `Database`. The one here has a connection that opens, pings and closes at once, and
-//! no rows, columns, values or statements: [`Never`] stands for all of them.
+//! sqlx's pool is generic over a `Database`. Connections of this one open, ping and close at once. It has no rows,
+//! columns, values or statements: [`Never`] stands for all of them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,10 +32,10 @@ use sqlx_core::value::{Value, ValueRef};
 
 use super::{Create, Dummy, Queue, Subject};
 
-/// sqlx's pool without tests at check-out, lifetimes and idle timeouts, hence without its maintenance task.
+/// sqlx's pool without tests at check-out, lifetimes and idle timeouts, and so without its maintenance task.
 ///
 /// The timeout around every check-out, its two clock readings, and the task that a check-in spawns cannot be turned
-/// off. Closing a pool is final, and nothing else throws idle connections away, so it takes no part in `clear`.
+/// off. Closing a pool is final, and no other call drops idle connections, so it takes no part in `clear`.
 pub struct Sqlx(Pool<Nothing>);
 
 impl Subject for Sqlx {
@@ -44,7 +44,7 @@ impl Subject for Sqlx {
 
     async fn open(size: usize) -> Self {
         let pool = PoolOptions::new()
-            .max_connections(u32::try_from(size).expect("a size that sqlx can express"))
+            .max_connections(u32::try_from(size).expect("the size exceeds sqlx's limit"))
             .test_before_acquire(false)
             .max_lifetime(None)
             .idle_timeout(None)
@@ -56,10 +56,10 @@ impl Subject for Sqlx {
 
     #[inline]
     async fn check_out(&self) -> PoolConnection<Nothing> {
-        self.0.acquire().await.expect("a connection within sqlx's default timeout")
+        self.0.acquire().await.expect("no connection within sqlx's default timeout")
     }
 
-    /// Check-ins are tasks, so they are waited for.
+    /// Also waits for the check-ins, which are tasks.
     async fn warm(&self, size: usize) {
         let mut held = Vec::with_capacity(size);
         for _ in 0..size {
@@ -74,14 +74,14 @@ impl Subject for Sqlx {
 
 impl Queue for Sqlx {}
 
-/// Closing is `PoolConnection::close`, which closes the connection and then lets go of its place.
+/// Closes with `PoolConnection::close`, which closes the connection and then releases its permit.
 impl Create for Sqlx {
     async fn create_and_close(&self) {
-        self.check_out().await.close().await.expect("closing a dummy cannot fail");
+        self.check_out().await.close().await.expect("closing failed");
     }
 }
 
-/// The database that does nothing.
+/// A database that does nothing.
 #[derive(Debug)]
 pub struct Nothing;
 
@@ -101,7 +101,7 @@ impl Database for Nothing {
     const URL_SCHEMES: &'static [&'static str] = &["nothing"];
 }
 
-/// The dummy in sqlx's clothes.
+/// The dummy as a connection of sqlx.
 pub struct Idler(Dummy);
 
 impl Connection for Idler {
@@ -136,7 +136,7 @@ impl Connection for Idler {
     }
 }
 
-/// How to open an [`Idler`]: there is nothing to say.
+/// The options for opening an [`Idler`], of which there are none.
 #[derive(Debug, Clone)]
 pub struct Options;
 
@@ -218,7 +218,7 @@ impl Arguments for NoArguments {
     }
 }
 
-/// A row, a column, a type, a value, a statement: none of them ever exists.
+/// Stands for rows, columns, types, values and statements, none of which ever exists.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Never {}
 

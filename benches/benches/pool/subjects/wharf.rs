@@ -1,13 +1,13 @@
-//! wharf: sharded lock-free idle stacks, one FIFO queue of waiters, direct hand-off.
+//! wharf: sharded lock-free stacks of available connections, one FIFO queue of waiters, direct hand-over.
 
 use wharf::{Condition, Connection, Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 use super::{Clear, Create, Dummy, Queue, Subject};
 
-/// wharf with its default options but for the size.
+/// wharf with default options except for the size.
 pub struct Wharf(Pool<Opener>);
 
-/// Opens dummies, and calls broken the ones that say so.
+/// Opens dummies, and reports those marked broken as broken.
 pub struct Opener;
 
 impl Establish for Opener {
@@ -27,24 +27,24 @@ impl Subject for Wharf {
     type Guard<'a> = Connection<Opener>;
 
     async fn open(size: usize) -> Self {
-        let size = u32::try_from(size).expect("a size that wharf can express");
+        let size = u32::try_from(size).expect("the size exceeds wharf's limit");
         let pool = Pool::builder("bench:1", Opener)
             .options(PoolOptions::default().max_pool_size(size))
             .build()
-            .expect("valid options, inside a runtime");
+            .expect("invalid options, or no runtime");
         pool.ready();
         Self(pool)
     }
 
     #[inline]
     async fn check_out(&self) -> Connection<Opener> {
-        self.0.check_out().await.expect("never closed, ready, without a timeout, and opening cannot fail")
+        self.0.check_out().await.expect("the pool is not ready, or opening failed")
     }
 }
 
 impl Queue for Wharf {}
 
-/// Closing is `Condition::Broken`: such a connection is closed and not pooled.
+/// Closes with `Condition::Broken`: a broken connection is closed instead of pooled.
 impl Create for Wharf {
     async fn create_and_close(&self) {
         let mut connection = self.check_out().await;
@@ -55,7 +55,7 @@ impl Create for Wharf {
 /// A cleared pool is paused until it is made ready again, which is not measured.
 impl Clear for Wharf {
     fn clear(&self) {
-        self.0.clear(wharf::Clear::new()).expect("not in load-balanced mode");
+        self.0.clear(wharf::Clear::new()).expect("the pool is in load-balanced mode");
     }
 
     async fn refill(&self, size: usize) {
