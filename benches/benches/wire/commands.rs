@@ -1,4 +1,4 @@
-//! A whole command on a connection to a server in this process: what it costs besides the messages.
+//! A whole command on a connection to a server in this process: its cost beyond the messages.
 
 use std::rc::Rc;
 
@@ -9,26 +9,31 @@ use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 
 use super::Case;
 
-/// The bytes of a ping and of its reply: two headers with flags and the kind of the section, and the two documents.
+/// The bytes of a ping and its reply: two headers with flags and the section's kind, and the two documents.
 const BYTES: usize = 50 + 38;
 
-/// Where the commands run. The server has a thread of its own, so that what it allocates is not counted.
+/// Where the commands run. The server has its own thread, so that its allocations are not counted.
 struct Place {
     client: Runtime,
     pool: Pool<Endpoint>,
     _server: (Runtime, EmbeddedServer),
 }
 
-/// `run_command` on the pool, and on a connection that is checked out with the reply borrowed. Two system calls and a
-/// wake-up of each side are in the time.
+/// `run_command` on the pool, and `reply_to` on a checked-out connection, which borrows the reply. The time includes
+/// two system calls and a wake-up on each side.
 pub fn cases() -> [Case; 2] {
-    let server_runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let server_runtime =
+        Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("the runtime cannot be built");
     let server = server_runtime.block_on(server_runtime.spawn(EmbeddedServer::start(EmbeddedOptions::default())));
-    let server = server.expect("no panic").expect("a port");
-    let client = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let server = server.expect("the server panicked").expect("no free port");
+    let client = Builder::new_current_thread().enable_all().build().expect("the runtime cannot be built");
     let pool = {
         let _on = client.enter();
-        Endpoint::new(&server.address()).expect("its own address").pool().build().expect("default options")
+        Endpoint::new(&server.address())
+            .expect("the server's address is invalid")
+            .pool()
+            .build()
+            .expect("the default options are invalid")
     };
     pool.ready();
     let place = Rc::new(Place { client, pool, _server: (server_runtime, server) });
@@ -38,13 +43,13 @@ pub fn cases() -> [Case; 2] {
         let (place, ping) = (place.clone(), ping.clone());
         move || {
             let command = place.pool.run_command("admin", &ping);
-            place.client.block_on(command).expect("it answers pings");
+            place.client.block_on(command).expect("the ping failed");
         }
     };
-    let mut connection = place.client.block_on(place.pool.check_out()).expect("it accepts");
+    let mut connection = place.client.block_on(place.pool.check_out()).expect("the check-out failed");
     let borrow = move || {
         let reply = async { connection.reply_to("admin", &ping).await.map(|reply| reply.as_bytes().len()) };
-        place.client.block_on(reply).expect("it answers pings");
+        place.client.block_on(reply).expect("the ping failed");
     };
     [
         Case { name: "run_command/ping".to_owned(), bytes: BYTES, left: None, run: Box::new(run) },

@@ -1,14 +1,14 @@
-//! What messages cost: encoding, decoding, checksums and compressors, by size, and what all of it allocates; and what
-//! a whole command does.
+//! The cost of messages: encoding, decoding, checksums and compressors, by size, and what all of it allocates. Also the
+//! cost of a whole command.
 //!
-//! `cargo bench --bench wire` runs criterion over every case, and then all cases in turns, from which it prints a table:
-//! nanoseconds and allocations for each message, bytes for each nanosecond, and for compressors the share of the bytes
-//! that is left. `copy` is what copying the same bytes costs, the least that encoding can. `-- --quick` takes a tenth of
-//! the time; a filter, as in `-- zstd`, applies to criterion as a regular expression and to the table as a part of
+//! `cargo bench --bench wire` runs criterion over every case, and then all cases in turns, from which it prints a
+//! table: nanoseconds and allocations per message, bytes per nanosecond, and for compressors the share of the bytes
+//! that is left. `copy` is the cost of copying the same bytes, a lower bound for encoding. `-- --quick` takes a tenth
+//! of the time. A filter, as in `-- zstd`, applies to criterion as a regular expression and to the table as a part of
 //! "case/size". `cargo test --benches` runs every case once.
 //!
-//! The bytes of a message are those that travel without compression. zstd's library has an allocator of its own, which
-//! is not counted here but ruled out by `system-tests/tests/instructions/wire.rs`.
+//! The bytes of a message are counted without compression. zstd's library has its own allocator, which is not counted
+//! here. `system-tests/tests/instructions/wire.rs` shows that it is not called.
 
 mod commands;
 use wharf_testbed::counting::{self, CountingAllocator};
@@ -29,12 +29,12 @@ use wharf::wire::{Flags, HelloReply, Message, compressed, reply};
 
 use messages::{Content, LIMITS, SIZES};
 
-/// One thing that is measured: a function that does it once, with buffers of its own.
+/// One measured case: a function that performs it once, with its own buffers.
 struct Case {
     name: String,
-    /// The bytes of its message.
+    /// The bytes of the message.
     bytes: usize,
-    /// The bytes that are left of them, if it compresses.
+    /// The bytes after compression, if the case compresses.
     left: Option<usize>,
     run: Box<dyn FnMut()>,
 }
@@ -106,7 +106,7 @@ fn encoding(name: String, content: Content, flags: Flags) -> Case {
     let run = move || {
         buffer.clear();
         content.with_outgoing(flags, |outgoing| {
-            encode(black_box(outgoing), LIMITS.max_message_size, &mut buffer).expect("it is within the limit");
+            encode(black_box(outgoing), LIMITS.max_message_size, &mut buffer).expect("the message exceeds the limit");
         });
         black_box(&buffer);
     };
@@ -117,29 +117,30 @@ fn decoding(name: String, content: &Content, flags: Flags) -> Case {
     let message = content.encoded(flags);
     let bytes = message.len();
     let run = move || {
-        let message = Message::decode(black_box(&message), LIMITS).expect("it was encoded");
+        let message = Message::decode(black_box(&message), LIMITS).expect("an encoded message is not decoded");
         black_box(message.body);
     };
     Case { name, bytes, left: None, run: Box::new(run) }
 }
 
-/// Both directions.
+/// Returns a case for each direction.
 fn compression(size: &str, content: &Content, compressor: Compressor) -> [Case; 2] {
     let plain = content.encoded(Flags::NONE);
     let (bytes, most, name) = (plain.len(), LIMITS.max_message_size, compressor.name());
     let mut packed = Vec::new();
-    compressed::compress(&plain, compressor, most, &mut packed).expect("it is whole");
+    compressed::compress(&plain, compressor, most, &mut packed).expect("the message is incomplete");
     let left = Some(packed.len());
     let mut buffer = Vec::new();
     let compress = move || {
         buffer.clear();
-        compressed::compress(black_box(&plain), compressor, most, &mut buffer).expect("it is whole");
+        compressed::compress(black_box(&plain), compressor, most, &mut buffer).expect("the message is incomplete");
         black_box(&buffer);
     };
     let mut buffer = Vec::new();
     let decompress = move || {
         buffer.clear();
-        compressed::decompress(black_box(&packed), most, &mut buffer).expect("it was compressed");
+        compressed::decompress(black_box(&packed), most, &mut buffer)
+            .expect("a compressed message is not decompressed");
         black_box(&buffer);
     };
     [
@@ -148,14 +149,14 @@ fn compression(size: &str, content: &Content, compressor: Compressor) -> [Case; 
     ]
 }
 
-/// Reading a hello reply, from its message to the limits in it. What it returns owns the reply.
+/// Reads a hello reply, from its message to the limits in it. The result owns the reply.
 fn hello() -> Case {
     let message = messages::hello();
     let bytes = message.len();
     let run = move || {
-        let message = Message::decode(black_box(&message), LIMITS).expect("it was encoded");
-        reply::check(message.body).expect("it is successful");
-        black_box(HelloReply::read(message.body.to_owned()).expect("its fields are right"));
+        let message = Message::decode(black_box(&message), LIMITS).expect("an encoded message is not decoded");
+        reply::check(message.body).expect("the reply reports an error");
+        black_box(HelloReply::read(message.body.to_owned()).expect("the reply has invalid fields"));
     };
     Case { name: "hello/reply".to_owned(), bytes, left: None, run: Box::new(run) }
 }

@@ -6,21 +6,21 @@ use wharf::wire::{Flags, Limits, Outgoing};
 
 pub const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
-/// The sizes, by the bytes of their documents.
+/// The sizes, by the bytes of the documents.
 pub const SIZES: [(&str, usize); 4] = [("ping", 0), ("1KiB", 1 << 10), ("64KiB", 1 << 16), ("1MiB", 1 << 20)];
 
 /// A command, and the documents that it carries.
 #[derive(Clone)]
 pub struct Content {
     body: RawDocumentBuf,
-    /// What travels outside of the body.
+    /// The documents outside the body.
     documents: Vec<RawDocumentBuf>,
-    /// All documents, wherever they travel.
+    /// All documents, in the body or outside it.
     all: Vec<RawDocumentBuf>,
 }
 
 impl Content {
-    /// Documents of about `length` bytes in all, in an array of the command's body.
+    /// Creates documents of about `length` bytes in total, in an array of the command's body.
     pub fn of(length: usize) -> Self {
         let mut all = Vec::new();
         let mut sum = 0;
@@ -39,7 +39,7 @@ impl Content {
         Self { body, documents: Vec::new(), all }
     }
 
-    /// The same documents as a sequence.
+    /// Moves the documents into a sequence.
     pub fn in_a_sequence(self) -> Self {
         Self { body: rawdoc! { "insert": "orders" }, documents: self.all.clone(), all: self.all }
     }
@@ -53,13 +53,13 @@ impl Content {
     pub fn encoded(&self, flags: Flags) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.with_outgoing(flags, |outgoing| {
-            encode(outgoing, LIMITS.max_message_size, &mut bytes).expect("it is within the limit");
+            encode(outgoing, LIMITS.max_message_size, &mut bytes).expect("the message exceeds the limit");
         });
         bytes
     }
 }
 
-/// An order of some shop, of about 250 bytes: names that repeat, and numbers that do not.
+/// Returns an order of some shop, of about 250 bytes: names that repeat, and numbers that do not.
 fn document(number: u64) -> RawDocumentBuf {
     let mixed = |salt: u64| (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(salt as u32);
     let mut id = [0; 12];
@@ -78,7 +78,7 @@ fn document(number: u64) -> RawDocumentBuf {
     }
 }
 
-/// A reply to hello with as many fields as a member of a replica set gives.
+/// Returns a reply to hello with as many fields as a member of a replica set sends.
 pub fn hello() -> Vec<u8> {
     let body = rawdoc! {
         "topologyVersion": { "processId": bson::oid::ObjectId::from_bytes([7; 12]), "counter": 6_i64 },
@@ -92,6 +92,6 @@ pub fn hello() -> Vec<u8> {
     let flags = Flags::NONE;
     let outgoing = Outgoing { request_id: 1, response_to: 1, flags, body: &body, database: None, sequences: &[] };
     let mut bytes = Vec::new();
-    encode(&outgoing, LIMITS.max_message_size, &mut bytes).expect("it is within the limit");
+    encode(&outgoing, LIMITS.max_message_size, &mut bytes).expect("the message exceeds the limit");
     bytes
 }
