@@ -1,40 +1,40 @@
-//! Which cores the server and the clients run on.
+//! The cores that the server and the clients run on.
 //!
-//! On one core each disturbs the other, and who runs when is up to the scheduler; that costs more than what is to be
-//! measured. So each gets cores of its own.
+//! On shared cores, server and clients disturb each other, and the scheduler decides which of them runs. That costs
+//! more than what is measured. So each side gets cores of its own.
 
 use std::io;
 
 use crate::arguments::Machine;
 
-/// The cores of both sides. They have none in common, or all.
+/// The cores of both sides. They have no core in common, or all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     pub server: Vec<usize>,
     pub client: Vec<usize>,
 }
 
-/// Why the two sides cannot be told apart.
+/// Why server and clients cannot get cores of their own.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotPlace {
-    /// There is no second core, or it was given away.
+    /// There is only one core, or the clients were given all of them.
     #[error(
         "server and clients need cores of their own, {client} for the clients and at least one for the server, but this \
-         process may use {available}. With --no-pin it runs all the same, and measures the scheduler as well."
+         process may use {available}; --no-pin runs on shared cores and measures the scheduler as well"
     )]
     TooFewCores {
         /// The cores that this process may run on.
         available: usize,
-        /// How many the clients are to have.
+        /// How many cores the clients are given.
         client: usize,
     },
-    /// The operating system does not say which cores there are, or refuses to use them.
-    #[error("could not choose cores (--no-pin goes without): {0}")]
+    /// The operating system does not list the cores, or refuses to use them.
+    #[error("cannot choose cores: {0}; --no-pin runs without")]
     System(#[from] io::Error),
 }
 
 impl Placement {
-    /// The placement that the command line asks for. `None`: none.
+    /// Returns the placement that the command line asks for, or `None` with `--no-pin`.
     pub fn choose(machine: &Machine) -> Result<Option<Self>, CannotPlace> {
         if machine.no_pin {
             return Ok(None);
@@ -42,7 +42,7 @@ impl Placement {
         Self::split(&system::own_cores()?, machine.client_cores.map(|cores| cores as usize)).map(Some)
     }
 
-    /// The clients get the last cores: the first one usually has the interrupts to serve.
+    /// Splits the cores. The clients get the last ones, because the first one usually handles the interrupts.
     fn split(cores: &[usize], client: Option<usize>) -> Result<Self, CannotPlace> {
         let client = client.unwrap_or((cores.len() / 2).max(1));
         match cores.len().checked_sub(client) {
@@ -54,24 +54,25 @@ impl Placement {
         }
     }
 
-    /// All of the cores for both.
+    /// Returns the placement with all cores for both sides.
     pub fn shared(&self) -> Self {
         let all = [&self.server[..], &self.client[..]].concat();
         Self { server: all.clone(), client: all }
     }
 
-    /// Puts a server on its cores, with all the threads it has, and so with those it will have.
+    /// Moves a server to its cores, with all threads that it has and will have.
     pub fn place_server(&self, process: u32) -> io::Result<()> {
         system::move_process(process, &self.server)
     }
 
-    /// Puts the calling thread on the clients' cores, and so the threads and processes that it starts from now on.
+    /// Moves the calling thread to the clients' cores, and with it the threads and processes that it starts from now
+    /// on.
     pub fn place_client(&self) -> io::Result<()> {
         system::move_this_thread(&self.client)
     }
 }
 
-/// How many workers the clients' runtime has: one for each core.
+/// Returns the number of workers of the clients' runtime: one for each core.
 pub fn workers(placement: Option<&Placement>) -> usize {
     placement
         .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |placement| placement.client.len())
@@ -86,7 +87,7 @@ mod system {
     use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
     use nix::unistd::Pid;
 
-    /// How system calls name the calling thread.
+    /// The id by which system calls name the calling thread.
     const THIS_THREAD: Pid = Pid::from_raw(0);
 
     pub fn own_cores() -> io::Result<Vec<usize>> {
@@ -98,8 +99,8 @@ mod system {
         Ok(sched_setaffinity(THIS_THREAD, &mask(cores)?)?)
     }
 
-    /// A new thread has the cores of the thread that starts it. So once a look at all threads has found none that was
-    /// not moved before, there will be none.
+    /// Moves all threads of a process. A new thread inherits the cores of the thread that starts it. So once a pass
+    /// over all threads finds none that has not been moved, no further one will appear.
     pub fn move_process(process: u32, cores: &[usize]) -> io::Result<()> {
         let mask = mask(cores)?;
         let mut moved = HashSet::new();
@@ -111,7 +112,7 @@ mod system {
                 if moved.insert(thread) {
                     found_another = true;
                     match sched_setaffinity(Pid::from_raw(thread), &mask) {
-                        // It has ended meanwhile.
+                        // The thread has ended in the meantime.
                         Ok(()) | Err(Errno::ESRCH) => {}
                         Err(error) => return Err(error.into()),
                     }
@@ -135,7 +136,7 @@ mod system {
     use std::io;
 
     fn unsupported() -> io::Error {
-        io::Error::new(io::ErrorKind::Unsupported, "this operating system has no affinity that this program knows")
+        io::Error::new(io::ErrorKind::Unsupported, "core affinity is not supported on this operating system")
     }
 
     pub fn own_cores() -> io::Result<Vec<usize>> {
@@ -199,6 +200,6 @@ mod tests {
         })
         .join()
         .unwrap();
-        assert_eq!(system::own_cores().unwrap(), cores, "this thread has stayed where it was");
+        assert_eq!(system::own_cores().unwrap(), cores, "the calling thread was moved, too");
     }
 }

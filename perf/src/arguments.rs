@@ -9,7 +9,7 @@ use crate::subjects::Kind;
 
 /// Compares the cost of a `ping` through wharf with a hand-written loop and with the official driver, on a real mongod.
 ///
-/// Ends with 0 whatever it finds, unless --check is given; with 2 if it cannot measure.
+/// Exits with 0 whatever the result, unless --check is given, and with 2 if it cannot measure.
 #[derive(Debug, Parser)]
 #[command(name = "roundtrips", args_conflicts_with_subcommands = true)]
 pub struct Arguments {
@@ -21,49 +21,49 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub enum Mode {
-    /// Runs one subject for long, in this process, for a profiler to look at.
+    /// Runs one subject for a long time in this process, for a profiler.
     Profile(Profile),
-    /// Starts a server and prints its address, until the standard input ends.
+    /// Starts a server and prints its address, until standard input ends.
     Serve(Serve),
-    /// One subject under load; the comparison runs it.
+    /// Measures one subject under load. The comparison runs this.
     #[command(hide = true)]
     Cell(Cell),
-    /// One subject's cold starts; the comparison runs it.
+    /// Measures one subject's cold starts. The comparison runs this.
     #[command(hide = true)]
     ColdStart(ColdStart),
 }
 
 #[derive(Debug, Args)]
 pub struct Comparison {
-    /// How often everything is measured; medians are shown.
+    /// Number of rounds. Every round measures everything, and medians are shown.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// How long each subject is measured in a round, in seconds, all its turns together.
+    /// How long each subject is measured in a round, in seconds, over all its turns.
     #[arg(long, default_value = "2.5", value_parser = seconds)]
     pub seconds: Duration,
     /// How long a turn is measured, in seconds. The subjects take turns until each has had its time.
     #[arg(long, default_value = "0.1", value_parser = seconds)]
     pub turn: Duration,
-    /// How long the load must have run before the first turn without opening a connection, in seconds.
+    /// How long the load must run without opening a connection before the first turn, in seconds.
     #[arg(long, default_value = "0.5", value_parser = seconds)]
     pub warm_up: Duration,
-    /// How many tasks share the connections.
+    /// Numbers of tasks that share the connections.
     #[arg(long, value_delimiter = ',', default_value = "1,64,512,4096",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub tasks: Vec<u32>,
-    /// What is measured.
+    /// The subjects to measure.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "floor,wharf,official")]
     pub subjects: Vec<Kind>,
-    /// How many tasks meet a fresh pool in the cold start; 0 leaves the cold start out.
+    /// Number of tasks that use a fresh pool in the cold start; 0 skips the cold start.
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub cold_tasks: u32,
-    /// How many cold starts each subject has in a round.
+    /// Number of cold starts of each subject in a round.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub cold_starts: u32,
     /// Appends each measurement to this file, as a line of JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Ends with 1 unless every claim holds.
+    /// Exits with 1 unless every claim holds.
     #[arg(long)]
     pub check: bool,
     #[command(flatten)]
@@ -73,10 +73,10 @@ pub struct Comparison {
 /// Where server and clients run.
 #[derive(Debug, Clone, Args)]
 pub struct Machine {
-    /// A server that runs already: host:port, without authentication and TLS. By default one is started.
+    /// A running server as host:port, without authentication and TLS. By default one is started.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     pub uri: Option<String>,
-    /// How many cores the clients have; the server has the others. By default half of them.
+    /// Number of cores for the clients; the server gets the others. By default half of them.
     #[arg(long, value_name = "CORES", conflicts_with = "no_pin", value_parser = clap::value_parser!(u32).range(1..))]
     pub client_cores: Option<u32>,
     /// Lets the operating system place server and clients. The numbers then say more about the scheduler.
@@ -86,19 +86,19 @@ pub struct Machine {
 
 #[derive(Debug, Args)]
 pub struct Profile {
-    /// What runs.
+    /// The subject to run.
     #[arg(long, value_enum, default_value = "wharf")]
     pub subject: Kind,
-    /// How many tasks share the connections.
+    /// Number of tasks that share the connections.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub tasks: u32,
-    /// How many connections they share.
+    /// Number of connections that they share.
     #[arg(long, default_value_t = CONNECTIONS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub connections: u32,
     /// How long it runs, in seconds.
     #[arg(long, default_value = "20", value_parser = seconds, conflicts_with = "operations")]
     pub seconds: Duration,
-    /// How many operations it runs, instead of for how long; shared evenly by the tasks, and at least one each.
+    /// Number of operations, instead of a duration; shared evenly by the tasks, at least one each.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub operations: Option<u64>,
     #[command(flatten)]
@@ -111,7 +111,7 @@ pub struct Serve {
     pub machine: Machine,
 }
 
-/// What every child process is told.
+/// The arguments of every child process.
 #[derive(Debug, Args)]
 pub struct Child {
     #[arg(long, value_enum)]
@@ -142,10 +142,10 @@ pub struct ColdStart {
     pub child: Child,
 }
 
-/// The size of the pools that are compared.
+/// The size of the compared pools.
 pub const CONNECTIONS: u32 = 100;
 
-/// An hour is more than enough, and well within what the clock can add.
+/// Parses a duration. An hour is more than enough, and well within what the clock can add.
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3_600.0 => Ok(Duration::from_secs_f64(seconds)),
@@ -153,7 +153,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Every subject must be able to use it, and the floor knows neither credentials nor options.
+/// Parses an address that every subject can use. The floor supports neither credentials nor options.
 fn address(text: &str) -> Result<String, String> {
     let refuse = || Err("must be host:port or mongodb://host:port, with nothing else".to_owned());
     let bare = text.strip_prefix("mongodb://").unwrap_or(text);

@@ -1,4 +1,4 @@
-//! What the child processes of the comparison do, and what a profiler looks at.
+//! The work of the comparison's child processes, and of a profiled process.
 
 use std::io::{self, BufRead};
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::statistics::percentile;
 use crate::subjects::{Floor, Kind, Official, Subject, Wharf};
 use crate::{Failure, arguments};
 
-/// The result of one turn, as it travels from a child process.
+/// The result of one turn, as a child process reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CellResult {
     pub operations: u64,
     pub seconds: f64,
-    /// In user space and in the kernel.
+    /// CPU time in user space and in the kernel.
     pub cpu_seconds: f64,
     pub p50_nanos: u64,
     pub p99_nanos: u64,
-    /// Connections opened meanwhile; above zero the pool had not settled.
+    /// Connections opened during the turn. Above zero, the pool had not settled.
     pub opened: i64,
 }
 
@@ -31,7 +31,7 @@ impl TryFrom<Outcome> for CellResult {
     type Error = Failure;
 
     fn try_from(mut outcome: Outcome) -> Result<Self, Failure> {
-        let too_short = || Failure::from("no operation ended during the measurement: give it more --turn");
+        let too_short = || Failure::from("no operation ended during the measurement: increase --turn");
         Ok(Self {
             operations: outcome.latencies.len() as u64,
             seconds: outcome.elapsed.as_secs_f64(),
@@ -43,10 +43,10 @@ impl TryFrom<Outcome> for CellResult {
     }
 }
 
-/// What a child says when it is ready.
+/// What a child prints when it is ready.
 pub const READY: &str = "ready";
 
-/// Gets ready, then takes a turn for each line of the standard input, and prints its [`CellResult`].
+/// Prepares the load, then takes a turn for each line of standard input and prints its [`CellResult`].
 pub fn cell(arguments: &Cell) -> Result<(), Failure> {
     match arguments.child.subject {
         Kind::Floor => measure::<Floor>(arguments),
@@ -72,7 +72,7 @@ async fn filled<S: Subject>(server: &str, connections: u32) -> Result<S, Failure
     Ok(subject)
 }
 
-/// Gets ready, then starts from cold for each line of the standard input, and prints its [`ColdResult`].
+/// Prepares the runtime, then runs a cold start for each line of standard input and prints its [`ColdResult`].
 ///
 /// [`ColdResult`]: cold_start::ColdResult
 pub fn cold_start(arguments: &ColdStart) -> Result<(), Failure> {
@@ -87,15 +87,15 @@ fn start_from_cold<S: Subject>(ColdStart { child }: &ColdStart) -> Result<(), Fa
     let runtime = load::runtime(child.workers)?;
     let start = || {
         let (server, tasks, connections) = (child.server.clone(), child.tasks, child.connections);
-        // On a worker, so that no other thread takes part.
+        // Runs on a worker, so that no other thread takes part.
         runtime.block_on(runtime.spawn(cold_start::start::<S>(server, tasks, connections)))?
     };
-    // The first also pays for the start of the process, such as reading its code, and does not count.
+    // The first start does not count, because it includes the start of the process, such as reading its code.
     start()?;
     take_turns(start)
 }
 
-/// Says that all is ready, then prints what comes of a turn for each line of the standard input.
+/// Reports readiness, then prints the result of a turn for each line of standard input.
 fn take_turns<R: Serialize>(mut turn: impl FnMut() -> Result<R, Failure>) -> Result<(), Failure> {
     println!("{READY}");
     for asked in io::stdin().lock().lines() {

@@ -1,4 +1,4 @@
-//! What is claimed of wharf, and whether the measurements bear it out.
+//! The claims about wharf, and whether the measurements support them.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use crate::subjects::Kind;
 /// How much worse than the floor wharf may be.
 const TOLERANCE: f64 = 0.05;
 
-/// One claim.
+/// A claim and its verdict.
 pub struct Claim {
     text: String,
     found: String,
-    /// `None`: it was not measured.
+    /// `None` if it was not measured.
     pub holds: Option<bool>,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// A ratio's side of its limit that is as good as claimed.
+/// The bound that a ratio must keep.
 #[derive(Clone, Copy)]
 enum Limit {
     Below(f64),

@@ -1,4 +1,4 @@
-//! A burst of tasks that meets a pool without connections.
+//! A burst of tasks on a pool without connections.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,20 +10,20 @@ use crate::load::join;
 use crate::observer::Observer;
 use crate::subjects::{Kind, Subject};
 
-/// How many connections the plain pool has at most that takes the floor's place here: about as many as one would choose
-/// who knows that connections cost more than waiting.
+/// The maximum number of connections of the plain pool that stands in for the floor here. It is about as many as an
+/// author would choose who knows that connections cost more than waiting.
 pub const PLAIN_CONNECTIONS: u32 = 10;
 
-/// What a cold start came to, as it travels from a child process.
+/// The result of a cold start, as a child process reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ColdResult {
-    /// From the first task's start to the last one's end.
+    /// From the first task's start to the last task's end.
     pub seconds: f64,
-    /// The connections that were opened, those that came too late included. The server has counted them.
+    /// The number of connections that the server counted, including those that came too late to be used.
     pub opened: i64,
 }
 
-/// What a subject is called here.
+/// Returns the subject's name in the cold start.
 pub fn name(kind: Kind) -> String {
     match kind {
         Kind::Floor => format!("plain, {PLAIN_CONNECTIONS}"),
@@ -31,12 +31,12 @@ pub fn name(kind: Kind) -> String {
     }
 }
 
-/// Starts with a fresh pool.
+/// Measures a start with a fresh pool.
 pub async fn start<S: Subject>(server: String, tasks: u32, connections: u32) -> Result<ColdResult, Failure> {
     let mut observer = Observer::connect(&server).await?;
     let nothing_open = observer.at_rest().await?;
     let subject = Arc::new(S::open(&server, connections).await?);
-    // The driver's monitors have their connections by now. They are not the pool's.
+    // By now the driver's monitors have their connections, which are not the pool's.
     let before = observer.at_rest().await?;
 
     let began = Instant::now();
@@ -47,7 +47,7 @@ pub async fn start<S: Subject>(server: String, tasks: u32, connections: u32) -> 
     let opened = observer.at_rest().await?.created - before.created;
     subject.close().await;
     drop(subject);
-    // So that the server has nothing of this to do any more when the next one begins.
+    // The server must be done with this start before the next one begins.
     observer.until_closed(nothing_open).await?;
     Ok(ColdResult { seconds, opened })
 }

@@ -16,17 +16,17 @@ use crate::report;
 use crate::server::Server;
 use crate::subjects::Kind;
 
-/// All that was measured.
+/// All measurements.
 #[derive(Debug, Default)]
 pub struct Measurements {
     pub cells: Turns<CellResult>,
-    /// On cores that server and clients share.
+    /// With server and clients on shared cores.
     pub cold_starts: Turns<ColdResult>,
-    /// On cores of their own. Empty without such.
+    /// With server and clients on cores of their own. Empty if they have none.
     pub cold_starts_apart: Turns<ColdResult>,
 }
 
-/// All turns of all subjects at something.
+/// All turns of all subjects in one kind of measurement.
 #[derive(Debug)]
 pub struct Turns<R>(Vec<Measurement<R>>);
 
@@ -34,7 +34,7 @@ pub struct Turns<R>(Vec<Measurement<R>>);
 #[derive(Debug, Clone, Serialize)]
 pub struct Measurement<R> {
     pub round: u32,
-    /// Which turn of the round.
+    /// The number of the turn within its round.
     pub turn: u32,
     pub tasks: u32,
     pub subject: Kind,
@@ -43,7 +43,7 @@ pub struct Measurement<R> {
     pub result: R,
 }
 
-/// Measures, prints, and returns whether all claims hold.
+/// Measures, prints the report, and returns whether all claims hold.
 pub fn run(arguments: &Comparison) -> Result<bool, Failure> {
     let server = Server::provide(&arguments.machine)?;
     println!("{}", server.describe());
@@ -85,7 +85,7 @@ impl Rounds<'_> {
         Ok(measurements)
     }
 
-    /// Has all subjects work in turn.
+    /// Measures all subjects under load, in turn.
     fn cells(&self, round: u32, tasks: u32) -> Result<Vec<Measurement<CellResult>>, Failure> {
         let workers = self.server.workers();
         let turns = self.arguments.seconds.div_duration_f64(self.arguments.turn).ceil() as u32;
@@ -99,7 +99,7 @@ impl Rounds<'_> {
         })
     }
 
-    /// Has all subjects start from cold in turn.
+    /// Measures the cold starts of all subjects, in turn.
     fn cold_starts(
         &self,
         measured: &'static str,
@@ -117,8 +117,8 @@ impl Rounds<'_> {
         })
     }
 
-    /// Starts all subjects, then has them take turns. Begins with another one each time, in each round and in each turn, so
-    /// that none always comes after the same other.
+    /// Starts all subjects, then lets them take turns. The order rotates with each round and each turn, so that no
+    /// subject always follows the same other one.
     fn take_turns<R: Serialize + DeserializeOwned>(
         &self,
         measured: &'static str,
@@ -143,7 +143,7 @@ impl Rounds<'_> {
         Ok(measurements)
     }
 
-    /// What runs this program's part of a measurement, without that part's own arguments.
+    /// Returns the command for this program's part of a measurement, without the arguments of its mode.
     fn command(&self, mode: &'static str, asked: &Asked) -> Result<Command, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command
@@ -194,8 +194,8 @@ impl Asked {
     }
 }
 
-/// A child process with a subject that works when it is its turn. It ends with its standard input, so that none is left
-/// behind whatever happens here.
+/// A child process that measures one subject when it is its turn. It ends with its standard input, so that no child is
+/// left behind in any case.
 struct Competitor {
     asked: Asked,
     child: Child,
@@ -204,11 +204,11 @@ struct Competitor {
 }
 
 impl Competitor {
-    /// Returns when the child is ready for its first turn. `command` pipes its input and output.
+    /// Starts a child and waits until it is ready for its first turn. `command` must pipe its input and output.
     fn start(asked: Asked, mut command: Command) -> Result<Self, Failure> {
         let mut child = command.spawn()?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("BUG: the child's pipes were asked for".into());
+            return Err("BUG: the child has no pipes".into());
         };
         let mut competitor = Self { asked, child, input, output: BufReader::new(output) };
         match competitor.line()?.trim_end() {
@@ -218,7 +218,7 @@ impl Competitor {
     }
 
     fn take_turn<R: DeserializeOwned>(&mut self, turn: u32) -> Result<Measurement<R>, Failure> {
-        // A child that has ended says why by how it ended.
+        // If the child has ended, its exit status says why.
         if writeln!(self.input).is_err() {
             return Err(self.failed());
         }
@@ -228,7 +228,7 @@ impl Competitor {
         }
     }
 
-    /// The next line that the child prints; empty if it has ended.
+    /// Returns the next line that the child prints, or an empty one if it has ended.
     fn line(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -242,7 +242,7 @@ impl Competitor {
         if status.success() { Ok(()) } else { Err(asked.failed(status)) }
     }
 
-    /// Why a child that should be running is not.
+    /// Returns the reason why a child that should be running is not.
     fn failed(&mut self) -> Failure {
         self.child.wait().map_or_else(Failure::from, |status| self.asked.failed(status))
     }
@@ -259,8 +259,8 @@ impl<R> Turns<R> {
         self.0.is_empty()
     }
 
-    /// The ratios of a subject's values to another's, turn by turn: what both have met alike, such as a busy
-    /// neighbour, falls out of each.
+    /// Returns the ratios of a subject's values to another's, turn by turn. A disturbance that affects both, such as a
+    /// busy neighbour, cancels out.
     pub fn ratios(&self, tasks: u32, value: fn(&R) -> f64, subject: Kind, to: Kind) -> Vec<f64> {
         self.of(tasks, subject)
             .filter_map(|(turn, result)| {
@@ -270,13 +270,13 @@ impl<R> Turns<R> {
             .collect()
     }
 
-    /// The turns of a subject, each by its round and its number there, and what they came to.
+    /// Returns the turns of a subject, each with its round, its number in the round, and its result.
     pub fn of(&self, tasks: u32, subject: Kind) -> impl Iterator<Item = ((u32, u32), &R)> {
         let wanted = move |turn: &&Measurement<R>| turn.tasks == tasks && turn.subject == subject;
         self.0.iter().filter(wanted).map(|turn| ((turn.round, turn.turn), &turn.result))
     }
 
-    /// A value of all turns of a subject.
+    /// Returns a value of all turns of a subject.
     pub fn values(&self, tasks: u32, value: fn(&R) -> f64, subject: Kind) -> Vec<f64> {
         self.of(tasks, subject).map(|(_, result)| value(result)).collect()
     }

@@ -1,4 +1,4 @@
-//! Tasks that run operations one after the other, and what that costs.
+//! Tasks that run operations one after another, and what that costs.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -15,28 +15,28 @@ use crate::Failure;
 use crate::observer::Observer;
 use crate::subjects::Subject;
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How long each operation took that ended during the measurement, in nanoseconds, in no order.
+    /// The durations of all operations that ended during the measurement, in nanoseconds, in no particular order.
     pub latencies: Vec<u64>,
-    /// How long the measurement took.
+    /// The duration of the measurement.
     pub elapsed: Duration,
-    /// The CPU time of this process meanwhile, in user space and in the kernel.
+    /// The CPU time of this process during the measurement, in user space and in the kernel.
     pub cpu: Duration,
-    /// How many connections the server accepted during the turn.
+    /// The number of connections that the server accepted during the turn.
     pub opened: i64,
 }
 
-/// The same runtime for all subjects.
+/// Builds the runtime, which is the same for all subjects.
 pub fn runtime(workers: usize) -> Result<Runtime, Failure> {
     Ok(Builder::new_multi_thread().worker_threads(workers).enable_all().build()?)
 }
 
-/// How often the load warms up again at most because connections were still being opened.
+/// How often the load warms up at most while connections are still being opened.
 const WARM_UPS: u32 = 20;
 
-/// Tasks that run one operation after the other while it is their turn, and rest in between.
+/// Tasks that run one operation after another while it is their turn, and rest in between.
 pub struct Load<'r> {
     runtime: &'r Runtime,
     observer: Observer,
@@ -45,7 +45,7 @@ pub struct Load<'r> {
 }
 
 impl<'r> Load<'r> {
-    /// Has `tasks` tasks ready to run operations. The calling thread must not be one of the runtime's, here and below.
+    /// Prepares `tasks` tasks to run operations. The calling thread must not be one of the runtime's, here and below.
     pub fn prepare<S: Subject>(
         runtime: &'r Runtime,
         subject: &Arc<S>,
@@ -58,7 +58,7 @@ impl<'r> Load<'r> {
         Ok(Self { runtime, observer, gate, running })
     }
 
-    /// Runs for as long as `interval` at least, and until no connection was opened for so long.
+    /// Runs the load for at least `interval`, and until no connection was opened for that long.
     pub fn warm_up(&mut self, interval: Duration) -> Result<(), Failure> {
         self.resume()?;
         let mut before = self.runtime.block_on(self.observer.connections())?;
@@ -69,13 +69,13 @@ impl<'r> Load<'r> {
                 break;
             }
         }
-        // The tasks end the operations that they are in.
+        // The tasks finish their current operations.
         self.gate.set(Phase::Resting);
         self.until_all(|gate| &gate.resting)
     }
 
-    /// Measures for as long as `interval`, amid full load: from when each task has ended an operation. Those count
-    /// that end within.
+    /// Measures for `interval` under full load: the measurement starts when each task has ended an operation. Only
+    /// operations that end within it count.
     pub fn turn(&mut self, interval: Duration) -> Result<Outcome, Failure> {
         let before = self.runtime.block_on(self.observer.connections())?;
         self.resume()?;
@@ -110,37 +110,38 @@ impl<'r> Load<'r> {
         }
         self.gate.set(Phase::Over);
         let ended = self.runtime.block_on(join(mem::take(&mut self.running)));
-        Err(ended.err().unwrap_or_else(|| "a task has failed without a failure".into()))
+        Err(ended.err().unwrap_or_else(|| "a task failed without an error".into()))
     }
 }
 
-/// What the tasks of a load are to do.
+/// What the tasks of a load must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {
-    /// Nothing: the next turn is somebody else's.
+    /// Nothing: another subject has the next turn.
     Resting,
-    /// Run operations, which do not count.
+    /// Run operations that do not count.
     Running,
-    /// Run operations, and note how long they take.
+    /// Run operations and record how long they take.
     Measuring,
     /// Return.
     Over,
 }
 
-/// Where the tasks of a load learn of its phase, and report.
+/// Tells the tasks of a load its phase, and collects their reports.
 struct Gate {
     tasks: u32,
-    /// The phase, for who looks at it after each operation.
+    /// The phase, read by each task after each operation.
     phase: AtomicU8,
-    /// The phase, for who waits for the next.
+    /// The phase, for tasks that wait for the next one.
     announced: watch::Sender<Phase>,
-    /// How many have ended an operation since the load was resumed, and how many have come to rest since.
+    /// How many tasks have ended an operation since the load was resumed (`moving`), and how many have stopped since
+    /// (`resting`).
     moving: AtomicU32,
     resting: AtomicU32,
     has_failed: AtomicBool,
     all_counted: Notify,
-    /// Those of the operations that were measured, once their tasks have come to rest.
+    /// The durations of measured operations, of tasks that have stopped.
     latencies: Mutex<Vec<u64>>,
 }
 
@@ -158,7 +159,7 @@ impl Gate {
         }
     }
 
-    // Relaxed, here and below: an operation more or less does not matter, and what is waited for is notified of.
+    // Relaxed, here and below: one operation more or less does not matter, and waiting tasks are notified separately.
     fn set(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.announced.send_replace(phase);
@@ -174,7 +175,7 @@ impl Gate {
         }
     }
 
-    /// Whether all tasks were counted; else one has failed.
+    /// Waits until all tasks are counted and returns true, or returns false once a task has failed.
     async fn until_all(&self, counted: &AtomicU32) -> bool {
         while counted.load(Ordering::Relaxed) < self.tasks {
             if self.has_failed.load(Ordering::Relaxed) {
@@ -220,7 +221,7 @@ async fn ping_in_turns<S: Subject>(subject: &S, gate: &Gate) -> Result<(), Failu
     Ok(())
 }
 
-/// Has `tasks` tasks run `each` operations, without warming up.
+/// Makes `tasks` tasks run `each` operations, without a warm-up.
 pub fn run<S: Subject>(runtime: &Runtime, subject: &Arc<S>, tasks: u32, each: u64) -> Result<(), Failure> {
     let ping = |subject: Arc<S>| async move {
         for _ in 0..each {
@@ -232,7 +233,7 @@ pub fn run<S: Subject>(runtime: &Runtime, subject: &Arc<S>, tasks: u32, each: u6
     runtime.block_on(join(running)).map(drop)
 }
 
-/// What all tasks return, in their order, or the first failure.
+/// Returns the results of all tasks in order, or the first failure.
 pub async fn join<T>(tasks: Vec<JoinHandle<Result<T, Failure>>>) -> Result<Vec<T>, Failure> {
     let mut returned = Vec::with_capacity(tasks.len());
     for task in tasks {
@@ -241,12 +242,12 @@ pub async fn join<T>(tasks: Vec<JoinHandle<Result<T, Failure>>>) -> Result<Vec<T
     Ok(returned)
 }
 
-/// The CPU time of this process so far, to the nanosecond.
+/// Returns the CPU time of this process so far, with nanosecond resolution.
 pub fn cpu_time() -> Result<Duration, Failure> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
 
-/// The share of this process's CPU time so far that was spent in user space. The kernel estimates it.
+/// Returns the share of this process's CPU time so far that was spent in user space. The kernel estimates it.
 pub fn user_share() -> Result<f64, Failure> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let micros = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 * 1e6 + time.tv_usec() as f64;

@@ -1,8 +1,8 @@
-//! What a round trip through wharf costs on a real `mongod`, beside a hand-written loop over bare streams (the floor)
+//! The cost of a round trip through wharf on a real `mongod`, beside a hand-written loop over bare streams (the floor)
 //! and the official driver.
 //!
-//! In the comparison each subject is a child process of its own, so that the process's CPU time is that of the subject
-//! alone. The server runs on some cores and the clients on the others, but for the cold starts that are compared.
+//! In the comparison each subject is a child process, so that the process's CPU time is the subject's alone. The server
+//! runs on some cores and the clients on the others, except for the cold starts that are compared.
 
 mod affinity;
 mod arguments;
@@ -24,7 +24,7 @@ use clap::Parser;
 
 use arguments::{Arguments, Mode};
 
-/// Whatever ends the program early, for people to read.
+/// An error that ends the program early, printed for the user.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! What the server itself says about its connections.
+//! What the server itself reports about its connections.
 
 use std::time::{Duration, Instant};
 
@@ -7,22 +7,22 @@ use wharf::{Endpoint, EndpointConnection};
 
 use crate::Failure;
 
-/// The pause between two looks at a number that is to come to rest.
+/// The pause between two reads of a number that should settle.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long it may take.
+/// How long it may take to settle.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection of its own, opened before whatever it observes.
+/// A connection of its own, opened before the connections that it observes.
 pub struct Observer {
     connection: EndpointConnection,
 }
 
-/// The server's count of its connections, the observer's included.
+/// The server's count of its connections, including the observer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connections {
-    /// Those open now.
+    /// Connections open now.
     pub current: i64,
-    /// Those opened since the server started.
+    /// Connections opened since the server started.
     pub created: i64,
 }
 
@@ -40,7 +40,8 @@ impl Observer {
         Ok(Connections { current: whole(connections, "current")?, created: whole(connections, "totalCreated")? })
     }
 
-    /// The counts once they have come to rest: connections that were being opened or closed are counted then.
+    /// Waits until the counts have settled and returns them. Connections that were being opened or closed are counted
+    /// then.
     pub async fn at_rest(&mut self) -> Result<Connections, Failure> {
         let began = Instant::now();
         let mut last = self.connections().await?;
@@ -52,7 +53,7 @@ impl Observer {
             }
             last = now;
         }
-        Err(format!("the server's connections did not come to rest within {PATIENCE:?}").into())
+        Err(format!("the number of the server's connections did not settle within {PATIENCE:?}").into())
     }
 
     /// Waits until no more connections are open than `before`.
@@ -60,7 +61,9 @@ impl Observer {
         let began = Instant::now();
         while self.connections().await?.current > before.current {
             if began.elapsed() > PATIENCE {
-                return Err(format!("the server still has the pool's connections {PATIENCE:?} after its end").into());
+                return Err(
+                    format!("the pool's connections are still open at the server {PATIENCE:?} after its end").into()
+                );
             }
             tokio::time::sleep(PAUSE).await;
         }

@@ -7,7 +7,7 @@ use crate::comparison::{Measurements, Turns};
 use crate::statistics::{median, quartiles};
 use crate::subjects::Kind;
 
-/// What is asked of a measurement under load.
+/// A number that is derived from a measurement under load.
 pub struct Metric {
     pub name: &'static str,
     pub value: fn(&CellResult) -> f64,
@@ -20,11 +20,11 @@ pub const THROUGHPUT: Metric =
 pub const P50: Metric = Metric { name: "latency p50, us", value: |cell| cell.p50_nanos as f64 / 1e3 };
 pub const P99: Metric = Metric { name: "latency p99, us", value: |cell| cell.p99_nanos as f64 / 1e3 };
 
-/// What is asked of a cold start.
+/// Numbers that are derived from a cold start.
 pub const COLD_TIME: fn(&ColdResult) -> f64 = |start| start.seconds * 1e3;
 pub const COLD_OPENED: fn(&ColdResult) -> f64 = |start| start.opened as f64;
 
-/// Prints everything but the claims.
+/// Prints everything except the claims.
 pub fn print(arguments: &Comparison, measurements: &Measurements) {
     println!(
         "Medians of all turns of {} rounds. In brackets: the ratio to the floor in the same turn (to the official driver",
@@ -76,7 +76,7 @@ fn print_cold_start(arguments: &Comparison, cores: &str, turns: &Turns<ColdResul
     }
 }
 
-/// The median of a subject's turns, and the ratio to another's.
+/// Formats the median of a subject's turns, with the ratio to another subject.
 fn compared<R>(turns: &Turns<R>, tasks: u32, value: fn(&R) -> f64, subject: Kind, to: Kind) -> String {
     let shown = plainly(median(&turns.values(tasks, value, subject)));
     let ratios = turns.ratios(tasks, value, subject, to);
@@ -88,7 +88,7 @@ fn compared<R>(turns: &Turns<R>, tasks: u32, value: fn(&R) -> f64, subject: Kind
     }
 }
 
-/// Three to five digits.
+/// Formats a value with three to five digits.
 fn plainly(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! The server that is measured against.
+//! The server to measure against.
 
 use std::io::Read;
 
@@ -8,17 +8,17 @@ use crate::Failure;
 use crate::affinity::{self, Placement};
 use crate::arguments::{Machine, Serve};
 
-/// A server in its place, and the place of the clients. Dropping it ends the server, if it was started for this.
+/// A server and the placement of server and clients. Dropping it stops the server if it was started here.
 pub struct Server {
     pub address: String,
-    /// Where both are, but for the time of [`Server::sharing`].
+    /// The placement of both sides, except during [`Server::sharing`].
     pub placement: Option<Placement>,
     started: Option<Mongod>,
 }
 
 impl Server {
-    /// Starts a server, or uses the one that was named, which stays where it is. The calling thread moves to the
-    /// clients' cores.
+    /// Starts a server, or uses the given one, which stays on its cores. The calling thread moves to the clients'
+    /// cores.
     pub fn provide(machine: &Machine) -> Result<Self, Failure> {
         let placement = Placement::choose(machine)?;
         let started = match machine.uri {
@@ -42,7 +42,7 @@ impl Server {
         Ok(placement.place_client()?)
     }
 
-    /// Has server and clients share all of their cores while `measure` runs, with as many workers as it is told.
+    /// Lets server and clients share all of their cores while `measure` runs. `measure` receives the number of workers.
     pub fn sharing<R>(&self, measure: impl FnOnce(usize) -> Result<R, Failure>) -> Result<R, Failure> {
         let Some(apart) = &self.placement else { return measure(self.workers()) };
         let shared = apart.shared();
@@ -52,15 +52,15 @@ impl Server {
         outcome
     }
 
-    /// How many workers a client's runtime has.
+    /// Returns the number of workers of a client's runtime.
     pub fn workers(&self) -> usize {
         affinity::workers(self.placement.as_ref())
     }
 
-    /// Where everything runs, for the report.
+    /// Describes where everything runs, for the report.
     pub fn describe(&self) -> String {
         let server = match (&self.started, &self.placement) {
-            (None, _) => format!("mongod at {}, wherever it was placed", self.address),
+            (None, _) => format!("mongod at {}, on unknown cores", self.address),
             (Some(_), Some(placement)) => format!("mongod on cores {:?}", placement.server),
             (Some(_), None) => "mongod on any core".to_owned(),
         };
@@ -75,7 +75,7 @@ impl Server {
 pub fn serve(arguments: &Serve, mut until: impl Read) -> Result<(), Failure> {
     let server = Server::provide(&arguments.machine)?;
     println!("{}", server.address);
-    eprintln!("{}. It ends with the standard input.", server.describe());
+    eprintln!("{}; it stops when standard input ends", server.describe());
     let mut ignored = [0; 64];
     while until.read(&mut ignored)? > 0 {}
     Ok(())

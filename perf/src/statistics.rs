@@ -1,13 +1,13 @@
 //! Medians and percentiles.
 
-/// The value that a share of all are at or below, of at least one. Sorts the values.
+/// Returns the smallest value that at least this share of all values do not exceed. Sorts the values.
 pub fn percentile(values: &mut [u64], share: f64) -> Option<u64> {
     values.sort_unstable();
     let rank = (share * values.len() as f64).ceil() as usize;
     values.get(rank.max(1) - 1).copied()
 }
 
-/// The value in the middle, or between the two in the middle.
+/// Returns the middle value, or the mean of the two in the middle.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let middle = sorted.len() / 2;
@@ -18,7 +18,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The values below which a quarter and three quarters of all lie.
+/// Returns the values below which a quarter and three quarters of all lie.
 pub fn quartiles(values: &[f64]) -> Option<(f64, f64)> {
     let sorted = sorted(values);
     let last = sorted.len().checked_sub(1)?;

@@ -1,10 +1,11 @@
-//! The floor: what a round trip costs with as little around it as there can be.
+//! The floor: the cost of a round trip with as little around it as possible.
 //!
-//! This is what one writes by hand who needs nothing but the round trip: as many streams as the semaphore has permits, the
-//! last one used on top because its memory is still warm, the request's bytes made once, one write, one read into a
-//! buffer that stays with its stream. It knows no states, generations, events, deadlines, or documents, and it waits for
-//! ever. It is an honest floor all the same: it does not lose connections when a task is cancelled, it checks that the
-//! reply is whole, answers the request and reports success, and it closes connections on which anything was amiss.
+//! This is what a programmer writes by hand who needs nothing but the round trip: as many streams as the semaphore has
+//! permits, the stream used last on top because its memory is still warm, the request's bytes encoded once, one write,
+//! and one read into a buffer that belongs to the stream. It has no states, generations, events, deadlines or
+//! documents, and it waits forever. It is an honest floor all the same. It does not lose connections when a task is
+//! cancelled. It checks that the reply is complete, answers the request and reports success. It closes connections on
+//! which anything went wrong.
 
 use std::io::{Error, ErrorKind};
 use std::sync::{Mutex, PoisonError};
@@ -17,21 +18,21 @@ use tokio::sync::Semaphore;
 use super::Subject;
 use crate::Failure;
 
-/// The number of every request. There is never more than one on its way on a stream.
+/// The id of every request. A stream never has more than one request in flight.
 const REQUEST: i32 = 1;
 /// `OP_MSG`.
 const OPERATION: i32 = 2013;
-/// The length of a header, of the flags and of the body's kind.
+/// The length of the header, the flags and the body's kind.
 const BEFORE_BODY: usize = 16 + 4 + 1;
-/// Longer than the replies to hello and `ping` are, so that one read takes a whole one.
+/// Longer than the replies to hello and `ping`, so that one read receives a whole reply.
 const REPLY_CAPACITY: usize = 4 * 1024;
-/// How the body of a successful reply goes on after its length: `ok` is the first element, and is the double 1.
+/// The start of a successful reply's body after its length: the first element is `ok`, the double 1.
 const SUCCESS: &[u8] = b"\x01ok\0\0\0\0\0\0\0\xf0\x3f";
 
-/// Streams to one server, and the right to use them.
+/// Streams to one server, and the permits to use them.
 pub struct Floor {
     server: String,
-    /// One for each stream that may exist.
+    /// One permit for each stream that may exist.
     permits: Semaphore,
     available: Mutex<Vec<Stream>>,
     ping: Vec<u8>,
@@ -61,7 +62,7 @@ impl Subject for Floor {
     }
 
     async fn ping(&self) -> Result<(), Failure> {
-        // Given back after the stream, so that who gets it next finds one.
+        // Released after the stream is given back, so that the next owner of the permit finds a stream.
         let _permit = self.permits.acquire().await?;
         let mut stream = match self.take() {
             Some(stream) => stream,
@@ -69,7 +70,7 @@ impl Subject for Floor {
         };
         let body = stream.exchange(&self.ping).await?;
         if !body[4..].starts_with(SUCCESS) {
-            return Err("the server did not answer a ping with success".into());
+            return Err("the server did not report success for a ping".into());
         }
         self.give_back(stream);
         Ok(())
@@ -121,21 +122,21 @@ impl Stream {
             }
         }
         if self.field(0) as usize != length || self.field(8) != REQUEST || self.field(12) != OPERATION {
-            return Err(Error::new(ErrorKind::InvalidData, "this is not the reply"));
+            return Err(Error::new(ErrorKind::InvalidData, "the message does not answer the request"));
         }
         Ok(&self.reply[BEFORE_BODY..length])
     }
 
-    /// The header's integer at a place.
+    /// Returns the integer at an offset in the header.
     fn field(&self, at: usize) -> i32 {
         i32::from_le_bytes([self.reply[at], self.reply[at + 1], self.reply[at + 2], self.reply[at + 3]])
     }
 }
 
-/// The bytes of a request.
+/// Returns the bytes of a request.
 fn message(body: &RawDocumentBuf) -> Vec<u8> {
     let body = body.as_bytes();
-    let length = i32::try_from(BEFORE_BODY + body.len()).expect("BUG: a small document is small");
+    let length = i32::try_from(BEFORE_BODY + body.len()).expect("BUG: the document is too long");
     let header = [length, REQUEST, 0, OPERATION, 0];
     let mut bytes: Vec<u8> = header.iter().flat_map(|field| field.to_le_bytes()).collect();
     bytes.push(0);

@@ -1,4 +1,4 @@
-//! What is measured: ways to send a `ping` and to have its reply.
+//! The subjects: ways to send a `ping` and receive its reply.
 
 mod floor;
 mod official;
@@ -18,15 +18,15 @@ use crate::Failure;
 
 /// A pool of connections that runs one command.
 pub trait Subject: Send + Sync + Sized + 'static {
-    /// Makes everything ready, except that the pool has no connections yet.
+    /// Prepares everything, but opens no connections of the pool yet.
     fn open(server: &str, connections: u32) -> impl Future<Output = Result<Self, Failure>> + Send;
 
-    /// Opens the connections, for subjects that do not do so under load by themselves.
+    /// Opens the connections, for subjects that do not do so by themselves under load.
     fn fill(&self) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
 
-    /// Sends a `ping` on a connection of the pool and awaits a successful reply.
+    /// Sends a `ping` on a connection of the pool and waits for a successful reply.
     fn ping(&self) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Closes everything.

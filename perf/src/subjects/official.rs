@@ -1,4 +1,4 @@
-//! The official driver, with every option but the pool's size at its default.
+//! The official driver, with every option except the pool's size at its default.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::Subject;
 use crate::Failure;
 
-/// A client that has found its server.
+/// A client that has discovered its server.
 pub struct Official {
     client: Client,
     admin: Database,
@@ -36,13 +36,13 @@ impl Subject for Official {
             .sdam_event_handler(EventHandler::callback(on_event))
             .build();
         let client = Client::with_options(options)?;
-        // The other subjects need not find out first what kind of server it is, so that is not to count.
+        // The other subjects need no discovery of the server's type, so its time must not count.
         discovered.notified().await;
         Ok(Self { admin: client.database("admin"), client })
     }
 
     async fn ping(&self) -> Result<(), Failure> {
-        // An error unless the reply reports success. The driver takes the document, so it is made each time.
+        // Fails unless the reply reports success. The driver consumes the document, so it is built each time.
         self.admin.run_command(doc! { "ping": 1 }).await?;
         Ok(())
     }

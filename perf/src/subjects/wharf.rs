@@ -1,4 +1,4 @@
-//! wharf, with every option but the pool's size at its default.
+//! wharf, with every option except the pool's size at its default.
 
 use bson::{RawDocumentBuf, rawdoc};
 use wharf::{Endpoint, Pool, PoolOptions};
@@ -6,7 +6,7 @@ use wharf::{Endpoint, Pool, PoolOptions};
 use super::Subject;
 use crate::Failure;
 
-/// A pool, and the command, which is made once, as the floor's is.
+/// A pool, and the command, which is built once, like the floor's.
 pub struct Wharf {
     pool: Pool<Endpoint>,
     ping: RawDocumentBuf,
@@ -22,7 +22,7 @@ impl Subject for Wharf {
 
     async fn ping(&self) -> Result<(), Failure> {
         let mut connection = self.pool.check_out().await?;
-        // An error unless the reply reports success.
+        // Fails unless the reply reports success.
         connection.run_command("admin", &self.ping).await?;
         Ok(())
     }
