@@ -1,6 +1,6 @@
-//! A pool of connections of one's own: `cargo run --example own_connections`.
+//! A pool of connections to something other than MongoDB: `cargo run --example own_connections`.
 //!
-//! All that a pool needs is an [`Establish`]: how to open a connection, when not to use one again, and how to close it.
+//! All that a pool needs is an [`Establish`]: how to open a connection, when not to use it again, and how to close it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ struct Echo {
     server: SocketAddr,
 }
 
-/// A connection to it.
+/// A connection to the echo server.
 struct EchoConnection {
     stream: BufReader<TcpStream>,
-    /// Whether an exchange has begun and not ended, so that nobody knows what comes next on the stream.
+    /// Whether an exchange was started and not completed. What comes next on the stream is unknown then.
     is_broken: bool,
 }
 
@@ -26,7 +26,7 @@ impl Establish for Echo {
     type Connection = EchoConnection;
 
     async fn establish(&self, _: Establishing) -> Result<EchoConnection, EstablishError> {
-        // The pool sets no limit to the time that this takes.
+        // The pool itself does not limit how long this takes.
         let connected = tokio::time::timeout(Duration::from_secs(10), TcpStream::connect(self.server)).await;
         match connected.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
             Ok(stream) => Ok(EchoConnection { stream: BufReader::new(stream), is_broken: false }),

@@ -1,7 +1,7 @@
 //! A pool with a monitor: `MONGODB_URI=mongodb://... cargo run --example monitor`, or a server at localhost:27017.
 //!
-//! Stop the server, start it again, and press Ctrl-C in the end. The server is the first of the connection string; the
-//! monitor is in `monitor.rs`, which knows nothing of this example.
+//! Stop the server, start it again, and press Ctrl-C at the end. The server is the first one in the connection string.
+//! The monitor itself is in `monitor.rs` and does not depend on this example.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,7 +13,7 @@ mod monitor;
 
 use monitor::Monitor;
 
-/// Uses the pool, as a service would.
+/// Uses the pool like a service does.
 async fn work(pool: Pool<Endpoint>) {
     loop {
         if let Err(error) = pool.run_command("admin", &rawdoc! { "ping": 1 }).await
@@ -31,7 +31,7 @@ fn print(event: &PoolEvent) {
     }
 }
 
-/// Connections that cannot be opened say something of the server, too.
+/// Clears the pool if a failed connection says something about the server.
 fn heed(failure: &FailedConnection) {
     if failure.clears_pool() {
         failure.clear_pool();

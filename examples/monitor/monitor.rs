@@ -1,7 +1,8 @@
-// A monitor of one server, to take over: it marks the pool ready when the server answers and clears it when it does not.
+// A monitor of one server, to copy into an application. It marks the pool ready when the server answers and clears it
+// when it does not.
 //
-// It asks `hello` on a connection of its own every `heartbeatFrequencyMS`, at once when anything clears the pool, and every
-// 500 ms as long as the pool is paused. So the pool is back half a second after its server at the latest.
+// It sends `hello` on a connection of its own every `heartbeatFrequencyMS`, at once when anything clears the pool, and
+// every 500 ms while the pool is paused. So the pool is ready at most half a second after its server is back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use wharf::{
 /// The shortest pause between two checks (`minHeartbeatFrequencyMS` of Server Discovery and Monitoring).
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Keeps a pool as its server is.
+/// Keeps a pool in step with the state of its server.
 pub struct Monitor {
     endpoint: Endpoint,
     pool: Pool<Endpoint>,
@@ -26,10 +27,10 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Makes a monitor for a pool. `options` are the pool's.
+    /// Creates a monitor for a pool. `options` are the pool's.
     ///
-    /// It subscribes to the pool's events, so it learns of a clear by the failure sink, by a command's error and by any
-    /// other part of the service.
+    /// The monitor subscribes to the pool's events. So it learns of every clear: by the failure sink, after a command's
+    /// error, or by any other part of the service.
     pub fn new(mut options: Options, pool: Pool<Endpoint>) -> Result<Self, InvalidOption> {
         // Monitors do not authenticate: a server answers hello without it.
         options.credential = None;
@@ -47,7 +48,7 @@ impl Monitor {
     /// Runs until the pool is closed. It holds a handle of the pool, so the pool must be closed by [`Pool::close`].
     pub async fn run(self) {
         if self.endpoint.options().load_balanced == Some(true) {
-            // Behind a load balancer there is no one server to ask (Load Balancers, "Server Monitoring").
+            // Behind a load balancer there is no single server to check (Load Balancers, "Server Monitoring").
             self.pool.ready();
             return;
         }
@@ -55,32 +56,32 @@ impl Monitor {
         let mut connection = None;
         while self.pool.status().phase != Phase::Closed {
             match self.check(&mut connection).await {
-                // No effect on a pool that is ready.
+                // Has no effect on a pool that is ready.
                 Ok(()) => {
                     self.pool.ready();
                 }
                 Err(failed) => {
                     connection = None;
                     println!("No answer: {}", failed.cause);
-                    // Commands that wait for a server that hangs may wait for ever. A server that closes its connections
-                    // ends them itself.
+                    // Commands may wait forever for a server that hangs. If a server closes its connections, they end
+                    // by themselves.
                     let clear = Clear::new().because(failed.cause).interrupt_in_use_connections(failed.is_timeout);
-                    self.pool.clear(clear).expect("only a load balancer's pool is not cleared as a whole");
+                    self.pool.clear(clear).expect("only a pool in load-balanced mode cannot be cleared as a whole");
                     if failed.is_first {
-                        // The server answered before: a restart may have cost no more than the connection.
+                        // The server answered before: a restart may have cost only the connection.
                         continue;
                     }
                 }
             }
             sleep(SHORTEST_PAUSE).await;
-            // A paused pool refuses check-outs, and each of them would ask for a check.
+            // A paused pool refuses check-outs, and each clear after them would ask for another check.
             if self.pool.status().phase == Phase::Ready {
                 let _ = timeout(heartbeat.saturating_sub(SHORTEST_PAUSE), self.asked.notified()).await;
             }
         }
     }
 
-    /// Asks the server once. The handshake of a new connection is an answer already.
+    /// Checks the server once. The handshake of a new connection counts as an answer.
     async fn check(&self, connection: &mut Option<EndpointConnection>) -> Result<(), CheckFailed> {
         let Some(connection) = connection else {
             *connection = Some(self.endpoint.connect().await?);
@@ -105,7 +106,7 @@ impl Monitor {
 
 struct CheckFailed {
     is_timeout: bool,
-    /// Whether the network failed between a server that had answered and the monitor.
+    /// Whether the network failed after the server had answered the monitor before.
     is_first: bool,
     cause: Cause,
 }

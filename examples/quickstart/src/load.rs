@@ -14,18 +14,18 @@ use wharf_servers::embedded::{COLLECTION, DATABASE};
 
 use crate::server::DOCUMENTS;
 
-/// Every how many operations one is a `find`.
+/// One in this many operations is a `find`.
 const FIND_EVERY: u32 = 10;
-/// How long a task waits after an error, so that a server that is gone is not stormed.
+/// How long a task waits after an error, so that an unreachable server is not flooded.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest time that is told from longer ones, in nanoseconds: an hour.
+/// The longest time that is recorded exactly, in nanoseconds: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// Tasks at work.
+/// Running tasks.
 pub struct Load {
     tasks: JoinSet<()>,
     stop: Arc<AtomicBool>,
-    /// Several, so that threads seldom meet, but fewer than tasks, because histograms are large.
+    /// Several, so that threads seldom contend, but fewer than tasks, because histograms are large.
     recorders: Vec<Arc<Mutex<Results>>>,
 }
 
@@ -42,14 +42,14 @@ impl Load {
         load
     }
 
-    /// How many connections have been checked out so far.
+    /// Returns how many connections have been checked out so far.
     pub fn operations(&self) -> u64 {
         self.recorders.iter().map(|recorder| recorder.lock().unwrap().check_outs.len()).sum()
     }
 
-    /// Tells the tasks to end after their present operation.
+    /// Tells the tasks to end after their current operation.
     pub fn stop(&self) {
-        // Relaxed: it publishes nothing.
+        // Relaxed: the store publishes nothing.
         self.stop.store(true, Ordering::Relaxed);
     }
 
@@ -60,12 +60,12 @@ impl Load {
         }
     }
 
-    /// Ends the tasks that are left, wherever they are.
+    /// Cancels the tasks that are left.
     pub async fn cancel(&mut self) {
         self.tasks.shutdown().await;
     }
 
-    /// What all tasks have measured.
+    /// Returns the measurements of all tasks.
     pub fn results(&self) -> Results {
         let mut all = Results::new();
         for recorder in &self.recorders {
@@ -75,13 +75,13 @@ impl Load {
     }
 }
 
-/// What tasks have measured.
+/// The measurements of tasks.
 pub struct Results {
-    /// How long check-outs took that yielded a connection, in nanoseconds. Each is an operation.
+    /// The durations of successful check-outs, in nanoseconds. Each is an operation.
     pub check_outs: Histogram<u64>,
-    /// How long commands took that succeeded, in nanoseconds.
+    /// The durations of successful commands, in nanoseconds.
     pub commands: Histogram<u64>,
-    /// How many errors there were of each kind, and what the first of them said.
+    /// The number of errors of each kind, and the text of the first.
     pub errors: BTreeMap<&'static str, (u64, String)>,
 }
 
@@ -100,20 +100,20 @@ impl Results {
     }
 }
 
-/// One task: checks out, runs a command, and checks in, until it is told to stop.
+/// One task: checks out, runs a command and checks in, until it is told to stop.
 async fn work(pool: Pool<Endpoint>, number: u32, stop: Arc<AtomicBool>, recorder: Arc<Mutex<Results>>) {
     let ping = rawdoc! { "ping": 1 };
     let find = rawdoc! { "find": COLLECTION, "filter": { "_id": i64::from(number % DOCUMENTS) } };
     let nanos = |since: Instant| u64::try_from(since.elapsed().as_nanos()).unwrap_or(LONGEST);
     for turn in 1_u32.. {
-        // Relaxed: it publishes nothing.
+        // Relaxed: the load reads nothing else.
         if stop.load(Ordering::Relaxed) {
             break;
         }
         let started = Instant::now();
         let error = match pool.check_out().await {
             Ok(mut connection) => {
-                // Nothing is awaited in between, so there are as many as `ConnectionCheckedOut` events.
+                // Nothing is awaited in between, so the count equals that of the `ConnectionCheckedOut` events.
                 recorder.lock().unwrap().check_outs.saturating_record(nanos(started));
                 let started = Instant::now();
                 let outcome = match turn % FIND_EVERY {
@@ -121,7 +121,7 @@ async fn work(pool: Pool<Endpoint>, number: u32, stop: Arc<AtomicBool>, recorder
                     _ => connection.run_command("admin", &ping).await,
                 };
                 let took = nanos(started);
-                // Others may wait for it.
+                // Other tasks may wait for the connection.
                 drop(connection);
                 match outcome {
                     Ok(_reply) => {

@@ -1,4 +1,4 @@
-//! What the user sees: progress, and results.
+//! The output for the user: progress and results.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -11,7 +11,7 @@ use wharf::telemetry::Counts;
 
 use crate::load::Results;
 
-/// A live line on a terminal, else a line each second; both go to the standard error output.
+/// A live line on a terminal, and otherwise a line per second. Both go to standard error.
 pub struct Progress {
     bar: Option<ProgressBar>,
     last: (Duration, u64),
@@ -26,7 +26,7 @@ impl Progress {
         Self { bar, last: (Duration::ZERO, 0) }
     }
 
-    /// How often to show it.
+    /// Returns how often to show the progress.
     pub fn pace(&self) -> Duration {
         Duration::from_millis(if self.bar.is_some() { 250 } else { 1_000 })
     }
@@ -35,7 +35,7 @@ impl Progress {
         let (then, before) = std::mem::replace(&mut self.last, (elapsed, operations));
         let rate = (operations - before) as f64 / (elapsed - then).as_secs_f64().max(1e-3);
         let PoolStatus { in_use, available, pending, waiting, .. } = status;
-        // Beside the bar, it fits a terminal of 80 columns.
+        // Beside the bar, the line fits a terminal of 80 columns.
         let line = format!(
             "{:.1} s {:>9}/s; {in_use} in use, {available} available, {pending} pending, {waiting} waiting",
             elapsed.as_secs_f64(),
@@ -104,7 +104,7 @@ fn latencies(f: &mut fmt::Formatter<'_>, name: &str, nanos: &Histogram<u64>) -> 
     writeln!(f)
 }
 
-/// A time in the unit that keeps the number short.
+/// Formats a duration in the unit that keeps the number short.
 fn time(nanos: u64) -> String {
     let nanos = nanos as f64;
     match nanos {
@@ -115,7 +115,7 @@ fn time(nanos: u64) -> String {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with thousands separators.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);

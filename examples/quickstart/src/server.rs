@@ -1,4 +1,4 @@
-//! What the pool connects to.
+//! The server that the pool connects to.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use wharf_servers::mongod::{Mongod, MongodOptions};
 
 use crate::arguments::Place;
 
-/// How many documents the collection has that is searched.
+/// The number of documents in the collection that is searched.
 pub const DOCUMENTS: u32 = 100;
 
 /// A running server.
@@ -37,7 +37,7 @@ impl Server {
         }
     }
 
-    /// How to connect to it.
+    /// Returns how to connect to the server.
     pub fn options(&self) -> Result<Options, Box<dyn Error>> {
         let options = match self {
             Self::Embedded(server) => Options::new([&*server.address()])?,
@@ -47,7 +47,7 @@ impl Server {
         Ok(if options.app_name.is_none() { options.app_name("wharf quickstart") } else { options })
     }
 
-    /// Stops the server, if it is ours. Returns what has become of it.
+    /// Stops the server if this process started it. Returns a description of the outcome.
     pub async fn stop(self) -> Result<&'static str, Box<dyn Error>> {
         match self {
             Self::Embedded(server) => {
@@ -57,7 +57,7 @@ impl Server {
             Self::Mongod(mongod) => {
                 let status = tokio::task::spawn_blocking(|| mongod.stop()).await??;
                 if !status.success() {
-                    return Err(format!("mongod had ended by itself: {status}").into());
+                    return Err(format!("mongod has ended by itself: {status}").into());
                 }
                 Ok("mongod is stopped and its folder removed. Its download stays in .cache.")
             }
@@ -83,16 +83,17 @@ impl fmt::Display for Server {
     }
 }
 
-/// Whether the server is there, and lets the user in. By a connection of a pool, because there are none to a load balancer
-/// otherwise.
+/// Checks that the server answers and lets the user in. Uses a pool's connection, because a load balancer accepts no
+/// other.
 pub async fn ping(endpoint: &Endpoint) -> Result<(), OperationError> {
     let options = PoolOptions::default().max_pool_size(1).load_balanced(endpoint.options().is_load_balanced());
-    let pool = endpoint.clone().pool().options(options).build().expect("the options are valid, and there is a runtime");
+    let pool =
+        endpoint.clone().pool().options(options).build().expect("the options are invalid, or there is no runtime");
     pool.ready();
     pool.run_command("admin", &rawdoc! { "ping": 1 }).await.map(drop)
 }
 
-/// Makes the collection that the embedded server has from the start.
+/// Creates the collection that the embedded server has from the start.
 async fn fill(endpoint: &Endpoint) -> Result<(), Box<dyn Error>> {
     let mut connection: EndpointConnection = endpoint.connect().await?;
     let mut documents = RawArrayBuf::new();
