@@ -1,4 +1,4 @@
-//! Trying one mutation after the other.
+//! Runs a target on one mutation after another.
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
@@ -9,30 +9,30 @@ use std::{fs, io};
 use crate::Target;
 use crate::mutation::{Random, mutate};
 
-/// When a campaign ends.
+/// The bound at which a campaign ends.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
     /// After this many inputs.
     pub inputs: u64,
-    /// At this time, if that comes first.
+    /// At this time, if it comes first.
     pub deadline: Instant,
 }
 
-/// What a campaign has tried without finding anything.
+/// The counts of a campaign without a finding.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// The inputs that were accepted.
+    /// The number of accepted inputs.
     pub accepted: u64,
-    /// The inputs that were refused.
+    /// The number of refused inputs.
     pub refused: u64,
 }
 
 /// An input that violates a property.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The bytes.
+    /// The input.
     pub input: Vec<u8>,
-    /// What the panic said.
+    /// The panic's message.
     pub message: String,
 }
 
@@ -46,7 +46,7 @@ pub fn try_input(target: &Target, input: &[u8]) -> Result<bool, Finding> {
         .map_err(|panic| Finding { input: input.to_vec(), message: message(&*panic) })
 }
 
-/// Runs the target on mutations of its seeds. They follow from `seed`.
+/// Runs the target on mutations of its seeds, which are determined by `seed`.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ pub fn run(target: &Target, seed: u64, bound: Bound) -> Result<Tally, Finding> {
         }
         let mut input = seeds[random.below(seeds.len())].clone();
         let other = &seeds[random.below(seeds.len())];
-        // Mostly few changes, sometimes many.
+        // Usually few changes, sometimes many.
         let most = 1 << random.below(4);
         let changes = 1 + random.below(most);
         for _ in 0..changes {
@@ -78,11 +78,11 @@ pub fn run(target: &Target, seed: u64, bound: Bound) -> Result<Tally, Finding> {
     Ok(tally)
 }
 
-/// The inputs in `regressions/<target>/`, with their files.
+/// Returns the inputs in `regressions/<target>/`, with their files.
 ///
 /// # Errors
 ///
-/// What the operating system reports when reading.
+/// The operating system's error when reading.
 pub fn regressions(target: &Target) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     let folder = folder(target);
     if !folder.exists() {
@@ -97,14 +97,14 @@ pub fn regressions(target: &Target) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     Ok(found)
 }
 
-/// Writes an input to `regressions/<target>/`, and returns its file.
+/// Writes an input to `regressions/<target>/` and returns its file.
 ///
 /// # Errors
 ///
-/// What the operating system reports when writing.
+/// The operating system's error when writing.
 pub fn keep(target: &Target, input: &[u8]) -> io::Result<PathBuf> {
     fs::create_dir_all(folder(target))?;
-    // A name of the input's own (FNV-1a), so that the same one is not kept twice.
+    // Named after the input's hash (FNV-1a), so that the same input is not kept twice.
     let hash = input
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
@@ -119,5 +119,5 @@ fn folder(target: &Target) -> PathBuf {
 
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a text".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".to_owned())
 }

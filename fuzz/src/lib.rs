@@ -1,28 +1,29 @@
-//! Fuzz targets for everything in wharf that reads what others wrote: servers, people, the DNS.
+//! Fuzz targets for everything in wharf that reads external input: from servers, users and the DNS.
 //!
-//! A [`Target`] is a plain function of bytes that panics where a property is violated, with seeds to start from. The
-//! seeds are what a real server answered (`corpus/`) and what the targets make of wharf's own types; inputs that once
+//! A [`Target`] is a plain function of bytes that panics if a property is violated, with seeds to start from. The seeds
+//! are replies of a real server (`corpus/`) and values that the targets build from wharf's own types. Inputs that once
 //! violated a property stay in `regressions/<target>/` and are replayed.
 //!
-//! # Three ways to run them
+//! # Three ways to run the targets
 //!
 //! The tests of this crate, and so `cargo test --workspace`, replay the seeds and the regressions and try some thousand
-//! mutations for each target, on stable Rust with nothing else. The mutations follow from a number that is printed:
+//! mutations of each target, on stable Rust without other tools. The mutations are determined by a number that is
+//! printed:
 //!
 //! ```sh
 //! WHARF_FUZZ_SEED=7 cargo test -p wharf-fuzz
 //! ```
 //!
-//! The same without an end, or with one in seconds, of all targets in turn or of those that are named. What violates a
-//! property is written to `regressions/<target>/`:
+//! The same without an end, or with a limit in seconds, of all targets in turn or of the named ones. An input that
+//! violates a property is written to `regressions/<target>/`:
 //!
 //! ```sh
 //! cargo run --release -p wharf-fuzz -- --seconds 600 op_msg compressed
 //! ```
 //!
-//! Guided by coverage, with libFuzzer, which needs a C++ compiler. Stable Rust can do this too; only the address
+//! With libFuzzer, guided by coverage, which needs a C++ compiler. Stable Rust suffices for this. Only the address
 //! sanitizer needs nightly (`cargo +nightly fuzz run --features libfuzzer coverage`), and wharf has next to no unsafe
-//! code for it to look at. The target is named by a variable; the arguments are libFuzzer's:
+//! code for it to check. A variable names the target, and the arguments are libFuzzer's:
 //!
 //! ```sh
 //! cargo run --release -p wharf-fuzz -- --write-seeds target/corpus op_msg
@@ -40,24 +41,24 @@ mod targets;
 
 pub use targets::TARGETS;
 
-/// Something that reads what others wrote.
+/// A function of wharf that reads external input.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Its name, on the command line and in `regressions/`.
+    /// The target's name, on the command line and in `regressions/`.
     pub name: &'static str,
-    /// Reads the bytes, and says whether they were accepted. Panics where a property is violated.
+    /// Reads the bytes and returns whether they were accepted. Panics if a property is violated.
     pub run: fn(&[u8]) -> bool,
-    /// What mutations start from.
+    /// The inputs that mutations start from.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Puts right what a mutation has most probably broken, such as a length before everything else, so that not all
-    /// mutations end there.
+    /// Repairs what a mutation has most probably broken, such as a length at the start, so that not all mutated inputs
+    /// are refused there.
     pub mend: fn(&mut Vec<u8>),
-    /// What mutations put in: names and numbers that mean something to this target.
+    /// What mutations insert: names and numbers that mean something to this target.
     pub words: &'static [&'static [u8]],
 }
 
 impl Target {
-    /// The target of this name.
+    /// Returns the target with this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         TARGETS.iter().find(|target| target.name == name)
     }

@@ -1,4 +1,4 @@
-//! Tries mutations for as long as it is told: see the crate's documentation.
+//! Tries mutations for a given time: see the crate's documentation.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use wharf_fuzz::{TARGETS, Target};
 
 const USAGE: &str = "wharf-fuzz [--seconds N] [--seed N] [--write-seeds FOLDER] [TARGET...]";
 
-/// How many inputs of a target are tried before it is another's turn.
+/// How many inputs of a target are tried before the next target's turn.
 const TURN: u64 = 10_000;
 
 fn main() -> ExitCode {
@@ -47,7 +47,7 @@ fn try_mutations(arguments: &Arguments) -> ExitCode {
                     println!("{}: {}", target.name, finding.message);
                     match campaign::keep(target, &finding.input) {
                         Ok(path) => println!("kept in {}", path.display()),
-                        Err(error) => println!("could not be kept ({error}): {:x?}", finding.input),
+                        Err(error) => println!("cannot be kept ({error}): {:x?}", finding.input),
                     }
                     return ExitCode::FAILURE;
                 }
@@ -82,12 +82,12 @@ struct Arguments {
 impl Arguments {
     fn parse(mut given: impl Iterator<Item = String>) -> Result<Self, String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // A century is as good as no end.
+        // A century is as good as no limit.
         let century = Duration::from_secs(100 * 365 * 24 * 60 * 60);
         let mut arguments = Self { time: century, seed: now.as_nanos() as u64, write_seeds: None, targets: Vec::new() };
         while let Some(argument) = given.next() {
             let mut value = || given.next().ok_or_else(|| format!("{argument} needs a value"));
-            let number = |text: String| text.parse().map_err(|_| format!("{text} is no number"));
+            let number = |text: String| text.parse().map_err(|_| format!("{text} is not a number"));
             match argument.as_str() {
                 "--seconds" => arguments.time = Duration::from_secs(number(value()?)?),
                 "--seed" => arguments.seed = number(value()?)?,
@@ -95,7 +95,9 @@ impl Arguments {
                 name => {
                     let names = || TARGETS.map(|target| target.name).join(", ");
                     let target = Target::named(name);
-                    arguments.targets.push(target.ok_or_else(|| format!("no target {name}, but {}", names()))?);
+                    arguments
+                        .targets
+                        .push(target.ok_or_else(|| format!("unknown target {name}, expected one of {}", names()))?);
                 }
             }
         }

@@ -1,16 +1,16 @@
-//! Changing bytes at random, in ways that matter to binary formats and to texts.
+//! Random changes to bytes, in ways that matter to binary formats and to text.
 
-/// A sequence of numbers that follows from its seed (SplitMix64).
+/// A pseudo-random sequence that its seed determines (SplitMix64).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of `seed`.
+    /// Creates the sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -19,12 +19,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, and 0 if that is 0.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.number() % end.max(1) as u64) as usize
     }
 
-    /// One of these.
+    /// Returns one of the choices.
     ///
     /// # Panics
     ///
@@ -34,13 +34,13 @@ impl Random {
     }
 }
 
-/// The longest input in bytes.
+/// The maximum length of an input in bytes.
 const LONGEST: usize = 64 * 1024;
 
-/// Numbers at the edges of what lengths and counts may be.
+/// Numbers at the limits of lengths and counts.
 const EDGES: [i32; 14] = [0, 1, -1, 2, 4, 5, 15, 16, 17, 255, 65_536, 48_000_000, i32::MAX, i32::MIN];
 
-/// Changes `bytes` in one way. `words` are what may be put in, and `other` is another input to take pieces from.
+/// Changes `bytes` in one way. `words` may be inserted, and `other` is another input to take pieces from.
 pub fn mutate(bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]], random: &mut Random) {
     let at = random.below(bytes.len());
     let length = 1 + random.below(16);
@@ -83,7 +83,7 @@ pub fn mutate(bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]], random: &mut R
     bytes.truncate(LONGEST);
 }
 
-/// Adds a little to a number of 32 bits, as most lengths are.
+/// Adds a small number to a 32-bit integer, the type of most lengths.
 fn nudge(bytes: &mut [u8], at: usize, random: &mut Random) {
     if let Some(number) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<4>()) {
         let by = random.below(9) as i32 - 4;

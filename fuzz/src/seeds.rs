@@ -1,13 +1,13 @@
-//! What mutations start from.
+//! The inputs that mutations start from.
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use wharf::wire::op_msg::OutgoingSequence;
 use wharf::wire::{Flags, Limits, Message, Outgoing, compressed, op_msg};
 
-/// The limits that all targets hold messages to: low enough that no input makes a target slow.
+/// The message limits of all targets, low enough that no input makes a target slow.
 pub const LIMITS: Limits = Limits { max_message_size: 1 << 20, max_document_size: 1 << 18 };
 
-/// What MongoDB 6.0.27 has answered, uncompressed.
+/// Uncompressed replies of MongoDB 6.0.27.
 const PLAIN: [&[u8]; 8] = [
     include_bytes!("../corpus/hello.bin"),
     include_bytes!("../corpus/hello-compression.bin"),
@@ -19,7 +19,7 @@ const PLAIN: [&[u8]; 8] = [
     include_bytes!("../corpus/update.bin"),
 ];
 
-/// What it has answered, compressed.
+/// Compressed replies of the same server.
 const COMPRESSED: [&[u8]; 9] = [
     include_bytes!("../corpus/snappy-insert.bin"),
     include_bytes!("../corpus/snappy-drop.bin"),
@@ -32,15 +32,15 @@ const COMPRESSED: [&[u8]; 9] = [
     include_bytes!("../corpus/zstd-get-more.bin"),
 ];
 
-/// What OpenSSL 3.0 has said about the second certificate: that it is good, signed by its issuer; that it was revoked,
-/// signed by the third; and that it does not know it, signed by the third, too.
+/// Responses of OpenSSL 3.0 about the second certificate: it is good, signed by its issuer; it was revoked, signed by
+/// the third; it is unknown, also signed by the third.
 pub const OCSP_RESPONSES: [&[u8]; 3] = [
     include_bytes!("../corpus/ocsp-good.bin"),
     include_bytes!("../corpus/ocsp-revoked-delegated.bin"),
     include_bytes!("../corpus/ocsp-unknown.bin"),
 ];
 
-/// Certificates that OpenSSL 3.0 has made: an authority's, a server's that demands that a response is stapled, and a
+/// Certificates that OpenSSL 3.0 generated: an authority's, a server's that requires a stapled response, and a
 /// responder's.
 pub const CERTIFICATES: [&[u8]; 3] = [
     include_bytes!("../corpus/certificate-authority.bin"),
@@ -48,7 +48,7 @@ pub const CERTIFICATES: [&[u8]; 3] = [
     include_bytes!("../corpus/certificate-responder.bin"),
 ];
 
-/// Messages of the operation `OP_MSG`: replies of a server, and requests.
+/// Returns messages with the opcode `OP_MSG`: replies of a server, and requests.
 pub fn messages() -> Vec<Vec<u8>> {
     let documents: Vec<_> = (0..5).map(|id| rawdoc! { "_id": id, "name": "a".repeat(id as usize) }).collect();
     let sequence = [OutgoingSequence::new("documents", &documents)];
@@ -64,13 +64,13 @@ pub fn messages() -> Vec<Vec<u8>> {
     for (body, flags, sequences) in requests {
         let request = Outgoing { request_id: 7, response_to: 0, flags, body: &body, database: Some("test"), sequences };
         let mut bytes = Vec::new();
-        op_msg::encode(&request, LIMITS.max_message_size, &mut bytes).expect("it is right by construction");
+        op_msg::encode(&request, LIMITS.max_message_size, &mut bytes).expect("the message cannot be encoded");
         messages.push(bytes);
     }
     messages
 }
 
-/// Messages of the operation `OP_COMPRESSED`.
+/// Returns messages with the opcode `OP_COMPRESSED`.
 pub fn compressed_messages() -> Vec<Vec<u8>> {
     let mut messages: Vec<Vec<u8>> = COMPRESSED.map(<[u8]>::to_vec).into();
     // Only wrapped, so that mutations reach the message inside.
@@ -87,7 +87,7 @@ pub fn compressed_messages() -> Vec<Vec<u8>> {
     messages
 }
 
-/// The documents that a server's replies consist of.
+/// Returns the documents of a server's replies.
 pub fn replies() -> Vec<Vec<u8>> {
     let made = [
         rawdoc! {
@@ -110,5 +110,5 @@ pub fn replies() -> Vec<Vec<u8>> {
 }
 
 fn body(message: &'static [u8]) -> &'static RawDocument {
-    Message::decode(message, LIMITS).expect("a server's reply").body
+    Message::decode(message, LIMITS).expect("a server's reply cannot be decoded").body
 }

@@ -7,10 +7,10 @@ use wharf_fuzz::campaign::{self, Bound, Finding, Tally};
 use wharf_fuzz::mutation::Random;
 use wharf_fuzz::{TARGETS, Target};
 
-/// How many mutations are tried of each target.
+/// The number of mutations of each target.
 const INPUTS: u64 = 5_000;
 
-/// What ends a target's turn before that, on a machine that is too slow for so many.
+/// Ends a target's turn early on a machine that is too slow for all mutations.
 const TURN: Duration = Duration::from_secs(2);
 
 #[test]
@@ -38,7 +38,7 @@ fn regressions_violate_no_property() {
 #[test]
 fn mutations_violate_no_property() {
     let seed = match env::var("WHARF_FUZZ_SEED") {
-        Ok(seed) => seed.parse().expect("WHARF_FUZZ_SEED is a number"),
+        Ok(seed) => seed.parse().expect("WHARF_FUZZ_SEED must be a number"),
         Err(_) => 1,
     };
     println!("WHARF_FUZZ_SEED={seed}");
@@ -48,7 +48,7 @@ fn mutations_violate_no_property() {
         let tally = campaign::run(target, seed, bound).unwrap_or_else(|finding| fail(target, finding));
         let Tally { accepted, refused } = tally;
         println!("{}: {accepted} accepted, {refused} refused in {:?}", target.name, started.elapsed());
-        // If all were refused, or none, nothing much would have been tried.
+        // A run in which all inputs, or none, are refused tests hardly anything.
         assert!(accepted > 0 && refused > 0, "{}: {tally:?}", target.name);
     }
 }
@@ -68,7 +68,7 @@ fn violation_is_found_and_reported() {
     let bound = Bound { inputs: 100_000, deadline: Instant::now() + Duration::from_secs(60) };
     let finding = campaign::run(&target, 1, bound).unwrap_err();
     assert!(finding.input.starts_with(b"ab") && finding.message.contains("it starts with ab"), "{finding:?}");
-    assert_eq!(campaign::run(&target, 1, bound), Err(finding), "the same seed finds the same");
+    assert_eq!(campaign::run(&target, 1, bound), Err(finding), "the same seed finds something else");
 }
 
 #[test]

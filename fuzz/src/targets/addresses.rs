@@ -1,4 +1,4 @@
-//! What people write: addresses of servers.
+//! User input: addresses of servers.
 
 use wharf::Endpoint;
 
@@ -22,9 +22,9 @@ fn address(bytes: &[u8]) -> bool {
     let endpoint = match Endpoint::new(text) {
         Ok(endpoint) => endpoint,
         Err(error) => {
-            // Before an @ there may be a password.
+            // The text before an @ may contain a password.
             let secret = text.rsplit_once('@').map_or("", |(secret, _)| secret);
-            assert!(secret.len() < 8 || !error.to_string().contains(secret), "{secret:?} is repeated");
+            assert!(secret.len() < 8 || !error.to_string().contains(secret), "the error repeats {secret:?}");
             return false;
         }
     };

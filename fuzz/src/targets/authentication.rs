@@ -1,4 +1,4 @@
-//! What servers say in a SASL conversation.
+//! Replies of servers in a SASL conversation.
 
 use std::sync::LazyLock;
 
@@ -33,7 +33,7 @@ fn sasl(bytes: &[u8]) -> bool {
     true
 }
 
-/// RFC 7677's example.
+/// The example of RFC 7677.
 const NONCE: &str = "rOprNGfwEbeRWgbNEkqO";
 const FIRST: &[u8] = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
 const FINAL: &[u8] = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
@@ -54,18 +54,18 @@ fn scram_first(bytes: &[u8]) -> bool {
     assert!(!challenge.salt().is_empty());
     assert!(bytes.starts_with(format!("r={NONCE}").as_bytes()));
     let (answer, _) = challenge.answer(&KEYS);
-    // The answer repeats the server's nonce, and nothing in it can be taken for another attribute.
-    let text = std::str::from_utf8(bytes).expect("it was accepted as text");
-    let nonce = text.split(',').next().expect("there is always a first part");
+    // The answer repeats the server's nonce, and no part of it can be taken for another attribute.
+    let text = std::str::from_utf8(bytes).expect("an accepted message is not text");
+    let nonce = text.split(',').next().expect("split yields no part");
     let parts: Vec<_> = answer.split(',').collect();
     assert_eq!(parts[..2], ["c=biws", nonce]);
     assert!(parts.len() == 3 && parts[2].starts_with("p="));
     true
 }
 
-/// Derived once: that takes thousands of iterations.
+/// Derived once, because that takes thousands of iterations.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
-    let challenge = ClientFirst::new("user", NONCE).read(FIRST).expect("the RFC's example");
+    let challenge = ClientFirst::new("user", NONCE).read(FIRST).expect("the RFC's example was refused");
     Keys::derive(Hash::Sha256, "pencil", challenge.salt(), challenge.iterations())
 });
 
@@ -78,10 +78,10 @@ pub const SCRAM_FINAL: Target = Target {
 };
 
 fn scram_final(bytes: &[u8]) -> bool {
-    let challenge = ClientFirst::new("user", NONCE).read(FIRST).expect("the RFC's example");
+    let challenge = ClientFirst::new("user", NONCE).read(FIRST).expect("the RFC's example was refused");
     let (_, verification) = challenge.answer(&KEYS);
     let accepted = verification.check(bytes).is_ok();
-    // Whoever is accepted has proven to know the password, which only this signature does.
+    // A server that is accepted must have proven that it knows the password. Only this signature proves that.
     assert!(!accepted || bytes.starts_with(FINAL), "another signature was accepted");
     accepted
 }

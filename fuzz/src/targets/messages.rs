@@ -48,7 +48,7 @@ fn op_msg(bytes: &[u8]) -> bool {
     for sequence in &message.sequences {
         for document in sequence.documents.clone() {
             assert!(document.as_bytes().len() <= LIMITS.max_document_size as usize);
-            // Its elements may be wrong, which reading them says.
+            // The elements may be invalid, which reading them reports.
             let _ = document.iter().count();
         }
     }
@@ -56,10 +56,10 @@ fn op_msg(bytes: &[u8]) -> bool {
 
     let mut encoded = Vec::new();
     encode_again(&message, &mut encoded);
-    let again = Message::decode(&encoded, LIMITS).expect("what was encoded is decoded");
+    let again = Message::decode(&encoded, LIMITS).expect("an encoded message is not decoded");
     assert_same(&message, &again);
-    // A message with its body first and without undefined flags is written in only one way, but for the checksum, which
-    // stands for the bytes before it.
+    // A message with its body first and without undefined flags has only one encoding. Its checksum follows from the
+    // bytes before it.
     let flags = u32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
     if bytes[20] == 0 && flags == message.flags.bits() {
         assert_eq!(encoded, bytes);
@@ -79,7 +79,7 @@ fn encode_again(message: &Message<'_>, buffer: &mut Vec<u8>) {
     let Header { request_id, response_to, .. } = message.header;
     let Message { flags, body, .. } = *message;
     let outgoing = Outgoing { request_id, response_to, flags, body, database: None, sequences: &sequences };
-    encode(&outgoing, LIMITS.max_message_size, buffer).expect("what was decoded is encoded");
+    encode(&outgoing, LIMITS.max_message_size, buffer).expect("a decoded message is not encoded");
 }
 
 fn assert_same(one: &Message<'_>, other: &Message<'_>) {
@@ -105,7 +105,7 @@ pub const COMPRESSED: Target = Target {
 fn decompress(bytes: &[u8]) -> bool {
     let mut message = vec![0xaa];
     if compressed::decompress(bytes, LIMITS.max_message_size, &mut message).is_err() {
-        assert_eq!(message, [0xaa], "an error leaves the buffer as it was");
+        assert_eq!(message, [0xaa], "an error has changed the buffer");
         return false;
     }
     let message = &message[1..];
@@ -119,27 +119,30 @@ fn decompress(bytes: &[u8]) -> bool {
 
 pub const COMPRESS: Target = Target { name: "compress", run: compress, seeds: messages, mend: as_it_is, words: &[] };
 
-/// Takes any bytes for the content of a message. All of them can be compressed.
+/// Takes any bytes as the content of a message. All of them can be compressed.
 fn compress(bytes: &[u8]) -> bool {
     let body = rawdoc! { "b": Binary { subtype: BinarySubtype::Generic, bytes: bytes.to_vec() } };
     let flags = Flags::NONE;
     let request = Outgoing { request_id: 1, response_to: 0, flags, body: &body, database: Some("d"), sequences: &[] };
     let mut message = Vec::new();
-    encode(&request, LIMITS.max_message_size, &mut message).expect("inputs are shorter than the limit");
+    encode(&request, LIMITS.max_message_size, &mut message).expect("the input exceeds the limit");
     assert_survives(&message);
-    // Also as they are, which they may be refused for.
+    // Also the bytes themselves, which may be refused.
     let mut buffer = Vec::new();
     let accepted = compressed::compress(bytes, Compressor::Snappy, LIMITS.max_message_size, &mut buffer);
     accepted.is_ok()
 }
 
 fn assert_survives(message: &[u8]) {
-    // Another level than the last takes another context, which costs far more than the message does.
+    // A level other than the last one needs another context, which costs far more than the message.
     let level = if message.len().is_multiple_of(64) { message.len() as i32 / 64 % 11 - 1 } else { -1 };
     for compressor in [Compressor::Snappy, Compressor::Zstd, Compressor::Zlib { level }] {
         let (mut packed, mut again) = (Vec::new(), Vec::new());
-        if compressed::compress(message, compressor, LIMITS.max_message_size, &mut packed).expect("it is whole") {
-            compressed::decompress(&packed, LIMITS.max_message_size, &mut again).expect("what was compressed");
+        if compressed::compress(message, compressor, LIMITS.max_message_size, &mut packed)
+            .expect("the message is incomplete")
+        {
+            compressed::decompress(&packed, LIMITS.max_message_size, &mut again)
+                .expect("a compressed message is not decompressed");
             assert!(again == message, "{compressor:?} yields another message");
         }
     }

@@ -9,7 +9,7 @@ mod uri;
 
 use crate::Target;
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 13] = [
     messages::HEADER,
     messages::OP_MSG,
@@ -26,11 +26,11 @@ pub const TARGETS: [Target; 13] = [
     uri::URI,
 ];
 
-/// Leaves an input as it is.
+/// Leaves an input unchanged.
 fn as_it_is(_: &mut Vec<u8>) {}
 
-/// Puts the length before a message or a document right, and ends a document as documents end.
-#[allow(clippy::ptr_arg, reason = "one type for all that mend")]
+/// Corrects the length at the start of a message or a document.
+#[allow(clippy::ptr_arg, reason = "`Target::mend` has one type")]
 fn length_first(bytes: &mut Vec<u8>) {
     let length = bytes.len() as u32;
     if let Some(field) = bytes.first_chunk_mut::<4>() {

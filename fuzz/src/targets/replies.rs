@@ -26,7 +26,7 @@ pub const HELLO: Target = Target { name: "hello", run: hello, seeds: replies, me
 fn hello(bytes: &[u8]) -> bool {
     let Ok(document) = RawDocumentBuf::from_bytes(bytes.to_vec()) else { return false };
     let Ok(reply) = HelloReply::read(document) else { return false };
-    // What comes later relies on limits that leave room for a command.
+    // Later code relies on limits that leave room for a command.
     for limit in [reply.max_message_size, reply.max_document_size] {
         assert!((1024..=i32::MAX as u32).contains(&limit));
     }
@@ -51,7 +51,7 @@ fn reply(bytes: &[u8]) -> bool {
             assert_eq!(reply.as_bytes(), bytes);
             let shown = error.to_string();
             assert!(shown.contains(&code.to_string()));
-            // On one line whatever the server says, and in its own words where they need no escapes.
+            // The error is one line for any reply, and repeats the message where it needs no escapes.
             assert!(!shown.contains(char::is_control));
             let is_plain = |c: char| c == ' ' || (c.is_ascii_graphic() && c != '\\');
             assert!(!message.chars().all(is_plain) || shown.contains(message.as_str()));

@@ -1,4 +1,4 @@
-//! What a TLS server staples to its handshake, and the certificate that it is about.
+//! The response that a TLS server staples to its handshake, and the certificate that it is about.
 
 use wharf::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKey, ResponderId, Status};
 
@@ -27,17 +27,17 @@ pub const OCSP: Target = Target {
 
 fn ocsp(bytes: &[u8]) -> bool {
     let Ok(response) = OcspResponse::read(bytes) else { return false };
-    // What is signed is what was received, and all of it: one element and nothing else.
+    // The signed part is what was received, completely: one element and nothing else.
     assert!(is_within(response.signed, bytes) && response.signed[0] == 0x30);
     assert!(is_within(response.signature, bytes) && is_within(response.algorithm, bytes));
     let said = match response.responder {
         ResponderId::Name(said) | ResponderId::KeyHash(said) => said,
     };
-    // Who has signed, and what it says, is a part of what is signed.
+    // The responder and the statuses are part of what is signed.
     assert!(is_within(said, response.signed));
 
-    let authority = Certificate::read(CERTIFICATES[0]).expect("a right certificate");
-    let server = Certificate::read(CERTIFICATES[1]).expect("a right certificate");
+    let authority = Certificate::read(CERTIFICATES[0]).expect("the certificate is refused");
+    let server = Certificate::read(CERTIFICATES[1]).expect("the certificate is refused");
     let issuer = authority.public_key;
     let covering: Vec<_> = response.entries.iter().filter(|entry| entry.covers(&server, issuer)).collect();
     for now in covering.iter().map(|entry| entry.this_update).chain([0, u64::MAX]) {
@@ -80,8 +80,8 @@ fn is_within(part: &[u8], whole: &[u8]) -> bool {
     whole.as_ptr_range().start <= part.as_ptr_range().start && part.as_ptr_range().end <= whole.as_ptr_range().end
 }
 
-/// Puts the length of the outermost element right, as all seeds write it: in two bytes.
-#[allow(clippy::ptr_arg, reason = "one type for all that mend")]
+/// Corrects the length of the outermost element, in two bytes, as in all seeds.
+#[allow(clippy::ptr_arg, reason = "`Target::mend` has one type")]
 fn outer_length(bytes: &mut Vec<u8>) {
     let length = (bytes.len().saturating_sub(4) as u16).to_be_bytes();
     if let [0x30, 0x82, first, second, ..] = bytes.as_mut_slice() {

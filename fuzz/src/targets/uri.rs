@@ -1,4 +1,4 @@
-//! What people write: connection strings.
+//! User input: connection strings.
 
 use wharf::Options;
 
@@ -58,13 +58,13 @@ pub const URI: Target = Target {
 
 fn uri(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    // Where the password is one, and nothing else as well.
+    // Whether the password is in its usual place and nowhere else.
     let only_a_password = text.strip_prefix(BEGINNING).is_some_and(|rest| !has_password(rest));
     let options = match Options::parse(text) {
         Ok(options) => options,
         Err(error) => {
             let shown = format!("{error} {error:?}");
-            // Also where the password stands in a wrong place, as one that is not percent-encoded makes it do.
+            // This also holds if the password stands in a wrong place, as one without percent-encoding does.
             let elsewhere = has_password(&text.replace(":hunter2secret@", ""));
             assert!(elsewhere || !shown.contains(PASSWORD), "{text:?}: {shown}");
             return false;
@@ -77,7 +77,7 @@ fn uri(bytes: &[u8]) -> bool {
     true
 }
 
-/// Whether the password is in the text as it may be shown: without percent-encoding, and a host in lower case.
+/// Returns whether the password is in the text in any form in which it may be shown: decoded, or a host in lower case.
 fn has_password(text: &str) -> bool {
     let (mut plain, mut rest) = (Vec::new(), text.as_bytes());
     while let [first, after @ ..] = rest {
