@@ -75,8 +75,8 @@ pub fn counts_from_events_add_up_in_the_child() {
         drop(other);
         (pool, Some(held))
     });
-    // One connection in use, one available, one being established, and two check-outs waiting, of which one is opening its
-    // own.
+    // One connection in use, one available, one being established, and two check-outs waiting, of which one is opening
+    // its own.
     let again = runtime.block_on(pool.check_out()).unwrap();
     mock.0.opens_nothing.store(true, Ordering::SeqCst);
     let mut waits = [(); 2].map(|()| Some(Box::pin(pool.check_out())));
