@@ -9,7 +9,7 @@ use crate::subjects::Kind;
 
 /// Compares the cost of a `ping` through wharf with a hand-written loop and with the official driver, on a real mongod.
 ///
-/// Exits with 0 whatever the result, unless --check is given, and with 2 if it cannot measure.
+/// Exits with 0 for any result unless --check is given, and with 2 if it cannot measure.
 #[derive(Debug, Parser)]
 #[command(name = "roundtrips", args_conflicts_with_subcommands = true)]
 pub struct Arguments {

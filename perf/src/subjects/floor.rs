@@ -1,11 +1,11 @@
 //! The floor: the cost of a round trip with as little around it as possible.
 //!
-//! This is what a programmer writes by hand who needs nothing but the round trip: as many streams as the semaphore has
-//! permits, the stream used last on top because its memory is still warm, the request's bytes encoded once, one write,
-//! and one read into a buffer that belongs to the stream. It has no states, generations, events, deadlines or
-//! documents, and it waits forever. It is an honest floor all the same. It does not lose connections when a task is
-//! cancelled. It checks that the reply is complete, answers the request and reports success. It closes connections on
-//! which anything went wrong.
+//! This is hand-written code that does nothing but the round trip: as many streams as the semaphore has permits, the
+//! stream used last on top because its memory is still warm, the request's bytes encoded once, one write, and one read
+//! into a buffer that belongs to the stream. It has no states, generations, events, deadlines or documents, and it
+//! waits forever. It is an honest floor all the same. It does not lose connections when a task is cancelled. It checks
+//! that the reply is complete, answers the request and reports success. It closes connections on which anything went
+//! wrong.
 
 use std::io::{Error, ErrorKind};
 use std::sync::{Mutex, PoisonError};
