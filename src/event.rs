@@ -11,10 +11,10 @@ use bson::oid::ObjectId;
 use crate::error::Cause;
 use crate::options::PoolOptions;
 
-/// Something that happened to a pool or to one of its connections.
+/// An event of a pool or of one of its connections.
 ///
-/// The names and fields are the specification's. Durations are measured with a monotonic clock. Events of one pool
-/// reach a subscriber one at a time and in the order in which they were emitted.
+/// The names and fields are those of the specification. Durations are measured with a monotonic clock. A subscriber
+/// gets the events of one pool one at a time, in the order in which they were emitted.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum PoolEvent {
@@ -22,7 +22,7 @@ pub enum PoolEvent {
     PoolCreated {
         /// The address that the pool connects to.
         address: Arc<str>,
-        /// The options of the pool; [`PoolOptions::non_default`] lists those that were set.
+        /// The options of the pool. [`PoolOptions::non_default`] lists those that were set.
         options: PoolOptions,
     },
     /// `PoolReadyEvent`: the pool was marked ready, and may open connections from now on.
@@ -30,13 +30,13 @@ pub enum PoolEvent {
         /// The address that the pool connects to.
         address: Arc<str>,
     },
-    /// `PoolClearedEvent`: all connections (of one service, in load-balanced mode) became stale.
+    /// `PoolClearedEvent`: all connections became stale, or those of one service in load-balanced mode.
     PoolCleared {
         /// The address that the pool connects to.
         address: Arc<str>,
         /// The service whose connections became stale, in load-balanced mode.
         service_id: Option<ObjectId>,
-        /// Whether connections in use and pending ones are interrupted.
+        /// Whether connections in use and pending connections are interrupted.
         interrupt_in_use_connections: bool,
     },
     /// `PoolClosedEvent`: the pool was closed for good.
@@ -44,7 +44,7 @@ pub enum PoolEvent {
         /// The address that the pool connects to.
         address: Arc<str>,
     },
-    /// `ConnectionCreatedEvent`: a connection exists, and is now being established.
+    /// `ConnectionCreatedEvent`: a connection was created, and is being established.
     ConnectionCreated {
         /// The address that the pool connects to.
         address: Arc<str>,
@@ -57,7 +57,7 @@ pub enum PoolEvent {
         address: Arc<str>,
         /// The connection's number.
         connection_id: u64,
-        /// The time since its `ConnectionCreated` event.
+        /// The time since the connection's `ConnectionCreated` event.
         duration: Duration,
     },
     /// `ConnectionClosedEvent`: a connection left the pool.
@@ -68,26 +68,26 @@ pub enum PoolEvent {
         connection_id: u64,
         /// Why it was closed.
         reason: ConnectionClosedReason,
-        /// What was wrong with it, if the reason is [`Error`](ConnectionClosedReason::Error).
+        /// What was wrong with the connection, if the reason is [`Error`](ConnectionClosedReason::Error).
         error: Option<EventError>,
     },
-    /// `ConnectionCheckOutStartedEvent`: somebody asked for a connection.
+    /// `ConnectionCheckOutStartedEvent`: a check-out began.
     ConnectionCheckOutStarted {
         /// The address that the pool connects to.
         address: Arc<str>,
     },
-    /// `ConnectionCheckOutFailedEvent`: somebody asked for a connection and got none.
+    /// `ConnectionCheckOutFailedEvent`: a check-out ended without a connection.
     ConnectionCheckOutFailed {
         /// The address that the pool connects to.
         address: Arc<str>,
-        /// Why there was none.
+        /// Why the check-out failed.
         reason: CheckOutFailedReason,
         /// The time since the `ConnectionCheckOutStarted` event.
         duration: Duration,
         /// The [`CheckOutError`](crate::CheckOutError) that the check-out returned. `None` if it was cancelled.
         error: Option<EventError>,
     },
-    /// `ConnectionCheckedOutEvent`: somebody got a connection.
+    /// `ConnectionCheckedOutEvent`: a check-out got a connection.
     ConnectionCheckedOut {
         /// The address that the pool connects to.
         address: Arc<str>,
@@ -96,7 +96,7 @@ pub enum PoolEvent {
         /// The time since the `ConnectionCheckOutStarted` event.
         duration: Duration,
     },
-    /// `ConnectionCheckedInEvent`: a connection came back.
+    /// `ConnectionCheckedInEvent`: a connection was checked in.
     ConnectionCheckedIn {
         /// The address that the pool connects to.
         address: Arc<str>,
@@ -106,7 +106,7 @@ pub enum PoolEvent {
 }
 
 impl PoolEvent {
-    /// The event's name in the specification, without the trailing "Event".
+    /// Returns the event's name in the specification, without the trailing "Event".
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -124,7 +124,7 @@ impl PoolEvent {
         }
     }
 
-    /// The address that the pool connects to.
+    /// Returns the address that the pool connects to.
     #[must_use]
     pub fn address(&self) -> &str {
         match self {
@@ -142,7 +142,7 @@ impl PoolEvent {
         }
     }
 
-    /// The number of the connection that the event is about, where it is about one.
+    /// Returns the number of the event's connection, if the event is about one.
     #[must_use]
     pub fn connection_id(&self) -> Option<u64> {
         match self {
@@ -155,7 +155,7 @@ impl PoolEvent {
         }
     }
 
-    /// How long the reported activity took, where the event says so.
+    /// Returns how long the reported activity took, if the event reports it.
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {
         match self {
@@ -166,7 +166,7 @@ impl PoolEvent {
         }
     }
 
-    /// The error behind the event: that of a failed check-out, or of a connection that was closed because of it.
+    /// Returns the error behind the event: that of a failed check-out, or the one that closed a connection.
     #[must_use]
     pub fn error(&self) -> Option<&EventError> {
         match self {
@@ -175,7 +175,7 @@ impl PoolEvent {
         }
     }
 
-    /// The specification's word for why a connection was closed or a check-out failed, where the event says so.
+    /// Returns the specification's word for why a connection was closed or a check-out failed, if the event reports it.
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
         match self {
@@ -191,16 +191,16 @@ impl PoolEvent {
 pub enum ConnectionClosedReason {
     /// The pool was cleared after the connection was created.
     Stale,
-    /// The connection was available for longer than `maxIdleTimeMS`.
+    /// The connection was idle for longer than `maxIdleTimeMS`.
     Idle,
-    /// The connection failed, in establishment or in use.
+    /// The connection failed while it was pending or in use.
     Error,
     /// The pool was closed.
     PoolClosed,
 }
 
 impl ConnectionClosedReason {
-    /// The specification's word.
+    /// Returns the specification's word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -214,23 +214,23 @@ impl ConnectionClosedReason {
 
 /// Why a check-out failed.
 ///
-/// The specification has the first three. It has none for a check-out whose caller does not wait for its end, as
-/// futures allow.
+/// The specification defines the first three reasons. It has none for a check-out that its caller cancels, as futures
+/// allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CheckOutFailedReason {
     /// The pool is closed.
     PoolClosed,
-    /// The check-out waited for longer than it was allowed to.
+    /// The check-out waited for longer than its limit.
     Timeout,
     /// The connection could not be established, or the pool is paused because of such an error.
     ConnectionError,
-    /// The caller dropped the check-out before its end. That may be because of a time limit of the caller's own.
+    /// The caller dropped the check-out before it ended, perhaps because of its own time limit.
     Cancelled,
 }
 
 impl CheckOutFailedReason {
-    /// The specification's word; for [`Cancelled`](Self::Cancelled), `cancelled`.
+    /// Returns the specification's word, or `cancelled` for [`Cancelled`](Self::Cancelled).
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -244,12 +244,12 @@ impl CheckOutFailedReason {
 
 /// An error that an event reports.
 ///
-/// Cloning is cheap. Two are equal if they are the same error, or say the same.
+/// Cloning is cheap. Two errors are equal if they are the same error or have the same message.
 #[derive(Clone)]
 pub struct EventError(Cause);
 
 impl EventError {
-    /// Makes an event report `error`.
+    /// Creates an event error that reports `error`.
     pub fn new(error: impl StdError + Send + Sync + 'static) -> Self {
         Self(Arc::new(error))
     }
@@ -261,7 +261,7 @@ impl From<Cause> for EventError {
     }
 }
 
-/// Leads to the error itself, whose type `downcast_ref` tells.
+/// Dereferences to the error itself, whose type `downcast_ref` can tell.
 impl Deref for EventError {
     type Target = dyn StdError + Send + Sync;
 

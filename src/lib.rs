@@ -16,41 +16,41 @@
 //! ```
 //!
 //! - [`Options`]: what to connect to and how, from a connection string or in code.
-//! - [`Endpoint`]: one server of it, which opens connections.
-//! - [`Pool`]: its connections, checked out, or used by [`Pool::run_command`] for one command each.
+//! - [`Endpoint`]: one server of the deployment, which opens connections.
+//! - [`Pool`]: the connections to an endpoint. Check them out, or run single commands with [`Pool::run_command`].
 //! - [`Command`]: a command with a time limit, document sequences, a stream of replies, or no reply at all.
-//! - [`telemetry`]: what to do with a pool's events.
+//! - [`telemetry`]: subscribers to a pool's events.
 //!
-//! [`Establish`] is how to pool connections of another kind, and [`pool`] how it all works. The [`guide`] has what belongs
-//! around a pool: a monitor, retries, cursors, transactions, sizes, new certificates.
+//! Implement [`Establish`] to pool connections of another kind. [`pool`] describes the design. The [`guide`] covers
+//! what surrounds a pool: a monitor, retries, cursors, transactions, sizes, renewal of certificates.
 //!
-//! # What to know first
+//! # Before you start
 //!
-//! - A pool starts paused, and wharf has no monitor that would mark it ready: call [`Pool::ready`].
-//! - A pool is for one server. [`Options::endpoints`] makes an [`Endpoint`] of each of several.
-//! - Connections are in TLS only if the options say so: see [`Options::tls`](Options#structfield.tls).
+//! - A pool starts paused, and wharf has no monitor that marks it ready: call [`Pool::ready`].
+//! - A pool connects to one server. [`Options::endpoints`] returns an [`Endpoint`] for each of several servers.
+//! - Connections use TLS only if the options say so: see [`Options::tls`](Options#structfield.tls).
 //! - A command waits for its reply without a limit, unless [`Options::timeout`](Options#structfield.timeout) or
 //!   [`Command::timeout`] sets one.
-//! - [`OperationError`] and [`CheckOutError`] tell whether to try again. Nothing that was sent is tried again by
-//!   itself, and no pool is cleared by itself.
-//! - A pool's tasks and sockets belong to one tokio runtime, and when that ends to the next one that uses the pool: see
-//!   ["Runtimes"](Pool#runtimes).
-//! - Dropping the last handle of a pool closes it; [`Pool::closed`] waits for its last connection.
+//! - [`OperationError`] and [`CheckOutError`] tell whether to retry. wharf never retries what was sent, and never
+//!   clears a pool by itself.
+//! - A pool's tasks and sockets belong to one tokio runtime. When that runtime ends, they move to the next one that
+//!   uses the pool: see ["Runtimes"](Pool#runtimes).
+//! - Dropping the last handle of a pool closes it. [`Pool::closed`] waits for its last connection to close.
 //!
 //! # Features
 //!
-//! All on by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and
-//! `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`. Off by default is `event-listener-queue`, which puts
-//! another queue of waiters in the place of wharf's own, for comparison.
-// The documentation says which feature an item needs. Nightly rustdoc only, which is what builds it for publication.
+//! On by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and
+//! `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`. Off by default: `event-listener-queue`, which replaces
+//! wharf's own queue of waiters, for comparison.
+// Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle))))]
-#![cfg_attr(loom, allow(dead_code, reason = "what only the I/O modules use, which loom's build leaves out"))]
+#![cfg_attr(loom, allow(dead_code, reason = "used only by the I/O modules, which loom's build leaves out"))]
 
 #[cfg(not(loom))]
 mod boxed;
 mod condition;
-// Public where the models need it.
+// Public for the models.
 #[cfg(any(loom, shuttle))]
 pub mod delivery;
 #[cfg(not(any(loom, shuttle)))]
@@ -104,7 +104,7 @@ pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
 #[cfg(all(not(loom), feature = "oidc"))]
 #[doc(inline)]
 pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
-/// What the pool is built of, for models of it alone.
+/// Parts of the pool, for models of them alone.
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod primitives {
@@ -122,13 +122,13 @@ pub use runtime::{BuildError, Connection, Establish, Establishing, FailedConnect
 #[doc(no_inline)]
 pub use tokio_rustls::rustls;
 
-/// The README's examples, compiled.
+/// Compiles the README's examples.
 #[cfg(all(doctest, not(loom)))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-// Of two definitions of a link the first one counts: these are for readers of the documentation, and the guide's own,
-// which name files, for readers of the repository.
+// The first of two definitions of a link counts. These links are for readers of the documentation. The guide's own
+// links name files, for readers of the repository.
 //
 /// [readme]: crate
 /// [monitor]: guide::monitor
@@ -136,7 +136,7 @@ struct Readme;
 #[cfg(not(loom))]
 #[doc = include_str!("guide.md")]
 pub mod guide {
-    /// The example's monitor, to take over.
+    /// The monitor of the example, ready to copy.
     ///
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/monitor/monitor.rs"), "\n# fn main() {}\n```")]
     pub mod monitor {}

@@ -1,4 +1,4 @@
-//! Why a check-out yielded no connection.
+//! Errors of check-outs.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -14,34 +14,34 @@ debug_as_sentence!(CheckOutError, PoolClosedError, PoolClearedError, WaitQueueTi
 
 /// A check-out did not yield a connection.
 ///
-/// The messages of the first three begin as the CMAP specification has them ("Connection Pool Errors").
+/// The messages of the first three variants begin as the CMAP specification prescribes ("Connection Pool Errors").
 ///
-/// What is in it is boxed, so that a check-out's result has two words: moving a larger one was three percent of a check-out
-/// that succeeds.
+/// The variants are boxed, so that a check-out's result takes two words. Moving a larger result took three percent of a
+/// successful check-out.
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum CheckOutError {
     /// `PoolClosedError`: the pool was closed. Not retryable on this pool.
     #[error(transparent)]
     PoolClosed(Box<PoolClosedError>),
-    /// `PoolClearedError`: the pool is paused, or was cleared during the check-out. Retryable, and no statement about
-    /// the server's state by itself.
+    /// `PoolClearedError`: the pool is paused, or was cleared during the check-out. Retryable. The error says nothing
+    /// about the server's state by itself.
     #[error(transparent)]
     PoolCleared(Box<PoolClearedError>),
-    /// `WaitQueueTimeoutError`: no connection came free in time. Not a statement about the server's state.
+    /// `WaitQueueTimeoutError`: no connection became available in time. Says nothing about the server's state.
     #[error(transparent)]
     WaitQueueTimeout(Box<WaitQueueTimeoutError>),
-    /// The connection that this check-out opened could not be established. Or it waited, and the establishment that it
-    /// waited behind ran out of time.
+    /// The connection that this check-out opened could not be established. Or the check-out waited in the queue, and
+    /// the opening of a connection for an earlier check-out timed out.
     #[error(transparent)]
     Establish(#[from] EstablishError),
-    /// There is no tokio runtime for what the check-out has to wait for.
+    /// There is no tokio runtime to wait on.
     #[error(transparent)]
     NoRuntime(Box<NoRuntimeError>),
 }
 
 impl CheckOutError {
-    /// The reason in the `ConnectionCheckOutFailed` event.
+    /// Returns the reason in the `ConnectionCheckOutFailed` event.
     #[must_use]
     pub fn reason(&self) -> CheckOutFailedReason {
         match self {
@@ -51,8 +51,9 @@ impl CheckOutError {
         }
     }
 
-    /// Whether the operation that wanted the connection may be tried again. It was not sent in any case. Pause before:
-    /// a pool that is paused refuses at once.
+    /// Whether the operation that needed the connection may be retried. It was not sent in any case.
+    ///
+    /// Pause before a retry: a paused pool refuses at once.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -62,7 +63,7 @@ impl CheckOutError {
         }
     }
 
-    /// The pool's address.
+    /// Returns the pool's address.
     #[must_use]
     pub fn address(&self) -> &str {
         match self {
@@ -109,22 +110,21 @@ pub struct PoolClosedError {
 
 /// `PoolClearedError`: an operation failed because the pool is paused or was cleared.
 ///
-/// It is a retryable error in the sense of the specifications of retryable reads and retryable writes. They retry reads,
-/// and writes that the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was
-/// not [`sent`](Self::sent).
+/// The specifications of retryable reads and writes count this as a retryable error. They retry reads, and writes that
+/// the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was not
+/// [`sent`](Self::sent).
 #[derive(Clone)]
 pub struct PoolClearedError {
     /// The pool's address.
     pub address: Arc<str>,
-    /// The error that cleared the pool, where the call that cleared it named one. Always `None` if `interrupted`.
+    /// The error that cleared the pool, if it was named when the pool was cleared. Always `None` if `interrupted`.
     pub cause: Option<Cause>,
-    /// Whether a connection in use or in establishment was interrupted, rather than a check-out refused.
+    /// Whether a connection in use or pending was interrupted, rather than a check-out refused.
     pub interrupted: bool,
-    /// Whether a part of the operation may have been sent before the interruption, so that the server may have executed
+    /// Whether part of the operation may have been sent before the interruption, so that the server may have executed
     /// it. Always `false` for a check-out.
     pub sent: bool,
-    /// Whether the pool is paused because it was never marked ready, rather than cleared: `Pool::ready` was not called
-    /// yet.
+    /// Whether the pool is paused because it has never been marked ready, rather than because it was cleared.
     pub never_ready: bool,
 }
 
@@ -138,13 +138,10 @@ impl fmt::Display for PoolClearedError {
             }
             None if self.never_ready => write!(
                 f,
-                "Connection pool for {address} is paused: it has not been marked ready yet, which Pool::ready does once \
+                "Connection pool for {address} is paused: it has not been marked ready yet; call Pool::ready once \
                  the server is known to be reachable"
             ),
-            None => write!(
-                f,
-                "Connection pool for {address} was cleared and is paused until Pool::ready marks it ready again"
-            ),
+            None => write!(f, "Connection pool for {address} was cleared and is paused until Pool::ready is called"),
         }
     }
 }
@@ -155,7 +152,7 @@ impl StdError for PoolClearedError {
     }
 }
 
-/// `WaitQueueTimeoutError`: a check-out got no connection in time.
+/// `WaitQueueTimeoutError`: a check-out timed out.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WaitQueueTimeoutError {
     pub(crate) address: Arc<str>,
@@ -175,9 +172,9 @@ pub struct WaitQueueTimeoutError {
 pub enum TimeLimit {
     /// `waitQueueTimeoutMS`: how long a check-out waits in the queue.
     WaitQueueTimeout,
-    /// `timeoutMS`: how long an operation takes, or a check-out by itself.
+    /// `timeoutMS`: how long an operation, or a check-out on its own, may take.
     Timeout,
-    /// The deadline that was given to `Pool::check_out_until`.
+    /// The deadline that the caller gave to `Pool::check_out_until`.
     Deadline,
 }
 
@@ -192,62 +189,62 @@ impl fmt::Display for TimeLimit {
 }
 
 impl WaitQueueTimeoutError {
-    /// The pool's address.
+    /// Returns the pool's address.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The pool's `maxPoolSize` (0: no limit).
+    /// Returns the pool's `maxPoolSize` (0 means no limit).
     #[must_use]
     pub fn max_pool_size(&self) -> u32 {
         self.max_pool_size
     }
 
-    /// How many connections the pool had when the time was up.
+    /// Returns how many connections the pool had when the time was up.
     #[must_use]
     pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// How many of them were in use.
+    /// Returns how many of the connections were in use.
     #[must_use]
     pub fn in_use(&self) -> u32 {
         self.in_use
     }
 
-    /// How many of them were in establishment.
+    /// Returns how many of the connections were pending.
     #[must_use]
     pub fn pending(&self) -> u32 {
         self.pending
     }
 
-    /// How many other check-outs waited in the queue.
+    /// Returns how many other check-outs were waiting.
     #[must_use]
     pub fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// How long the check-out had waited, in the queue and for a connection of its own.
+    /// Returns how long the check-out had waited, in the queue and for a connection of its own.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// Which limit ended the check-out.
+    /// Returns the limit that ended the check-out.
     #[must_use]
     pub fn limit(&self) -> TimeLimit {
         self.limit
     }
 
-    /// In load-balanced mode, what the connections in use were held by.
+    /// Returns what held the connections in use, in load-balanced mode.
     #[must_use]
     pub fn holders(&self) -> Option<Holders> {
         self.holders
     }
 }
 
-/// What connections in use are held by (load balancer specification, "Connection Tracking").
+/// What holds connections in use (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Holders {
     /// Connections pinned to a cursor.
@@ -262,7 +259,7 @@ impl fmt::Display for WaitQueueTimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, max_pool_size, in_use, pending, waiting, waited, limit, holders, .. } = self;
         if let Some(Holders { cursors, transactions, other_operations }) = holders {
-            // Word for word the load balancer specification's ("Connection Tracking").
+            // The words of the load balancer specification ("Connection Tracking").
             return write!(
                 f,
                 "Timeout waiting for connection from the connection pool. maxPoolSize: {max_pool_size}, connections in \
@@ -283,12 +280,14 @@ impl fmt::Display for WaitQueueTimeoutError {
 
 impl StdError for WaitQueueTimeoutError {}
 
-/// A check-out has to open a connection or to keep a time limit, and there is no tokio runtime for that: the pool's has
-/// ended, and the check-out is not polled on another, or that is about to end as well. Nothing was sent.
+/// A check-out needs a tokio runtime to open a connection or to keep a time limit, and there is none.
+///
+/// The pool's runtime has ended, and the check-out is not polled on another runtime, or on one that is about to end as
+/// well. Nothing was sent.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[error(
-    "no tokio runtime for the connection pool for {address}: the pool's has ended, and the check-out is not polled on one \
-     that lives"
+    "no tokio runtime for the connection pool for {address}: the pool's runtime has ended, and the check-out is not \
+     polled on a running one"
 )]
 pub struct NoRuntimeError {
     /// The pool's address.

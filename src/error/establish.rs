@@ -1,4 +1,4 @@
-//! Why a connection could not be established.
+//! Errors of establishing a connection.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -16,12 +16,12 @@ debug_as_sentence!(EstablishError, ConnectTimeoutError);
 
 /// A connection could not be established.
 ///
-/// [`Establish::establish`](crate::Establish::establish) returns it, made by [`overloaded`](Self::overloaded),
-/// [`network`](Self::network) or [`permanent`](Self::permanent). The pool adds which connection it was, and passes it to the
-/// check-out ([`CheckOutError::Establish`](super::CheckOutError::Establish)) and to
+/// [`Establish::establish`](crate::Establish::establish) returns this error, made by [`overloaded`](Self::overloaded),
+/// [`network`](Self::network) or [`permanent`](Self::permanent). The pool adds which connection failed, and passes the
+/// error to the check-out ([`CheckOutError::Establish`](super::CheckOutError::Establish)) and to
 /// [`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure).
 ///
-/// Cloning is cheap; the clones share one allocation.
+/// Cloning is cheap: clones share one allocation.
 ///
 /// ```
 /// use std::io;
@@ -55,7 +55,7 @@ struct Parts {
     source: Cause,
 }
 
-/// Which connection of which pool failed.
+/// The connection that failed, and its pool.
 #[derive(Clone)]
 struct Pooled {
     address: Arc<str>,
@@ -64,21 +64,26 @@ struct Pooled {
 }
 
 impl EstablishError {
-    /// A network error or timeout before the end of `hello`: the server may be overloaded, so the error carries
-    /// `SystemOverloadedError` and `RetryableError` and does not clear the pool.
+    /// Creates the error for a network error or timeout before the end of `hello`.
+    ///
+    /// The server may be overloaded, so the error has the labels `SystemOverloadedError` and `RetryableError`, and does
+    /// not clear the pool.
     pub fn overloaded(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         let labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
         Self::new(stage, source, true).with_labels(labels)
     }
 
-    /// A network error or timeout that overload cannot cause, such as a name that does not resolve, or one after `hello`,
-    /// such as during authentication. It is retryable, carries no label and clears the pool.
+    /// Creates the error for a network error or timeout that overload cannot cause, such as a name that does not
+    /// resolve, or that occurs after `hello`, such as during authentication.
+    ///
+    /// The error is retryable, has no label, and clears the pool.
     pub fn network(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::new(stage, source, true)
     }
 
-    /// Any other error, such as a certificate that does not verify, or a reply that refuses the connection. It is not
-    /// retryable, carries no label and clears the pool.
+    /// Creates the error for any other failure, such as an invalid certificate or a reply that refuses the connection.
+    ///
+    /// The error is not retryable, has no label, and clears the pool.
     pub fn permanent(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::new(stage, source, false)
     }
@@ -88,29 +93,33 @@ impl EstablishError {
         Self(Arc::new(Parts { pooled: None, stage, labels: Labels::NONE, retryable, clears_pool: true, source }))
     }
 
-    /// The same error with other labels.
+    /// Returns the error with these labels instead.
     #[must_use]
     pub fn with_labels(self, labels: Labels) -> Self {
         self.changed(|parts| parts.labels = labels)
     }
 
-    /// The same error, retryable or not although no label says so. Nothing of the operation was sent, so this says only
-    /// whether a new attempt may succeed: yes after a network error or a timeout, and after a server's error that the
-    /// retryable reads and writes specifications name; no after a wrong password.
+    /// Returns the error with a different answer to whether it is retryable without a label.
+    ///
+    /// Nothing of the operation was sent, so this only says whether a new attempt may succeed. It may after a network
+    /// error, after a timeout, and after a server error that the retryable reads and writes specifications list. It may
+    /// not after a wrong password.
     #[must_use]
     pub fn with_retryable(self, retryable: bool) -> Self {
         self.changed(|parts| parts.retryable = retryable)
     }
 
-    /// The same error, for which the pool is cleared or not if no label says that the server may be overloaded. It is not
-    /// cleared after an error that says that the server is not the primary or is recovering, unless it is shutting down
-    /// (SDAM, "Error handling pseudocode").
+    /// Returns the error with a different answer to whether it clears the pool without the label of an overloaded
+    /// server.
+    ///
+    /// An error that says that the server is not primary or is recovering does not clear the pool, unless the server is
+    /// shutting down (SDAM, "Error handling pseudocode").
     #[must_use]
     pub fn with_clears_pool(self, clears_pool: bool) -> Self {
         self.changed(|parts| parts.clears_pool = clears_pool)
     }
 
-    /// The same error, with the pool's view of the connection.
+    /// Returns the error with the connection's place in its pool.
     pub(crate) fn in_pool(self, address: Arc<str>, connection_id: u64, generation: u64) -> Self {
         self.changed(|parts| parts.pooled = Some(Pooled { address, connection_id, generation }))
     }
@@ -120,54 +129,55 @@ impl EstablishError {
         self
     }
 
-    /// The pool's address. `None` if the connection was for no pool.
+    /// Returns the pool's address, or `None` if the connection belonged to no pool.
     #[must_use]
     pub fn address(&self) -> Option<&str> {
         self.0.pooled.as_ref().map(|pooled| &*pooled.address)
     }
 
-    /// The number of the connection that failed; 0 if the pool's runtime ended before one was created. `None` if it was for
-    /// no pool.
+    /// Returns the number of the connection that failed, or 0 if the pool's runtime ended before a connection was
+    /// created. Returns `None` if the connection belonged to no pool.
     #[must_use]
     pub fn connection_id(&self) -> Option<u64> {
         self.0.pooled.as_ref().map(|pooled| pooled.connection_id)
     }
 
-    /// The generation that the connection was created in. An error of an older generation than the pool's says nothing
-    /// new about the server. `None` if the connection was for no pool.
+    /// Returns the generation in which the connection was created, or `None` if it belonged to no pool.
+    ///
+    /// An error of an older generation than the pool's says nothing new about the server.
     #[must_use]
     pub fn generation(&self) -> Option<u64> {
         self.0.pooled.as_ref().map(|pooled| pooled.generation)
     }
 
-    /// How far the attempt had come.
+    /// Returns how far the attempt came.
     #[must_use]
     pub fn stage(&self) -> Stage {
         self.0.stage
     }
 
-    /// The labels that tell whether the server was overloaded and whether to try again.
+    /// Returns the labels, which say whether the server may be overloaded and whether to retry.
     #[must_use]
     pub fn labels(&self) -> Labels {
         self.0.labels
     }
 
-    /// Whether the operation that wanted the connection may be tried again: a label says so, or
+    /// Whether the operation that needed the connection may be retried, according to a label or to
     /// [`with_retryable`](Self::with_retryable).
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.0.retryable || self.0.labels.contains(Labels::RETRYABLE)
     }
 
-    /// Whether the specifications want the pool cleared because of this error: see
-    /// [`with_clears_pool`](Self::with_clears_pool). Not if it has the label `SystemOverloadedError`.
+    /// Whether the specifications clear the pool because of this error. See
+    /// [`with_clears_pool`](Self::with_clears_pool). Always false with the label `SystemOverloadedError`.
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.0.clears_pool && !self.0.labels.contains(Labels::SYSTEM_OVERLOADED)
     }
 
-    /// Whether the attempt ran out of time: the error, or a source of it, is a [`ConnectTimeoutError`] or an
-    /// [`io::Error`] of the kind [`TimedOut`](io::ErrorKind::TimedOut).
+    /// Whether the attempt timed out: the error or one of its sources is a [`ConnectTimeoutError`], or an [`io::Error`]
+    /// of kind [`TimedOut`](io::ErrorKind::TimedOut).
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         let mut next: Option<&(dyn StdError + 'static)> = Some(&*self.0.source);
@@ -182,7 +192,7 @@ impl EstablishError {
         false
     }
 
-    /// The underlying error.
+    /// Returns the underlying error.
     #[must_use]
     pub fn cause(&self) -> &Cause {
         &self.0.source
@@ -193,7 +203,7 @@ impl fmt::Display for EstablishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Parts { pooled, stage, source, .. } = &*self.0;
         if let Some(Pooled { address, connection_id, .. }) = pooled {
-            write!(f, "Connection {connection_id} to {address} could not be established: ")?;
+            write!(f, "connection {connection_id} to {address} could not be established: ")?;
         }
         write!(f, "{stage}: {}", PrintableError(source))
     }
@@ -205,26 +215,27 @@ impl StdError for EstablishError {
     }
 }
 
-/// A step of a connection's establishment, or of its repeated authentication, took longer than a limit allows.
+/// A step of establishing or reauthenticating a connection took longer than a limit allows.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
-#[error("it did not end within {option} ({})", Milliseconds(*limit))]
+#[error("it did not finish within {option} ({})", Milliseconds(*limit))]
 pub struct ConnectTimeoutError {
-    /// How long the limit is.
+    /// The time that was allowed.
     pub limit: Duration,
-    /// The limit's name: `connectTimeoutMS` for all steps together, `timeoutMS` or `socketTimeoutMS` for one command.
+    /// The name of the limit: `connectTimeoutMS` for all steps together, `timeoutMS` or `socketTimeoutMS` for one
+    /// command.
     pub option: &'static str,
 }
 
 impl ConnectTimeoutError {
-    /// The error for a `limit` that the option named `option` sets.
+    /// Creates the error for a `limit` set by `option`.
     #[must_use]
     pub const fn new(option: &'static str, limit: Duration) -> Self {
         Self { limit, option }
     }
 }
 
-/// The stages of a connection's establishment, in order.
+/// The stages of establishing a connection, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Stage {

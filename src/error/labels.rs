@@ -1,4 +1,4 @@
-//! The labels by which errors say what they mean for the server and for a retry.
+//! Error labels, which say what an error means for the server and for a retry.
 
 use std::fmt;
 
@@ -7,29 +7,29 @@ use std::fmt;
 pub struct Labels(u8);
 
 impl Labels {
-    /// No label.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// `SystemOverloadedError`: the server may be overloaded; the pool must not be cleared because of this error.
+    /// `SystemOverloadedError`: the server may be overloaded, so this error must not clear the pool.
     pub const SYSTEM_OVERLOADED: Self = Self(1);
-    /// `RetryableError`: the operation may be tried again.
+    /// `RetryableError`: the operation may be retried.
     pub const RETRYABLE: Self = Self(2);
 
     const NAMES: [(Self, &'static str); 2] =
         [(Self::SYSTEM_OVERLOADED, "SystemOverloadedError"), (Self::RETRYABLE, "RetryableError")];
 
-    /// Both sets together.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether every label of `other` is in this set.
+    /// Whether this set contains every label of `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The labels' names.
+    /// Returns the names of the labels.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(label, _)| self.contains(*label)).map(|(_, name)| name)
     }

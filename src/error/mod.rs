@@ -1,7 +1,7 @@
-//! What can go wrong with a check-out, a check-in or a connection, and what the caller can do about it.
+//! Errors of check-outs, check-ins and connections, and what a caller can do about them.
 //!
-//! The types whose names end in `Error` are errors that a caller gets, or the sources of such. The `Debug` of each is a
-//! sentence, because it is what an error prints that `main` returns.
+//! Types whose names end in `Error` are errors that a caller gets, or their sources. The `Debug` of each is a sentence,
+//! because that is what Rust prints for an error that `main` returns.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -19,18 +19,18 @@ pub use check_out::{
 pub use establish::{ConnectTimeoutError, EstablishError, Stage};
 pub use labels::Labels;
 
-/// The error that a pool was cleared because of, or that a connection could not be established with.
+/// The error that cleared a pool, or that kept a connection from being established.
 pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 
 pub(crate) use crate::sentence::debug_as_sentence;
 
 debug_as_sentence!(ClearError);
 
-/// A connection was checked into a pool that did not create it. Nothing happened to it: it is in `connection`.
+/// A connection was checked into a pool that did not create it. The connection is unchanged and in `connection`.
 pub struct CheckInError<C> {
     /// The connection, still checked out of its own pool.
     pub connection: C,
-    /// The address of the pool that refused it.
+    /// The address of the pool that refused the connection.
     pub address: Arc<str>,
 }
 
@@ -42,19 +42,19 @@ impl<C> fmt::Debug for CheckInError<C> {
 
 impl<C> fmt::Display for CheckInError<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "A connection was checked into the pool for {}, which did not create it", self.address)
+        write!(f, "a connection was checked into the pool for {}, which did not create it", self.address)
     }
 }
 
 impl<C> StdError for CheckInError<C> {}
 
-/// A pool in load-balanced mode was cleared as a whole, or any other pool by service.
+/// A pool in load-balanced mode was cleared as a whole, or another pool by service.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 pub enum ClearError {
-    /// The pool is in load-balanced mode: name the service whose connections are to become stale.
+    /// The pool is in load-balanced mode: specify the service whose connections become stale.
     #[error("a pool in load-balanced mode is cleared by serviceId")]
     ServiceIdRequired,
-    /// The pool is not in load-balanced mode: it has no services.
+    /// The pool is not in load-balanced mode, so it has no services.
     #[error("only a pool in load-balanced mode is cleared by serviceId")]
     NotLoadBalanced,
 }

@@ -315,7 +315,7 @@ pub(super) mod tests {
             json!({ "type": "ConnectionCheckOutStarted", "address": address }),
             json!({
                 "type": "ConnectionCheckOutFailed", "address": address, "reason": "connectionError",
-                "error": "Connection 42 to db.example.com:27018 could not be established: connecting: refused",
+                "error": "connection 42 to db.example.com:27018 could not be established: connecting: refused",
                 "durationMS": 1002.0034
             }),
             json!({ "type": "ConnectionCheckedOut", "address": address, "connectionId": 42, "durationMS": 1002.0034 }),

@@ -266,7 +266,7 @@ mod tests {
                     ("reason", "An error occurred while trying to establish a new connection"),
                     (
                         "error",
-                        "Connection 42 to db.example.com:27018 could not be established: connecting: refused (labels: SystemOverloadedError, RetryableError)",
+                        "connection 42 to db.example.com:27018 could not be established: connecting: refused (labels: SystemOverloadedError, RetryableError)",
                     ),
                     duration,
                 ],
@@ -299,7 +299,7 @@ mod tests {
                  while using the connection. Error: the cable\\nis cut",
                 "Checkout started for connection to db.example.com:27018",
                 "Checkout failed for connection to db.example.com:27018. Reason: An error occurred while trying to \
-                 establish a new connection. Error: Connection 42 to db.example.com:27018 could not be established: \
+                 establish a new connection. Error: connection 42 to db.example.com:27018 could not be established: \
                  connecting: refused (labels: SystemOverloadedError, RetryableError). Duration: 1002.0034 ms",
                 "Connection checked out: address=db.example.com:27018, driver-generated ID=42, duration=1002.0034 ms",
                 "Connection checked in: address=db.example.com:27018, driver-generated ID=42",

@@ -172,7 +172,7 @@ async fn pool_that_was_never_ready_says_so() {
     assert!(error.never_ready);
     assert_eq!(
         error.to_string(),
-        "Connection pool for mock:27017 is paused: it has not been marked ready yet, which Pool::ready does once the \
+        "Connection pool for mock:27017 is paused: it has not been marked ready yet; call Pool::ready once the \
          server is known to be reachable"
     );
     pool.ready();
@@ -181,7 +181,7 @@ async fn pool_that_was_never_ready_says_so() {
     assert!(!error.never_ready);
     assert_eq!(
         error.to_string(),
-        "Connection pool for mock:27017 was cleared and is paused until Pool::ready marks it ready again"
+        "Connection pool for mock:27017 was cleared and is paused until Pool::ready is called"
     );
 }
 
@@ -194,7 +194,7 @@ async fn main_prints_errors_as_sentences() {
     let (pool, _log) = pool(PoolOptions::default(), &Mock::new([Attempt::Fails]));
     assert_eq!(
         format!("{:?}", main(&pool).await.unwrap_err()),
-        "Connection 1 to mock:27017 could not be established: MongoDB handshake: the mock was told to fail"
+        "connection 1 to mock:27017 could not be established: MongoDB handshake: the mock was told to fail"
     );
     pool.close();
     let closed = main(&pool).await.unwrap_err();

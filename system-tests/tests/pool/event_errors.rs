@@ -68,7 +68,7 @@ async fn events_carry_their_errors() {
 
     // The second establishment fails.
     let error = pool.check_out().await.unwrap_err();
-    let text = "Connection 2 to here:1 could not be established: connecting: the cable is cut";
+    let text = "connection 2 to here:1 could not be established: connecting: the cable is cut";
     let failed =
         |name| (name, if name == "ConnectionClosed" { "error" } else { "connectionError" }, Some(text.to_owned()));
     assert!(error.to_string().starts_with(text), "{error}");

@@ -106,7 +106,7 @@ async fn panicking_failure_sink_hides_no_error() {
     let pool = pool(&fragile, PoolOptions::default());
     fragile.refuse.store(true, Ordering::Relaxed);
     let error = pool.check_out().await.unwrap_err();
-    assert_eq!(error.to_string(), "Connection 1 to here:1 could not be established: MongoDB handshake: refused");
+    assert_eq!(error.to_string(), "connection 1 to here:1 could not be established: MongoDB handshake: refused");
     ends(pool).await;
 }
 

@@ -234,8 +234,8 @@ fn check_out_without_any_runtime_says_so() {
         assert!(matches!(error, CheckOutError::NoRuntime(_)) && !error.is_retryable(), "{error}");
         assert_eq!(
             error.to_string(),
-            "no tokio runtime for the connection pool for mock:27017: the pool's has ended, and the check-out is not \
-             polled on one that lives"
+            "no tokio runtime for the connection pool for mock:27017: the pool's runtime has ended, and the \
+             check-out is not polled on a running one"
         );
     };
     refused(drive(pool.check_out()));

@@ -134,7 +134,7 @@ async fn deadline_ends_all_attempts_and_lists_those_without_an_answer() {
         failed.to_string(),
         "the server did not accept a connection ([::1]:1: connection refused; 1.0.0.1:1: no answer in time; \
          [::2]:1: no answer in time; [::3]:1: not tried in time): \
-         it did not end within connectTimeoutMS (300 ms)"
+         it did not finish within connectTimeoutMS (300 ms)"
     );
 }
 
