@@ -1,16 +1,17 @@
 //! The instrumented build: the models, on a copy of the pool that has all mutants of the catalogue in it.
 //!
-//! The models themselves run on the sources as they are. Only the negative controls need this build, and the first of
-//! them makes it: it copies the workspace's sources to `instrumented` in the target directory, with the mutants in them,
-//! and runs cargo there with the profile, the flags and the target directory of the run. The dependencies are thus built
-//! already, and a file that has not changed is not written, so not compiled again.
+//! The models themselves run on the sources as they are. The test of the negative controls makes this build: it copies
+//! the workspace's sources to `instrumented` in the target directory, with the mutants in them, and runs cargo there with
+//! the profile and the flags of the run. A file that has not changed is not written, so not compiled again.
+//!
+//! The copy has a target directory of its own. In that of the run, cargo would take both builds for the same one: it
+//! tells packages apart by their paths in the workspace. The models would then run with the mutants in the pool.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 use crate::mutants::{catalogue, instrument};
 
@@ -20,17 +21,12 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// The endings of the files that a build reads.
 const READ: [&str; 4] = ["rs", "toml", "lock", "md"];
 
-/// Returns the binary of the test `test` with the mutants in it. The first call builds it.
+/// Builds the test `test` with the mutants in the pool, and returns its binary.
 ///
-/// # Panics
+/// # Errors
 ///
-/// If a fragment of the catalogue is not in the sources exactly once, or the copy does not compile.
-pub fn binary(test: &str) -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| build(test).unwrap_or_else(|why| panic!("the instrumented build: {why}")))
-}
-
-fn build(test: &str) -> Result<PathBuf, String> {
+/// Says which fragment of the catalogue is not in the sources exactly once, or why the copy does not compile.
+pub fn build(test: &str) -> Result<PathBuf, String> {
     let binary = std::env::current_exe().map_err(|error| error.to_string())?;
     // Cargo has put it at TARGET/PROFILE/deps/NAME.
     let [_, _, folder, target] = binary.ancestors().take(4).collect::<Vec<_>>()[..] else {
@@ -42,7 +38,7 @@ fn build(test: &str) -> Result<PathBuf, String> {
         .args(["test", "--no-run", "--offline", "--message-format", "json", "--test", test, "--profile"])
         .arg(folder.file_name().filter(|name| *name != "debug").unwrap_or_else(|| "dev".as_ref()))
         .arg("--target-dir")
-        .arg(target)
+        .arg(copy.join("target"))
         .current_dir(&copy)
         .env("RUSTFLAGS", flags())
         .output()
@@ -83,16 +79,13 @@ fn copy_sources(from: &Path, to: &Path) -> Result<(), String> {
     for file in present.difference(&files) {
         fs::remove_file(to.join(file)).map_err(|error| explain(&to.join(file), &error))?;
     }
-    let instrumented: BTreeSet<&str> = catalogue().map(|mutant| mutant.file).collect();
-    if let Some(missing) = instrumented.iter().find(|file| !files.contains(&Path::new("src").join(file))) {
-        return Err(format!("the catalogue of mutants names src/{missing}, which does not exist"));
+    if let Some(mutant) = catalogue().find(|mutant| !files.contains(&Path::new("src").join(mutant.file))) {
+        return Err(format!("mutant {} names src/{}, which does not exist", mutant.name, mutant.file));
     }
     for file in &files {
         let mut text = fs::read_to_string(from.join(file)).map_err(|error| explain(&from.join(file), &error))?;
-        if let Some(name) =
-            file.strip_prefix("src").ok().and_then(Path::to_str).filter(|name| instrumented.contains(name))
-        {
-            text = instrument(name, &text)?;
+        if let Ok(file) = file.strip_prefix("src") {
+            text = instrument(file, &text)?;
         }
         let copy = to.join(file);
         if fs::read_to_string(&copy).is_ok_and(|present| present == text) {

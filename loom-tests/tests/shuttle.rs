@@ -41,6 +41,7 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::{Config, Runner, future, thread};
 use wharf::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending};
 use wharf::{BackgroundInterval, Clear, Condition, Phase, PoolEvent, PoolOptions};
+use wharf_loom_tests::instrumented;
 
 const USERS: usize = 6;
 const CHECK_OUTS: usize = 4;
@@ -438,9 +439,9 @@ fn every_mutant_is_caught() {
     if std::env::var_os("WHARF_MUTANT").is_some() {
         return;
     }
-    let binary = wharf_loom_tests::instrumented::binary("shuttle");
+    let binary = instrumented::build("shuttle").unwrap_or_else(|why| panic!("the instrumented build: {why}"));
     for (mutant, test) in MUTANTS {
-        let control = std::process::Command::new(binary)
+        let control = std::process::Command::new(&binary)
             .args(["--exact", test, "--nocapture"])
             .env("WHARF_MUTANT", mutant)
             .env("RUST_BACKTRACE", "0")

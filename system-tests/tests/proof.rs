@@ -29,14 +29,15 @@ const HIT_PATH: &[(&str, &str)] = &[
 #[test]
 fn every_mutant_has_a_negative_control() {
     let controlled: BTreeSet<String> = controls().into_values().flatten().collect();
-    let present: BTreeSet<String> = instrumented().iter().flat_map(|(_, text)| mutants_in(text)).collect();
+    let instrumented = |(file, text): (&PathBuf, &String)| instrument(file, text).unwrap_or_else(|why| panic!("{why}"));
+    let present: BTreeSet<String> = sources().iter().flat_map(|source| mutants_in(&instrumented(source))).collect();
     assert!(present.len() > 80, "only {} mutants found: does the test read the right files?", present.len());
     assert_eq!(present, controlled, "mutants in src and in the catalogue (left) and in the list of controls (right)");
 }
 
 #[test]
 fn every_fragment_of_the_catalogue_is_in_its_file_exactly_once() {
-    let files: BTreeSet<&str> = catalogue().map(|mutant| mutant.file).collect();
+    let files: BTreeSet<&Path> = catalogue().map(|mutant| Path::new(mutant.file)).collect();
     let texts = files.into_iter().map(|file| instrument(file, &read(&root().join("src").join(file))));
     let complaints: Vec<String> = texts.filter_map(Result::err).collect();
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
@@ -44,7 +45,7 @@ fn every_fragment_of_the_catalogue_is_in_its_file_exactly_once() {
 
 #[test]
 fn every_name_of_the_catalogue_is_one_mutant() {
-    let in_source: BTreeSet<String> = sources().iter().flat_map(|(_, text)| mutants_in(text)).collect();
+    let in_source: BTreeSet<String> = sources().values().flat_map(|text| mutants_in(text)).collect();
     let mut names = BTreeSet::new();
     for mutant in catalogue() {
         let name = mutant.name;
@@ -58,16 +59,13 @@ fn every_name_of_the_catalogue_is_one_mutant() {
 #[test]
 fn sources_weaken_orderings_and_nothing_else() {
     for (file, text) in sources() {
-        if file == "sync.rs" {
+        if file == Path::new("sync.rs") {
             continue;
         }
         let code = text.lines().map(|line| line.split("//").next().unwrap());
         for line in code {
             let asks = line.replace("unless_mutant(", "").contains("mutant(");
-            assert!(
-                !asks,
-                "src/{file} asks for a mutant, which belongs in the catalogue (loom-tests/src/mutants): {line}"
-            );
+            assert!(!asks, "src/{}: move this mutant to loom-tests/src/mutants: {line}", file.display());
         }
     }
 }
@@ -131,7 +129,7 @@ fn every_function_of_the_hit_path_has_a_negative_control() {
     let controlled: BTreeSet<String> = controls().into_values().flatten().collect();
     for (file, function) in HIT_PATH {
         let source = read(&root().join("src").join(file));
-        let text = instrument(file, &source).unwrap_or_else(|why| panic!("{why}"));
+        let text = instrument(Path::new(file), &source).unwrap_or_else(|why| panic!("{why}"));
         let start = text.find(function).unwrap_or_else(|| panic!("{file} has no {function}"));
         let body = body(&text[start..]);
         let mutants = mutants_in(body);
@@ -206,21 +204,14 @@ fn models() -> BTreeSet<String> {
     models
 }
 
-/// Returns the paths below `src` of all source files, with their texts.
-fn sources() -> Vec<(String, String)> {
+/// Returns the files in `src` by their paths, with their texts.
+fn sources() -> BTreeMap<PathBuf, String> {
     let source = root().join("src");
-    let files = rust_files(&source).into_iter();
-    let named = |file: PathBuf| (file.strip_prefix(&source).unwrap().to_str().unwrap().to_owned(), read(&file));
-    files.map(named).collect()
+    let relative = |file: &Path| file.strip_prefix(&source).unwrap().to_owned();
+    rust_files(&source).into_iter().map(|file| (relative(&file), read(&file))).collect()
 }
 
-/// Returns the same files with the catalogue's mutants in them.
-fn instrumented() -> Vec<(String, String)> {
-    let instrument = |file: &str, text: &str| instrument(file, text).unwrap_or_else(|why| panic!("{why}"));
-    sources().into_iter().map(|(file, text)| (file.clone(), instrument(&file, &text))).collect()
-}
-
-/// Returns the names that are passed to `mutant` and to `unless_mutant`.
+/// Returns the names in calls of `mutant` and of `unless_mutant`.
 fn mutants_in(code: &str) -> BTreeSet<String> {
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     let code: String = lines.collect::<Vec<_>>().join(" ");

@@ -25,6 +25,7 @@ mod waiting;
 use std::cmp::Reverse;
 use std::iter::Peekable;
 use std::ops::Range;
+use std::path::Path;
 
 /// A fault of the pool.
 pub struct Mutant {
@@ -55,14 +56,14 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
         .flatten()
 }
 
-/// Returns the text of a file with its mutants in it, each behind its guard.
+/// Returns the text of a file with its mutants in it, each behind its guard. `file` is relative to `src`.
 ///
 /// # Errors
 ///
 /// Names the mutant, the file and the fragment of each edit whose fragment does not occur exactly once, or of the first
 /// edit whose fragment overlaps with another.
-pub fn instrument(file: &str, source: &str) -> Result<String, String> {
-    apply(catalogue().filter(|mutant| mutant.file == file), source)
+pub fn instrument(file: &Path, source: &str) -> Result<String, String> {
+    apply(catalogue().filter(|mutant| Path::new(mutant.file) == file), source)
 }
 
 fn apply(mutants: impl Iterator<Item = &'static Mutant>, source: &str) -> Result<String, String> {

@@ -179,7 +179,7 @@ fn every_mutant_is_caught() {
     if std::env::var_os(MUTANT).is_some() {
         return;
     }
-    let binary = instrumented::binary("loom");
+    let binary = &instrumented::build("loom").unwrap_or_else(|why| panic!("the instrumented build: {why}"));
     let remaining = Mutex::new(CONTROLS.iter());
     let survivors = Mutex::new(Vec::new());
     thread::scope(|scope| {
