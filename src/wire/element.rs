@@ -1,16 +1,16 @@
-//! Finding one element of a document whose others are of no interest.
+//! Finds one element of a document without reading the others.
 
 use bson::RawDocument;
 use bson::spec::ElementType;
 
-/// The type and the bytes of the value of the element `name`, which is given with the zero byte at its end.
+/// Returns the type and the value's bytes of the element `name`, which must include the terminating zero byte.
 ///
-/// The elements before it are stepped over by their lengths and not looked into, which costs a fraction of what
-/// [`RawDocument::get`] does, because that checks them. Where an element is of a rare type, or anything is not as it must
-/// be, the search ends with `None`: ask `get` then. What is found is what `get` would have found.
+/// The search steps over earlier elements by their lengths, without checking them. That costs a fraction of
+/// [`RawDocument::get`], which checks them. The search returns `None` at an element of a rare type and at invalid
+/// bytes: the caller then has to use `get`. A result is always what `get` would have returned.
 pub(super) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'d [u8])> {
     let bytes = document.as_bytes();
-    // Between the document's own length and the zero byte at its end.
+    // Between the document's length and the zero byte at its end.
     let mut rest = bytes.get(4..bytes.len() - 1)?;
     loop {
         let (&kind, named) = rest.split_first()?;
@@ -19,7 +19,7 @@ pub(super) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'
         }
         let end = named.iter().position(|&byte| byte == 0 || !byte.is_ascii())?;
         if named[end] != 0 {
-            // Perhaps no UTF-8, which `get` refuses.
+            // The name may not be UTF-8, which `get` refuses.
             return None;
         }
         let value = &named[end + 1..];
@@ -27,10 +27,10 @@ pub(super) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'
     }
 }
 
-/// The length in bytes of a value of that type, at the start of `value`.
+/// Returns the length in bytes of a value of type `kind` at the start of `value`.
 fn length(kind: u8, value: &[u8]) -> Option<usize> {
     let declared = || usize::try_from(i32::from_le_bytes(*value.first_chunk()?)).ok();
-    // Ends with a zero byte, and is no shorter than an empty one.
+    // The value ends with a zero byte, and is at least as long as an empty one.
     let ended = |length: usize, least: usize| {
         let is_whole = length >= least && *value.get(length - 1)? == 0;
         is_whole.then_some(length)
@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// An element of every type that is stepped over, then the one that is looked for.
+    /// An element of every type that the search steps over, and then the searched one.
     fn reply() -> RawDocumentBuf {
         rawdoc! {
             "cursor": { "firstBatch": [{ "ok": 7.0 }], "ns": "shop.orders" },
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_element_is_found_behind_others_of_any_common_type() {
+    fn element_is_found_after_others_of_any_common_type() {
         let reply = reply();
         assert_eq!(find(&reply, b"ok\0"), Some((1, &1.0_f64.to_le_bytes()[..])));
         assert_eq!(find(&reply, b"after\0"), Some((16, &1_i32.to_le_bytes()[..])));
@@ -87,9 +87,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is wrong with the bytes, nothing is found that `get` does not find.
+        /// For any invalid bytes, the search finds nothing that `get` does not find.
         #[test]
-        fn what_is_found_is_what_a_strict_search_finds(
+        fn found_element_is_what_a_strict_search_finds(
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         ) {
             let mut bytes = reply().into_bytes();

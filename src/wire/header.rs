@@ -1,4 +1,5 @@
-//! The header before every message: its length, its number, what it answers, and its operation.
+//! The header before every message: its length, its number, the number of the message that it answers, and its
+//! operation.
 
 use std::cmp::Ordering;
 
@@ -18,13 +19,13 @@ use super::WireError;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// The length of the whole message in bytes, this header included.
+    /// The length of the whole message in bytes, including this header.
     pub message_length: u32,
     /// The number that the sender gave the message.
     pub request_id: i32,
     /// The number of the message that this one answers; 0 in a request.
     pub response_to: i32,
-    /// The operation, which decides how the bytes after the header are read.
+    /// The operation, which determines the format of the bytes after the header.
     pub op_code: i32,
 }
 
@@ -32,12 +33,12 @@ pub struct Header {
 pub const LENGTH: usize = 16;
 
 impl Header {
-    /// Reads the header at the start of `bytes`; `None` if they are too few yet.
+    /// Reads the header at the start of `bytes`; `None` if more bytes are needed.
     ///
     /// # Errors
     ///
-    /// [`WireError::Length`] if the message would be shorter than its own header, or longer than `max_message_size`
-    /// bytes.
+    /// Returns [`WireError::Length`] if the message would be shorter than its own header, or longer than
+    /// `max_message_size` bytes.
     #[inline]
     pub fn read(bytes: &[u8], max_message_size: u32) -> Result<Option<Self>, WireError> {
         let Some(fields) = bytes.first_chunk::<LENGTH>() else { return Ok(None) };
@@ -50,12 +51,12 @@ impl Header {
         Ok(Some(Self { message_length, request_id: field(4), response_to: field(8), op_code: field(12) }))
     }
 
-    /// Reads the header of the message that `bytes` are, from the first to the last.
+    /// Reads the header of the message that `bytes` must contain exactly.
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read), and [`WireError::Truncated`] or [`WireError::Unasked`] if the bytes are not one whole
-    /// message and nothing else.
+    /// Those of [`read`](Self::read), and [`WireError::Truncated`] or [`WireError::Unasked`] if the bytes are not
+    /// exactly one whole message.
     pub fn of_whole(bytes: &[u8], max_message_size: u32) -> Result<Self, WireError> {
         let Some(header) = Self::read(bytes, max_message_size)? else {
             let available = bytes.len() as u64;
@@ -65,7 +66,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Refuses `bytes`, which begin with this header, unless they are the whole message and nothing else.
+    /// Checks that `bytes`, which begin with this header, are exactly the whole message.
     #[inline]
     pub(crate) fn check_whole(&self, bytes: &[u8]) -> Result<(), WireError> {
         let (available, needed) = (bytes.len() as u64, u64::from(self.message_length));
@@ -81,7 +82,7 @@ impl Header {
         buffer.extend_from_slice(&self.to_bytes());
     }
 
-    /// The header's sixteen bytes.
+    /// Returns the header's sixteen bytes.
     #[inline]
     pub(super) fn to_bytes(self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
@@ -93,7 +94,7 @@ impl Header {
     }
 }
 
-/// The length that a header declares cannot be its message's.
+/// Returns the error of a header that declares an impossible length.
 #[cold]
 fn impossible(declared: i32, max_message_size: u32) -> WireError {
     let (least, most) = (LENGTH as u64, max_message_size.into());
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_outside_its_limits_is_refused_by_name_value_and_range() {
+    fn length_out_of_range_is_refused_by_name_value_and_range() {
         for (declared, shown) in [(0_i32, "0"), (15, "15"), (-1, "-1"), (1_001, "1001"), (i32::MIN, "-2147483648")] {
             let mut bytes = [0; LENGTH];
             bytes[..4].copy_from_slice(&declared.to_le_bytes());

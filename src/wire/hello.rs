@@ -1,4 +1,4 @@
-//! The first command on every connection, and what its reply says about the server (MongoDB Handshake).
+//! The first command on every connection, and the server's reply to it (MongoDB Handshake).
 
 use std::fmt;
 
@@ -20,24 +20,24 @@ pub const MIN_WIRE_VERSION: i32 = 8;
 /// The newest wire version that wharf works with: MongoDB 8.0's.
 pub const MAX_WIRE_VERSION: i32 = 25;
 
-/// The field of hello, and of its reply, that the first message of an authentication travels in.
+/// The field of hello, and of its reply, that carries the first message of an authentication.
 const SPECULATIVE_AUTHENTICATE: &str = "speculativeAuthenticate";
 
-/// What a client says in its first command. Debug output does not show what is speculated, which may hold a token.
+/// The contents of a client's first command. Debug output omits the speculative command, which may contain a token.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// The metadata document ([`ClientMetadata::to_document`](super::metadata::ClientMetadata::to_document)).
     pub client: &'a RawDocument,
-    /// Whether a server API is declared. The elements that declare it are not part of the command: they are what
-    /// [`server_api::elements`](super::server_api::elements) says, as for every other command.
+    /// Whether a server API is declared. The elements that declare it are not part of this command:
+    /// [`server_api::elements`](super::server_api::elements) returns them, as for every other command.
     pub server_api: bool,
     /// Whether the connection is in load-balanced mode.
     pub load_balanced: bool,
-    /// The compressors to offer, the preferred first.
+    /// The compressors to offer, most preferred first.
     pub compressors: &'a [Compressor],
     /// `saslSupportedMechs`: `database.username` of the user whose mechanism is to be negotiated.
     pub supported_mechanisms_of: Option<&'a str>,
-    /// `speculativeAuthenticate`: the first command of an authentication, with `db` for its database.
+    /// `speculativeAuthenticate`: the first command of an authentication, with its database in `db`.
     pub speculative_authenticate: Option<&'a RawDocument>,
 }
 
@@ -57,11 +57,11 @@ impl fmt::Debug for Request<'_> {
 }
 
 impl Request<'_> {
-    /// The handshake command, to be run on the `admin` database.
+    /// Returns the handshake command, to be run on the `admin` database.
     ///
-    /// It is `hello` where a server API is declared or the connection is in load-balanced mode, which only newer servers
-    /// know; and else the legacy hello, `isMaster`, with `helloOk`, by which the server tells whether later ones may be
-    /// `hello`. Both travel in `OP_MSG`.
+    /// With a server API or in load-balanced mode, which only newer servers support, it is `hello`. Otherwise it is the
+    /// legacy hello, `isMaster`, with `helloOk`, which asks the server whether later ones may be `hello`. Both travel
+    /// in `OP_MSG`.
     #[must_use]
     pub fn command(&self) -> RawDocumentBuf {
         let speculated = self.speculative_authenticate.map_or(0, |first| first.as_bytes().len());
@@ -76,7 +76,7 @@ impl Request<'_> {
         if self.load_balanced {
             command.append(cstr!("loadBalanced"), true);
         }
-        // The version of the client backpressure specification, which is a string.
+        // The version of the client backpressure specification, as a string.
         command.append(cstr!("backpressure"), "2");
         command.append(cstr!("client"), self.client);
         let mut compression = RawArrayBuf::new();
@@ -94,27 +94,29 @@ impl Request<'_> {
     }
 }
 
-/// A server's reply to the handshake: the limits and the identity of this one connection.
+/// A server's reply to the handshake: the limits and the identity of this connection.
 ///
-/// Debug output leaves out the reply to `speculativeAuthenticate`, which is part of a proof of identity.
+/// Debug output omits the reply to `speculativeAuthenticate`, which is part of a proof of identity.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HelloReply {
-    /// `minWireVersion`; 0 if the server does not say.
+    /// `minWireVersion`; 0 if the reply has none.
     pub min_wire_version: i32,
-    /// `maxWireVersion`; 0 if the server does not say.
+    /// `maxWireVersion`; 0 if the reply has none.
     pub max_wire_version: i32,
-    /// `maxMessageSizeBytes`: the longest message, in bytes. By default 48,000,000.
+    /// `maxMessageSizeBytes`: the longest request, in bytes. By default 48,000,000.
     ///
-    /// Drivers go by what the server says ("MongoDB Handshake"), and so does wharf, from 1,024 to 2,147,483,647, once the
-    /// connection is established; until then no message may be longer than 1 MiB. That is the limit of requests. Replies
-    /// are at most 48,000,000 bytes long, or fewer if the server says so, compressed or not: no server sends longer ones,
-    /// and this bounds what a connection can be made to hold. A reply takes memory as its bytes arrive and not by the
-    /// length that it declares; a compressed one takes what it declares to become, if its bytes can yield that.
+    /// The specification lets the server set this limit ("MongoDB Handshake"). wharf accepts values from 1,024 to
+    /// 2,147,483,647, and applies the limit once the connection is established. Until then, no message may be longer
+    /// than 1 MiB.
+    ///
+    /// Replies may be at most 48,000,000 bytes long, or less if the server says so, compressed or not. No server sends
+    /// longer ones, and this limits the memory of a connection. A reply takes memory as its bytes arrive, and not by
+    /// its declared length. A compressed reply takes its declared uncompressed length, if its bytes can yield that.
     pub max_message_size: u32,
     /// `maxBsonObjectSize`: the largest document, in bytes. By default 16,777,216.
     pub max_document_size: u32,
-    /// `maxWriteBatchSize`: the most writes in one command. By default 100,000.
+    /// `maxWriteBatchSize`: the maximum number of writes in one command. By default 100,000.
     pub max_write_batch_size: u32,
     /// `logicalSessionTimeoutMinutes`; `None` if the server has no sessions.
     pub logical_session_timeout_minutes: Option<i64>,
@@ -124,13 +126,13 @@ pub struct HelloReply {
     pub server_connection_id: Option<i64>,
     /// `serviceId`: in load-balanced mode, the service behind the load balancer.
     pub service_id: Option<ObjectId>,
-    /// `compression`: those of the offered compressors that the server has too, by name.
+    /// `compression`: the names of the offered compressors that the server also has.
     pub compressors: Vec<String>,
-    /// `saslSupportedMechs`: the mechanisms of the user that was asked about, whatever they are; `None` if there is no
-    /// such user, or nobody asked.
+    /// `saslSupportedMechs`: the mechanisms of the user in the request, known or not; `None` if there is no such user,
+    /// or the request named none.
     pub sasl_supported_mechanisms: Option<Vec<String>>,
-    /// The whole reply. An established connection's is without `speculativeAuthenticate`, which only concerned the
-    /// authentication. That of a pool's connection has at most 16 KiB: of a longer one, some elements are left out.
+    /// The whole reply. That of an established connection lacks `speculativeAuthenticate`, which only concerned the
+    /// authentication. That of a pool's connection has at most 16 KiB: of a longer reply, some elements are left out.
     pub document: RawDocumentBuf,
 }
 
@@ -139,7 +141,7 @@ impl HelloReply {
     ///
     /// # Errors
     ///
-    /// [`WireError::ReplyField`] if a field is not of its type, or out of its range.
+    /// Returns [`WireError::ReplyField`] if a field has the wrong type or is out of range.
     pub fn read(document: RawDocumentBuf) -> Result<Self, WireError> {
         let reply: &RawDocument = &document;
         let version = |field| match whole_number(reply, field)? {
@@ -156,7 +158,8 @@ impl HelloReply {
         Ok(Self {
             min_wire_version: version("minWireVersion")?,
             max_wire_version: version("maxWireVersion")?,
-            // The least is what a command takes around its own content, so that the limit cannot forbid every command.
+            // The minimum is what a command needs around its own content, so that the limit cannot forbid every
+            // command.
             max_message_size: limit("maxMessageSizeBytes", DEFAULT_MAX_MESSAGE_SIZE, 1024, "1024 to 2147483647")?,
             max_document_size: limit("maxBsonObjectSize", 16 * 1024 * 1024, 1024, "1024 to 2147483647")?,
             max_write_batch_size: limit("maxWriteBatchSize", 100_000, 1, "1 to 2147483647")?,
@@ -170,27 +173,26 @@ impl HelloReply {
         })
     }
 
-    /// The compressor that both ends agree on: the first of `offered` that the server has too (OP_COMPRESSED
-    /// specification).
+    /// Returns the compressor to use: the first of `offered` that the server also has (OP_COMPRESSED specification).
     #[must_use]
     pub fn agreed_compressor(&self, offered: &[Compressor]) -> Option<Compressor> {
         offered.iter().copied().find(|ours| self.compressors.iter().any(|theirs| theirs == ours.name()))
     }
 
-    /// `speculativeAuthenticate`: the reply to the command of that name, if the server heeded it.
+    /// Returns `speculativeAuthenticate`: the reply to that command, if the server ran it.
     #[must_use]
     pub fn speculative_authenticate(&self) -> Option<&RawDocument> {
         self.document.get(SPECULATIVE_AUTHENTICATE).ok().flatten().and_then(RawBsonRef::as_document)
     }
 
-    /// Drops the reply to the speculative command, which is a part of a conversation that may be secret, and wipes the
-    /// memory that it was in.
+    /// Removes the reply to the speculative command, which may be a secret part of a conversation, and wipes its
+    /// memory.
     pub(crate) fn forget_speculation(&mut self) {
         if matches!(self.document.get(SPECULATIVE_AUTHENTICATE), Ok(None)) {
             return;
         }
         let mut rest = RawDocumentBuf::new();
-        // What stands behind an element that cannot be read cannot be told apart from it, and goes with it.
+        // Elements after one that cannot be read cannot be separated from it, and are dropped with it.
         for (key, value) in
             self.document.iter().map_while(Result::ok).filter(|(key, _)| key.as_str() != SPECULATIVE_AUTHENTICATE)
         {
@@ -199,8 +201,8 @@ impl HelloReply {
         std::mem::replace(&mut self.document, rest).into_bytes().zeroize();
     }
 
-    /// Leaves out the elements of a document that is unusually long, so that a connection that is idle for long keeps at
-    /// most 16 KiB of it. Short elements are kept before long ones, in the server's order.
+    /// Leaves out elements of an unusually long document, so that an idle connection keeps at most 16 KiB of it. Short
+    /// elements are kept before long ones, in the server's order.
     pub(crate) fn shrink(&mut self) {
         if self.document.as_bytes().len() <= KEPT_DOCUMENT {
             return;
@@ -218,10 +220,10 @@ impl HelloReply {
             }
         }
         self.document = RawDocumentBuf::from_bytes(kept.into_bytes().into_boxed_slice().into_vec())
-            .expect("BUG: a document that was built is none");
+            .expect("BUG: a document that was just built is invalid");
     }
 
-    /// Whether the server is an arbiter (SDAM's "RSArbiter"), which has no users.
+    /// Returns whether the server is an arbiter (SDAM's "RSArbiter"), which has no users.
     #[must_use]
     pub fn is_arbiter(&self) -> bool {
         let is_true = |field| matches!(self.document.get(field), Ok(Some(RawBsonRef::Boolean(true))));
@@ -230,26 +232,26 @@ impl HelloReply {
         is_member && is_true("arbiterOnly") && !bears_data
     }
 
-    /// `topologyVersion`: what the server knows of its topology, as it says it.
+    /// Returns `topologyVersion`: the version of the server's view of its topology.
     #[must_use]
     pub fn topology_version(&self) -> Option<&RawDocument> {
         self.document.get("topologyVersion").ok().flatten().and_then(RawBsonRef::as_document)
     }
 
-    /// Refuses a server that has no wire version in common with wharf (SDAM, "Checking wire protocol compatibility").
+    /// Checks that the server has a wire version in common with wharf (SDAM, "Checking wire protocol compatibility").
     ///
     /// # Errors
     ///
-    /// [`IncompatibleServerError`], with the specification's message.
+    /// Returns [`IncompatibleServerError`], with the specification's message.
     pub fn check_compatible(&self, address: &str) -> Result<(), IncompatibleServerError> {
         check_wire_versions(self.min_wire_version, self.max_wire_version, address)
     }
 
-    /// The service behind the load balancer.
+    /// Returns the service behind the load balancer.
     ///
     /// # Errors
     ///
-    /// [`IncompatibleServerError::NoLoadBalancer`] if the reply does not name one.
+    /// Returns [`IncompatibleServerError::NoLoadBalancer`] if the reply does not name one.
     pub fn required_service_id(&self) -> Result<ObjectId, IncompatibleServerError> {
         self.service_id.ok_or(IncompatibleServerError::NoLoadBalancer)
     }
@@ -257,7 +259,7 @@ impl HelloReply {
 
 impl fmt::Debug for HelloReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Taken apart, so that no new field is forgotten.
+        // Destructured, so that a new field does not compile until it is considered here.
         let Self {
             min_wire_version,
             max_wire_version,
@@ -289,7 +291,7 @@ impl fmt::Debug for HelloReply {
     }
 }
 
-/// The elements of a hello reply that may be shown.
+/// The elements of a hello reply that may be printed.
 struct Shown<'a>(&'a RawDocument);
 
 impl fmt::Display for Shown<'_> {
@@ -299,7 +301,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Refuses a range of wire versions that has none in common with wharf's.
+/// Checks that a range of wire versions overlaps with wharf's.
 pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Result<(), IncompatibleServerError> {
     let address = || address.to_owned();
     if least > MAX_WIRE_VERSION {
@@ -311,18 +313,19 @@ pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Resul
     Ok(())
 }
 
-/// How many bytes of a hello's document an idle connection keeps at most. A replica set's largest has some 5 KiB.
+/// The maximum length of a hello's document on an idle connection, in bytes. That of a large replica set has some 5
+/// KiB.
 const KEPT_DOCUMENT: usize = 16 * 1024;
 
-/// How long an element is, in bytes, that is kept before longer ones.
+/// The length up to which elements are kept before longer ones, in bytes.
 const KEPT_ELEMENT: usize = 256;
 
-/// How many names of compressors or mechanisms are read, and how long they may be, in bytes. Servers have a handful of
-/// each; without a limit, a hello of short names would take ten times its own length.
+/// The maximum number of compressor or mechanism names that are read, and the maximum length of each, in bytes. Servers
+/// have a handful of each. Without these limits, a hello of short names would take ten times its own length.
 const MOST_NAMES: usize = 32;
 const LONGEST_NAME: usize = 64;
 
-/// The strings of an array; what else is in it does not count. `None` if there is no array.
+/// Returns the strings of an array, ignoring other elements. `None` if there is no array.
 fn names(reply: &RawDocument, field: &str) -> Option<Vec<String>> {
     let array = reply.get(field).ok().flatten()?.as_array()?;
     let names = array.into_iter().flatten().filter_map(|name| name.as_str());
@@ -344,11 +347,11 @@ pub(crate) fn out_of_range(field: &'static str, value: i64, allowed: &'static st
     WireError::ReplyField { field, value: PeerText::of(value), allowed }
 }
 
-/// A server that this version of wharf, or the mode that the options ask for, cannot work with. Trying again does not help.
+/// A server that this version of wharf, or the mode that the options ask for, does not support. Retrying does not help.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum IncompatibleServerError {
-    /// The server no longer speaks any version that wharf knows.
+    /// The server supports only wire versions that are newer than wharf's.
     #[error(
         "Server at {address} requires wire version {version}, but this version of wharf only supports up to \
          {MAX_WIRE_VERSION}."
@@ -359,7 +362,7 @@ pub enum IncompatibleServerError {
         /// The server's `minWireVersion`.
         version: i32,
     },
-    /// The server speaks only versions that wharf has dropped.
+    /// The server supports only wire versions that wharf has dropped.
     #[error(
         "Server at {address} reports wire version {version}, but this version of wharf requires at least \
          {MIN_WIRE_VERSION} (MongoDB 4.2)."
@@ -370,8 +373,8 @@ pub enum IncompatibleServerError {
         /// The server's `maxWireVersion`.
         version: i32,
     },
-    /// Load-balanced mode is on, but the server is not behind a load balancer that says so: its hello reply has no
-    /// `serviceId`.
+    /// The options ask for load-balanced mode, but the server is not behind a load balancer that supports it: its hello
+    /// reply has no `serviceId`.
     #[error("Driver attempted to initialize in load balancing mode, but the server does not support this mode.")]
     NoLoadBalancer,
 }
@@ -400,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_command_is_the_legacy_hello_with_the_handshakes_arguments() {
+    fn first_command_is_the_legacy_hello_with_the_handshake_fields() {
         let client = rawdoc! { "a": 1 };
         let expected = doc! {
             "isMaster": 1, "helloOk": true, "backpressure": "2", "client": { "a": 1 }, "compression": [],
@@ -409,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn in_load_balanced_mode_and_with_a_server_api_the_first_command_is_hello() {
+    fn first_command_is_hello_in_load_balanced_mode_and_with_a_server_api() {
         let expected = doc! { "hello": 1, "loadBalanced": true, "backpressure": "2", "client": {}, "compression": [] };
         assert_eq!(document(Request { load_balanced: true, ..plain(&rawdoc! {}) }), expected);
         let expected = doc! { "hello": 1, "backpressure": "2", "client": {}, "compression": [] };
@@ -417,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn compressors_and_authentication_are_offered_where_there_are_any() {
+    fn compressors_and_authentication_are_offered_if_given() {
         let (client, first) = (rawdoc! {}, rawdoc! { "saslStart": 1 });
         let request = Request {
             compressors: &[Compressor::Zstd, Compressor::Zlib { level: 3 }],
@@ -433,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agreed_compressor_is_the_first_of_ours_that_the_server_has() {
+    fn agreed_compressor_is_the_first_offered_one_that_the_server_has() {
         let reply = HelloReply::read(rawdoc! { "compression": ["snappy", 7, "zlib", "new"] }).unwrap();
         let zlib = Compressor::Zlib { level: 3 };
         assert_eq!(reply.agreed_compressor(&[Compressor::Zstd, zlib, Compressor::Snappy]), Some(zlib));
@@ -443,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_about_mechanisms_is_not_judged() {
+    fn unknown_mechanisms_are_kept() {
         let mechanisms = |document| HelloReply::read(document).unwrap().sasl_supported_mechanisms;
         let unknown = rawdoc! { "saslSupportedMechs": ["NEW", 1, "SCRAM-SHA-1"] };
         assert_eq!(mechanisms(unknown), Some(vec!["NEW".to_owned(), "SCRAM-SHA-1".to_owned()]));
@@ -453,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_speculated_is_shown_by_nobody_and_forgotten_once_it_has_served() {
+    fn speculative_authentication_is_not_printed_and_can_be_removed() {
         let token = rawdoc! { "jwt": "pencil" };
         let request = Request { speculative_authenticate: Some(&token), ..plain(&token) };
         let shown = format!("{:?}", Request { client: &rawdoc! {}, ..request });
@@ -469,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arbiter_is_known_by_its_flag_within_a_set() {
+    fn arbiter_is_recognised_by_its_flag_within_a_set() {
         let is_arbiter = |document| HelloReply::read(document).unwrap().is_arbiter();
         assert!(is_arbiter(rawdoc! { "setName": "rs", "arbiterOnly": true }));
         assert!(!is_arbiter(rawdoc! { "arbiterOnly": true }));
@@ -478,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_read_whatever_numeric_types_it_has() {
+    fn reply_is_read_with_any_numeric_types() {
         let id = ObjectId::new();
         let document = rawdoc! {
             "minWireVersion": 0_i64, "maxWireVersion": 17.0, "maxMessageSizeBytes": 1_000_000, "maxBsonObjectSize": 2_000,
@@ -497,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_of_a_reply_is_all_but_the_authentication() {
+    fn debug_output_of_a_reply_omits_the_authentication() {
         let document = rawdoc! {
             "maxWireVersion": 17, "setName": "rs", "speculativeAuthenticate": { "payload": "a proof" }, "me": "here",
         };
@@ -512,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reply_does_not_say_has_the_specifications_default() {
+    fn missing_fields_have_the_default_of_the_specification() {
         let reply = HelloReply::read(rawdoc! {}).unwrap();
         assert_eq!((reply.min_wire_version, reply.max_wire_version), (0, 0));
         assert_eq!(
@@ -523,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_makes_no_sense_is_refused_by_name_value_and_range() {
+    fn invalid_field_is_refused_by_name_value_and_range() {
         let refusals = [
             (rawdoc! { "maxWireVersion": "17" }, "maxWireVersion is String, but must be a whole number"),
             (rawdoc! { "connectionId": 1.5 }, "connectionId is 1.5, but must be a whole number"),
@@ -537,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_a_common_wire_version_is_refused_with_the_specifications_message() {
+    fn server_without_a_common_wire_version_is_refused_with_the_message_of_the_specification() {
         let check = |min: i32, max: i32| {
             let reply = HelloReply::read(rawdoc! { "minWireVersion": min, "maxWireVersion": max }).unwrap();
             reply.check_compatible("example.com:27017").map_err(|error| error.to_string())

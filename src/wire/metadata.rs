@@ -1,4 +1,4 @@
-//! The client metadata that the first hello carries, for the server's logs (MongoDB Handshake, "Hello Command").
+//! The client metadata in the first hello, for the server's logs (MongoDB Handshake, "Hello Command").
 
 use std::iter::once;
 
@@ -7,10 +7,10 @@ use bson::{RawDocument, RawDocumentBuf};
 
 use crate::options::{DriverInfo, InvalidOption};
 
-/// The greatest length of the metadata document, in bytes, with all of BSON's overhead.
+/// The maximum length of the metadata document, in bytes, including all of BSON's overhead.
 pub const MAX_METADATA: usize = 512;
 
-/// What a client says about itself.
+/// A client's description of itself.
 ///
 /// ```
 /// use wharf::wire::metadata::{ClientMetadata, OperatingSystem};
@@ -30,9 +30,9 @@ pub struct ClientMetadata {
     pub libraries: Vec<DriverInfo>,
     /// `os`: the operating system.
     pub os: OperatingSystem,
-    /// `platform`: what the client was built with and runs on. The beginning survives truncation.
+    /// `platform`: what the client was built with and runs on. Truncation keeps the beginning.
     pub platform: String,
-    /// `env`: where the process runs.
+    /// `env`: the environment in which the process runs.
     pub environment: FunctionEnvironment,
 }
 
@@ -49,12 +49,12 @@ pub struct OperatingSystem {
     pub version: String,
 }
 
-/// Where the process runs, if that is a function service or a container.
+/// The environment in which the process runs, if that is a function service or a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FunctionEnvironment {
     /// `env.name`: the function service.
     pub service: Option<&'static str>,
-    /// `env.timeout_sec`: how long the function may run, in seconds.
+    /// `env.timeout_sec`: the function's time limit, in seconds.
     pub timeout_sec: Option<i32>,
     /// `env.memory_mb`: the function's memory, in megabytes.
     pub memory_mb: Option<i32>,
@@ -67,13 +67,13 @@ pub struct FunctionEnvironment {
 }
 
 impl ClientMetadata {
-    /// Appends what a library that wraps wharf says of itself ("Appending metadata"), unless just the same has been
-    /// appended before. An empty field counts as not given.
+    /// Appends a library that wraps wharf ("Appending metadata"), unless the same one was appended before. An empty
+    /// field counts as not given.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if there is no name, if a field contains the character that separates libraries, or if the
-    /// document could not be kept within its limit; nothing is appended then.
+    /// Returns [`InvalidOption`] if the name is empty, if a field contains the character that separates libraries, or
+    /// if the document would exceed its limit. In that case nothing is appended.
     pub fn append(&mut self, library: DriverInfo) -> Result<(), InvalidOption> {
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let DriverInfo { name, version, platform } = library;
@@ -105,11 +105,11 @@ impl ClientMetadata {
         Err(InvalidOption::new("driverInfo", must, format!("{length} bytes")))
     }
 
-    /// The `client` document, of at most [`MAX_METADATA`] bytes.
+    /// Returns the `client` document, of at most [`MAX_METADATA`] bytes.
     ///
-    /// What does not fit is left out in the specification's order: first all of `env` but its name, then all of `os`
-    /// but its type, then `env`, and at last the end of `platform`. The names and versions of libraries are never left
-    /// out, so [`append`](Self::append) takes none that are too long.
+    /// Excess fields are left out in the specification's order: first all of `env` but its name, then all of `os` but
+    /// its type, then `env`, and at last the end of `platform`. The names and versions of libraries are never left out,
+    /// which is why [`append`](Self::append) refuses those that are too long.
     #[must_use]
     pub fn to_document(&self) -> RawDocumentBuf {
         let fits = |document: &RawDocumentBuf| document.as_bytes().len() <= MAX_METADATA;
@@ -178,7 +178,7 @@ impl ClientMetadata {
     }
 }
 
-/// What stands between the values of different libraries.
+/// The separator between the values of different libraries.
 const SEPARATOR: char = '|';
 
 fn separated<'a>(values: impl Iterator<Item = &'a str>) -> String {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_known_is_said() {
+    fn all_known_fields_are_sent() {
         let expected = doc! {
             "application": { "name": "shop" },
             "driver": { "name": "wharf", "version": env!("CARGO_PKG_VERSION") },
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_unknown_is_said_but_the_type_of_the_operating_system() {
+    fn unknown_fields_are_omitted_except_the_type_of_the_operating_system() {
         let expected = doc! {
             "driver": { "name": "wharf", "version": env!("CARGO_PKG_VERSION") },
             "os": { "type": "unknown" },
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_in_the_specifications_order() {
+    fn excess_fields_are_omitted_in_the_order_of_the_specification() {
         let mut metadata = full();
         metadata.environment.region = Some("e".repeat(400));
         assert_eq!(document(&metadata).get("env"), Some(&doc! { "name": "aws.lambda" }.into()));
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(document(&metadata).get("os"), Some(&doc! { "type": "Linux" }.into()));
         assert!(document(&metadata).contains_key("env"));
 
-        // With the name of its environment the document is one byte too long, without it all of the platform fits.
+        // With the environment's name the document is one byte too long; without it, the whole platform fits.
         let without_platform =
             ClientMetadata { platform: String::new(), environment: FunctionEnvironment::default(), ..full() };
         let os_type_only = OperatingSystem { kind: "Linux", ..OperatingSystem::default() };
@@ -330,7 +330,7 @@ mod tests {
         DriverInfo { name: name.to_owned(), version: owned(version), platform: owned(platform) }
     }
 
-    /// The name, the version and the platform, without wharf's own.
+    /// Returns the name, the version and the platform, without wharf's own.
     fn libraries(metadata: &ClientMetadata) -> [String; 3] {
         let document = document(metadata);
         let driver = document.get_document("driver").unwrap();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_appended_to_what_is_there() {
+    fn libraries_are_appended_to_existing_ones() {
         let cases = [
             (
                 Some("2.0"),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_appended_once_and_what_is_empty_counts_as_not_given() {
+    fn library_is_appended_once_and_empty_fields_count_as_not_given() {
         let mut metadata = full();
         metadata.append(library("library", Some("1.2"), None)).unwrap();
         metadata.append(library("framework", Some("1.2"), None)).unwrap();
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_cannot_be_appended_is_refused_and_changes_nothing() {
+    fn invalid_library_is_refused_and_changes_nothing() {
         let mut metadata = full();
         let refusals = [
             (library("", None, None), "driverInfo.name", "must not be empty"),
@@ -399,14 +399,14 @@ mod tests {
         assert_eq!(error.option, "driverInfo");
         assert_eq!(error.problem, "must be short enough for metadata of at most 512 bytes");
         assert_eq!(metadata, full());
-        // A platform is cut instead.
+        // A platform is truncated instead.
         metadata.append(library("a", None, Some(&"x".repeat(400)))).unwrap();
         assert_eq!(metadata.to_document().as_bytes().len(), MAX_METADATA);
     }
 
     proptest! {
         #[test]
-        fn no_value_makes_the_document_longer_than_its_limit(
+        fn document_never_exceeds_its_limit(
             app_name in proptest::option::of("[a-zé€😀]{0,32}"),
             name in ".{0,300}",
             platform in "[aé€😀]{0,300}",

@@ -1,22 +1,22 @@
 //! MongoDB's wire protocol without any I/O: bytes in, bytes out.
 //!
-//! Everything here is a pure function of its arguments, so that it can be fuzzed, and used by clients and test servers
-//! alike. Documents stay raw BSON: encoding copies their bytes behind a header into a buffer that the caller reuses, and
-//! decoding borrows them from the buffer they were received in.
+//! Everything here is a pure function of its arguments, so that it can be fuzzed, and shared by clients and test
+//! servers. Documents stay raw BSON: encoding copies their bytes behind a header into a buffer that the caller reuses,
+//! and decoding borrows them from the buffer in which they were received.
 //!
-//! - [`header`]: the sixteen bytes before every message. It is what tells `OP_MSG` from any other operation, so
-//!   another one is a sibling of [`op_msg`] that starts from the same [`Header`].
+//! - [`header`]: the sixteen bytes before every message. It tells `OP_MSG` from any other operation; another operation
+//!   would be a sibling of [`op_msg`] that starts from the same [`Header`].
 //! - [`op_msg`]: requests and replies (OP_MSG specification).
 //! - [`compressed`]: the envelope of a compressed message (OP_COMPRESSED specification).
-//! - [`reply`]: what a command's reply says about its success.
-//! - [`server_api`]: what every command carries if a server API is declared.
+//! - [`reply`]: whether a command succeeded, according to its reply.
+//! - [`server_api`]: the fields of every command if a server API is declared.
 //! - [`hello`] and [`metadata`]: the first command on every connection, and its reply (MongoDB Handshake
 //!   specification).
-//! - [`ocsp`]: what is stapled to a TLS handshake about the revocation of the server's certificate (OCSP Support
+//! - [`ocsp`]: responses about the revocation of the server's certificate, stapled to a TLS handshake (OCSP Support
 //!   specification).
-//! - [`auth`]: what is said to prove who the client is (Authentication specification).
+//! - [`auth`]: the messages of authentication (Authentication specification).
 //!
-//! Nothing here panics, whatever bytes it is given: a peer's mistakes are [`WireError`]s.
+//! Nothing here panics on any input: a peer's mistakes are [`WireError`]s.
 
 use thiserror::Error;
 
@@ -43,84 +43,85 @@ pub use reply::ServerError;
 #[doc(inline)]
 pub use crate::printable::PeerText;
 
-/// The `maxMessageSizeBytes` of every server there is, in bytes, and of one that does not tell its own.
+/// The `maxMessageSizeBytes` of every known server, in bytes, and the default for a server that does not report its
+/// own.
 pub const DEFAULT_MAX_MESSAGE_SIZE: u32 = 48_000_000;
 
-/// Bytes that are no message of the wire protocol, or a message that the limits forbid to send.
+/// Invalid bytes from a peer, or a message that the limits do not allow to be sent.
 ///
-/// After one of these about a received message nothing more can be read from the connection.
+/// After such an error in a received message, nothing more can be read from the connection.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// A length is impossible where it stands, or larger than the limit.
+    /// A length is impossible in its place, or larger than the limit.
     #[error("{field} is {value} bytes, but must be {least} to {most}")]
     Length {
         /// The field that holds the length.
         field: &'static str,
-        /// What it says, in bytes.
+        /// The declared length, in bytes.
         value: i64,
-        /// The least length allowed, in bytes.
+        /// The smallest length allowed, in bytes.
         least: u64,
-        /// The greatest length allowed, in bytes: by the negotiated limits, or by the room that is left in the message.
+        /// The largest length allowed, in bytes: by the negotiated limits, or by the rest of the message.
         most: u64,
     },
     /// The bytes end too early.
-    #[error("{field} needs {needed} bytes, but only {available} are there")]
+    #[error("{field} needs {needed} bytes, but only {available} are available")]
     Truncated {
-        /// The field that is cut off.
+        /// The field that is truncated.
         field: &'static str,
-        /// The bytes that it takes.
+        /// The number of bytes that it needs.
         needed: u64,
-        /// The bytes that are left.
+        /// The number of bytes that are left.
         available: u64,
     },
-    /// Bytes follow the end of a message where none may.
-    #[error("{count} bytes follow the end of the message, but the sender has no turn to send any")]
+    /// Bytes follow the end of a message where none are allowed.
+    #[error("{count} unexpected bytes follow the end of the message")]
     Unasked {
-        /// How many bytes there are.
+        /// The number of bytes.
         count: u64,
     },
-    /// The message is of another operation.
+    /// The message has another operation than the expected one.
     #[error("opCode is {value}, but must be {allowed}")]
     OpCode {
-        /// What the header says.
+        /// The operation in the header.
         value: i32,
         /// The operation that was expected.
         allowed: i32,
     },
-    /// A compressed message holds another operation.
+    /// A compressed message contains another operation than the expected one.
     #[error("originalOpcode is {value}, but must be {allowed}")]
     OriginalOpCode {
-        /// What the message says.
+        /// The operation in the message.
         value: i32,
         /// The operation that was expected.
         allowed: i32,
     },
-    /// A message is compressed, or to be compressed, by something unknown or not compiled in.
+    /// The compressor of a message, received or to be sent, is unknown or not compiled in.
     #[error("compressorId is {value}, but must be {allowed}")]
     Compressor {
-        /// The number, and the compressor's name if it has one.
+        /// The compressor's number, and its name if it has one.
         value: String,
-        /// The compressors that there are.
+        /// The available compressors.
         allowed: String,
     },
-    /// The content of a compressed message is not what its compressor makes, or not as long as the message says.
-    #[error("compressedMessage is no message compressed with {compressor}: {reason}")]
+    /// The content of a compressed message is invalid for its compressor, or has another length than declared.
+    #[error("compressedMessage is not valid {compressor} data: {reason}")]
     Compressed {
         /// The compressor that the message names.
         compressor: &'static str,
-        /// What is wrong.
+        /// The reason.
         reason: PeerText,
     },
     /// The message answers another request.
     #[error("responseTo is {value}, but must be {allowed}")]
     ResponseTo {
-        /// What the header says.
+        /// The `responseTo` in the header.
         value: i32,
         /// The `requestID` of the request that waits for its reply.
         allowed: i32,
     },
-    /// A required flag bit is set that is undefined, or not allowed in this message.
+    /// A required flag bit is set that is undefined or not allowed in this message.
     #[error("flagBits is {value:#010x}, but of the low 16 bits only {allowed:#06x} may be set")]
     FlagBits {
         /// All 32 bits.
@@ -131,53 +132,53 @@ pub enum WireError {
     /// A section has a payload type that does not exist.
     #[error("payloadType is {value}, but must be 0 or 1")]
     PayloadType {
-        /// What the section says.
+        /// The payload type in the section.
         value: u8,
     },
     /// A message has no body, or several.
     #[error("the message has {count} sections of payload type 0, but must have exactly 1")]
     Bodies {
-        /// How many there are.
+        /// The number of bodies.
         count: u64,
     },
     /// A reply has sections of payload type 1, which only requests have.
     #[error("the reply has {count} sections of payload type 1, but must have none")]
     Sequences {
-        /// How many there are.
+        /// The number of sequences.
         count: u64,
     },
-    /// The identifier of a document sequence is not what it must be.
+    /// The identifier of a document sequence is invalid.
     #[error("identifier is {value:?}, but must be {allowed}")]
     Identifier {
-        /// The identifier, with replacement characters for what is not UTF-8.
+        /// The identifier, with replacement characters where it is not UTF-8.
         value: PeerText,
-        /// What it must be.
+        /// What is allowed.
         allowed: &'static str,
     },
     /// A document is not framed as BSON: its length or its end is wrong.
-    #[error("{field} is no BSON document: {reason}")]
+    #[error("{field} is not a BSON document: {reason}")]
     Document {
-        /// Where the document stands.
+        /// The document's place in the message.
         field: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         reason: PeerText,
     },
     /// The checksum does not match the message.
     #[error("checksum is {value:#010x}, but must be {allowed:#010x}")]
     Checksum {
-        /// The checksum that the message ends with.
+        /// The checksum at the end of the message.
         value: u32,
         /// The CRC-32C of the bytes before it.
         allowed: u32,
     },
-    /// A field of a reply is missing, or not of its type.
+    /// A field of a reply is missing, or has the wrong type or value.
     #[error("the reply's {field} is {value}, but must be {allowed}")]
     ReplyField {
         /// The field's name.
         field: &'static str,
-        /// Its value, or "missing".
+        /// The field's value, or "missing".
         value: PeerText,
-        /// What it must be.
+        /// What is allowed.
         allowed: &'static str,
     },
 }

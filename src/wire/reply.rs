@@ -1,4 +1,4 @@
-//! What a command's reply says about its success.
+//! Success or failure of a command, according to its reply.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,32 +10,32 @@ use super::{WireError, element};
 use crate::error::Labels;
 use crate::printable::Printable;
 
-/// A server executed a command, or refused to, and reports that it failed: a reply with `ok: 0`.
+/// A command that the server executed or refused, and that failed: a reply with `ok: 0`.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ServerError {
-    /// The server's number for the error; 0 if it gave none.
+    /// The server's number for the error; 0 if the reply has none.
     pub code: i32,
-    /// The server's name for the error; empty if it gave none.
+    /// The server's name for the error; empty if the reply has none.
     pub code_name: String,
-    /// What the server says, for people (`errmsg`).
+    /// The server's message for humans (`errmsg`).
     pub message: String,
     /// The error labels, in the server's order.
     pub labels: Vec<String>,
-    /// The whole reply: `topologyVersion`, `writeConcernError` and all else.
+    /// The whole reply, including `topologyVersion`, `writeConcernError` and all other fields.
     pub reply: RawDocumentBuf,
 }
 
 crate::error::debug_as_sentence!(ServerError);
 
 impl ServerError {
-    /// Whether the server gave the error this label.
+    /// Returns whether the server gave the error this label.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         self.labels.iter().any(|given| given == label)
     }
 
-    /// Returns the labels that the server gave the error, of those that matter to a pool.
+    /// Returns those of the error's labels that matter to a pool.
     pub(crate) fn pool_labels(&self) -> Labels {
         [Labels::SYSTEM_OVERLOADED, Labels::RETRYABLE]
             .into_iter()
@@ -43,21 +43,21 @@ impl ServerError {
             .fold(Labels::NONE, Labels::with)
     }
 
-    /// What the error says of the server's state. See [`state_change`].
+    /// Returns what the error says about the server's state. See [`state_change`].
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
         StateChange::of(self.code, &self.message).or_else(|| write_concern_state_change(&self.reply))
     }
 
-    /// Whether the code is one of those that the retryable writes specification lists: the operation may be tried again if
-    /// nothing of it was executed, or if it may be executed twice.
+    /// Returns whether the code is in the list of the retryable writes specification. Such an operation may be retried
+    /// if no part of it was executed, or if it may be executed twice.
     #[must_use]
     pub fn has_retryable_code(&self) -> bool {
         matches!(self.code, 6 | 7 | 89 | 91 | 189 | 262 | 9001 | 10107 | 11600 | 11602 | 13435 | 13436)
     }
 
-    /// Reads what there is of an error. A field of the wrong type counts as missing: that the command failed matters
-    /// more than how well the server says so.
+    /// Reads an error's fields. A field of the wrong type counts as missing, because the failure itself matters more
+    /// than its description.
     fn read(reply: &RawDocument) -> Self {
         let text = |field| match reply.get(field) {
             Ok(Some(RawBsonRef::String(text))) => text.to_owned(),
@@ -80,19 +80,19 @@ impl ServerError {
     }
 }
 
-/// What an error says of the server's state (SDAM, "not writable primary and node is recovering").
+/// A server's state, according to an error (SDAM, "not writable primary and node is recovering").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StateChange {
-    /// "not writable primary": it is available, but not the primary.
+    /// "not writable primary": the server is available, but is not the primary.
     NotWritablePrimary,
-    /// "node is recovering": it can neither be written to nor read from for now.
+    /// "node is recovering": for now, the server accepts neither writes nor reads.
     Recovering,
-    /// "node is shutting down": as before, and its connections are about to end.
+    /// "node is shutting down": like `Recovering`, and the server's connections are about to end.
     ShuttingDown,
 }
 
 impl StateChange {
-    /// The state that a code means; the message counts only where there is no code, which is 0.
+    /// Returns the state that a code means. The message only counts if there is no code, which is 0.
     fn of(code: i32, message: &str) -> Option<Self> {
         match code {
             91 | 11600 => Some(Self::ShuttingDown),
@@ -107,8 +107,8 @@ impl StateChange {
     }
 }
 
-/// What a reply says of the server's state, whether it reports success or not: by its error, or by its
-/// `writeConcernError`. Errors within `writeErrors` say nothing of it.
+/// Returns what a reply says about the server's state, in its error or in its `writeConcernError`. The reply may report
+/// success. Errors in `writeErrors` do not concern the server's state.
 #[must_use]
 pub fn state_change(reply: &RawDocument) -> Option<StateChange> {
     match check(reply) {
@@ -128,8 +128,8 @@ fn code_and_message(error: &RawDocument) -> (i32, &str) {
     (code.unwrap_or(0), error.get_str("errmsg").unwrap_or(""))
 }
 
-/// The error of a successful reply in which the server says that a part of the command ran out of time: in its
-/// `writeErrors` or its `writeConcernError` (CSOT, "Error Transformations").
+/// Returns the error of a successful reply in which a part of the command exceeded its time limit: in its `writeErrors`
+/// or its `writeConcernError` (CSOT, "Error Transformations").
 #[must_use]
 pub fn max_time_expired(reply: &RawDocument) -> Option<Box<ServerError>> {
     let expired = |error: &RawDocument| code_and_message(error).0 == MAX_TIME_MS_EXPIRED;
@@ -148,8 +148,9 @@ pub const MAX_TIME_MS_EXPIRED: i32 = 50;
 /// The code of `ReauthenticationRequired`.
 pub const REAUTHENTICATION_REQUIRED: i32 = 391;
 
-/// Shows what the server says with line breaks and other control characters escaped, and cut after 1,024 bytes: the
-/// server must neither write a line of its own into a log nor fill it. [`ServerError::message`] has it as it came.
+/// Shows the server's message with line breaks and other control characters escaped, and cut after 1,024 bytes. The
+/// server must not be able to write its own lines into a log, or to fill the log. [`ServerError::message`] is the
+/// original text.
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { code, code_name, message, .. } = self;
@@ -163,7 +164,7 @@ impl fmt::Display for ServerError {
 
 impl StdError for ServerError {}
 
-/// Why a reply is not that of a successful command.
+/// The reason why a reply does not report success.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Unsuccessful {
     /// The command failed.
@@ -172,11 +173,11 @@ pub enum Unsuccessful {
     Wire(WireError),
 }
 
-/// Tells a successful command's reply from a failed one's.
+/// Checks whether a reply reports success.
 ///
 /// # Errors
 ///
-/// [`Unsuccessful::Command`] if `ok` is false, [`Unsuccessful::Wire`] if it is missing or no number.
+/// Returns [`Unsuccessful::Command`] if `ok` is false, and [`Unsuccessful::Wire`] if it is missing or not a number.
 #[inline]
 pub fn check(reply: &RawDocument) -> Result<(), Unsuccessful> {
     if begins_with_success(reply) { Ok(()) } else { check_further(reply) }
@@ -184,10 +185,10 @@ pub fn check(reply: &RawDocument) -> Result<(), Unsuccessful> {
 
 const DOUBLE: u8 = ElementType::Double as u8;
 
-/// The value of `ok` in every reply of success that a server writes.
+/// The value of `ok` in every successful reply of a server.
 const SUCCESS: [u8; 8] = 1.0_f64.to_le_bytes();
 
-/// Whether the reply is one of success with nothing before its `ok`, as those are that return nothing else.
+/// Returns whether the reply begins with a successful `ok`, as a reply does that returns nothing else.
 #[inline]
 pub(crate) fn begins_with_success(reply: &RawDocument) -> bool {
     // Right after the document's length.
@@ -197,22 +198,22 @@ pub(crate) fn begins_with_success(reply: &RawDocument) -> bool {
     }
 }
 
-/// Whether a double of `ok` says that the command succeeded. What is no number says nothing.
+/// Returns whether a double value of `ok` reports success. NaN does not.
 #[inline]
 fn is_true(value: &[u8]) -> bool {
     value.first_chunk().is_some_and(|value| f64::from_le_bytes(*value).abs() > 0.0)
 }
 
-/// As [`check`], for a reply that does not begin with success.
+/// Like [`check`], for a reply that does not begin with success.
 fn check_further(reply: &RawDocument) -> Result<(), Unsuccessful> {
     match element::find(reply, b"ok\0") {
-        // As servers write it.
+        // The form that servers write.
         Some((DOUBLE, value)) if is_true(value) => Ok(()),
         _ => check_strictly(reply),
     }
 }
 
-/// What every other reply says, and what is wrong with it.
+/// Checks any other reply, and reports invalid values.
 #[cold]
 fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
     let refuse = |value: String| {
@@ -232,14 +233,14 @@ fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
     if succeeded { Ok(()) } else { Err(Unsuccessful::Command(Box::new(ServerError::read(reply)))) }
 }
 
-/// The whole number in a field, whichever numeric type the server chose for it; `None` if the field is missing.
+/// Returns the whole number in a field, which may have any numeric type; `None` if the field is missing.
 pub(crate) fn whole_number(reply: &RawDocument, field: &'static str) -> Result<Option<i64>, WireError> {
     let refuse = |value: String| Err(WireError::ReplyField { field, value: value.into(), allowed: "a whole number" });
     match reply.get(field) {
         Ok(None) => Ok(None),
         Ok(Some(RawBsonRef::Int32(number))) => Ok(Some(number.into())),
         Ok(Some(RawBsonRef::Int64(number))) => Ok(Some(number)),
-        // Every whole number of less than 2^53 is a double of its own.
+        // A double represents every whole number below 2^53 exactly.
         Ok(Some(RawBsonRef::Double(number))) if number.fract() == 0.0 && number.abs() < 9_007_199_254_740_992.0 => {
             Ok(Some(number as i64))
         }
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_command_keeps_all_that_the_server_says() {
+    fn failed_command_keeps_the_whole_error_of_the_server() {
         let reply = rawdoc! {
             "ok": 0.0,
             "errmsg": "not now",
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_stays_on_its_line() {
+    fn message_of_the_server_is_escaped_to_one_line() {
         let reply =
             rawdoc! { "ok": 0, "code": 1, "codeName": "In\ternal", "errmsg": "no\n[ERROR] \u{1b}[31mall is lost" };
         let Err(Unsuccessful::Command(error)) = check(&reply) else { panic!("not a command error") };
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_is_cut() {
+    fn message_of_the_server_is_cut() {
         let long = "\u{202e}a".repeat(1 << 20);
         let reply = rawdoc! { "ok": 0, "code": 1, "codeName": &*long, "errmsg": &*long };
         let Err(Unsuccessful::Command(error)) = check(&reply) else { panic!("not a command error") };
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_no_success() {
+    fn nan_is_not_success() {
         for not_a_number in [f64::NAN, -f64::NAN, f64::from_bits(0x7ff0_0000_0000_0001)] {
             for reply in [rawdoc! { "ok": not_a_number }, rawdoc! { "n": 1, "ok": not_a_number }] {
                 let Err(Unsuccessful::Wire(error)) = check(&reply) else { panic!("not a wire error: {reply:?}") };
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_change_is_told_by_its_code_and_without_one_by_its_message() {
+    fn state_change_is_recognised_by_code_or_else_by_message() {
         use StateChange::{NotWritablePrimary, Recovering, ShuttingDown};
         let codes = [
             (91, Some(ShuttingDown)),
@@ -329,7 +330,7 @@ mod tests {
             (50, None),
         ];
         for (code, expected) in codes {
-            // With a code, the message says nothing.
+            // If there is a code, the message does not count.
             let error = rawdoc! { "code": code, "errmsg": "not master or secondary" };
             let failed = rawdoc! { "ok": 0, "code": code, "errmsg": "not master or secondary" };
             assert_eq!(state_change(&failed), expected, "{code}");
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_time_limit_is_found_in_writes_too_and_by_its_code_alone() {
+    fn time_limit_of_the_server_is_found_by_code_in_writes_too() {
         let expired = rawdoc! { "code": 50, "errmsg": "operation time limit exceeded" };
         let other = rawdoc! { "code": 11000, "codeName": "MaxTimeMSExpired" };
         let reply = rawdoc! { "ok": 1, "writeErrors": [other.clone(), expired.clone()] };
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_command_needs_no_other_field() {
+    fn failed_command_needs_no_other_field() {
         let Err(Unsuccessful::Command(error)) = check(&rawdoc! { "ok": 0, "code": "wrong" }) else {
             panic!("not a command error")
         };
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_does_not_say_whether_it_succeeded_is_refused() {
+    fn reply_without_a_valid_ok_is_refused() {
         for (reply, value) in [(rawdoc! {}, "missing"), (rawdoc! { "ok": "yes" }, "String")] {
             let Err(Unsuccessful::Wire(error)) = check(&reply) else { panic!("not a wire error") };
             assert_eq!(error.to_string(), format!("the reply's ok is {value}, but must be 0 or 1"));

@@ -5,10 +5,10 @@ use bson::raw::cstr;
 
 use crate::options::ServerApi;
 
-/// The elements that every command carries, without a document around them: `apiVersion`, and of `apiStrict` and
-/// `apiDeprecationErrors` what was set. Empty if nothing is declared.
+/// Returns the elements that every command includes, without a document around them: `apiVersion`, and `apiStrict` and
+/// `apiDeprecationErrors` if they are set. Empty if no API is declared.
 ///
-/// They are what [`encode_with`](super::op_msg::encode_with) appends.
+/// [`encode_with`](super::op_msg::encode_with) appends them to a command.
 #[must_use]
 pub fn elements(api: Option<&ServerApi>) -> Vec<u8> {
     let Some(ServerApi { version, strict, deprecation_errors }) = api else { return Vec::new() };
@@ -19,7 +19,7 @@ pub fn elements(api: Option<&ServerApi>) -> Vec<u8> {
             document.append(field, *value);
         }
     }
-    // The elements stand between the document's length and the zero byte at its end.
+    // The elements are between the document's length and the zero byte at its end.
     let bytes = document.as_bytes();
     bytes[4..bytes.len() - 1].to_vec()
 }
@@ -32,7 +32,7 @@ mod tests {
     use crate::options::ServerApiVersion;
 
     #[test]
-    fn only_what_was_set_is_declared() {
+    fn only_set_fields_are_declared() {
         let declared = |strict, deprecation_errors| {
             let api = ServerApi { version: ServerApiVersion::V1, strict, deprecation_errors };
             let elements = elements(Some(&api));

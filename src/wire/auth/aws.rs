@@ -1,14 +1,14 @@
-//! The messages of MONGODB-AWS (Authentication specification, "MONGODB-AWS"), and the signature that they carry.
+//! The messages of MONGODB-AWS (Authentication specification, "MONGODB-AWS"), and their signature.
 //!
 //! Messages are BSON documents in the payloads of `saslStart` and `saslContinue`:
 //!
 //! 1. the client sends a nonce ([`client_first`]),
 //! 2. the server extends the nonce and names a host of the Security Token Service ([`ServerFirst`]),
-//! 3. the client signs a request to that host, which it never sends ([`client_second`]). The server sends it in the
-//!    client's stead, and learns from the answer who the client is.
+//! 3. the client signs a request to that host, but does not send it ([`client_second`]). The server sends it on the
+//!    client's behalf, and learns the client's identity from the answer.
 //!
-//! The signature is AWS Signature Version 4; the parts of [`signature`] are general enough for the vectors that AWS
-//! publishes.
+//! The signature is AWS Signature Version 4. The parts of [`signature`] are general enough for AWS's published test
+//! vectors.
 
 use std::fmt;
 use std::fmt::Write;
@@ -25,22 +25,22 @@ use zeroize::Zeroizing;
 use super::document_with_room;
 use crate::wire::{PeerText, WireError};
 
-/// The length of the client's nonce, and of the server's part of the nonce, in bytes.
+/// The length of the client's nonce, and of the server's addition to it, in bytes.
 pub const NONCE_LENGTH: usize = 32;
 
-/// The longest host that is accepted, in bytes.
+/// The maximum length of a host, in bytes.
 const MAX_HOST: usize = 255;
 
 /// The region of hosts that name none.
 const DEFAULT_REGION: &str = "us-east-1";
 
-/// The body of the request that is signed.
+/// The body of the signed request.
 const BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
 
-/// `gs2-cb-flag`: the letter `n`, for no channel binding, which no server supports.
+/// `gs2-cb-flag`: the letter `n`, for no channel binding. No server supports channel binding.
 const NO_CHANNEL_BINDING: i32 = b'n' as i32;
 
-/// The first message: the client's nonce.
+/// Returns the first message, with the client's nonce.
 #[must_use]
 pub fn client_first(nonce: &[u8; NONCE_LENGTH]) -> RawDocumentBuf {
     let mut message = RawDocumentBuf::new();
@@ -52,7 +52,7 @@ pub fn client_first(nonce: &[u8; NONCE_LENGTH]) -> RawDocumentBuf {
 /// The server's answer to the first message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFirst {
-    /// The client's nonce and as many bytes of the server's own.
+    /// The client's nonce, followed by as many bytes from the server.
     pub nonce: [u8; 2 * NONCE_LENGTH],
     /// The host of the Security Token Service.
     pub host: String,
@@ -63,8 +63,8 @@ impl ServerFirst {
     ///
     /// # Errors
     ///
-    /// [`WireError::Document`] if the payload is no BSON document; [`WireError::ReplyField`] if the nonce does not
-    /// extend the client's, or if the host is not 1 to 255 bytes of labels with a period between each two.
+    /// Returns [`WireError::Document`] if the payload is not a BSON document, and [`WireError::ReplyField`] if the
+    /// nonce does not extend the client's, or if the host is not 1 to 255 bytes of labels separated by periods.
     pub fn read(payload: &[u8], client_nonce: &[u8; NONCE_LENGTH]) -> Result<Self, WireError> {
         let document = RawDocument::from_bytes(payload)
             .map_err(|error| WireError::Document { field: "payload", reason: PeerText::of(error) })?;
@@ -99,13 +99,13 @@ fn kind(value: Result<Option<RawBsonRef<'_>>, bson::error::Error>) -> String {
     }
 }
 
-/// The region that a host of the Security Token Service is in: its second label, where it has one.
+/// Returns the region of a host of the Security Token Service: its second label, if it has one.
 ///
 /// # Errors
 ///
-/// [`WireError::ReplyField`] if the host is empty, longer than 255 bytes, or has an empty label. Also if it has a character
-/// other than letters, digits, hyphens, underscores, and a colon before a port: the host becomes a line of what is signed,
-/// and the region a part of the scope, whose parts slashes and commas separate.
+/// Returns [`WireError::ReplyField`] if the host is empty, longer than 255 bytes, or has an empty label. The only
+/// allowed characters are letters, digits, hyphens, underscores, periods, and a colon before a port. The host becomes a
+/// line of the signed text, and the region a part of the scope, whose parts are separated by slashes and commas.
 pub fn region(host: &str) -> Result<&str, WireError> {
     const FIELD: &str = "h (sts host)";
     if host.is_empty() || host.len() > MAX_HOST {
@@ -118,7 +118,7 @@ pub fn region(host: &str) -> Result<&str, WireError> {
     if host.split('.').any(str::is_empty) {
         return Err(refuse(FIELD, format!("{host:?}"), "without empty labels"));
     }
-    // The two names of the service's global endpoint. The case of letters does not matter in a host's name.
+    // The two names of the service's global endpoint. Host names are case-insensitive.
     let is_global = ["sts.amazonaws.com", "aws.amazonaws.com"].iter().any(|global| host.eq_ignore_ascii_case(global));
     match host.split('.').nth(1) {
         Some(second) if !is_global => match second.split_once(':') {
@@ -130,22 +130,22 @@ pub fn region(host: &str) -> Result<&str, WireError> {
     }
 }
 
-/// The keys of an identity, as long as a message is made of them.
+/// The keys of an identity, borrowed while a message is made from them.
 #[derive(Clone, Copy)]
 pub struct AccessKeys<'a> {
     /// The access key's identifier, which is sent.
     pub access_key_id: &'a str,
-    /// The secret access key, which only signs.
+    /// The secret access key, which only signs and is never sent.
     pub secret_access_key: &'a str,
     /// The session token of temporary credentials, which is sent.
     pub session_token: Option<&'a str>,
 }
 
-/// The second message: the header `Authorization` of a request for the client's identity, signed at `now`.
+/// Returns the second message: the `Authorization` header of a request for the client's identity, signed at `now`.
 ///
 /// # Errors
 ///
-/// [`WireError::ReplyField`] if the host has no region, which [`ServerFirst::read`] has excluded.
+/// Returns [`WireError::ReplyField`] if the host is invalid, which [`ServerFirst::read`] has excluded.
 pub fn client_second(server: &ServerFirst, keys: AccessKeys<'_>, now: Timestamp) -> Result<RawDocumentBuf, WireError> {
     let nonce = BASE64.encode(server.nonce);
     let date = now.to_string();
@@ -177,8 +177,8 @@ pub fn client_second(server: &ServerFirst, keys: AccessKeys<'_>, now: Timestamp)
     Ok(message)
 }
 
-/// A request in the form that is signed: what AWS calls the canonical request. Debug output shows no header's value,
-/// because one may be a session token.
+/// A request in the form that is signed, which AWS calls the canonical request. Debug output omits the values of
+/// headers, because one may be a session token.
 #[derive(Clone, Copy)]
 pub struct CanonicalRequest<'a> {
     /// The method, in capitals.
@@ -212,7 +212,7 @@ impl CanonicalRequest<'_> {
 
     fn hash(&self) -> String {
         let Self { method, path, query, headers, body } = self;
-        // A session token is among the headers.
+        // The headers may include a session token.
         let length = headers.iter().map(|(name, value)| 2 * name.len() + value.len() + 3).sum::<usize>();
         let length = length + method.len() + path.len() + query.len() + 80;
         let mut text = Zeroizing::new(String::with_capacity(length));
@@ -233,7 +233,7 @@ impl CanonicalRequest<'_> {
     }
 }
 
-/// What a signature is good for.
+/// The scope of a signature.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
     /// The time of the signature: a [`Timestamp`]'s text, whose first eight characters are the day.
@@ -254,10 +254,10 @@ impl Scope<'_> {
     }
 }
 
-/// The signature of a request, in hexadecimal digits (AWS Signature Version 4).
+/// Returns the signature of a request, in hexadecimal digits (AWS Signature Version 4).
 #[must_use]
 pub fn signature(request: &CanonicalRequest<'_>, scope: Scope<'_>, secret_access_key: &str) -> String {
-    // With room for all of it from the start: growing would leave a copy behind that nobody wipes.
+    // Allocated in full from the start, because growing would leave a copy behind that is never wiped.
     let mut first = Zeroizing::new(Vec::with_capacity(4 + secret_access_key.len()));
     first.extend_from_slice(b"AWS4");
     first.extend_from_slice(secret_access_key.as_bytes());
@@ -270,19 +270,19 @@ pub fn signature(request: &CanonicalRequest<'_>, scope: Scope<'_>, secret_access
 }
 
 fn keyed_hash(key: &[u8], text: &str) -> Zeroizing<[u8; 32]> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("BUG: HMAC takes keys of any length");
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("BUG: HMAC refused a key");
     mac.update(text.as_bytes());
     Zeroizing::new(mac.finalize().into_bytes().into())
 }
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("BUG: a String takes all text");
+        write!(text, "{byte:02x}").expect("BUG: writing to a string failed");
         text
     })
 }
 
-/// A time, in whole seconds since 1970. Its text is AWS's: `YYYYMMDDTHHMMSSZ`.
+/// A time, in whole seconds since 1970. Its text has AWS's form, `YYYYMMDDTHHMMSSZ`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(pub u64);
 
@@ -295,8 +295,8 @@ impl fmt::Display for Timestamp {
 }
 
 impl Timestamp {
-    /// Reads a time of RFC 3339 in UTC, such as `2026-01-31T12:00:00Z`; fractions of seconds are dropped. `None` if it is
-    /// none.
+    /// Parses a time of RFC 3339 in UTC, such as `2026-01-31T12:00:00Z`. Drops fractions of seconds. `None` if the text
+    /// is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix('Z')?;
@@ -314,14 +314,14 @@ impl Timestamp {
         let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
         let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
         let days = days_before(year, month, day)?;
-        // The clock of leap seconds counts to 60.
+        // A leap second has the number 60.
         (hour < 24 && minute < 60 && second <= 60).then(|| Self(days * 86_400 + hour * 3600 + minute * 60 + second))
     }
 }
 
-/// The date (year, month, day) of a day after the first of January 1970, in the Gregorian calendar.
+/// Returns the date (year, month, day) of a number of days after 1 January 1970, in the Gregorian calendar.
 ///
-/// Years are counted from March, so that the leap day is their last one; 400 of them always have 146,097 days.
+/// Years are counted from March, so that the leap day is their last day. Every 400 years have 146,097 days.
 fn date_of(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -333,7 +333,7 @@ fn date_of(days: u64) -> (u64, u64, u64) {
     (year, month, day_of_year - (153 * shifted + 2) / 5 + 1)
 }
 
-/// How many days after the first of January 1970 a date is; `None` if there is no such date.
+/// Returns the number of days from 1 January 1970 to a date; `None` if the date does not exist.
 fn days_before(year: u64, month: u64, day: u64) -> Option<u64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
         return None;

@@ -8,7 +8,7 @@ fn decode(base64: &str) -> Vec<u8> {
 }
 
 #[test]
-fn no_headers_value_is_shown() {
+fn header_values_are_not_printed() {
     let headers = [("host", "h"), ("x-amz-security-token", "pencil")];
     let request = CanonicalRequest { method: "GET", path: "/", query: "", headers: &headers, body: b"" };
     let shown = format!("{request:?}");
@@ -16,7 +16,7 @@ fn no_headers_value_is_shown() {
 }
 
 #[test]
-fn the_signature_is_that_of_awss_published_examples() {
+fn signature_matches_the_published_examples() {
     let headers = [
         ("content-type", "application/x-www-form-urlencoded; charset=utf-8"),
         ("host", "iam.amazonaws.com"),
@@ -28,7 +28,7 @@ fn the_signature_is_that_of_awss_published_examples() {
     let scope = Scope { date: "20150830T123600Z", region: "us-east-1", service: "iam" };
     assert_eq!(signature(&request, scope, SECRET), "5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7");
 
-    // get-vanilla of the suite for Signature Version 4.
+    // get-vanilla of the test suite for Signature Version 4.
     let headers = [("host", "example.amazonaws.com"), ("x-amz-date", "20150830T123600Z")];
     let request = CanonicalRequest { method: "GET", path: "/", query: "", headers: &headers, body: b"" };
     let scope = Scope { service: "service", ..scope };
@@ -36,7 +36,7 @@ fn the_signature_is_that_of_awss_published_examples() {
 }
 
 #[test]
-fn the_first_messages_are_the_specifications() {
+fn first_messages_match_the_specification() {
     let nonce: [u8; 32] = decode("Wj0lSjp8M0BMKGU+QVAzRSpWfk0hJigqO1V+b0FaVz4=").try_into().unwrap();
     assert_eq!(
         client_first(&nonce).as_bytes(),
@@ -50,9 +50,9 @@ fn the_first_messages_are_the_specifications() {
     assert_eq!((&server.nonce[..32], &*server.host), (&nonce[..], "sts.amazonaws.com"));
 }
 
-/// The expected signatures were computed apart from this code, with Python's `hmac` and `hashlib`.
+/// The expected signatures were computed independently of this code, with Python's `hmac` and `hashlib`.
 #[test]
-fn the_second_message_signs_a_request_for_the_clients_identity() {
+fn second_message_signs_a_request_for_the_identity_of_the_client() {
     let nonce: [u8; 64] = std::array::from_fn(|index| index as u8);
     let secret_access_key = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
     let keys = AccessKeys { access_key_id: "AKIAI44QH8DHBEXAMPLE", secret_access_key, session_token: None };
@@ -81,7 +81,7 @@ fn the_second_message_signs_a_request_for_the_clients_identity() {
 }
 
 #[test]
-fn the_region_is_the_hosts_second_label() {
+fn region_is_the_second_label_of_the_host() {
     for (host, expected) in [
         ("sts.amazonaws.com", "us-east-1"),
         ("aws.amazonaws.com", "us-east-1"),
@@ -109,7 +109,7 @@ fn the_region_is_the_hosts_second_label() {
         "sts.a\nhost:b",
         "sts. ",
         "sts.ä.com",
-        // The region would be more than one part of the scope.
+        // With these, the region would be more than one part of the scope.
         "sts.us-east-1/iam.com",
         "sts.a,SignedHeaders=host.com",
         "sts.a=b.com",
@@ -119,7 +119,7 @@ fn the_region_is_the_hosts_second_label() {
 }
 
 #[test]
-fn a_servers_answer_that_does_not_fit_is_refused() {
+fn invalid_answer_of_the_server_is_refused() {
     let client = [7; 32];
     let binary = |bytes| RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Generic, bytes });
     let answer = |nonce: RawBsonRef<'_>, host: RawBsonRef<'_>| {
@@ -146,7 +146,7 @@ fn a_servers_answer_that_does_not_fit_is_refused() {
 }
 
 #[test]
-fn times_are_written_as_they_are_read() {
+fn times_survive_a_round_trip() {
     for (seconds, rfc, text) in [
         (0, "1970-01-01T00:00:00Z", "19700101T000000Z"),
         (951_782_400, "2000-02-29T00:00:00Z", "20000229T000000Z"),
@@ -173,7 +173,7 @@ fn times_are_written_as_they_are_read() {
     ] {
         assert_eq!(Timestamp::parse(text), None, "{text}");
     }
-    // Every day of eight centuries has a date of its own, after the one before it.
+    // Every day of eight centuries has a distinct date, later than the day before.
     let mut last = date_of(0);
     for days in 1..800 * 366 {
         let date = date_of(days);

@@ -1,4 +1,4 @@
-//! What is said when a client proves who it is (Authentication specification), without any I/O.
+//! The messages with which a client proves its identity (Authentication specification), without any I/O.
 //!
 //! - [`sasl`]: the commands `saslStart` and `saslContinue`, which carry the messages of most mechanisms, and their
 //!   replies.
@@ -19,11 +19,11 @@ pub mod sasl;
 pub mod scram;
 pub mod x509;
 
-/// An empty document with room for elements of `room` bytes. What is to hold a secret must not grow, because that would
-/// leave a copy behind that nobody wipes.
+/// Returns an empty document with room for elements of `room` bytes. A document that will hold a secret must not grow,
+/// because growing would leave a copy behind that is never wiped.
 pub(crate) fn document_with_room(room: usize) -> RawDocumentBuf {
     const EMPTY: [u8; 5] = [5, 0, 0, 0, 0];
     let mut bytes = Vec::with_capacity(EMPTY.len() + room);
     bytes.extend_from_slice(&EMPTY);
-    RawDocumentBuf::from_bytes(bytes).expect("BUG: an empty document is none")
+    RawDocumentBuf::from_bytes(bytes).expect("BUG: an empty document is invalid")
 }

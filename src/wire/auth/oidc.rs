@@ -1,8 +1,8 @@
 //! The messages of MONGODB-OIDC (Authentication specification, "MONGODB-OIDC", "Conversation").
 //!
-//! Messages are BSON documents in the payloads of `saslStart` and `saslContinue`. With an access token at hand there is
-//! one, [`token`]. Without one the client asks first who issues tokens ([`principal`], answered by [`read_idp`]), obtains
-//! a token, and then sends it.
+//! Messages are BSON documents in the payloads of `saslStart` and `saslContinue`. A client with an access token sends a
+//! single one, [`token`]. A client without one first asks for the identity provider ([`principal`], answered by
+//! [`read_idp`]), obtains a token from it, and then sends the token.
 
 use bson::raw::cstr;
 use bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
@@ -11,7 +11,7 @@ use super::document_with_room;
 use crate::options::IdpInfo;
 use crate::wire::{PeerText, WireError};
 
-/// `JwtStepRequest`: the access token.
+/// Returns `JwtStepRequest`, with the access token.
 #[must_use]
 pub fn token(jwt: &str) -> RawDocumentBuf {
     let mut message = document_with_room(16 + jwt.len());
@@ -19,7 +19,7 @@ pub fn token(jwt: &str) -> RawDocumentBuf {
     message
 }
 
-/// `PrincipalStepRequest`: which user wants to know who issues tokens for it.
+/// Returns `PrincipalStepRequest`, with the name of the user whose identity provider is requested.
 #[must_use]
 pub fn principal(username: Option<&str>) -> RawDocumentBuf {
     let mut message = RawDocumentBuf::new();
@@ -33,8 +33,8 @@ pub fn principal(username: Option<&str>) -> RawDocumentBuf {
 ///
 /// # Errors
 ///
-/// [`WireError::Document`] if the payload is no BSON document, [`WireError::ReplyField`] if a field is not of its type,
-/// or if there is no issuer.
+/// Returns [`WireError::Document`] if the payload is not a BSON document, and [`WireError::ReplyField`] if a field has
+/// the wrong type or the issuer is missing.
 pub fn read_idp(payload: &[u8]) -> Result<IdpInfo, WireError> {
     let document = RawDocument::from_bytes(payload)
         .map_err(|error| WireError::Document { field: "payload", reason: PeerText::of(error) })?;
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_messages_are_the_specifications() {
+    fn messages_match_the_specification() {
         assert_eq!(token("abcd1234").as_bytes(), BASE64.decode("FwAAAAJqd3QACQAAAGFiY2QxMjM0AAA=").unwrap());
         assert_eq!(principal(Some("myidp")).as_bytes(), BASE64.decode("EgAAAAJuAAYAAABteWlkcAAA").unwrap());
         assert_eq!(principal(None), rawdoc! {});
@@ -91,13 +91,13 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_provider_may_leave_out_all_but_its_issuer() {
+    fn identity_provider_needs_only_an_issuer() {
         let idp = read_idp(rawdoc! { "issuer": "i" }.as_bytes()).unwrap();
         assert_eq!(idp, IdpInfo { issuer: "i".to_owned(), client_id: None, request_scopes: Vec::new() });
     }
 
     #[test]
-    fn an_answer_that_describes_no_identity_provider_is_refused() {
+    fn invalid_identity_provider_is_refused() {
         for (document, expected) in [
             (rawdoc! {}, "issuer"),
             (rawdoc! { "issuer": 1 }, "issuer"),

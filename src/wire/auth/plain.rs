@@ -1,8 +1,8 @@
-//! PLAIN: a name and a password in clear text (RFC 4616), for LDAP.
+//! PLAIN: a user name and a password in clear text (RFC 4616), for LDAP.
 
 use zeroize::Zeroizing;
 
-/// The mechanism's only message. Neither the name nor the password may contain a zero byte.
+/// Returns the mechanism's only message. Neither the user name nor the password may contain a zero byte.
 #[must_use]
 pub fn message(username: &str, password: &str) -> Zeroizing<Vec<u8>> {
     let mut message = Zeroizing::new(Vec::with_capacity(username.len() + password.len() + 2));
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_message_is_that_of_the_specification() {
+    fn message_matches_the_specification() {
         assert_eq!(BASE64.encode(&*message("user", "pencil")), "AHVzZXIAcGVuY2ls");
     }
 }

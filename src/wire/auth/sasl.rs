@@ -11,17 +11,17 @@ use crate::options::Mechanism;
 use crate::wire::WireError;
 use crate::wire::reply::whole_number;
 
-/// The longest payload that a server's reply may have, in bytes. The longest that any mechanism needs is that of OIDC,
-/// with the address of an identity provider.
+/// The maximum length of the payload in a server's reply, in bytes. OIDC needs the longest payload, for the address of
+/// an identity provider.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 
-/// More than all elements of a command take but its payload and its options, in bytes: also `conversationId`, and a `db`
-/// of ordinary length.
+/// An upper limit for all elements of a command except its payload and its options, in bytes. It includes
+/// `conversationId`, and a `db` of ordinary length.
 const AROUND: usize = 256;
 
-/// The command that begins a conversation.
+/// Returns the command that begins a conversation.
 ///
-/// `options` is the document of that name, if there is to be one.
+/// `options` is the document of that name, if there is one.
 #[must_use]
 pub fn start(mechanism: Mechanism, payload: &[u8], options: Option<&RawDocument>) -> RawDocumentBuf {
     let mut command =
@@ -36,7 +36,7 @@ pub fn start(mechanism: Mechanism, payload: &[u8], options: Option<&RawDocument>
     command
 }
 
-/// The command that continues a conversation.
+/// Returns the command that continues a conversation.
 ///
 /// `conversation_id` is that of the server's first reply ([`SaslReply::conversation_id`]).
 #[must_use]
@@ -52,14 +52,14 @@ fn binary(bytes: &[u8]) -> RawBsonRef<'_> {
     RawBsonRef::Binary(RawBinaryRef { subtype: BinarySubtype::Generic, bytes })
 }
 
-/// A server's reply to either command, if it was successful. Debug output does not show the mechanism's message.
+/// A server's successful reply to either command. Debug output omits the mechanism's message.
 #[derive(Clone, PartialEq)]
 pub struct SaslReply<'a> {
-    /// `conversationId`: what the next commands must repeat, of whichever numeric type the server chose.
+    /// `conversationId`: the value that the next commands must repeat. The server chooses its numeric type.
     pub conversation_id: RawBson,
     /// `payload`: the mechanism's message.
     pub payload: &'a [u8],
-    /// `done`: whether the conversation has ended, as far as the server is concerned.
+    /// `done`: whether the conversation has ended for the server.
     pub done: bool,
 }
 
@@ -79,7 +79,7 @@ impl<'a> SaslReply<'a> {
     ///
     /// # Errors
     ///
-    /// [`WireError::ReplyField`] if a field is missing or not of its type.
+    /// Returns [`WireError::ReplyField`] if a field is missing or has the wrong type.
     pub fn read(reply: &'a RawDocument) -> Result<Self, WireError> {
         whole_number(reply, "conversationId")?;
         let conversation_id = field(reply, "conversationId", "a whole number")?.into();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commands_are_those_of_the_specification() {
+    fn commands_match_the_specification() {
         let command = start(Mechanism::ScramSha256, b"n,,", Some(&rawdoc! { "skipEmptyExchange": true }));
         assert_eq!(command.get_i32("saslStart").unwrap(), 1);
         assert_eq!(command.get_str("mechanism").unwrap(), "SCRAM-SHA-256");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_read() {
+    fn reply_is_read() {
         let document = reply();
         let read = SaslReply::read(&document).unwrap();
         assert_eq!((read.conversation_id, read.payload, read.done), (RawBson::Int32(1), &b"hello"[..], false));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_without_a_field_or_with_one_of_another_type_is_refused() {
+    fn reply_with_a_missing_or_invalid_field_is_refused() {
         let with = |build: &dyn Fn(&mut RawDocumentBuf)| {
             let mut document = RawDocumentBuf::new();
             build(&mut document);

@@ -1,13 +1,13 @@
-//! SCRAM-SHA-1 and SCRAM-SHA-256, the client's side (RFC 5802, RFC 7677; Authentication specification).
+//! The client's side of SCRAM-SHA-1 and SCRAM-SHA-256 (RFC 5802, RFC 7677; Authentication specification).
 //!
-//! Each message of the conversation is a step that takes the state before it and yields the one after it, so that no
-//! step can be left out or made twice:
+//! Each message of the conversation is a step that consumes one state and returns the next, so that no step can be
+//! skipped or repeated:
 //!
-//! 1. [`ClientFirst`] has the client's first message, and reads the server's first, which yields
-//! 2. a [`Challenge`], with the salt and the iterations that the [`Keys`] are to be derived with; answered, it yields
+//! 1. [`ClientFirst`] has the client's first message. Reading the server's first message returns
+//! 2. a [`Challenge`], with the salt and the iterations from which the [`Keys`] are derived. Answering it returns
 //! 3. the client's final message, and the [`Verification`] that the server's final message must pass.
 //!
-//! Both sides prove that they know the password: a server that does not is refused by the last step.
+//! Both sides prove that they know the password: the last step refuses a server that does not.
 //!
 //! ```
 //! use wharf::wire::auth::scram::{ClientFirst, Hash, Keys, prepare_password};
@@ -44,26 +44,25 @@ use crate::options::Mechanism;
 #[cfg(test)]
 mod tests;
 
-/// The fewest iterations that a server may ask for. The specification wants this minimum, so that nobody between the two
-/// ends can ask for so few that the password is easily guessed from the proof.
+/// The minimum number of iterations. The specification requires it, so that an attacker between the two ends cannot ask
+/// for so few that the password is easily guessed from the proof.
 pub const MIN_ITERATIONS: u32 = 4_096;
 
-/// The most iterations that a server may ask for: more than sixty times what servers ask for by default, and less than
-/// a second's work on common processors. Without a limit a hostile server could keep a processor busy for many minutes
-/// with one message.
+/// The maximum number of iterations. It is more than sixty times the default of servers, and takes common processors
+/// less than a second. Without a limit, a hostile server could keep a processor busy for many minutes with one message.
 pub const MAX_ITERATIONS: u32 = 1_000_000;
 
 /// The hash function, in which the two mechanisms differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Hash {
-    /// SCRAM-SHA-1's.
+    /// That of SCRAM-SHA-1.
     Sha1,
-    /// SCRAM-SHA-256's.
+    /// That of SCRAM-SHA-256.
     Sha256,
 }
 
 impl Hash {
-    /// The mechanism with this hash function.
+    /// Returns the mechanism with this hash function.
     #[must_use]
     pub fn mechanism(self) -> Mechanism {
         match self {
@@ -84,20 +83,20 @@ fn hmac<D: EagerHash>(key: &[u8], text: &[u8]) -> Vec<u8>
 where
     Hmac<D>: Mac + KeyInit,
 {
-    // An HMAC takes a key of any length, so this never refuses.
+    // HMAC accepts keys of any length.
     let mut hmac = <Hmac<D> as KeyInit>::new_from_slice(key).expect("BUG: an HMAC refused its key");
     hmac.update(text);
     hmac.finalize().into_bytes().to_vec()
 }
 
-/// The form of a password that keys are derived from.
+/// Returns the form of a password from which keys are derived.
 ///
-/// For SHA-256 that is the password prepared with SASLprep (RFC 4013); for SHA-1 the hexadecimal MD5 digest that
-/// MongoDB has always used, of the user's name and the password just as they are.
+/// For SHA-256, that is the password prepared with SASLprep (RFC 4013). For SHA-1, it is MongoDB's traditional MD5
+/// digest of the unprepared user name and password, in hexadecimal.
 ///
 /// # Errors
 ///
-/// [`ScramError::Password`] if the password has a character that SASLprep prohibits; only with SHA-256.
+/// Returns [`ScramError::Password`] if SASLprep prohibits a character of the password; only with SHA-256.
 pub fn prepare_password(hash: Hash, username: &str, password: &str) -> Result<Zeroizing<String>, ScramError> {
     match hash {
         Hash::Sha256 => match stringprep::saslprep(password) {
@@ -123,8 +122,8 @@ pub fn prepare_password(hash: Hash, username: &str, password: &str) -> Result<Ze
     }
 }
 
-/// What is derived from a password, a salt and a number of iterations. It proves who knows the password as well as the
-/// password itself does, so it is wiped from memory when it is dropped, and prints as stars.
+/// The keys derived from a password, a salt and a number of iterations. They prove knowledge of the password as well as
+/// the password itself, so they are wiped from memory on drop, and their debug output is stars.
 pub struct Keys {
     hash: Hash,
     client_key: Zeroizing<Vec<u8>>,
@@ -132,9 +131,9 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Derives the keys, which takes as long as `iterations` want it to: milliseconds.
+    /// Derives the keys, which takes milliseconds, in proportion to `iterations`.
     ///
-    /// `password` is the prepared one ([`prepare_password`]).
+    /// `password` must be prepared ([`prepare_password`]).
     #[must_use]
     pub fn derive(hash: Hash, password: &str, salt: &[u8], iterations: u32) -> Self {
         let mut salted = Zeroizing::new(match hash {
@@ -168,7 +167,7 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// A conversation whose first message has been made. Both mechanisms begin with the same one.
+/// A conversation before the server's first message. Both mechanisms begin with the same message of the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct ClientFirst {
@@ -178,18 +177,18 @@ pub struct ClientFirst {
 }
 
 impl ClientFirst {
-    /// What the message begins with: there is no channel binding, and no other identity to act as.
+    /// The beginning of the message: no channel binding, and no other identity to act as.
     const HEADER: &'static str = "n,,";
 
-    /// The first message of `username`, whose name goes as it is but for the characters that must be escaped.
+    /// Creates the first message for `username`. The name is not prepared, only its special characters are escaped.
     ///
-    /// `nonce` must be unpredictable, and of printable ASCII characters without a comma.
+    /// `nonce` must be unpredictable, and consist of printable ASCII characters without a comma.
     pub fn new(username: &str, nonce: &str) -> Self {
         let escaped = username.replace('=', "=3D").replace(',', "=2C");
         Self { nonce: nonce.to_owned(), bare: format!("n={escaped},r={nonce}") }
     }
 
-    /// The message.
+    /// Returns the message.
     #[must_use]
     pub fn message(&self) -> String {
         format!("{}{}", Self::HEADER, self.bare)
@@ -199,12 +198,13 @@ impl ClientFirst {
     ///
     /// # Errors
     ///
-    /// [`ScramError`] if it is not one, answers another conversation, or asks for too few or too many iterations.
+    /// Returns a [`ScramError`] if the message is invalid, answers another conversation, or requires too few or too
+    /// many iterations.
     pub fn read(self, message: &[u8]) -> Result<Challenge, ScramError> {
         let text = text(message)?;
         let mut attributes = text.split(',');
         let nonce = attribute(&mut attributes, 'r')?;
-        // What the server appends makes the conversation its own: without it, it could repeat an earlier one.
+        // The server's addition makes the conversation unique: without it, an earlier one could be repeated.
         let appended = nonce.strip_prefix(&*self.nonce).ok_or(ScramError::Nonce)?;
         if appended.is_empty() || !appended.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ScramError::Nonce);
@@ -221,7 +221,7 @@ impl ClientFirst {
     }
 }
 
-/// A conversation in which the server has said how the keys are to be derived.
+/// A conversation after the server's first message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Challenge {
@@ -229,26 +229,26 @@ pub struct Challenge {
     iterations: u32,
     /// The client's final message without its last attribute.
     without_proof: String,
-    /// What both sides sign.
+    /// The text that both sides sign.
     auth_message: String,
 }
 
 impl Challenge {
-    /// The salt of the user's password.
+    /// Returns the salt of the user's password.
     #[must_use]
     pub fn salt(&self) -> &[u8] {
         &self.salt
     }
 
-    /// The iterations, [`MIN_ITERATIONS`] to [`MAX_ITERATIONS`].
+    /// Returns the number of iterations, [`MIN_ITERATIONS`] to [`MAX_ITERATIONS`].
     #[must_use]
     pub fn iterations(&self) -> u32 {
         self.iterations
     }
 
-    /// The client's final message, and what the server's must pass.
+    /// Returns the client's final message, and the check for the server's.
     ///
-    /// `keys` must have been derived with this challenge's salt and iterations.
+    /// `keys` must be derived with this challenge's salt and iterations.
     pub fn answer(self, keys: &Keys) -> (String, Verification) {
         let proof = Zeroizing::new(BASE64.encode(&*keys.proof(&self.auth_message)));
         let signature = Zeroizing::new(keys.hash.hmac(&keys.server_key, self.auth_message.as_bytes()));
@@ -256,18 +256,19 @@ impl Challenge {
     }
 }
 
-/// A conversation in which only the server's proof is still missing.
+/// A conversation that only lacks the server's proof.
 #[must_use]
 pub struct Verification {
     signature: Zeroizing<Vec<u8>>,
 }
 
 impl Verification {
-    /// Checks the server's final message, in a time that does not tell how much of its signature is right.
+    /// Checks the server's final message. The time taken does not reveal how much of the signature is right.
     ///
     /// # Errors
     ///
-    /// [`ScramError`] if the server reports an error or does not know the password, or if the message is none.
+    /// Returns a [`ScramError`] if the server reports an error or does not know the password, or if the message is
+    /// invalid.
     pub fn check(&self, message: &[u8]) -> Result<(), ScramError> {
         let text = text(message)?;
         let mut attributes = text.split(',');
@@ -287,25 +288,25 @@ impl fmt::Debug for Verification {
     }
 }
 
-/// How much of a server's error is kept, in characters. The longest that RFC 5802 defines has 36.
+/// How much of a server's error is kept, in characters. The longest error in RFC 5802 has 36.
 const MAX_ERROR: usize = 64;
 
 fn text(message: &[u8]) -> Result<&str, ScramError> {
     std::str::from_utf8(message).map_err(|_| ScramError::NotText)
 }
 
-/// The value of the next attribute, which must be of this name.
+/// Returns the value of the next attribute, which must have this name.
 fn attribute<'a>(attributes: &mut impl Iterator<Item = &'a str>, name: char) -> Result<&'a str, ScramError> {
     let next = attributes.next().ok_or(ScramError::Missing { attribute: name })?;
     match next.split_once('=') {
         Some((found, value)) if found.len() == 1 && found.starts_with(name) => Ok(value),
-        // An extension that the client has to understand stands before all else.
+        // A mandatory extension comes before all other attributes.
         Some(("m", _)) => Err(ScramError::Extension),
         _ => Err(ScramError::Missing { attribute: name }),
     }
 }
 
-/// Whatever follows the attributes that are needed are optional extensions, which only have to look like such.
+/// Checks the attributes after the required ones. They are optional extensions, of which only the form is checked.
 fn extensions<'a>(attributes: impl Iterator<Item = &'a str>) -> Result<(), ScramError> {
     for extension in attributes {
         match extension.as_bytes() {
@@ -326,59 +327,59 @@ fn iterations(value: &str) -> Result<u32, ScramError> {
     if !value.bytes().all(|byte| byte.is_ascii_digit()) || value.is_empty() || value.starts_with('0') {
         return Err(refuse);
     }
-    // Digits that do not fit are a number above every limit.
+    // A number that does not fit is above every limit.
     match value.parse().unwrap_or(u32::MAX) {
         iterations @ MIN_ITERATIONS..=MAX_ITERATIONS => Ok(iterations),
         iterations => Err(ScramError::Iterations { iterations }),
     }
 }
 
-/// A SCRAM conversation that cannot go on.
+/// A failure of a SCRAM conversation.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ScramError {
-    /// The password has a character that SASLprep prohibits, so no server can have it.
+    /// The password has a character that SASLprep prohibits, so no server can have stored it.
     #[error("the password has a character that SASLprep (RFC 4013) prohibits")]
     Password,
     /// A message is not UTF-8, or not a list of attributes.
     #[error("the server's message is not a list of SCRAM attributes")]
     NotText,
-    /// An attribute does not stand where it must.
-    #[error("the server's message does not have the attribute {attribute} in its place")]
+    /// An attribute is missing or not in its place.
+    #[error("the server's message does not have the attribute {attribute} where it is required")]
     Missing {
         /// The attribute that was expected.
         attribute: char,
     },
-    /// An attribute is not what it must be.
+    /// An attribute has an invalid value.
     #[error("the attribute {attribute} of the server's message must be {allowed}")]
     Malformed {
         /// The attribute.
         attribute: char,
-        /// What it must be.
+        /// What is allowed.
         allowed: &'static str,
     },
-    /// The server insists on an extension that nobody has defined.
-    #[error("the server wants a mandatory extension of SCRAM, and there is none")]
+    /// The server requires an extension, but none is defined.
+    #[error("the server requires an extension of SCRAM, but none is defined")]
     Extension,
-    /// The server's nonce does not begin with the client's and go on: it answers another conversation.
-    #[error("the server's nonce is not the client's with something appended")]
+    /// The server's nonce does not extend the client's, so it belongs to another conversation.
+    #[error("the server's nonce does not extend the client's")]
     Nonce,
-    /// The server asks for too few iterations to be safe, or for too many to be meant seriously.
-    #[error("the server wants {iterations} iterations, but they must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")]
+    /// The server requires too few iterations to be safe, or unreasonably many.
+    #[error("the server requires {iterations} iterations, but the number must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")]
     Iterations {
-        /// How many it wants; 4,294,967,295 stands for that and all more.
+        /// The required number; 4,294,967,295 stands for that number or a larger one.
         iterations: u32,
     },
-    /// The server's final message says that it refuses the proof.
+    /// The server's final message reports an error.
     #[error("the server refused the proof: {error:?}")]
     Refused {
-        /// What it says, cut at 64 characters.
+        /// The error, cut at 64 characters.
         error: String,
     },
     /// The server could not prove that it knows the password.
     #[error("the server's signature is wrong: it does not know the password")]
     ServerSignature,
-    /// The server says that the conversation has ended before it has proven anything.
+    /// The server ended the conversation before it proved that it knows the password.
     #[error("the server ended the conversation before it proved that it knows the password")]
     EndedEarly,
 }

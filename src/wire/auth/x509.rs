@@ -1,11 +1,11 @@
-//! MONGODB-X509: the client's TLS certificate is the proof (Authentication specification, "MONGODB-X509").
+//! MONGODB-X509: authentication with the client's TLS certificate (Authentication specification, "MONGODB-X509").
 
 use bson::raw::cstr;
 use bson::{RawDocumentBuf, rawdoc};
 
 use crate::options::Mechanism;
 
-/// The command that says that the certificate is to be looked at. The server takes the user's name from the
+/// Returns the command that asks the server to check the certificate. The server takes the user name from the
 /// certificate, and compares it with `username` if that is given.
 #[must_use]
 pub fn command(username: Option<&str>) -> RawDocumentBuf {
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_sent_only_if_there_is_one() {
+    fn user_name_is_sent_only_if_given() {
         assert_eq!(command(None), rawdoc! { "authenticate": 1, "mechanism": "MONGODB-X509" });
         let expected = rawdoc! { "authenticate": 1, "mechanism": "MONGODB-X509", "user": "CN=client" };
         assert_eq!(command(Some("CN=client")), expected);

@@ -5,8 +5,8 @@ use crate::options::Compressor;
 use crate::wire::header::{self, Header};
 use crate::wire::{WireError, op_msg};
 
-/// The compressors' contexts, to be used for one message after the other. Each is made when it is first needed: until
-/// then a codec takes some tens of bytes.
+/// The compressors' contexts, reused for one message after the other. Each context is created on first use; before
+/// that, a codec takes some tens of bytes.
 #[derive(Default)]
 pub struct Codec {
     #[cfg(feature = "snappy")]
@@ -37,7 +37,7 @@ fn id(compressor: Compressor) -> u8 {
 }
 
 impl Codec {
-    /// A codec without any context yet.
+    /// Creates a codec without any contexts.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Codec {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`compress`](super::compress).
     pub fn compress(
         &mut self,
         message: &[u8],
@@ -69,7 +69,7 @@ impl Codec {
         let content = &message[header::LENGTH..];
         let start = buffer.len();
         let compressor_id = id(compressor);
-        // The length is known only at the end.
+        // The length is filled in at the end.
         Header { message_length: 0, op_code: OP_CODE, ..header }.write(buffer);
         buffer.extend_from_slice(&op_msg::OP_CODE.to_le_bytes());
         buffer.extend_from_slice(&(content.len() as u32).to_le_bytes());
@@ -77,7 +77,7 @@ impl Codec {
 
         let outcome = self.append_compressed(content, compressor, buffer);
         let length = buffer.len() - start;
-        // A length travels as a signed integer.
+        // The length is sent as a signed integer.
         let fits = length <= max_message_size.min(i32::MAX as u32) as usize;
         if outcome.is_ok() && fits {
             buffer[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
@@ -91,7 +91,7 @@ impl Codec {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`decompress`](super::decompress).
     pub fn decompress(&mut self, bytes: &[u8], max_message_size: u32, buffer: &mut Vec<u8>) -> Result<(), WireError> {
         let envelope = Envelope::read(bytes, max_message_size)?;
         let start = buffer.len();
@@ -129,7 +129,7 @@ impl Codec {
         }
     }
 
-    /// Appends the content after the header of the message, which is then known to be as long as the envelope says.
+    /// Appends the content after the message's header. On success, it has the length that the envelope declares.
     #[allow(unused_variables, reason = "without any compressor")]
     fn append_decompressed(&mut self, envelope: &Envelope<'_>, buffer: &mut Vec<u8>) -> Result<(), WireError> {
         let Envelope { uncompressed_size: expected, compressor_id, content, .. } = *envelope;
@@ -156,15 +156,15 @@ impl Codec {
     }
 }
 
-/// Why a compressed message of another length than it says is refused.
+/// Returns the reason for refusing a compressed message that has another length than declared.
 pub(super) fn yields(length: usize, expected: usize) -> String {
     format!("it yields {length} bytes instead of {expected}")
 }
 
-/// A compressed message before it is decompressed.
+/// A compressed message before decompression.
 struct Envelope<'a> {
     header: Header,
-    /// The length of the content when it is decompressed. With a header it is within the limit.
+    /// The length of the decompressed content. Together with a header, it is within the limit.
     uncompressed_size: usize,
     compressor_id: u8,
     content: &'a [u8],
@@ -186,7 +186,7 @@ impl<'a> Envelope<'a> {
             return Err(WireError::OriginalOpCode { value: original, allowed: op_msg::OP_CODE });
         }
         let declared = field(header::LENGTH + 4);
-        // The length of the whole message travels as a signed integer, too.
+        // The length of the whole message is also sent as a signed integer.
         let most = (max_message_size.min(i32::MAX as u32) as usize).saturating_sub(header::LENGTH);
         let uncompressed_size = match usize::try_from(declared) {
             Ok(size) if size <= most => size,

@@ -1,17 +1,17 @@
 //! `OP_COMPRESSED`: the envelope of a compressed message (OP_COMPRESSED specification).
 //!
-//! It stands in for the header of the message inside: the same `requestID` and `responseTo`, then the operation, the
-//! length and the compressor of what was compressed, which is everything after that message's own header.
+//! The envelope replaces the header of the message inside. It has the same `requestID` and `responseTo`, and then the
+//! operation, the length and the compressor of the compressed content, which is everything after that message's header.
 //!
-//! [`compress`] and [`decompress`] go from one buffer of the caller's into another. The contexts of the compressors are
-//! large, hundreds of kilobytes for zlib and up to some megabytes for zstd, and are of use only while one of these two
-//! functions runs; so each *thread* keeps its own, made when it first compresses or decompresses, and a pool's many
-//! connections keep none. After the first messages neither function allocates, if the buffers have grown. Whoever wants
-//! contexts of their own has a [`Codec`].
+//! [`compress`] and [`decompress`] write from one of the caller's buffers into another. The compressors' contexts are
+//! large: hundreds of kilobytes for zlib, and up to some megabytes for zstd. They are only needed while one of these
+//! functions runs. Each *thread* therefore keeps its own, created on first use, and the connections of a pool keep
+//! none. After the first messages, neither function allocates, provided that the buffers have grown. A caller that
+//! wants its own contexts uses a [`Codec`].
 //!
-//! A message that the peer sent may claim anything. Its length is held to `maxMessageSizeBytes` before room is made for
-//! it, and where the compressed bytes show that they cannot yield it, no room is made at all. No compressor's window
-//! depends on what the message says: all of them write straight into the buffer.
+//! A peer's message may declare any length. The length is checked against `maxMessageSizeBytes` before any memory is
+//! reserved for it, and no memory is reserved if the compressed bytes cannot yield it. The compressors write straight
+//! into the buffer, so the memory for their windows does not depend on the message.
 
 mod codec;
 #[cfg(feature = "snappy")]
@@ -36,12 +36,12 @@ use crate::options::Compressor;
 /// The operation's number in the header.
 pub const OP_CODE: i32 = 2012;
 
-/// The length of what stands before the compressed bytes, in bytes: the header, `originalOpcode`, `uncompressedSize`
-/// and `compressorId`.
+/// The length of the header, `originalOpcode`, `uncompressedSize` and `compressorId`, which precede the compressed
+/// bytes.
 const PREFIX_LENGTH: usize = super::header::LENGTH + 4 + 4 + 1;
 
-/// The commands that must never be compressed, because an attacker who can have part of a message repeated learns
-/// secrets from its compressed length. The legacy hello has two names.
+/// The commands that must never be compressed: an attacker that can repeat part of a message learns secrets from its
+/// compressed length. The legacy hello has two names.
 const NEVER_COMPRESSED: [&[u8]; 12] = [
     b"hello",
     b"isMaster",
@@ -57,8 +57,9 @@ const NEVER_COMPRESSED: [&[u8]; 12] = [
     b"copydb",
 ];
 
-/// Whether `command` may be compressed, which its name decides: that of its first element, as servers spell it (OP_COMPRESSED,
-/// "Messages not allowed to be compressed"). All others must be, once a compressor has been negotiated.
+/// Returns whether `command` may be compressed, by its name: that of its first element, as servers spell it
+/// (OP_COMPRESSED, "Messages not allowed to be compressed"). Once a compressor is negotiated, all other commands must
+/// be.
 ///
 /// ```
 /// use bson::rawdoc;
@@ -69,14 +70,14 @@ const NEVER_COMPRESSED: [&[u8]; 12] = [
 /// ```
 #[must_use]
 pub fn may_be_compressed(command: &RawDocument) -> bool {
-    // The first element's type follows the document's length. Only the name is looked at, so that a large value, or one
-    // that is no BSON, costs nothing.
+    // The first element's type follows the document's length. This only reads the name, so that a large or invalid
+    // value costs nothing.
     let name = command.as_bytes().get(5..).unwrap_or_default().split(|byte| *byte == 0).next().unwrap_or_default();
     !NEVER_COMPRESSED.contains(&name)
 }
 
-/// Appends `message`, one whole `OP_MSG`, to `buffer` as an `OP_COMPRESSED`. Says whether it did: where the result
-/// would be longer than `max_message_size` bytes, nothing has been appended, and the message has to be sent as it is.
+/// Appends `message`, one whole `OP_MSG`, to `buffer` as an `OP_COMPRESSED`. Returns whether it did: if the result
+/// would be longer than `max_message_size` bytes, nothing is appended, and the message must be sent uncompressed.
 ///
 /// ```
 /// # #[cfg(feature = "zlib")] {
@@ -99,12 +100,12 @@ pub fn may_be_compressed(command: &RawDocument) -> bool {
 ///
 /// # Errors
 ///
-/// Nothing has been appended then.
+/// On an error, nothing has been appended.
 ///
 /// - [`WireError::Compressor`] if `compressor` is not compiled in ([`Compressor::is_supported`]).
 /// - [`WireError::Length`], [`WireError::Truncated`], [`WireError::Unasked`] or [`WireError::OpCode`] if `message` is
 ///   not one whole `OP_MSG`.
-/// - [`WireError::Compressed`] if the compressor fails, as it does for a zlib level outside -1 to 9.
+/// - [`WireError::Compressed`] if the compressor fails, for example at a zlib level outside -1 to 9.
 pub fn compress(
     message: &[u8],
     compressor: Compressor,
@@ -114,30 +115,30 @@ pub fn compress(
     with_codec(|codec| codec.compress(message, compressor, max_message_size, buffer))
 }
 
-/// Appends the `OP_MSG` that is inside `bytes`, one whole `OP_COMPRESSED`, to `buffer`, with the header that it had.
+/// Appends the `OP_MSG` inside `bytes`, one whole `OP_COMPRESSED`, to `buffer`, with its original header.
 ///
 /// # Errors
 ///
-/// Nothing has been appended then. The connection the bytes came from must be closed.
+/// On an error, nothing has been appended. The connection that the bytes came from must be closed.
 ///
 /// - [`WireError::Length`] if the message, compressed or not, is longer than `max_message_size` bytes.
 /// - [`WireError::Truncated`] or [`WireError::Unasked`] if `bytes` are not one whole message.
-/// - [`WireError::OpCode`] or [`WireError::OriginalOpCode`] if the operation is another one, outside or inside.
+/// - [`WireError::OpCode`] or [`WireError::OriginalOpCode`] if the operation, outside or inside, is another one.
 /// - [`WireError::Compressor`] if the compressor is unknown or not compiled in.
-/// - [`WireError::Compressed`] if the compressed bytes are not what the compressor makes, yield more or fewer bytes than
-///   the message says, or have others after them.
+/// - [`WireError::Compressed`] if the compressed bytes are invalid, yield more or fewer bytes than declared, or are
+///   followed by further bytes.
 pub fn decompress(bytes: &[u8], max_message_size: u32, buffer: &mut Vec<u8>) -> Result<(), WireError> {
     with_codec(|codec| codec.decompress(bytes, max_message_size, buffer))
 }
 
-/// How many bytes `bytes`, one whole `OP_COMPRESSED`, announce to become without a header; `None` if they do not say.
+/// Returns the declared uncompressed length of `bytes`, one whole `OP_COMPRESSED`, without a header. `None` if invalid.
 pub(crate) fn announced_size(bytes: &[u8]) -> Option<usize> {
     let size = bytes.get(super::header::LENGTH + 4..)?.first_chunk()?;
     usize::try_from(i32::from_le_bytes(*size)).ok()
 }
 
-/// Lends this thread's codec, taken out of its place for that time. A thread that is ending has no place any more, and
-/// makes a codec each time.
+/// Lends this thread's codec, taken out of its place for the call. A thread that is ending has no place any more, and
+/// creates a codec each time.
 fn with_codec<T>(run: impl FnOnce(&mut Codec) -> T) -> T {
     thread_local! {
         static CODEC: Cell<Codec> = const { Cell::new(Codec::new()) };

@@ -11,7 +11,7 @@ use crate::wire::{Flags, Outgoing, op_msg};
 
 const LIMIT: u32 = 1 << 20;
 
-/// Every compressor that this build has, zlib once with each level.
+/// Returns every compressor in this build, zlib once with each level.
 fn compressors() -> Vec<Compressor> {
     let zlib = (-1..=9).map(|level| Compressor::Zlib { level });
     [Compressor::Snappy, Compressor::Zstd].into_iter().chain(zlib).filter(|each| each.is_supported()).collect()
@@ -44,7 +44,7 @@ fn refusal(bytes: &[u8]) -> String {
     decompressed(bytes).unwrap_err().to_string()
 }
 
-/// An envelope around `content`, with its length put right.
+/// Returns an envelope around `content`, with the right length.
 fn envelope(original: i32, size: i32, compressor_id: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let message_length = (PREFIX_LENGTH + content.len()) as u32;
@@ -56,21 +56,21 @@ fn envelope(original: i32, size: i32, compressor_id: u8, content: &[u8]) -> Vec<
     bytes
 }
 
-/// `bytes` with their length put right after a change of it.
+/// Returns `bytes` with their length corrected after a change.
 fn resized(mut bytes: Vec<u8>) -> Vec<u8> {
     let length = bytes.len() as u32;
     bytes[..4].copy_from_slice(&length.to_le_bytes());
     bytes
 }
 
-/// `bytes` with another `uncompressedSize`.
+/// Returns `bytes` with another `uncompressedSize`.
 fn claiming(mut bytes: Vec<u8>, size: usize) -> Vec<u8> {
     bytes[20..24].copy_from_slice(&(size as u32).to_le_bytes());
     bytes
 }
 
 #[test]
-fn what_is_compressed_is_decompressed() {
+fn compressed_message_is_decompressed_again() {
     for content in ["", "a", &"wharf ".repeat(10_000)] {
         let message = message(&rawdoc! { "insert": "c", "text": content });
         for compressor in compressors() {
@@ -83,7 +83,7 @@ fn what_is_compressed_is_decompressed() {
 }
 
 #[test]
-fn an_envelope_is_laid_out_as_the_specification_says() {
+fn envelope_is_laid_out_as_in_the_specification() {
     let message = message(&rawdoc! { "ping": 1 });
     for (compressor, id) in [(Compressor::Snappy, 1), (Compressor::Zlib { level: 6 }, 2), (Compressor::Zstd, 3)] {
         if !compressor.is_supported() {
@@ -101,7 +101,7 @@ fn an_envelope_is_laid_out_as_the_specification_says() {
 
 #[cfg(feature = "zlib")]
 #[test]
-fn the_level_is_kept_to_also_after_another() {
+fn level_is_respected_after_another_level() {
     let text: String = (0..4_000).map(|number| (number * number % 977).to_string()).collect();
     let message = message(&rawdoc! { "text": text });
     let length = |level| compressed(&message, Compressor::Zlib { level }).len();
@@ -117,7 +117,7 @@ fn the_level_is_kept_to_also_after_another() {
 }
 
 #[test]
-fn the_commands_of_the_list_are_never_compressed() {
+fn listed_commands_are_never_compressed() {
     let list = [
         "hello",
         "isMaster",
@@ -151,12 +151,12 @@ fn the_commands_of_the_list_are_never_compressed() {
 }
 
 #[test]
-fn what_grows_beyond_the_limit_is_left_as_it_is() {
+fn message_that_grows_beyond_the_limit_is_not_compressed() {
     let message = message(&rawdoc! { "ping": 1 });
     for compressor in compressors() {
         let mut buffer = vec![1];
         let longer = compressed(&message, compressor).len() as u32;
-        assert!(longer > message.len() as u32, "nothing to save here");
+        assert!(longer > message.len() as u32, "the message grows");
         assert_eq!(compress(&message, compressor, longer - 1, &mut buffer), Ok(false));
         assert_eq!(buffer, [1]);
         assert_eq!(compress(&message, compressor, longer, &mut buffer), Ok(true));
@@ -171,9 +171,9 @@ fn only_a_whole_op_msg_is_compressed() {
         let length = whole.len();
         assert_eq!(
             refusal(&whole[..length - 1]),
-            format!("message needs {length} bytes, but only {} are there", length - 1)
+            format!("message needs {length} bytes, but only {} are available", length - 1)
         );
-        assert!(refusal(&[&whole[..], b"x"].concat()).starts_with("1 bytes follow the end of the message"));
+        assert!(refusal(&[&whole[..], b"x"].concat()).starts_with("1 unexpected bytes follow the end of the message"));
         assert_eq!(refusal(&compressed(&whole, compressor)), "opCode is 2012, but must be 2013");
     }
 }
@@ -182,17 +182,14 @@ fn only_a_whole_op_msg_is_compressed() {
 fn each_mistake_of_an_envelope_is_named() {
     let inside: &[u8] = b"\0\0\0\0\0\x05\0\0\0\0";
     let mistakes = [
-        (vec![1, 0], "header needs 16 bytes, but only 2 are there"),
-        (resized(envelope(2013, 0, 0, b"")[..24].to_vec()), "OP_COMPRESSED needs 25 bytes, but only 24 are there"),
+        (vec![1, 0], "header needs 16 bytes, but only 2 are available"),
+        (resized(envelope(2013, 0, 0, b"")[..24].to_vec()), "OP_COMPRESSED needs 25 bytes, but only 24 are available"),
         (message(&rawdoc! {}), "opCode is 2013, but must be 2012"),
         (envelope(2012, 10, 0, inside), "originalOpcode is 2012, but must be 2013"),
         (envelope(1, 10, 0, inside), "originalOpcode is 1, but must be 2013"),
         (envelope(2013, -1, 0, inside), "uncompressedSize is -1 bytes, but must be 0 to 1048560"),
         (envelope(2013, 1_048_561, 0, inside), "uncompressedSize is 1048561 bytes, but must be 0 to 1048560"),
-        (
-            envelope(2013, 9, 0, inside),
-            "compressedMessage is no message compressed with noop: it has 10 bytes instead of 9",
-        ),
+        (envelope(2013, 9, 0, inside), "compressedMessage is not valid noop data: it has 10 bytes instead of 9"),
     ];
     for (bytes, error) in mistakes {
         assert_eq!(refusal(&bytes), error, "{bytes:?}");
@@ -205,18 +202,18 @@ fn each_mistake_of_an_envelope_is_named() {
     }
     let mut too_long = envelope(2013, 10, 0, inside);
     too_long.push(0);
-    assert!(refusal(&too_long).starts_with("1 bytes follow"));
+    assert!(refusal(&too_long).starts_with("1 unexpected bytes follow"));
 }
 
 #[test]
-fn a_message_that_is_only_wrapped_is_taken_out() {
+fn uncompressed_content_is_unwrapped() {
     let inside: &[u8] = b"\0\0\0\0\0\x05\0\0\0\0";
     let message = decompressed(&envelope(2013, 10, 0, inside)).unwrap();
     assert_eq!(message, [b"\x1a\0\0\0\x01\0\0\0\x02\0\0\0\xdd\x07\0\0", inside].concat());
 }
 
 #[test]
-fn a_compressor_that_is_not_compiled_in_is_refused() {
+fn compressor_that_is_not_compiled_in_is_refused() {
     for (compressor, id) in [(Compressor::Snappy, 1), (Compressor::Zlib { level: 6 }, 2), (Compressor::Zstd, 3)] {
         let packed = compress(&message(&rawdoc! {}), compressor, LIMIT, &mut Vec::new());
         let unpacked = decompressed(&envelope(2013, 10, id, b"x"));
@@ -228,8 +225,8 @@ fn a_compressor_that_is_not_compiled_in_is_refused() {
 }
 
 #[test]
-fn a_size_that_is_not_that_of_the_content_is_refused() {
-    // Also what the libraries themselves do not mind: claims that are too large by one, and zeros after the end.
+fn wrong_size_of_the_content_is_refused() {
+    // Includes cases that the libraries accept: lengths that are too large by one, and zeros after the end.
     let message = message(&rawdoc! { "text": "wharf ".repeat(1_000) });
     let size = message.len() - 16;
     for compressor in compressors() {
@@ -242,11 +239,11 @@ fn a_size_that_is_not_that_of_the_content_is_refused() {
 }
 
 #[test]
-fn what_follows_the_content_is_refused() {
+fn trailing_bytes_are_refused() {
     let message = message(&rawdoc! { "text": "wharf ".repeat(1_000) });
     for compressor in compressors() {
         let bytes = compressed(&message, compressor);
-        // A whole second content among them, which zstd by itself would decompress after the first.
+        // Includes a whole second content, which zstd itself would decompress after the first.
         for more in [&b"\0"[..], b"\xff", &bytes[PREFIX_LENGTH..]] {
             for size in [message.len() - 16, 2 * (message.len() - 16)] {
                 let longer = resized(claiming([&bytes, more].concat(), size));
@@ -257,7 +254,7 @@ fn what_follows_the_content_is_refused() {
 }
 
 #[test]
-fn a_cut_content_is_refused() {
+fn truncated_content_is_refused() {
     let message = message(&rawdoc! { "text": "wharf, a pool. ".repeat(20) });
     for compressor in compressors() {
         let bytes = compressed(&message, compressor);
@@ -269,7 +266,7 @@ fn a_cut_content_is_refused() {
 }
 
 #[test]
-fn a_claim_that_the_content_cannot_fulfil_makes_no_room() {
+fn impossible_size_allocates_nothing() {
     for id in [1, 2, 3] {
         for content in [&b""[..], b"x", b"\x78\x9c", &[0xff; 20]] {
             let mut buffer = Vec::new();
@@ -279,10 +276,10 @@ fn a_claim_that_the_content_cannot_fulfil_makes_no_room() {
     }
 }
 
-/// A frame of zstd that says that its content is `size` bytes long, with `blocks`.
+/// Returns a zstd frame with `blocks` that declares a content of `size` bytes.
 #[cfg(feature = "zstd")]
 fn frame(size: u64, blocks: &[(u32, u32, &[u8])]) -> Vec<u8> {
-    // Without a checksum, with a size of eight bytes and a window of 128 KiB.
+    // No checksum, a size of eight bytes, and a window of 128 KiB.
     let mut bytes = vec![0x28, 0xb5, 0x2f, 0xfd, 0xc0, 7 << 3];
     bytes.extend_from_slice(&size.to_le_bytes());
     for (index, (kind, length, content)) in blocks.iter().enumerate() {
@@ -295,7 +292,7 @@ fn frame(size: u64, blocks: &[(u32, u32, &[u8])]) -> Vec<u8> {
 
 #[cfg(feature = "zstd")]
 #[test]
-fn a_frame_of_zstd_makes_room_for_no_more_than_its_blocks_can_yield() {
+fn zstd_frame_allocates_no_more_than_its_blocks_can_yield() {
     const BLOCK: u32 = 128 * 1024;
     let size = LIMIT - 16;
     let decompressing = |size: u32, content: &[u8]| {
@@ -305,7 +302,7 @@ fn a_frame_of_zstd_makes_room_for_no_more_than_its_blocks_can_yield() {
     };
     let lies: [&[(u32, u32, &[u8])]; 3] = [
         &[(0, 3, b"raw")],
-        // Seven blocks of a repeated byte, where eight are needed.
+        // Seven blocks of a repeated byte, but eight are needed.
         &[(1, BLOCK, &b"x"[..]); 7],
         &[(1, BLOCK, &b"x"[..]), (1, size - 2 * BLOCK, b"x")],
     ];
@@ -315,7 +312,7 @@ fn a_frame_of_zstd_makes_room_for_no_more_than_its_blocks_can_yield() {
         assert!(error.ends_with(&format!("its blocks cannot yield {size} bytes")), "{error}");
         assert!(buffer.capacity() < 1_000, "{}", buffer.capacity());
     }
-    // What keeps its word is as dense as zstd can be.
+    // A valid frame of the greatest density.
     let mut blocks = vec![(1, BLOCK, &b"x"[..]); 7];
     blocks.push((1, size - 7 * BLOCK, b"x"));
     let content = frame(size.into(), &blocks);
@@ -326,8 +323,8 @@ fn a_frame_of_zstd_makes_room_for_no_more_than_its_blocks_can_yield() {
 }
 
 #[test]
-fn the_densest_content_there_is_is_still_accepted() {
-    // Zeros, of which one compressed byte stands for the most: what refuses impossible claims must not refuse these.
+fn densest_content_is_accepted() {
+    // Zeros have the greatest ratio of all contents. The checks against impossible lengths must accept them.
     let mut densest = vec![0; 1_000_000];
     let body =
         rawdoc! { "zeros": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: densest.split_off(1) } };
@@ -337,9 +334,9 @@ fn the_densest_content_there_is_is_still_accepted() {
     }
 }
 
-/// Destructors of a thread's locals run in an order that nobody promises, so the codec may be gone before another one.
+/// The destructors of a thread's locals run in an unspecified order, so the codec may be dropped before another local.
 #[test]
-fn a_thread_that_is_ending_still_has_a_codec() {
+fn ending_thread_still_has_a_codec() {
     struct AtTheEnd(mpsc::Sender<Vec<u8>>);
     impl Drop for AtTheEnd {
         fn drop(&mut self) {
@@ -378,7 +375,7 @@ fn any_compressor() -> impl Strategy<Value = Compressor> {
 #[cfg(any(feature = "snappy", feature = "zlib", feature = "zstd"))]
 proptest! {
     #[test]
-    fn any_content_survives(
+    fn any_content_survives_a_round_trip(
         compressor in any_compressor(),
         noise in vec(any::<u8>(), 0..3_000),
         repeated in 0_usize..20,
@@ -396,7 +393,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_message_is_refused_or_as_long_as_it_says(
+    fn changed_message_is_refused_or_has_the_declared_length(
         compressor in any_compressor(),
         text in "[a-d]{0,400}",
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),

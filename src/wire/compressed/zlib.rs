@@ -4,14 +4,14 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 
 use super::codec::yields;
 
-/// The contexts, once they were needed. That for compressing is remembered with its level, and made anew for another.
+/// The contexts, created on first use. The context for compressing has a level, and is replaced for another level.
 #[derive(Default)]
 pub(super) struct Zlib {
     compress: Option<(i32, Compress)>,
     decompress: Option<Decompress>,
 }
 
-/// How many bytes each compressed one stands for at most, which is a property of the format.
+/// The maximum number of bytes that one compressed byte yields, by the format.
 const GREATEST_RATIO: usize = 1032;
 
 impl Zlib {
@@ -19,7 +19,7 @@ impl Zlib {
         Self { compress: None, decompress: None }
     }
 
-    /// Appends `content`, compressed. The level is -1 to 9, of which -1 is the library's own choice.
+    /// Appends the compressed `content`. The level is -1 to 9, where -1 is the library's default.
     pub fn compress(&mut self, content: &[u8], level: i32, buffer: &mut Vec<u8>) -> Result<(), String> {
         let context = match &mut self.compress {
             Some((made_for, context)) if *made_for == level => context,
@@ -34,7 +34,7 @@ impl Zlib {
         };
         context.reset();
         loop {
-            // Stored blocks, which make the longest output, add five bytes to some kilobytes each.
+            // Stored blocks make the longest output: they add five bytes for each of some kilobytes.
             let rest = &content[context.total_in() as usize..];
             buffer.reserve(rest.len() + rest.len() / 1024 + 64);
             match context.compress_vec(rest, buffer, FlushCompress::Finish) {
@@ -45,7 +45,7 @@ impl Zlib {
         }
     }
 
-    /// Appends what `content` yields, at most as much as there is room for.
+    /// Appends the decompressed `content`, at most as much as fits.
     pub fn decompress(&mut self, content: &[u8], expected: usize, buffer: &mut Vec<u8>) -> Result<(), String> {
         if expected / GREATEST_RATIO > content.len() {
             return Err(format!("its {} bytes cannot yield {expected}", content.len()));
@@ -53,7 +53,7 @@ impl Zlib {
         let context = self.decompress.get_or_insert_with(|| Decompress::new(true));
         context.reset(true);
         let start = buffer.len();
-        // The one byte more tells content that yields too much from content that is cut.
+        // One byte more, to tell content that yields too much from truncated content.
         buffer.reserve(expected + 1);
         let status = context.decompress_vec(content, buffer, FlushDecompress::Finish);
         let (read, written) = (context.total_in(), buffer.len() - start);
@@ -61,7 +61,7 @@ impl Zlib {
             Ok(Status::StreamEnd) if read == content.len() as u64 => Ok(()),
             Ok(Status::StreamEnd) => Err(format!("{} bytes follow its end", content.len() as u64 - read)),
             Ok(Status::Ok | Status::BufError) if written > expected => Err(yields(written, expected)),
-            Ok(Status::Ok | Status::BufError) => Err("it is cut off".to_owned()),
+            Ok(Status::Ok | Status::BufError) => Err("it is truncated".to_owned()),
             Err(error) => Err(error.to_string()),
         }
     }

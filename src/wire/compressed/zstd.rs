@@ -1,4 +1,4 @@
-//! Zstandard: one frame.
+//! Zstandard, as a single frame.
 
 use std::io::Cursor;
 
@@ -7,14 +7,14 @@ use zstd::zstd_safe::{compress_bound, find_frame_compressed_size, get_error_name
 
 use super::codec::yields;
 
-/// The contexts, once they were needed.
+/// The contexts, created on first use.
 #[derive(Default)]
 pub(super) struct Zstd {
     compressor: Option<Compressor<'static>>,
     decompressor: Option<Decompressor<'static>>,
 }
 
-/// The level that stands for the library's own choice.
+/// The level that means the library's default.
 const DEFAULT_LEVEL: i32 = 0;
 
 impl Zstd {
@@ -22,7 +22,7 @@ impl Zstd {
         Self { compressor: None, decompressor: None }
     }
 
-    /// Appends `content`, compressed.
+    /// Appends the compressed `content`.
     pub fn compress(&mut self, content: &[u8], buffer: &mut Vec<u8>) -> Result<(), String> {
         let compressor = match &mut self.compressor {
             Some(compressor) => compressor,
@@ -33,10 +33,10 @@ impl Zstd {
         Ok(())
     }
 
-    /// Appends what `content` yields, at most as much as there is room for.
+    /// Appends the decompressed `content`, at most as much as fits.
     ///
-    /// The whole frame is decompressed at once, for which the library uses the buffer itself as its window: however
-    /// large a window the frame claims, no memory is taken for it.
+    /// The whole frame is decompressed at once, so that the library uses the buffer itself as its window. No memory is
+    /// taken for the window that the frame declares, however large.
     pub fn decompress(&mut self, content: &[u8], expected: usize, buffer: &mut Vec<u8>) -> Result<(), String> {
         let frame = find_frame_compressed_size(content).map_err(|code| get_error_name(code).to_owned())?;
         if frame != content.len() {
@@ -61,11 +61,11 @@ impl Zstd {
     }
 }
 
-/// The most that one block yields, in bytes (RFC 8878, section 3.1.1.2.4).
+/// The maximum number of bytes that one block yields (RFC 8878, section 3.1.1.2.4).
 const LARGEST_BLOCK: u64 = 128 * 1024;
 
-/// How many bytes a frame can yield, by the headers of its blocks: before any room is made for what it claims to yield.
-/// `None` if it is cut off (RFC 8878, section 3.1.1).
+/// Returns how many bytes a frame can yield, by the headers of its blocks, before any memory is reserved for the
+/// declared length. `None` if the frame is truncated (RFC 8878, section 3.1.1).
 fn most_yielded(frame: &[u8]) -> Option<u64> {
     let descriptor = *frame.get(4)?;
     let is_single_segment = descriptor & 0x20 != 0;
@@ -79,7 +79,7 @@ fn most_yielded(frame: &[u8]) -> Option<u64> {
         let header = u32::from_le_bytes([low, middle, high, 0]);
         let size = header >> 3;
         let (length, yields) = match header >> 1 & 3 {
-            // Raw, and a byte that is repeated.
+            // A raw block, and a repeated byte.
             0 => (size, size.into()),
             1 => (1, size.into()),
             _ => (size, LARGEST_BLOCK),
@@ -92,7 +92,7 @@ fn most_yielded(frame: &[u8]) -> Option<u64> {
     }
 }
 
-/// Where bytes are appended.
+/// Returns a cursor that appends to `buffer`.
 fn after_end(buffer: &mut Vec<u8>) -> Cursor<&mut Vec<u8>> {
     let end = buffer.len() as u64;
     let mut cursor = Cursor::new(buffer);

@@ -1,4 +1,4 @@
-//! What must be known of a certificate to look for it in an OCSP response, or to accept it without a chain.
+//! The parts of a certificate that are needed to find it in an OCSP response, or to accept it without a chain.
 
 use der::{Error, Reader, Result, SliceReader, Tag};
 
@@ -7,13 +7,13 @@ use super::element::{bits, context, each_extension, optional, sequence, utc_or_g
 /// id-pe-tlsfeature (RFC 7633).
 const TLS_FEATURE: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x18];
 
-/// The number of the TLS extension status_request, by which a client asks for a stapled response.
+/// The number of the TLS extension status_request, with which a client asks for a stapled response.
 const STATUS_REQUEST: &[u8] = &[5];
 
 /// id-ce-keyUsage (RFC 5280, section 4.2.1.3).
 const KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x0f];
 
-/// digitalSignature, keyEncipherment and keyAgreement: one of them is what a key in a TLS handshake does.
+/// digitalSignature, keyEncipherment and keyAgreement. A TLS handshake uses a key in one of these ways.
 const HANDSHAKE_USAGES: u8 = 0b1010_1000;
 
 /// id-ce-extKeyUsage (RFC 5280, section 4.2.1.12).
@@ -22,21 +22,21 @@ const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
 /// id-kp-serverAuth.
 const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
 
-/// A public key, as it stands in a certificate.
+/// A public key, as encoded in a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublicKey<'a> {
-    /// Its `AlgorithmIdentifier`, in DER without tag and length.
+    /// The key's `AlgorithmIdentifier`, in DER without tag and length.
     pub algorithm: &'a [u8],
     /// The key itself.
     pub bits: &'a [u8],
 }
 
 impl<'a> PublicKey<'a> {
-    /// Reads a `SubjectPublicKeyInfo` from its contents: in DER without tag and length.
+    /// Reads a `SubjectPublicKeyInfo` from its contents, in DER without tag and length.
     ///
     /// # Errors
     ///
-    /// If it is malformed.
+    /// Returns an error if it is malformed.
     pub fn read(contents: &'a [u8]) -> Result<Self> {
         whole(contents, |reader| {
             let algorithm = value(reader, Tag::Sequence)?;
@@ -45,22 +45,22 @@ impl<'a> PublicKey<'a> {
     }
 }
 
-/// A part of a certificate (RFC 5280). Nothing is verified.
+/// Some parts of a certificate (RFC 5280). Nothing is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Certificate<'a> {
-    /// The contents of its serial number.
+    /// The contents of the serial number.
     pub serial: &'a [u8],
-    /// Its issuer's name, in DER.
+    /// The issuer's name, in DER.
     pub issuer: &'a [u8],
-    /// Its own name, in DER.
+    /// The subject's name, in DER.
     pub subject: &'a [u8],
-    /// Its key.
+    /// The subject's key.
     pub public_key: PublicKey<'a>,
-    /// Whether its server has to staple an OCSP response: Must-Staple (RFC 7633).
+    /// Whether the server must staple an OCSP response: Must-Staple (RFC 7633).
     pub must_staple: bool,
-    /// The contents of its `Validity`: see [`valid_between`](Self::valid_between).
+    /// The contents of the `Validity`: see [`valid_between`](Self::valid_between).
     pub validity: &'a [u8],
-    /// Its `Extensions`, in DER.
+    /// The `Extensions`, in DER.
     pub extensions: Option<&'a [u8]>,
 }
 
@@ -69,14 +69,14 @@ impl<'a> Certificate<'a> {
     ///
     /// # Errors
     ///
-    /// If it is malformed.
+    /// Returns an error if it is malformed.
     pub fn read(certificate: &'a [u8]) -> Result<Self> {
         let certificate = whole(certificate, |reader| value(reader, Tag::Sequence))?;
         let signed = value(&mut SliceReader::new(certificate)?, Tag::Sequence)?;
         whole(signed, |reader| {
-            optional(reader, context(0))?; // the version
+            optional(reader, context(0))?; // The version.
             let serial = value(reader, Tag::Integer)?;
-            value(reader, Tag::Sequence)?; // the algorithm of the signature
+            value(reader, Tag::Sequence)?; // The algorithm of the signature.
             let issuer = sequence(reader)?;
             let validity = value(reader, Tag::Sequence)?;
             let subject = sequence(reader)?;
@@ -97,26 +97,26 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// Whether it names itself as its issuer.
+    /// Returns whether the certificate names its subject as its issuer.
     #[must_use]
     pub fn is_self_issued(&self) -> bool {
         self.issuer == self.subject
     }
 
-    /// The times from which and to which it is valid, both included, in seconds since 1970.
+    /// Returns the first and the last time of the validity, both inclusive, in seconds since 1970.
     ///
     /// # Errors
     ///
-    /// If they are malformed, or before 1970.
+    /// Returns an error if they are malformed or before 1970.
     pub fn valid_between(&self) -> Result<(u64, u64)> {
         whole(self.validity, |reader| Ok((utc_or_generalized_time(reader)?, utc_or_generalized_time(reader)?)))
     }
 
-    /// Whether its key may be that of a TLS server. What it says nothing about, it allows.
+    /// Returns whether a TLS server may use the key. What the certificate does not mention is allowed.
     ///
     /// # Errors
     ///
-    /// If what it says is malformed.
+    /// Returns an error if the extensions are malformed.
     pub fn is_for_servers(&self) -> Result<bool> {
         let mut is_for_servers = true;
         let Some(extensions) = self.extensions else { return Ok(true) };
@@ -134,7 +134,7 @@ impl<'a> Certificate<'a> {
 
 fn allows_handshakes(key_usage: &[u8]) -> Result<bool> {
     match whole(key_usage, |reader| value(reader, Tag::BitString))? {
-        // The number of unused bits comes first; the usages for a handshake are all in the first byte.
+        // The first byte is the number of unused bits. The usages for a handshake are all in the second byte.
         [_, usages, ..] => Ok(usages & HANDSHAKE_USAGES != 0),
         _ => Ok(false),
     }

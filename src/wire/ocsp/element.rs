@@ -1,9 +1,9 @@
-//! The elements that certificates and OCSP responses are made of.
+//! The elements of certificates and OCSP responses.
 
 use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use der::{Decode, ErrorKind, Reader, Result, SliceReader, Tag, TagNumber, Tagged};
 
-/// A hash by which names and keys are told apart.
+/// A hash function that identifies names and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hash {
     Sha1,
@@ -13,7 +13,7 @@ pub(super) enum Hash {
 }
 
 impl Hash {
-    /// The one with this object identifier (RFC 3279 and RFC 5754), in DER without tag and length.
+    /// Returns the hash with this object identifier (RFC 3279 and RFC 5754), in DER without tag and length.
     pub fn named(identifier: &[u8]) -> Option<Self> {
         match identifier {
             [0x2b, 0x0e, 0x03, 0x02, 0x1a] => Some(Self::Sha1),
@@ -28,12 +28,12 @@ impl Hash {
     }
 }
 
-/// An element with the tag `[number]` that has others inside, or is explicit.
+/// Returns the tag `[number]` of an element that is constructed or explicit.
 pub(super) fn context(number: u32) -> Tag {
     Tag::ContextSpecific { constructed: true, number: TagNumber(number) }
 }
 
-/// Reads all of `bytes`.
+/// Reads all of `bytes`. A remainder is an error.
 pub(super) fn whole<'a, T, E: From<der::Error>>(
     bytes: &'a [u8],
     read: impl FnOnce(&mut SliceReader<'a>) -> std::result::Result<T, E>,
@@ -44,14 +44,14 @@ pub(super) fn whole<'a, T, E: From<der::Error>>(
     Ok(value)
 }
 
-/// The contents of the next element, which must be there.
+/// Reads the next element, which must have this tag. Returns its contents.
 pub(super) fn value<'a>(reader: &mut SliceReader<'a>, tag: Tag) -> Result<&'a [u8]> {
     let element = AnyRef::decode(reader)?;
     element.tag().assert_eq(tag)?;
     Ok(element.value())
 }
 
-/// The contents of the next element, if it has this tag.
+/// Reads the next element if it has this tag. Returns its contents.
 pub(super) fn optional<'a>(reader: &mut SliceReader<'a>, tag: Tag) -> Result<Option<&'a [u8]>> {
     if reader.is_finished() || Tag::peek(reader)? != tag {
         return Ok(None);
@@ -59,27 +59,27 @@ pub(super) fn optional<'a>(reader: &mut SliceReader<'a>, tag: Tag) -> Result<Opt
     value(reader, tag).map(Some)
 }
 
-/// The next element as it is, which must be a sequence.
+/// Reads the next element, which must be a sequence. Returns it with tag and length.
 pub(super) fn sequence<'a>(reader: &mut SliceReader<'a>) -> Result<&'a [u8]> {
     Tag::peek(reader)?.assert_eq(Tag::Sequence)?;
     reader.tlv_bytes()
 }
 
-/// The bytes of a string of bits, from its contents.
+/// Returns the bytes of a bit string, given its contents.
 pub(super) fn bits(contents: &[u8]) -> Result<&[u8]> {
     match contents {
-        // The number of unused bits comes first.
+        // The first byte is the number of unused bits.
         [0, bytes @ ..] => Ok(bytes),
         _ => Err(ErrorKind::Value { tag: Tag::BitString }.into()),
     }
 }
 
-/// A time in seconds since 1970.
+/// Reads a time. Returns it in seconds since 1970.
 pub(super) fn time(reader: &mut SliceReader<'_>) -> Result<u64> {
     Ok(GeneralizedTime::decode(reader)?.to_unix_duration().as_secs())
 }
 
-/// A time of a certificate in seconds since 1970, in either of its forms (RFC 5280, section 4.1.2.5).
+/// Reads a time of a certificate, in either form (RFC 5280, section 4.1.2.5). Returns it in seconds since 1970.
 pub(super) fn utc_or_generalized_time(reader: &mut SliceReader<'_>) -> Result<u64> {
     match Tag::peek(reader)? {
         Tag::UtcTime => Ok(UtcTime::decode(reader)?.to_unix_duration().as_secs()),
@@ -95,7 +95,7 @@ pub(super) struct Extension<'a> {
     pub value: &'a [u8],
 }
 
-/// Calls `each` with every extension in `extensions`, which is a whole `Extensions` in DER.
+/// Calls `each` for every extension in `extensions`, which is a whole `Extensions` in DER.
 pub(super) fn each_extension<'a, E: From<der::Error>>(
     extensions: &'a [u8],
     mut each: impl FnMut(Extension<'a>) -> std::result::Result<(), E>,

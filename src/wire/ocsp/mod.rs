@@ -1,10 +1,10 @@
-//! What a server says of its certificate's revocation: OCSP responses (RFC 6960), as they are stapled to a TLS handshake.
+//! OCSP responses (RFC 6960) about a server's certificate, as stapled to a TLS handshake.
 //!
-//! [`OcspResponse::read`] takes a response apart, [`ResponderId::is`] tells who may have signed it, and
-//! [`OcspResponse::status_of`] what it says of a certificate at a time. Verifying the signature is the caller's part:
-//! before that is done, nothing that a response says is to be believed.
+//! [`OcspResponse::read`] parses a response, [`ResponderId::is`] identifies a possible signer, and
+//! [`OcspResponse::status_of`] returns what the response says about a certificate at a given time. The caller must
+//! verify the signature: before that, no content of a response can be trusted.
 //!
-//! Nothing is decoded that is not needed, and everything borrows from the bytes of the response.
+//! Only the needed parts are decoded, and everything borrows from the bytes of the response.
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha384, Sha512};
@@ -19,29 +19,30 @@ pub use response::OcspResponse;
 
 use element::Hash;
 
-/// The longest response that is read, in bytes. Those of the authorities in use have 300 to 5,000.
+/// The length of the longest response that is read, in bytes. Those of current authorities have 300 to 5,000.
 pub const MAX_LENGTH: usize = 32 * 1024;
 
-/// How far a responder's clock may be ahead of ours, in seconds: a response that was just made must not be refused by a
-/// client whose clock is a little slow. There is no such tolerance at the other end, after
-/// [`next_update`](StatusEntry::next_update) (OCSP Support specification, "Should drivers utilize a tolerance period").
+/// How far a responder's clock may be ahead of the client's, in seconds: a client with a slow clock must not refuse a
+/// response that was just made. There is no such tolerance after [`next_update`](StatusEntry::next_update) (OCSP
+/// Support specification, "Should drivers utilize a tolerance period").
 pub const CLOCK_SKEW: u64 = 60;
 
-/// How old a response may be, in seconds, that does not say when the next one comes. It would otherwise hold for ever
-/// (RFC 6960, section 3.2: its time must be "sufficiently recent").
+/// The maximum age of a response without a `nextUpdate`, in seconds. Otherwise it would be valid forever (RFC 6960,
+/// section 3.2: its time must be "sufficiently recent").
 pub const MAX_AGE: u64 = 24 * 60 * 60;
 
-/// Who has signed a response, as it says itself.
+/// The signer of a response, as the response names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponderId<'a> {
-    /// By name, in DER.
+    /// By its name, in DER.
     Name(&'a [u8]),
-    /// By the SHA-1 hash of the public key.
+    /// By the SHA-1 hash of its public key.
     KeyHash(&'a [u8]),
 }
 
 impl ResponderId<'_> {
-    /// Whether it is the one with this name, in DER, and this key. That says nothing of what it may sign.
+    /// Returns whether this is the signer with this name, in DER, and this key. It says nothing about the signer's
+    /// rights.
     #[must_use]
     pub fn is(&self, name: &[u8], key: PublicKey<'_>) -> bool {
         match *self {
@@ -51,35 +52,35 @@ impl ResponderId<'_> {
     }
 }
 
-/// What a responder knows of a certificate.
+/// The status of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// It was not revoked.
+    /// The certificate is not revoked.
     Good,
-    /// It was revoked, for ever or for now.
+    /// The certificate is revoked, permanently or temporarily.
     Revoked,
-    /// Nothing.
+    /// The responder does not know the certificate.
     Unknown,
 }
 
-/// What a response says of one certificate. Times are in seconds since 1970.
+/// A response's entry about one certificate. Times are in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusEntry<'a> {
-    /// How the issuer's name and key are hashed, if that is known here.
+    /// The hash function of the issuer's name and key, if it is known here.
     hash: Option<Hash>,
     issuer_name_hash: &'a [u8],
     issuer_key_hash: &'a [u8],
     serial: &'a [u8],
-    /// Whether it was revoked.
+    /// The status of the certificate.
     pub status: Status,
-    /// When that was known to be right.
+    /// The time at which the status was known to be correct.
     pub this_update: u64,
-    /// When more will be known, if the responder tells.
+    /// The time at which newer information will be available, if the response has it.
     pub next_update: Option<u64>,
 }
 
 impl StatusEntry<'_> {
-    /// Whether this is about `certificate`, of the issuer with the key `issuer`.
+    /// Returns whether this entry is about `certificate`, whose issuer has the key `issuer`.
     #[must_use]
     pub fn covers(&self, certificate: &Certificate<'_>, issuer: PublicKey<'_>) -> bool {
         let hashes = |hash: fn(&[u8]) -> Vec<u8>| {
@@ -95,7 +96,7 @@ impl StatusEntry<'_> {
             }
     }
 
-    /// Whether it holds at the time `now` (RFC 6960, section 3.2, points 5 and 6).
+    /// Checks that the entry is valid at the time `now` (RFC 6960, section 3.2, points 5 and 6).
     fn check_time(&self, now: u64) -> Result<(), OcspError> {
         if self.this_update > now.saturating_add(CLOCK_SKEW) {
             return Err(OcspError::NotYetValid { this_update: self.this_update, now });
@@ -109,13 +110,14 @@ impl StatusEntry<'_> {
 }
 
 impl OcspResponse<'_> {
-    /// What it says at the time `now`, in seconds since 1970, of `certificate`, of the issuer with the key `issuer`.
+    /// Returns the status of `certificate`, whose issuer has the key `issuer`, at the time `now`, in seconds since
+    /// 1970.
     ///
-    /// If it says several things of it, all of them must be in time, and the worst counts.
+    /// If the response has several entries about the certificate, all must be valid at that time, and the worst counts.
     ///
     /// # Errors
     ///
-    /// [`NotCovered`](OcspError::NotCovered), [`NotYetValid`](OcspError::NotYetValid) or
+    /// Returns [`NotCovered`](OcspError::NotCovered), [`NotYetValid`](OcspError::NotYetValid) or
     /// [`Expired`](OcspError::Expired).
     pub fn status_of(
         &self,
@@ -136,60 +138,60 @@ impl OcspResponse<'_> {
     }
 }
 
-/// Why what a server has stapled about its certificate, or not stapled, is not accepted.
+/// The reason why a server's stapled OCSP response, or its absence, is not accepted.
 ///
-/// A certificate that was revoked is not among these: that is a response that was accepted.
+/// A revoked certificate is not among the reasons: in that case the response was accepted.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OcspError {
-    /// The certificate demands that a response is stapled (Must-Staple, RFC 7633), and there is none.
-    #[error("the server has stapled no OCSP response, but its certificate demands one (Must-Staple)")]
+    /// The certificate requires a stapled response (Must-Staple, RFC 7633), and there is none.
+    #[error("the server stapled no OCSP response, but its certificate requires one (Must-Staple)")]
     Missing,
-    /// It is longer than [`MAX_LENGTH`].
+    /// The response is longer than [`MAX_LENGTH`].
     #[error("the stapled OCSP response is {length} bytes long, but must be at most {}", MAX_LENGTH)]
     Length {
-        /// Its length, in bytes.
+        /// The response's length, in bytes.
         length: usize,
     },
-    /// It is not encoded as RFC 6960 wants it, or in DER.
+    /// The response is not encoded in DER as RFC 6960 defines it.
     #[error("the stapled OCSP response is malformed: {reason}")]
     Malformed {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// It tells nothing but that the responder had no answer.
-    #[error("the stapled OCSP response is none: responseStatus is {status}, but must be 0 (successful)")]
+    /// The response only says that the responder had no answer.
+    #[error("the stapled OCSP response has no answer: responseStatus is {status}, but must be 0 (successful)")]
     Unsuccessful {
         /// The `responseStatus`.
         status: u8,
     },
-    /// It is of a type that wharf does not know, or has a critical extension that it does not know.
-    #[error("the stapled OCSP response has {what} that wharf does not know")]
+    /// The response has a type, a version or a critical extension that wharf does not support.
+    #[error("the stapled OCSP response has {what} that is not supported")]
     Unsupported {
-        /// What it has.
+        /// The unsupported part.
         what: &'static str,
     },
-    /// Who signed it is neither the issuer of the server's certificate nor authorised by it.
-    #[error("the stapled OCSP response is signed by nobody whom the certificate's issuer has authorised")]
+    /// The signer is neither the issuer of the server's certificate nor authorised by it.
+    #[error("the signer of the stapled OCSP response is not authorised by the issuer of the server's certificate")]
     Unauthorized,
-    /// The signature is wrong, or made in a way that wharf does not accept, such as with SHA-1.
-    #[error("the signature of the stapled OCSP response is wrong or of an algorithm that is not accepted")]
+    /// The signature is wrong, or uses an algorithm that wharf does not accept, such as SHA-1.
+    #[error("the signature of the stapled OCSP response is wrong, or its algorithm is not accepted")]
     Signature,
-    /// It is about other certificates.
+    /// The response is about other certificates.
     #[error("the stapled OCSP response is about another certificate")]
     NotCovered,
-    /// It is from the future, by more than [`CLOCK_SKEW`].
-    #[error("the stapled OCSP response is from the future: thisUpdate is {this_update}, and now is {now}")]
+    /// The response becomes valid in the future, by more than [`CLOCK_SKEW`].
+    #[error("the stapled OCSP response is not valid yet: thisUpdate is {this_update}, and now is {now}")]
     NotYetValid {
-        /// When it begins to hold, in seconds since 1970.
+        /// When the response becomes valid, in seconds since 1970.
         this_update: u64,
         /// The current time, in seconds since 1970.
         now: u64,
     },
-    /// It does not hold any more.
+    /// The response is no longer valid.
     #[error("the stapled OCSP response has expired: nextUpdate is {next_update}, and now is {now}")]
     Expired {
-        /// When it ended to hold, in seconds since 1970: its `nextUpdate`, or [`MAX_AGE`] after its `thisUpdate`.
+        /// When the validity ended, in seconds since 1970: at `nextUpdate`, or [`MAX_AGE`] after `thisUpdate`.
         next_update: u64,
         /// The current time, in seconds since 1970.
         now: u64,

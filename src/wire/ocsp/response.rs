@@ -1,37 +1,37 @@
-//! OCSP responses in DER.
+//! Parses OCSP responses in DER.
 
 use der::{ErrorKind, Reader, Result, SliceReader, Tag, TagNumber};
 
 use super::element::{Hash, bits, context, each_extension, optional, sequence, time, value, whole};
 use super::{MAX_LENGTH, OcspError, ResponderId, Status, StatusEntry};
 
-/// id-pkix-ocsp-basic, which is the only type of response there is (RFC 6960, section 4.2.1).
+/// id-pkix-ocsp-basic, the only defined type of response (RFC 6960, section 4.2.1).
 const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
 
-/// A response that somebody has signed. See the [module](super) for what is left to verify.
+/// A signed response. The [module](super) documentation says what the caller must verify.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OcspResponse<'a> {
-    /// What is signed: the `ResponseData`, in DER.
+    /// The signed part: the `ResponseData`, in DER.
     pub signed: &'a [u8],
-    /// How it is signed: the `AlgorithmIdentifier`, in DER without tag and length.
+    /// The signature's `AlgorithmIdentifier`, in DER without tag and length.
     pub algorithm: &'a [u8],
     /// The signature.
     pub signature: &'a [u8],
-    /// Who has signed it.
+    /// The signer.
     pub responder: ResponderId<'a>,
-    /// Certificates that may be the signer's, each in DER. They are no part of what is signed.
+    /// Possible certificates of the signer, each in DER. They are not part of what is signed.
     pub certificates: Vec<&'a [u8]>,
-    /// What it says.
+    /// The entries about certificates.
     pub entries: Vec<StatusEntry<'a>>,
 }
 
 impl<'a> OcspResponse<'a> {
-    /// Takes a response apart.
+    /// Parses a response.
     ///
     /// # Errors
     ///
-    /// [`Length`](OcspError::Length), [`Malformed`](OcspError::Malformed), [`Unsuccessful`](OcspError::Unsuccessful) or
-    /// [`Unsupported`](OcspError::Unsupported).
+    /// Returns [`Length`](OcspError::Length), [`Malformed`](OcspError::Malformed),
+    /// [`Unsuccessful`](OcspError::Unsuccessful) or [`Unsupported`](OcspError::Unsupported).
     pub fn read(response: &'a [u8]) -> std::result::Result<Self, OcspError> {
         if response.len() > MAX_LENGTH {
             return Err(OcspError::Length { length: response.len() });
@@ -89,7 +89,7 @@ fn read_data(contents: &[u8]) -> std::result::Result<(ResponderId<'_>, Vec<Statu
             Some(name) => ResponderId::Name(whole(name, sequence)?),
             None => ResponderId::KeyHash(whole(value(reader, context(2))?, |reader| value(reader, Tag::OctetString))?),
         };
-        time(reader)?; // when it was signed
+        time(reader)?; // The time of the signature.
         let entries = elements(value(reader, Tag::Sequence)?, read_entry)?;
         refuse_critical(optional(reader, context(1))?)?;
         Ok((responder, entries))
@@ -122,13 +122,13 @@ fn read_status(reader: &mut SliceReader<'_>) -> Result<Status> {
     match tag {
         Tag::ContextSpecific { constructed: false, number: TagNumber(0) } if contents.is_empty() => Ok(Status::Good),
         Tag::ContextSpecific { constructed: false, number: TagNumber(2) } if contents.is_empty() => Ok(Status::Unknown),
-        // When and why it was revoked does not matter, so it need not be right.
+        // The time and the reason of the revocation do not matter, so they are not checked.
         Tag::ContextSpecific { constructed: true, number: TagNumber(1) } => Ok(Status::Revoked),
         _ => Err(tag.value_error().into()),
     }
 }
 
-/// Refuses an extension that must not be ignored. Of those that may, none changes what a response says.
+/// Refuses critical extensions. No other extension changes the meaning of a response.
 fn refuse_critical(extensions: Option<&[u8]>) -> std::result::Result<(), OcspError> {
     let Some(extensions) = extensions else { return Ok(()) };
     each_extension(extensions, |extension| match extension.critical {
@@ -137,7 +137,7 @@ fn refuse_critical(extensions: Option<&[u8]>) -> std::result::Result<(), OcspErr
     })
 }
 
-/// Everything that `contents` consists of.
+/// Reads all elements in `contents`.
 fn elements<'a, T, E: From<der::Error>>(
     contents: &'a [u8],
     read: impl Fn(&mut SliceReader<'a>) -> std::result::Result<T, E>,

@@ -1,4 +1,4 @@
-//! Reading a message out of the buffer it was received in.
+//! Decodes a message in the buffer in which it was received.
 
 use std::collections::HashSet;
 use std::iter::FusedIterator;
@@ -9,20 +9,20 @@ use super::{BODY, CHECKSUM_LENGTH, Flags, OP_CODE, SEQUENCE};
 use crate::wire::header::{self, Header};
 use crate::wire::{PeerText, WireError};
 
-/// The limits that a received message is held to. What exceeds them is refused before it is looked at.
+/// The limits for received messages. A length beyond them is refused before its content is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// `maxMessageSizeBytes`: the longest message, in bytes, its header included.
+    /// `maxMessageSizeBytes`: the longest message, in bytes, including its header.
     pub max_message_size: u32,
-    /// `maxBsonObjectSize`: the largest document of a sequence, in bytes. A body may be larger, because a command has
-    /// room around the one document that it carries, and a reply around those that it returns.
+    /// `maxBsonObjectSize`: the largest document of a sequence, in bytes. A body may be larger, because a command needs
+    /// room around the single document that it carries, and a reply around the documents that it returns.
     pub max_document_size: u32,
 }
 
 /// A received message, borrowed from its bytes.
 ///
-/// Its documents are known to be framed as BSON: whole, of their own length, and ended by a zero byte. Their elements
-/// have not been looked at, so that reading them may still fail.
+/// Its documents are framed as BSON: each is complete, has its declared length, and ends with a zero byte. Their
+/// elements are not checked, so reading them may still fail.
 #[derive(Debug, Clone)]
 pub struct Message<'a> {
     /// The header.
@@ -38,34 +38,34 @@ pub struct Message<'a> {
 /// A document sequence of a received message.
 #[derive(Debug, Clone)]
 pub struct Sequence<'a> {
-    /// The name of the command's argument that it holds.
+    /// The name of the command's argument that the sequence holds.
     pub identifier: &'a str,
     /// The documents, in order.
     pub documents: Documents<'a>,
 }
 
-/// The documents of a sequence, one after the other. Cloning starts nothing anew: a clone goes on from the same place.
+/// The documents of a sequence, in order. A clone continues from the same position.
 #[derive(Debug, Clone)]
 pub struct Documents<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Message<'a> {
-    /// Reads the message that `bytes` are, from the first to the last.
+    /// Decodes the message that `bytes` must contain exactly.
     ///
-    /// A message without sequences is read without an allocation.
+    /// A message without sequences is decoded without an allocation.
     ///
     /// # Errors
     ///
-    /// A [`WireError`] names the first field that is not as it must be. The connection the bytes came from must then be
+    /// Returns a [`WireError`] that names the first invalid field. The connection that the bytes came from must then be
     /// closed.
     pub fn decode(bytes: &'a [u8], limits: Limits) -> Result<Self, WireError> {
         let header = Header::of_whole(bytes, limits.max_message_size)?;
         Self::after(header, bytes, limits)
     }
 
-    /// Reads the whole message that `bytes` are, whose header was read already.
-    #[inline(always)] // With it, that most messages have no sequences is seen where they would be dropped.
+    /// Decodes the message that `bytes` must contain exactly, and whose header was read before.
+    #[inline(always)] // Lets the caller see that most messages have no sequences to drop.
     pub(crate) fn after(header: Header, bytes: &'a [u8], limits: Limits) -> Result<Self, WireError> {
         if header.op_code != OP_CODE {
             return Err(WireError::OpCode { value: header.op_code, allowed: OP_CODE });
@@ -85,17 +85,18 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The body of a message that has no other section, as nearly every one is: a document that reaches to the end.
-#[inline(always)] // As its one caller is.
+/// Returns the body of a message without any other section, which is the usual case: a document that extends to the
+/// end.
+#[inline(always)] // Like its only caller.
 fn only_body(sections: &[u8]) -> Option<&RawDocument> {
     let document = sections.strip_prefix(&[BODY])?;
     let declared = i32::from_le_bytes(*document.first_chunk()?);
-    // Compared first, because bson describes at length what it refuses.
+    // Compared first, because bson formats a long error for a document that it refuses.
     let is_last = usize::try_from(declared) == Ok(document.len());
     is_last.then(|| RawDocument::from_bytes(document).ok()).flatten()
 }
 
-/// Takes the checksum off the end of what the cursor has left, and compares it with the bytes before it.
+/// Removes the checksum from the end of the cursor's bytes, and compares it with the bytes before it.
 fn verify_checksum(bytes: &[u8], cursor: &mut Cursor<'_>) -> Result<(), WireError> {
     let available = cursor.rest.len() as u64;
     let Some((sections, checksum)) = cursor.rest.split_last_chunk::<CHECKSUM_LENGTH>() else {
@@ -108,7 +109,7 @@ fn verify_checksum(bytes: &[u8], cursor: &mut Cursor<'_>) -> Result<(), WireErro
 }
 
 impl<'a> Sequence<'a> {
-    /// Reads a section of payload type 1, from its size on.
+    /// Reads a section of payload type 1, starting at its size.
     fn read(cursor: &mut Cursor<'a>, limits: Limits) -> Result<Self, WireError> {
         let mut section = Cursor { rest: cursor.sized("document sequence size", SHORTEST_SEQUENCE, u64::MAX)? };
         let [_, _, _, _] = section.chunk("document sequence size")?;
@@ -125,7 +126,7 @@ impl<'a> Iterator for Documents<'a> {
     type Item = &'a RawDocument;
 
     fn next(&mut self) -> Option<&'a RawDocument> {
-        // All of them have been read once when the message was decoded, so only the end makes this `None`.
+        // Decoding the message has already read all documents, so this is `None` only at the end.
         let mut cursor = Cursor { rest: self.rest };
         let document = cursor.document("document of a sequence", u64::MAX).ok()?;
         self.rest = cursor.rest;
@@ -141,13 +142,13 @@ const SHORTEST_DOCUMENT: u64 = 5;
 /// The length of an empty sequence in bytes: its size, and an identifier of one character with its zero byte.
 const SHORTEST_SEQUENCE: u64 = 6;
 
-/// What has not been read yet of a message or of a section.
+/// The bytes of a message or of a section that have not been read yet.
 struct Cursor<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Cursor<'a> {
-    /// All sections: the body, and the sequences in their order.
+    /// Reads all sections. Returns the body, and the sequences in order.
     fn sections(&mut self, limits: Limits) -> Result<(&'a RawDocument, Vec<Sequence<'a>>), WireError> {
         let mut body = None;
         let mut count = 0;
@@ -177,7 +178,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The next `N` bytes.
+    /// Takes the next `N` bytes.
     fn chunk<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], WireError> {
         let Some((chunk, rest)) = self.rest.split_first_chunk::<N>() else {
             return Err(WireError::Truncated { field, needed: N as u64, available: self.rest.len() as u64 });
@@ -186,7 +187,7 @@ impl<'a> Cursor<'a> {
         Ok(*chunk)
     }
 
-    /// The next bytes, as many as the little-endian integer at their start says, which counts itself.
+    /// Takes as many bytes as the little-endian integer at their start says. The integer counts itself.
     fn sized(&mut self, field: &'static str, least: u64, most: u64) -> Result<&'a [u8], WireError> {
         let available = self.rest.len() as u64;
         let declared = match self.rest.first_chunk::<4>() {
@@ -205,13 +206,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The next document, of at most `most` bytes.
+    /// Takes the next document, of at most `most` bytes.
     fn document(&mut self, field: &'static str, most: u64) -> Result<&'a RawDocument, WireError> {
         let bytes = self.sized(field, SHORTEST_DOCUMENT, most)?;
         RawDocument::from_bytes(bytes).map_err(|error| WireError::Document { field, reason: PeerText::of(error) })
     }
 
-    /// The next string, up to its zero byte.
+    /// Takes the next string, up to its zero byte.
     fn identifier(&mut self) -> Result<&'a str, WireError> {
         let refuse = |bytes: &[u8], allowed| {
             let value = PeerText::of(String::from_utf8_lossy(&bytes[..bytes.len().min(64)]));

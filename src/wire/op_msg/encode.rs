@@ -1,4 +1,4 @@
-//! Writing a message into a buffer.
+//! Encodes a message into a buffer.
 
 use bson::{RawDocument, RawDocumentBuf};
 
@@ -6,19 +6,19 @@ use super::{BODY, CHECKSUM_LENGTH, Flags, OP_CODE, SEQUENCE};
 use crate::wire::header::{self, Header};
 use crate::wire::{PeerText, WireError};
 
-/// A message to encode. Its one body and its flags are right by construction.
+/// A message to encode. It always has exactly one body and valid flags.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// The message's number, by which its reply is recognised.
+    /// The message's number, which its reply repeats.
     pub request_id: i32,
     /// The number of the message that this one answers; 0 in a request.
     pub response_to: i32,
-    /// The flags. With [`Flags::CHECKSUM_PRESENT`] the checksum is computed and appended.
+    /// The flags. With [`Flags::CHECKSUM_PRESENT`], encoding computes and appends the checksum.
     pub flags: Flags,
     /// The command or the reply.
     pub body: &'a RawDocument,
-    /// The database that a command runs on: appended to the body as its last element, `$db`. `None` in a reply, and
-    /// where the body has a `$db` of its own.
+    /// The database that a command runs on. It is appended to the body as the last element, `$db`. `None` in a reply,
+    /// or if the body already has a `$db`.
     pub database: Option<&'a str>,
     /// The arguments of the command that travel outside its body.
     pub sequences: &'a [OutgoingSequence<'a>],
@@ -45,23 +45,23 @@ pub struct OutgoingSequence<'a> {
 }
 
 impl<'a> OutgoingSequence<'a> {
-    /// The argument `identifier` with these documents: a slice, an array or a vector of them, owned or borrowed.
+    /// Creates the argument `identifier` with these documents: a slice, array or vector of owned or borrowed ones.
     pub fn new(identifier: &'a str, documents: impl Into<OutgoingDocuments<'a>>) -> Self {
         Self { identifier, documents: documents.into() }
     }
 }
 
-/// The documents of a sequence, as they lie in the caller's memory: they are copied once, into the buffer that is sent.
+/// The documents of a sequence, in the caller's memory. They are copied once, into the buffer that is sent.
 #[derive(Debug, Clone, Copy)]
 pub enum OutgoingDocuments<'a> {
-    /// Documents that the caller has gathered from elsewhere.
+    /// Documents that the caller borrows from several places.
     Borrowed(&'a [&'a RawDocument]),
     /// Documents that the caller owns.
     Owned(&'a [RawDocumentBuf]),
 }
 
 impl OutgoingDocuments<'_> {
-    /// How many documents there are.
+    /// Returns the number of documents.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -70,13 +70,13 @@ impl OutgoingDocuments<'_> {
         }
     }
 
-    /// Whether there is no document.
+    /// Returns whether there are no documents.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The length of all documents together, in bytes.
+    /// Returns the total length of all documents, in bytes.
     fn byte_length(&self) -> usize {
         fn sum(documents: &[impl AsRef<RawDocument>]) -> usize {
             documents.iter().map(|document| document.as_ref().as_bytes().len()).sum()
@@ -136,30 +136,31 @@ impl<'a> From<&'a Vec<RawDocumentBuf>> for OutgoingDocuments<'a> {
     }
 }
 
-/// Appends `message` to `buffer`. The documents' bytes are copied as they are.
+/// Appends `message` to `buffer`. The documents' bytes are copied unchanged.
 ///
 /// # Errors
 ///
-/// Nothing has been appended then.
+/// On an error, nothing has been appended.
 ///
 /// - [`WireError::Length`] if the message would be longer than `max_message_size` bytes.
 /// - [`WireError::Identifier`] if a sequence's identifier is empty, contains a zero byte, or occurs twice.
 pub fn encode(message: &Outgoing<'_>, max_message_size: u32, buffer: &mut Vec<u8>) -> Result<(), WireError> {
     match message.sequences {
-        // By far the most messages. The compiler makes of it a function of its own, without what there is not.
+        // Most messages. The compiler makes this a function of its own, without the code for sequences and extra
+        // elements.
         [] => encode_parts(&Outgoing { sequences: &[], ..*message }, &[], max_message_size, buffer),
         _ => encode_with(message, &[], max_message_size, buffer),
     }
 }
 
-/// As [`encode`], with further elements appended to the body, after `$db`: what a client adds to every command.
+/// Like [`encode`], with further elements appended to the body after `$db`: those that a client adds to every command.
 ///
-/// Each slice is any number of BSON elements, one after the other, without a document around them. They are copied as
-/// they are, so they must be well-formed.
+/// Each slice is any number of consecutive BSON elements, without a document around them. They are copied unchanged, so
+/// they must be well-formed.
 ///
 /// # Errors
 ///
-/// As [`encode`].
+/// Those of [`encode`].
 pub fn encode_with(
     message: &Outgoing<'_>,
     appended: &[&[u8]],
@@ -197,7 +198,7 @@ fn encode_parts(
     Ok(())
 }
 
-#[inline(always)] // So that nothing is left of it where there are none.
+#[inline(always)] // Disappears where there are no sequences.
 fn check_identifiers(sequences: &[OutgoingSequence<'_>]) -> Result<(), WireError> {
     for (index, OutgoingSequence { identifier, .. }) in sequences.iter().enumerate() {
         let refuse = |allowed| Err(WireError::Identifier { value: PeerText::of(identifier), allowed });
@@ -211,13 +212,13 @@ fn check_identifiers(sequences: &[OutgoingSequence<'_>]) -> Result<(), WireError
     Ok(())
 }
 
-/// The length of the message in bytes. All lengths inside it fit their fields if this one does.
+/// Returns the length of the message in bytes. If it is within the limit, all lengths inside it fit their fields.
 #[inline(always)]
 fn check_length(message: &Outgoing<'_>, body_length: usize, max_message_size: u32) -> Result<u32, WireError> {
     let checksum = if message.flags.contains(Flags::CHECKSUM_PRESENT) { CHECKSUM_LENGTH } else { 0 };
     let sequences: usize = message.sequences.iter().map(|sequence| 1 + sequence_length(sequence)).sum();
     let length = header::LENGTH + 4 + 1 + body_length + sequences + checksum;
-    // A length travels as a signed integer.
+    // The length is sent as a signed integer.
     let most = max_message_size.min(i32::MAX as u32);
     match u32::try_from(length) {
         Ok(length) if length <= most => Ok(length),
@@ -230,7 +231,7 @@ fn check_length(message: &Outgoing<'_>, body_length: usize, max_message_size: u3
     }
 }
 
-/// The `$db` element up to its value's length: its type (string) and its name.
+/// The `$db` element before its value: its type (string) and its name.
 const DB_ELEMENT: &[u8] = b"\x02$db\0";
 
 #[inline(always)]
@@ -244,11 +245,11 @@ fn sequence_length(sequence: &OutgoingSequence<'_>) -> usize {
     4 + sequence.identifier.len() + 1 + sequence.documents.byte_length()
 }
 
-/// How many bytes come before the body's first element.
+/// The number of bytes before the body's first element.
 const BEFORE_ELEMENTS: usize = header::LENGTH + 4 + 1 + 4;
 
-/// The header, the flags, the kind of the section and the length of the body: put together here, so that they are one
-/// copy and not four.
+/// Returns the header, the flags, the section's kind and the body's length. They are assembled here, so that they take
+/// one copy instead of four.
 fn before_elements(header: Header, flags: Flags, body_length: usize) -> [u8; BEFORE_ELEMENTS] {
     let mut bytes = [0; BEFORE_ELEMENTS];
     bytes[..16].copy_from_slice(&header.to_bytes());
@@ -258,11 +259,11 @@ fn before_elements(header: Header, flags: Flags, body_length: usize) -> [u8; BEF
     bytes
 }
 
-/// Writes the body from its first element on.
+/// Writes the body, starting at its first element.
 #[inline(always)]
 fn write_elements(message: &Outgoing<'_>, appended: &[&[u8]], buffer: &mut Vec<u8>) {
     let body = message.body.as_bytes();
-    // The elements stand between the document's own length and the zero byte at its end.
+    // The elements are between the document's length and the zero byte at its end.
     buffer.extend_from_slice(&body[4..body.len() - 1]);
     if let Some(database) = message.database {
         let mut element = [0; DB_ELEMENT.len() + 4];
@@ -273,7 +274,7 @@ fn write_elements(message: &Outgoing<'_>, appended: &[&[u8]], buffer: &mut Vec<u
         buffer.push(0);
     }
     for elements in appended {
-        // Mostly there are none, and to copy nothing is a call all the same.
+        // Usually there are none, and copying nothing would still be a call.
         if !elements.is_empty() {
             buffer.extend_from_slice(elements);
         }
@@ -287,12 +288,12 @@ fn write_sequence(sequence: &OutgoingSequence<'_>, buffer: &mut Vec<u8>) {
     buffer.extend_from_slice(sequence.identifier.as_bytes());
     buffer.push(0);
     sequence.documents.write(buffer);
-    // Read off the buffer instead of adding up the documents' lengths again.
+    // Taken from the buffer instead of adding up the documents' lengths again.
     let length = buffer.len() - start;
     buffer[start..start + 4].copy_from_slice(&length_bytes(length));
 }
 
-/// A length that [`check_length`] has found to fit, as it travels.
+/// Encodes a length that [`check_length`] has checked.
 fn length_bytes(length: usize) -> [u8; 4] {
     (length as u32).to_le_bytes()
 }

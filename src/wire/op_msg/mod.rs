@@ -1,7 +1,7 @@
 //! `OP_MSG`: the operation that carries every command and every reply.
 //!
-//! A message is a header, 32 flag bits, sections in any order, and a CRC-32C where the flags say so. Exactly one section
-//! is a document, the *body* (payload type 0); each of the others is a named *sequence* of documents (payload type 1).
+//! A message is a header, 32 flag bits, sections in any order, and a CRC-32C if the flags say so. Exactly one section
+//! is a document, the *body* (payload type 0). Each other section is a named *sequence* of documents (payload type 1).
 
 mod decode;
 mod encode;
@@ -24,7 +24,7 @@ const SEQUENCE: u8 = 1;
 /// The length of a checksum in bytes.
 const CHECKSUM_LENGTH: usize = 4;
 
-/// The flag bits of a message, all of them defined ones.
+/// The flag bits of a message, of which only defined ones can be set.
 ///
 /// ```
 /// use wharf::wire::Flags;
@@ -41,19 +41,19 @@ impl Flags {
     pub const NONE: Self = Self(0);
     /// `checksumPresent`: the message ends with its CRC-32C.
     pub const CHECKSUM_PRESENT: Self = Self(1);
-    /// `moreToCome`: a request that wants no reply, or a reply that another one follows by itself.
+    /// `moreToCome`: a request without a reply, or a reply that another one follows without a request.
     pub const MORE_TO_COME: Self = Self(1 << 1);
     /// `exhaustAllowed`: the sender of this request accepts replies with `moreToCome`.
     pub const EXHAUST_ALLOWED: Self = Self(1 << 16);
 
-    /// The bits that a receiver has to understand.
+    /// The bits that a receiver must understand.
     const REQUIRED: u32 = 0xffff;
 
-    /// The flags in `bits`, without the undefined optional ones, which are to be ignored.
+    /// Returns the flags in `bits`, without undefined optional ones, which are ignored.
     ///
     /// # Errors
     ///
-    /// [`WireError::FlagBits`] if an undefined bit among the required ones (the low 16) is set.
+    /// Returns [`WireError::FlagBits`] if an undefined bit among the required ones (the low 16) is set.
     pub fn from_bits(bits: u32) -> Result<Self, WireError> {
         let required = Self::CHECKSUM_PRESENT.with(Self::MORE_TO_COME).0;
         if bits & Self::REQUIRED & !required != 0 {
@@ -62,19 +62,19 @@ impl Flags {
         Ok(Self(bits & (required | Self::EXHAUST_ALLOWED.0)))
     }
 
-    /// All 32 bits, as they are sent.
+    /// Returns all 32 bits, as they are sent.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// Both sets together.
+    /// Returns the union of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether every flag of `other` is set.
+    /// Returns whether every flag of `other` is set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

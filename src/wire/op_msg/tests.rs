@@ -6,7 +6,7 @@ use super::*;
 
 const LIMITS: Limits = Limits { max_message_size: 1 << 20, max_document_size: 1 << 16 };
 
-/// A ping as the specification lays it out, written by hand.
+/// A ping in the specification's layout, written by hand.
 const PING: &[u8] = b"\x33\0\0\0\x07\0\0\0\0\0\0\0\xdd\x07\0\0\
     \0\0\0\0\
     \0\x1e\0\0\0\x10ping\0\x01\0\0\0\x02$db\0\x06\0\0\0admin\0\0";
@@ -22,7 +22,7 @@ fn outgoing<'a>(body: &'a RawDocument, sequences: &'a [OutgoingSequence<'a>]) ->
 }
 
 #[test]
-fn a_command_is_laid_out_as_the_specification_says() {
+fn command_is_laid_out_as_in_the_specification() {
     let body = rawdoc! { "ping": 1 };
     let message = Outgoing { request_id: 7, database: Some("admin"), ..outgoing(&body, &[]) };
     assert_eq!(encoded(&message), PING);
@@ -33,7 +33,7 @@ fn a_command_is_laid_out_as_the_specification_says() {
 }
 
 #[test]
-fn encoding_appends_and_leaves_what_was_there() {
+fn encoding_appends_to_the_buffer() {
     let mut buffer = b"before".to_vec();
     encode(&outgoing(&rawdoc! {}, &[]), 100, &mut buffer).unwrap();
     assert!(buffer.starts_with(b"before"));
@@ -41,7 +41,7 @@ fn encoding_appends_and_leaves_what_was_there() {
 }
 
 #[test]
-fn a_message_beyond_the_limit_is_not_sent() {
+fn message_beyond_the_limit_is_not_encoded() {
     let body = rawdoc! { "a": "b".repeat(100) };
     let length = encoded(&outgoing(&body, &[])).len() as u32;
     let mut buffer = Vec::new();
@@ -51,7 +51,7 @@ fn a_message_beyond_the_limit_is_not_sent() {
 }
 
 #[test]
-fn identifiers_are_checked_before_anything_is_sent() {
+fn identifiers_are_checked_before_encoding() {
     let body = rawdoc! {};
     let sequence = |identifier| OutgoingSequence::new(identifier, &[] as &[&RawDocument]);
     for sequences in [vec![sequence("")], vec![sequence("a\0b")], vec![sequence("a"), sequence("a")]] {
@@ -60,7 +60,7 @@ fn identifiers_are_checked_before_anything_is_sent() {
     }
 }
 
-/// A message around `sections`, with its length put right.
+/// Returns a message around `sections`, with the right length.
 fn framed(flag_bits: u32, sections: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 16];
     bytes[0] = 20 + sections.len() as u8;
@@ -79,19 +79,19 @@ fn each_mistake_is_named() {
     let mut too_long = framed(0, EMPTY_BODY);
     too_long.push(0);
     let mistakes = [
-        (vec![1, 0, 0], "header needs 16 bytes, but only 3 are there"),
-        (PING[..50].to_vec(), "message needs 51 bytes, but only 50 are there"),
-        (too_long, "1 bytes follow the end of the message, but the sender has no turn to send any"),
+        (vec![1, 0, 0], "header needs 16 bytes, but only 3 are available"),
+        (PING[..50].to_vec(), "message needs 51 bytes, but only 50 are available"),
+        (too_long, "1 unexpected bytes follow the end of the message"),
         (other_operation, "opCode is 2012, but must be 2013"),
         (framed(4, EMPTY_BODY), "flagBits is 0x00000004, but of the low 16 bits only 0x0003 may be set"),
         (framed(0, b""), "the message has 0 sections of payload type 0, but must have exactly 1"),
         (with_body(EMPTY_BODY), "the message has 2 sections of payload type 0, but must have exactly 1"),
         (framed(0, b"\x02"), "payloadType is 2, but must be 0 or 1"),
-        (framed(0, b"\0\x05\0\0\0"), "body needs 5 bytes, but only 4 are there"),
+        (framed(0, b"\0\x05\0\0\0"), "body needs 5 bytes, but only 4 are available"),
         (framed(0, b"\0\x04\0\0\0\0"), "body is 4 bytes, but must be 5 to 5"),
         (framed(0, b"\0\x06\0\0\0\0"), "body is 6 bytes, but must be 5 to 5"),
         (framed(0, b"\0\xff\xff\xff\xff\0"), "body is -1 bytes, but must be 5 to 5"),
-        (framed(1, b"\0\0\0"), "checksum needs 4 bytes, but only 3 are there"),
+        (framed(1, b"\0\0\0"), "checksum needs 4 bytes, but only 3 are available"),
         (with_body(b"\x01\x07\0\0\0a\0"), "document sequence size is 7 bytes, but must be 6 to 6"),
         (with_body(b"\x01\x06\0\0\0ab"), "identifier is \"ab\", but must be ended by a zero byte"),
         (with_body(b"\x01\x06\0\0\0\0\0"), "identifier is \"\", but must be at least one character of UTF-8"),
@@ -100,7 +100,7 @@ fn each_mistake_is_named() {
             with_body(b"\x01\x06\0\0\0a\0\x01\x06\0\0\0a\0"),
             "identifier is \"a\", but must be unique within its message",
         ),
-        (with_body(b"\x01\x08\0\0\0a\0\0\0"), "document of a sequence needs 5 bytes, but only 2 are there"),
+        (with_body(b"\x01\x08\0\0\0a\0\0\0"), "document of a sequence needs 5 bytes, but only 2 are available"),
     ];
     for (bytes, message) in mistakes {
         assert_eq!(Message::decode(&bytes, LIMITS).unwrap_err().to_string(), message, "{bytes:?}");
@@ -110,7 +110,7 @@ fn each_mistake_is_named() {
 }
 
 #[test]
-fn a_document_of_a_sequence_is_held_to_its_limit_and_a_body_is_not() {
+fn document_limit_applies_to_sequences_but_not_to_the_body() {
     let large = rawdoc! { "a": "b".repeat(100) };
     let limits = Limits { max_document_size: 50, ..LIMITS };
     assert!(Message::decode(&encoded(&outgoing(&large, &[])), limits).is_ok());
@@ -190,7 +190,7 @@ fn flags() -> impl Strategy<Value = Flags> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_decoded(parts in parts(), flags in flags(), database in proptest::option::of(".{0,20}")) {
+    fn encoded_message_is_decoded_again(parts in parts(), flags in flags(), database in proptest::option::of(".{0,20}")) {
         let bytes = encode_parts(&parts, flags, database.as_deref());
         let message = Message::decode(&bytes, LIMITS).unwrap();
         let (body, sequences) = &parts;
@@ -220,14 +220,14 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_message_is_refused(parts in parts(), flags in flags(), keep in 0.0..1.0) {
+    fn truncated_message_is_refused(parts in parts(), flags in flags(), keep in 0.0..1.0) {
         let bytes = encode_parts(&parts, flags, None);
         let keep = (bytes.len() as f64 * keep) as usize;
         prop_assert!(Message::decode(&bytes[..keep], LIMITS).is_err());
     }
 
     #[test]
-    fn a_changed_message_does_not_make_reading_panic(
+    fn changed_message_does_not_make_reading_panic(
         parts in parts(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// One whole conversation of which everything is known.
+/// A complete conversation with known messages.
 struct Example {
     hash: Hash,
     nonce: &'static str,
@@ -11,8 +11,8 @@ struct Example {
     server_final: &'static str,
 }
 
-/// MongoDB's for SHA-1, in which the password is digested, and RFC 7677's for SHA-256. User and password are `user` and
-/// `pencil`.
+/// For SHA-1, MongoDB's example, in which the password is digested; for SHA-256, that of RFC 7677. User name and
+/// password are `user` and `pencil`.
 const EXAMPLES: [Example; 2] = [
     Example {
         hash: Hash::Sha1,
@@ -48,7 +48,7 @@ impl Example {
 }
 
 #[test]
-fn the_examples_of_the_specification_and_the_rfc_are_reproduced() {
+fn examples_of_the_specification_and_the_rfc_are_reproduced() {
     for example in EXAMPLES {
         assert_eq!(example.client_first().message(), format!("n,,n=user,r={}", example.nonce));
         let (client_final, verification) = example.answer();
@@ -57,9 +57,9 @@ fn the_examples_of_the_specification_and_the_rfc_are_reproduced() {
     }
 }
 
-/// RFC 5802's own example, in which SHA-1 is used with a password that is not digested.
+/// The example of RFC 5802, which uses SHA-1 with a password that is not digested.
 #[test]
-fn the_example_of_rfc_5802_is_reproduced() {
+fn example_of_rfc_5802_is_reproduced() {
     let client_first = ClientFirst::new("user", "fyko+d2lbbFgONRv9qkxdawL");
     let server_first = b"r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096";
     let challenge = client_first.read(server_first).unwrap();
@@ -70,13 +70,13 @@ fn the_example_of_rfc_5802_is_reproduced() {
 }
 
 #[test]
-fn a_name_is_escaped_and_not_prepared() {
+fn name_is_escaped_but_not_prepared() {
     assert_eq!(ClientFirst::new("a=b,c=2C", "x").message(), "n,,n=a=3Db=2Cc=3D2C,r=x");
     assert_eq!(ClientFirst::new("\u{2168}", "x").message(), "n,,n=\u{2168},r=x");
 }
 
 #[test]
-fn a_password_is_prepared_for_sha_256_only() {
+fn password_is_prepared_for_sha_256_only() {
     let prepared = |hash, password| prepare_password(hash, "user", password).map(|prepared| (*prepared).clone());
     for (password, expected) in [("I\u{ad}X", "IX"), ("\u{2163}", "IV"), ("pencil", "pencil"), ("a\u{a0}b", "a b")] {
         assert_eq!(prepared(Hash::Sha256, password).as_deref(), Ok(expected));
@@ -94,7 +94,7 @@ fn first(message: &str) -> Result<Challenge, ScramError> {
 }
 
 #[test]
-fn a_server_may_ask_for_neither_too_few_nor_too_many_iterations() {
+fn too_few_or_too_many_iterations_are_refused() {
     for iterations in [MIN_ITERATIONS, MAX_ITERATIONS] {
         assert_eq!(first(&format!("r=abcd,s=AAAA,i={iterations}")).unwrap().iterations(), iterations);
     }
@@ -111,14 +111,14 @@ fn a_server_may_ask_for_neither_too_few_nor_too_many_iterations() {
 }
 
 #[test]
-fn a_nonce_that_is_not_the_clients_with_something_appended_is_refused() {
+fn nonce_that_does_not_extend_the_one_of_the_client_is_refused() {
     for nonce in ["abc", "ab", "", "xabc", "Abcd", "abdc", "abc d", "abc\u{7f}", "abcé"] {
         assert_eq!(first(&format!("r={nonce},s=AAAA,i=4096")), Err(ScramError::Nonce), "{nonce:?}");
     }
 }
 
 #[test]
-fn a_first_message_must_have_its_attributes_in_their_places() {
+fn first_message_must_have_its_attributes_in_order() {
     let missing = |attribute| Err(ScramError::Missing { attribute });
     assert_eq!(first(""), missing('r'));
     assert_eq!(first("r"), missing('r'));
@@ -139,7 +139,7 @@ fn a_first_message_must_have_its_attributes_in_their_places() {
 }
 
 #[test]
-fn a_server_without_the_right_signature_is_refused() {
+fn wrong_signature_of_the_server_is_refused() {
     let (_, verification) = EXAMPLES[1].answer();
     for wrong in
         ["v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G8=", "v=", "v=6rriTRBi", "v=UMWeI25JD1yNYZRMpZ4VHvhZ9e0="]
@@ -157,14 +157,14 @@ fn a_server_without_the_right_signature_is_refused() {
 }
 
 #[test]
-fn nothing_secret_is_printed() {
+fn secrets_are_not_printed() {
     let password = prepare_password(Hash::Sha256, "user", "pencil").unwrap();
     let keys = Keys::derive(Hash::Sha256, &password, b"salt", 4096);
     assert_eq!(format!("{keys:?}"), "Keys(Sha256, ***)");
     assert_eq!(format!("{:?}", EXAMPLES[1].answer().1), "Verification(***)");
 }
 
-/// One byte replaced, inserted or removed.
+/// Returns the message with one byte replaced, inserted or removed.
 fn mutated(message: &str, position: usize, byte: u8, kind: u8) -> Vec<u8> {
     let mut bytes = message.as_bytes().to_vec();
     let position = position % bytes.len();
@@ -178,16 +178,16 @@ fn mutated(message: &str, position: usize, byte: u8, kind: u8) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn bytes_that_are_no_message_are_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_are_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(EXAMPLES[1].client_first().read(&bytes).is_err());
         let verification = Verification { signature: Zeroizing::new(vec![7; 32]) };
         prop_assert!(verification.check(&bytes).is_err());
     }
 
-    /// Whatever of the server's first message is changed, either it is refused at once, or the proof is another one,
-    /// because both sides sign the whole message.
+    /// A changed first message of the server is either refused at once or leads to another proof, because both sides
+    /// sign the whole message.
     #[test]
-    fn a_changed_first_message_never_yields_the_same_proof(
+    fn changed_first_message_never_yields_the_same_proof(
         position in any::<usize>(), byte in any::<u8>(), kind in any::<u8>(), which in 0..2_usize,
     ) {
         let example = &EXAMPLES[which];
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_final_message_is_never_accepted(position in any::<usize>(), byte in any::<u8>(), kind in any::<u8>()) {
+    fn changed_final_message_is_never_accepted(position in any::<usize>(), byte in any::<u8>(), kind in any::<u8>()) {
         let (server_final, signature) = (EXAMPLES[1].server_final, BASE64.decode(&EXAMPLES[1].server_final[2..]).unwrap());
         let verification = Verification { signature: Zeroizing::new(signature) };
         let message = mutated(server_final, position, byte, kind);
