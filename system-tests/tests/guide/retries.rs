@@ -6,7 +6,7 @@ use wharf::{Command, Endpoint, OperationError, Pool};
 
 const MAX_RETRIES: u32 = 2;
 
-/// Runs a command, and tries it again where that is safe.
+/// Runs a command, and retries it where that is safe.
 pub async fn run(pool: &Pool<Endpoint>, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
     for retry in 1..=MAX_RETRIES {
         let error = match pool.run(command).await {
@@ -31,11 +31,11 @@ fn base_backoff(error: &OperationError) -> Duration {
         Some(RawBsonRef::Double(number)) => number as i64,
         _ => 0,
     };
-    // The caller waits ten seconds at most.
+    // Wait at most ten seconds.
     if milliseconds > 0 { Duration::from_millis(milliseconds.min(10_000) as u64) } else { Duration::from_millis(100) }
 }
 
-/// Between 0 and 1.
+/// Returns a random number between 0 and 1.
 fn jitter() -> f64 {
     RandomState::new().hash_one(()) as f64 / u64::MAX as f64
 }
