@@ -21,7 +21,7 @@ use super::waitlist::{Lane, Node, WaitQueue};
 use crate::sync::atomic::Ordering;
 use crate::sync::discard;
 
-/// What a check-out that acquires is given.
+/// What a check-out is given by [`Core::acquire`].
 pub enum Grant<E: Environment> {
     /// An available connection.
     Connection(Idle<E>),

@@ -171,7 +171,8 @@ impl Capacity {
     /// If a comes after 2, it acquires what 2 released, so b sees 1. Otherwise 3 sees a. Without 2, both threads could
     /// read old values: nothing orders a store before a load of another word.
     pub(super) fn order_releases(&self) {
-        // ORD: AcqRel; pairs with the AcqRel in `update`, which `release` uses: the second of the two acquires from the first.
+        // ORD: AcqRel; pairs with the AcqRel in `update`, which `release` uses: the second of the two acquires from the
+        // first.
         self.0.fetch_add(0, Ordering::AcqRel);
     }
 

@@ -212,8 +212,8 @@ impl<E: Environment> Core<E> {
 
     /// Marks a paused pool as ready and emits `PoolReady`. Returns whether the pool was paused.
     ///
-    /// The event is emitted before the word changes, and no connection is opened by a caller that has not seen the new
-    /// word. So no subscriber sees a connection created before it sees the pool ready (ordering 1).
+    /// The event is emitted before the word changes, and no caller opens a connection before it has seen the new word. So
+    /// no subscriber sees a connection created before it sees the pool ready (ordering 1).
     pub fn ready(&self) -> bool {
         let mut registry = self.registry.lock();
         let state = self.state.load();

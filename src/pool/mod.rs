@@ -6,7 +6,7 @@
 //! is a connection in use, and a [`Draining`] is a connection whose user left something undone. [`Pool`](crate::Pool)
 //! is a core on tokio.
 //!
-//! # The words
+//! # Shared state
 //!
 //! | word | holds | written by |
 //! | --- | --- | --- |
@@ -45,16 +45,17 @@
 //! permits are tokens: a check-out that goes away at the wrong moment drops its token, which then goes to the next in
 //! the queue.
 //!
-//! A check-out that opens a connection waits on as an opener ([`Core::acquire_as_opener`]). It takes the first that comes:
-//! its own connection, or one that comes back. It is older than every waiter. So the specification's "MUST NOT service
-//! any newer checkOut requests before fulfilling the original one" holds, and a slow handshake keeps no check-out from
-//! a free connection. If another connection comes first, the opener's own connection serves the next check-out once it
-//! is open.
+//! A check-out that opens a connection waits on as an opener ([`Core::acquire_as_opener`]). It takes its own connection
+//! or one that comes back, the earlier of the two. It is older than every waiter. So the specification's "MUST NOT
+//! service any newer checkOut requests before fulfilling the original one" holds, and a slow handshake keeps no
+//! check-out from a free connection. If another connection comes first, the opener's own connection serves the next
+//! check-out once it is open.
 //!
 //! A check-out that holds a permit waits as an opener from the start. The connection is opened only after the tasks
 //! that are ready have run. If a connection comes back first, none is opened, and the permit goes to the next in the
 //! queue. The task that will open the connection is the one to wait for the ready tasks, because the check-out may not
-//! be polled meanwhile. As in any fair queue, a grant stays with its check-out until that is polled or dropped.
+//! be polled meanwhile. As in any fair queue, a grant stays with its check-out until the check-out is polled or
+//! dropped.
 //!
 //! Two things pass an opener. A new connection that no check-out claims goes to a waiter first, which would otherwise
 //! open one more: this keeps the pool from opening more connections than it needs. And a check-out that was granted a
@@ -63,12 +64,12 @@
 //!
 //! # Drains
 //!
-//! A connection that comes back with something undone is drained: the environment brings it to its end. A drain costs
-//! nothing. If a check-out would have to wait only for capacity under `maxPoolSize`, the oldest drain is closed, which
-//! is the least likely one to succeed, and the first waiter gets its capacity (`Core::serve_permits`). So a pool is
-//! never worse off than if it had closed the connection at once. The connection has moved from its slot to the
-//! [`Draining`], so its capacity comes free without the task that drains it (`drain_queue.rs`). While there is free
-//! capacity, drains are left alone.
+//! A connection that comes back with something undone is drained: the environment brings to its end what the user left
+//! undone. A drain costs nothing. If a check-out would have to wait only for capacity under `maxPoolSize`, the oldest
+//! drain is closed, which is the least likely one to succeed, and the first waiter gets its capacity
+//! (`Core::serve_permits`). So a pool is never worse off than if it had closed the connection at once. The connection
+//! has moved from its slot to the [`Draining`], so its capacity comes free without the task that drains it
+//! (`drain_queue.rs`). While there is free capacity, drains are left alone.
 //!
 //! INV-8 (drains keep no check-out waiting): if a check-out waits and connections are drained, then a permit is free,
 //! or `maxConnecting` admits no connection, or a thread is about to close a drain. Each change that could break this is

@@ -105,7 +105,7 @@ pub(super) struct Stamp {
     pub(super) pending: bool,
     /// Whether the connection's owner is to stop what it is doing.
     pub(super) interrupted: bool,
-    /// Whether a waker waits for the interruption.
+    /// Whether an interruption has a waker to wake.
     pub(super) watched: bool,
 }
 
@@ -540,7 +540,7 @@ mod tests {
         }
     }
 
-    /// The README states it.
+    /// Every connection takes a slot, so a slot must not grow unnoticed.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn slot_takes_192_bytes_beside_the_connection() {
