@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use wharf::endpoint::ConnectTimeoutError;
 use wharf::{
-    Cause, Clear, Command, Endpoint, EndpointConnection, EstablishError, InvalidOption, Options, Phase, Pool, PoolEvent,
+    Cause, Clear, Command, DirectConnection, Endpoint, EstablishError, InvalidOption, Options, Phase, Pool, PoolEvent,
 };
 
 /// The shortest pause between two checks (`minHeartbeatFrequencyMS` of Server Discovery and Monitoring).
@@ -82,7 +82,7 @@ impl Monitor {
     }
 
     /// Checks the server once. The handshake of a new connection counts as an answer.
-    async fn check(&self, connection: &mut Option<EndpointConnection>) -> Result<(), CheckFailed> {
+    async fn check(&self, connection: &mut Option<DirectConnection>) -> Result<(), CheckFailed> {
         let Some(connection) = connection else {
             *connection = Some(self.endpoint.connect().await?);
             return Ok(());

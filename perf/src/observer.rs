@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bson::{RawDocument, rawdoc};
-use wharf::{Endpoint, EndpointConnection};
+use wharf::{Endpoint, DirectConnection};
 
 use crate::Failure;
 
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection of its own, opened before the connections that it observes.
 pub struct Observer {
-    connection: EndpointConnection,
+    connection: DirectConnection,
 }
 
 /// The server's count of its connections, including the observer's.

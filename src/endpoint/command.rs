@@ -15,8 +15,7 @@ use crate::wire::op_msg::OutgoingSequence;
 /// ```
 /// use std::time::Duration;
 /// use bson::rawdoc;
-/// use wharf::endpoint::Command;
-/// use wharf::wire::op_msg::OutgoingSequence;
+/// use wharf::endpoint::{Command, OutgoingSequence};
 ///
 /// let insert = rawdoc! { "insert": "orders" };
 /// let orders = [rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }];

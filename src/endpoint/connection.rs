@@ -27,6 +27,9 @@ use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, U
 use crate::wire::{Flags, HelloReply, ServerError};
 
 /// An established connection to a MongoDB server. Dropping it closes it.
+///
+/// A [`Connection`](crate::Connection) of a pool and a [`DirectConnection`](super::DirectConnection) dereference to it. Each
+/// has its own `run`: the former ends when the pool is cleared with `interruptInUseConnections`.
 #[derive(Debug)]
 pub struct EndpointConnection {
     pub(super) identity: Identity,
@@ -134,116 +137,6 @@ impl EndpointConnection {
         Self { identity, options, channel, authentication, runtime, reauthenticating: false }
     }
 
-    /// Runs `command` on `database`, and returns the server's reply of success. Short for [`run`](Self::run) with
-    /// [`Command::new`].
-    ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use bson::rawdoc;
-    /// use wharf::Endpoint;
-    ///
-    /// let mut connection = Endpoint::new("localhost")?.connect().await?;
-    /// let reply = connection.run_command("admin", &rawdoc! { "ping": 1 }).await?;
-    /// assert_eq!(reply.get_f64("ok")?, 1.0);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`](Self::run).
-    ///
-    /// # Cancel safety
-    ///
-    /// That of [`run`](Self::run).
-    pub async fn run_command(&mut self, database: &str, command: &RawDocument) -> Result<RawDocumentBuf, CommandError> {
-        self.run(Command::new(database, command)).await
-    }
-
-    /// Runs `command`, and returns the server's reply of success.
-    ///
-    /// Without a time limit it waits as long as the server takes; see [`Command::timeout`].
-    ///
-    /// A reply with `ok: 1` counts as success even if it has `writeErrors` or a `writeConcernError`. Check replies to
-    /// writes for these fields. Only the `writeConcernError` may say that the server is shutting down or is no longer
-    /// primary (SDAM, "not writable primary and node is recovering"). No error reports that, and nothing is cleared. A
-    /// caller that tracks the state of servers passes each reply to a write to
-    /// [`reply::state_change`](crate::wire::reply::state_change):
-    ///
-    /// ```
-    /// use bson::rawdoc;
-    /// use wharf::wire::reply::{StateChange, state_change};
-    ///
-    /// let reply = rawdoc! { "ok": 1, "n": 1, "writeConcernError": { "code": 91, "errmsg": "shutting down" } };
-    /// assert_eq!(state_change(&reply), Some(StateChange::ShuttingDown));
-    /// ```
-    ///
-    /// If the server asks the connection to authenticate again (error 391), the connection does so and runs the command
-    /// once more.
-    ///
-    /// In the common case this takes one write, one read, and one allocation for the reply.
-    ///
-    /// # Errors
-    ///
-    /// [`CommandError`] distinguishes a command that the server refused, a command whose outcome is unknown, and a
-    /// command that was not sent. After a [`Network`](CommandError::Network) or [`Wire`](CommandError::Wire) error, and
-    /// after a timeout of a command that was sent, the connection's [`condition`](Self::condition) is no longer
-    /// [reusable](Condition::Reusable).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future after its first poll leaves the connection in the middle of the command, and the next
-    /// command fails with [`CommandError::Closed`]. Whether the server executes the command is unknown. A pool drains
-    /// the connection in the background when it is checked in. [`drain`](Self::drain) does the same here.
-    pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandError> {
-        let limit = command.limit(&self.options);
-        let outcome = self.complete(&command, limit).await.and_then(|()| self.outcome(limit));
-        let outcome = match outcome {
-            Err(failure) if self.must_authenticate(&failure) => boxed(|| self.run_again(command.within(limit))).await,
-            outcome => outcome,
-        };
-        outcome.map_err(|failure| *failure)
-    }
-
-    /// Runs `command` on `database`, and returns the server's reply, whether it reports success or not.
-    ///
-    /// The reply is borrowed from the connection's buffer, so nothing is allocated in the steady state. The buffer
-    /// keeps the memory of a large reply until the next command or until check-in. The connection does not authenticate
-    /// again if the server asks for it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`](Self::run), except [`CommandError::Server`] and the server's own time limit.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of [`run`](Self::run).
-    pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, CommandError> {
-        let command = Command::new(database, command);
-        self.complete(&command, command.limit(&self.options)).await.map_err(|failure| *failure)?;
-        let reply = self.channel.take_reply().map_err(|error| *self.identity.failed(error))?;
-        Ok(self.channel.body(&reply))
-    }
-
-    /// Sends `command`, to which the server sends no reply (OP_MSG, "moreToCome on requests"). Completes when the
-    /// operating system has taken all of it.
-    ///
-    /// For a write whose write concern is `{ w: 0 }`, which its document must state.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`](Self::run) that need no reply. The outcome of the command remains unknown.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of [`run`](Self::run).
-    pub async fn send(&mut self, command: Command<'_>) -> Result<(), CommandError> {
-        let command = command.with_flags(Flags::MORE_TO_COME);
-        self.complete(&command, command.limit(&self.options)).await.map_err(|failure| *failure)?;
-        self.channel.trim();
-        Ok(())
-    }
-
     /// Finishes a command that was cancelled or timed out, so that the connection can be used again. Returns whether it
     /// can run another command now.
     ///
@@ -344,13 +237,21 @@ impl EndpointConnection {
     }
 
     /// Sends the command and reads its reply into the channel, within the limit, which has started.
-    async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), Box<CommandError>> {
+    pub(super) async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), Box<CommandError>> {
         if self.is_timed(limit) {
             // Boxed, so that a command without a limit carries no timer.
             return boxed(|| self.complete_in_time(command, limit)).await;
         }
         self.begin(command, MaxTime::NONE)?;
         poll_fn(|context| self.poll_finish(context)).await
+    }
+
+    /// Sends a command to which the server sends no reply.
+    pub(super) async fn send_unanswered(&mut self, command: Command<'_>) -> Result<(), Box<CommandError>> {
+        let command = command.with_flags(Flags::MORE_TO_COME);
+        self.complete(&command, command.limit(&self.options)).await?;
+        self.channel.trim();
+        Ok(())
     }
 
     /// Does the same as [`complete`](Self::complete), for a command that [`is_timed`](Self::is_timed).

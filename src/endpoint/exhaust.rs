@@ -5,6 +5,7 @@ use bson::RawDocument;
 use super::Endpoint;
 use super::command::{Command, Limit, MaxTime};
 use super::connection::EndpointConnection;
+use super::direct::DirectConnection;
 use super::failure::CommandError;
 use super::pooled::OperationError;
 use crate::runtime::Connection;
@@ -25,22 +26,6 @@ pub struct Replies<'c, C> {
 }
 
 impl EndpointConnection {
-    /// Prepares `command`, to which the server may send several replies (`exhaustAllowed`).
-    ///
-    /// Use this only for `getMore`, and from server 4.4 on for `hello` with a `topologyVersion`.
-    ///
-    /// A time limit, of the command or of [`Options::timeout`](crate::Options::timeout), applies to each reply. The
-    /// server is not told the limit.
-    ///
-    /// # Errors
-    ///
-    /// [`CommandError::Wire`], [`Lost`](CommandError::Lost) and [`Closed`](CommandError::Closed), as for
-    /// [`run`](Self::run). Nothing has been sent in these cases.
-    pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, CommandError> {
-        let limit = self.begin_exhaust(&command).map_err(|failure| *failure)?;
-        Ok(Replies { connection: self, limit, is_over: false })
-    }
-
     fn begin_exhaust(&mut self, command: &Command<'_>) -> Result<Limit, Box<CommandError>> {
         self.begin(&command.with_flags(Flags::EXHAUST_ALLOWED), MaxTime::NONE)?;
         Ok(match (command.limit, self.options().timeout) {
@@ -55,14 +40,32 @@ fn ends_replies(failure: &CommandError) -> bool {
     failure.server_error().is_some() || !failure.is_timeout()
 }
 
-impl Replies<'_, EndpointConnection> {
+impl DirectConnection {
+    /// Prepares `command`, to which the server may send several replies (`exhaustAllowed`).
+    ///
+    /// Use this only for `getMore`, and from server 4.4 on for `hello` with a `topologyVersion`.
+    ///
+    /// A time limit, of the command or of [`Options::timeout`](crate::Options::timeout), applies to each reply. The
+    /// server is not told the limit.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Wire`], [`Lost`](CommandError::Lost) and [`Closed`](CommandError::Closed), as for
+    /// [`run`](Self::run). Nothing has been sent in these cases.
+    pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, CommandError> {
+        let limit = self.connection.begin_exhaust(&command).map_err(|failure| *failure)?;
+        Ok(Replies { connection: self, limit, is_over: false })
+    }
+}
+
+impl Replies<'_, DirectConnection> {
     /// Returns the next reply of success, borrowed from the connection's buffer, or `None` after the last reply.
     ///
     /// A cursor may be open although there is no further reply. Run another command to get more from it.
     ///
     /// # Errors
     ///
-    /// Those of [`EndpointConnection::run`]. After [`CommandError::Timeout`] the stream continues, and the call can be
+    /// Those of [`DirectConnection::run`]. After [`CommandError::Timeout`] the stream continues, and the call can be
     /// repeated. After any other error there are no more replies.
     ///
     /// # Cancel safety
@@ -97,12 +100,12 @@ impl Replies<'_, EndpointConnection> {
 }
 
 impl Connection<Endpoint> {
-    /// Does the same as [`EndpointConnection::exhaust`], but the replies end when the pool is cleared with
+    /// Does the same as [`DirectConnection::exhaust`], but the replies end when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// Those of [`EndpointConnection::exhaust`].
+    /// Those of [`DirectConnection::exhaust`].
     pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, OperationError> {
         let begun = self.begin_exhaust(&command);
         let limit = begun.map_err(|failure| self.placed(*failure))?;
@@ -111,7 +114,7 @@ impl Connection<Endpoint> {
 }
 
 impl Replies<'_, Connection<Endpoint>> {
-    /// Does the same as `next` of the replies of an [`EndpointConnection`], but also ends when the pool is cleared with
+    /// Does the same as `next` of the replies of a [`DirectConnection`], but also ends when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors

@@ -268,7 +268,7 @@ impl CommandError {
     /// primary and node is recovering").
     ///
     /// A *successful* reply may say the same in its `writeConcernError`: see
-    /// [`reply::state_change`](crate::wire::reply::state_change).
+    /// [`StateChange::of_reply`].
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
         self.any_server_error().and_then(ServerError::state_change)

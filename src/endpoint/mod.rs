@@ -5,7 +5,7 @@
 //!
 //! 1. `transport` opens a stream: over TCP to the first of the server's addresses that accepts, through a SOCKS5 proxy,
 //!    or to a Unix domain socket. Then it sets up TLS.
-//! 2. `handshake` exchanges hello in `OP_MSG` (`channel`, over [`wire`](crate::wire)).
+//! 2. `handshake` exchanges hello in `OP_MSG` (`channel`, over `wire`).
 //! 3. `authentication` authenticates the application, if the options have a credential.
 //!
 //! Commands then run as exchanges. An exchange belongs to the channel and not to the task that waits for it. When a
@@ -24,13 +24,13 @@ use crate::condition::Condition;
 use crate::error::{Cause, EstablishError, Stage};
 use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
 use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
-use crate::wire::HelloReply;
 
 mod authentication;
 mod channel;
 mod command;
 mod connection;
 mod deadline;
+mod direct;
 mod drain;
 mod exhaust;
 mod failure;
@@ -49,6 +49,7 @@ pub use authentication::{AuthenticationCause, AuthenticationError};
 pub use command::Command;
 pub use connection::EndpointConnection;
 pub use deadline::ConnectTimeoutError;
+pub use direct::DirectConnection;
 pub use exhaust::Replies;
 pub use failure::{CommandError, CommandTimeoutError, Origin};
 pub use foreign::ForeignProtocolError;
@@ -59,9 +60,17 @@ pub use srv::hickory_resolver;
 pub use transport::{ConnectAttempt, ConnectError, ProxyError, TlsError};
 
 #[doc(inline)]
-pub use crate::wire::ServerError;
+pub use crate::wire::auth::scram::ScramError;
+#[doc(inline)]
+pub use crate::wire::hello::{HelloReply, IncompatibleServerError};
 #[doc(inline)]
 pub use crate::wire::ocsp::OcspError;
+#[doc(inline)]
+pub use crate::wire::op_msg::{OutgoingDocuments, OutgoingSequence};
+#[doc(inline)]
+pub use crate::wire::reply::{ServerError, StateChange};
+#[doc(inline)]
+pub use crate::wire::{PeerText, WireError};
 
 use authentication::{Authenticator, Speculation, Wiping};
 use channel::Channel;
@@ -212,8 +221,8 @@ impl Endpoint {
     /// - an [`OcspError`]: the stapled status of the server's certificate is missing or not accepted (a revoked
     ///   certificate is an error of TLS);
     /// - an [`AuthenticationError`];
-    /// - a [`ServerError`], an [`IncompatibleServerError`](crate::wire::hello::IncompatibleServerError) or a
-    ///   [`WireError`](crate::wire::WireError): the server's answer to hello;
+    /// - a [`ServerError`], an [`IncompatibleServerError`] or a
+    ///   [`WireError`]: the server's answer to hello;
     /// - a [`ForeignProtocolError`]: the peer's answer to hello, if it belongs to another protocol.
     ///
     /// A server that says that it is an arbiter has no users, so the connection is not authenticated even if the
@@ -223,8 +232,9 @@ impl Endpoint {
     /// # Cancel safety
     ///
     /// Dropping the future closes what it has opened. Nothing else is lost.
-    pub async fn connect(&self) -> Result<EndpointConnection, EstablishError> {
-        self.open(OpenContext { connection_id: 0, generation: 0, each_command: None, identify: None }).await
+    pub async fn connect(&self) -> Result<DirectConnection, EstablishError> {
+        let context = OpenContext { connection_id: 0, generation: 0, each_command: None, identify: None };
+        Ok(DirectConnection { connection: self.open(context).await? })
     }
 
     /// Opens a connection for `context`, in load-balanced mode if its pool is in that mode.

@@ -54,7 +54,7 @@ impl Pool<Endpoint> {
     ///
     /// This method clears nothing, and retries no command that was sent: see [`clear_after`](Self::clear_after) and
     /// [`OperationError::is_retryable`]. A successful reply to a write may say in its `writeConcernError` that the
-    /// server is shutting down: see [`reply::state_change`](crate::wire::reply::state_change).
+    /// server is shutting down: see [`StateChange::of_reply`].
     ///
     /// # Errors
     ///
@@ -147,9 +147,8 @@ impl Connection<Endpoint> {
 
     /// Runs `command`, and returns the server's reply of success.
     ///
-    /// Hides [`EndpointConnection::run`](super::EndpointConnection::run), whose documentation applies here, too. The
-    /// difference is that this method ends when the pool is cleared with `interruptInUseConnections`, while the other
-    /// waits on for a server that may never answer.
+    /// Does the same as [`DirectConnection::run`](super::DirectConnection::run), but ends when the pool is cleared with
+    /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
@@ -174,7 +173,7 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Does the same as [`EndpointConnection::reply_to`](super::EndpointConnection::reply_to), but ends when the pool
+    /// Does the same as [`DirectConnection::reply_to`](super::DirectConnection::reply_to), but ends when the pool
     /// is cleared with `interruptInUseConnections`.
     ///
     /// # Errors
@@ -245,7 +244,7 @@ impl Connection<Endpoint> {
         again.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))
     }
 
-    /// Does the same as [`EndpointConnection::send`](super::EndpointConnection::send), but ends when the pool is
+    /// Does the same as [`DirectConnection::send`](super::DirectConnection::send), but ends when the pool is
     /// cleared with `interruptInUseConnections`.
     ///
     /// # Errors
@@ -256,8 +255,8 @@ impl Connection<Endpoint> {
     ///
     /// That of [`run`](Self::run).
     pub async fn send(&mut self, command: Command<'_>) -> Result<(), OperationError> {
-        let outcome = self.interruptible(async |connection| connection.send(command).await).await;
-        outcome.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(failure))
+        let outcome = self.interruptible(async |connection| connection.send_unanswered(command).await).await;
+        outcome.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))
     }
 
     /// Returns the failure with the pool's generation or, in load-balanced mode, the service's.

@@ -20,7 +20,6 @@ mod waiting;
 
 pub use builder::{BuildError, PoolBuilder};
 pub use connection::Connection;
-pub use environment::TokioEnvironment;
 pub use establish::{Establish, Establishing};
 pub use failure::FailedConnection;
 pub(crate) use fork::PerProcess;

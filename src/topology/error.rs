@@ -5,7 +5,7 @@ use bson::RawDocument;
 use super::TopologyVersion;
 use crate::error::Cause;
 use crate::options::ServerAddress;
-use crate::wire::reply::{StateChange, state_change};
+use crate::wire::reply::StateChange;
 
 /// How far a connection had progressed when an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ impl ErrorKind {
     /// Returns the kind of an error in a reply.
     #[must_use]
     pub fn of_reply(reply: &RawDocument) -> Self {
-        state_change(reply).map_or(Self::Command, Self::StateChange)
+        StateChange::of_reply(reply).map_or(Self::Command, Self::StateChange)
     }
 }
 

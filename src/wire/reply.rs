@@ -43,7 +43,7 @@ impl ServerError {
             .fold(Labels::NONE, Labels::with)
     }
 
-    /// Returns what the error says about the server's state. See [`state_change`].
+    /// Returns what the error says about the server's state. See [`StateChange::of_reply`].
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
         StateChange::of(self.code, &self.message).or_else(|| write_concern_state_change(&self.reply))
@@ -92,6 +92,16 @@ pub enum StateChange {
 }
 
 impl StateChange {
+    /// Returns what a reply says about the server's state, in its error or in its `writeConcernError`. The reply may report
+    /// success. Errors in `writeErrors` do not concern the server's state.
+    #[must_use]
+    pub fn of_reply(reply: &RawDocument) -> Option<Self> {
+        match check(reply) {
+            Err(Unsuccessful::Command(error)) => error.state_change(),
+            _ => write_concern_state_change(reply),
+        }
+    }
+
     /// Returns the state that a code means. The message only counts if there is no code, which is 0.
     fn of(code: i32, message: &str) -> Option<Self> {
         match code {
@@ -104,16 +114,6 @@ impl StateChange {
             0 if message.contains("not master") => Some(Self::NotWritablePrimary),
             _ => None,
         }
-    }
-}
-
-/// Returns what a reply says about the server's state, in its error or in its `writeConcernError`. The reply may report
-/// success. Errors in `writeErrors` do not concern the server's state.
-#[must_use]
-pub fn state_change(reply: &RawDocument) -> Option<StateChange> {
-    match check(reply) {
-        Err(Unsuccessful::Command(error)) => error.state_change(),
-        _ => write_concern_state_change(reply),
     }
 }
 
@@ -333,10 +333,18 @@ mod tests {
             // If there is a code, the message does not count.
             let error = rawdoc! { "code": code, "errmsg": "not master or secondary" };
             let failed = rawdoc! { "ok": 0, "code": code, "errmsg": "not master or secondary" };
-            assert_eq!(state_change(&failed), expected, "{code}");
-            assert_eq!(state_change(&rawdoc! { "ok": 1, "writeConcernError": error.clone() }), expected, "{code}");
-            assert_eq!(state_change(&rawdoc! { "ok": 0, "writeConcernError": error.clone() }), expected, "{code}");
-            assert_eq!(state_change(&rawdoc! { "ok": 1, "writeErrors": [error] }), None, "{code}");
+            assert_eq!(StateChange::of_reply(&failed), expected, "{code}");
+            assert_eq!(
+                StateChange::of_reply(&rawdoc! { "ok": 1, "writeConcernError": error.clone() }),
+                expected,
+                "{code}"
+            );
+            assert_eq!(
+                StateChange::of_reply(&rawdoc! { "ok": 0, "writeConcernError": error.clone() }),
+                expected,
+                "{code}"
+            );
+            assert_eq!(StateChange::of_reply(&rawdoc! { "ok": 1, "writeErrors": [error] }), None, "{code}");
         }
         let messages = [
             ("not master or secondary; cannot", Some(Recovering)),
@@ -345,11 +353,15 @@ mod tests {
             ("Not master", None),
         ];
         for (message, expected) in messages {
-            assert_eq!(state_change(&rawdoc! { "ok": 0, "errmsg": message }), expected, "{message}");
-            assert_eq!(state_change(&rawdoc! { "ok": 0, "errmsg": message, "code": 0 }), expected, "{message}");
-            assert_eq!(state_change(&rawdoc! { "ok": 0, "errmsg": message, "code": 1 }), None, "{message}");
+            assert_eq!(StateChange::of_reply(&rawdoc! { "ok": 0, "errmsg": message }), expected, "{message}");
+            assert_eq!(
+                StateChange::of_reply(&rawdoc! { "ok": 0, "errmsg": message, "code": 0 }),
+                expected,
+                "{message}"
+            );
+            assert_eq!(StateChange::of_reply(&rawdoc! { "ok": 0, "errmsg": message, "code": 1 }), None, "{message}");
         }
-        assert_eq!(state_change(&rawdoc! { "ok": 1 }), None);
+        assert_eq!(StateChange::of_reply(&rawdoc! { "ok": 1 }), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
 use tokio::sync::oneshot;
-use wharf::{Credential, EndpointConnection, EstablishError, Mechanism, Options};
+use wharf::{Credential, DirectConnection, EstablishError, Mechanism, Options};
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 const SECRET: &str = "correct-horse-battery-staple";
@@ -119,7 +119,7 @@ impl Server {
         Self { address: told.recv().unwrap(), _stop: stop }
     }
 
-    async fn connect(&self, credential: Credential) -> Result<EndpointConnection, EstablishError> {
+    async fn connect(&self, credential: Credential) -> Result<DirectConnection, EstablishError> {
         let endpoint = Options::new([&*self.address]).unwrap().credential(credential).endpoint().unwrap();
         let first = tokio::time::timeout(AGES, endpoint.connect()).await.unwrap();
         // The second connection may start with what the first has learned.

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use bson::{RawArrayBuf, rawdoc};
-use wharf::{Endpoint, EndpointConnection, OperationError, Options, PoolOptions};
+use wharf::{DirectConnection, Endpoint, OperationError, Options, PoolOptions};
 use wharf_servers::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};
 use wharf_servers::mongod::{Mongod, MongodOptions};
 
@@ -95,7 +95,7 @@ pub async fn ping(endpoint: &Endpoint) -> Result<(), OperationError> {
 
 /// Creates the collection that the embedded server has from the start.
 async fn fill(endpoint: &Endpoint) -> Result<(), Box<dyn Error>> {
-    let mut connection: EndpointConnection = endpoint.connect().await?;
+    let mut connection: DirectConnection = endpoint.connect().await?;
     let mut documents = RawArrayBuf::new();
     for n in 0..DOCUMENTS {
         documents.push(rawdoc! { "_id": i64::from(n), "name": format!("document {n}") });

@@ -8,7 +8,7 @@ use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use wharf::endpoint::{AuthenticationCause, AuthenticationError};
 use wharf::wire::auth::scram::ScramError;
 use wharf::{
-    CheckOutError, Credential, EndpointConnection, EstablishError, Labels, Mechanism, OperationError, Options, Stage,
+    CheckOutError, Credential, DirectConnection, EstablishError, Labels, Mechanism, OperationError, Options, Stage,
 };
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 
@@ -34,12 +34,12 @@ fn assert_refused(error: &EstablishError) {
     assert_eq!((refusal.code, &*refusal.code_name), (18, "AuthenticationFailed"), "{failed}");
 }
 
-async fn connect(address: &str, credential: Credential) -> Result<EndpointConnection, EstablishError> {
+async fn connect(address: &str, credential: Credential) -> Result<DirectConnection, EstablishError> {
     let endpoint = Options::new([address]).unwrap().credential(credential).endpoint().unwrap();
     tokio::time::timeout(AGES, endpoint.connect()).await.unwrap()
 }
 
-async fn run(connection: &mut EndpointConnection, database: &str, command: Document) -> RawDocumentBuf {
+async fn run(connection: &mut DirectConnection, database: &str, command: Document) -> RawDocumentBuf {
     let command = RawDocumentBuf::try_from(command).unwrap();
     connection.run_command(database, &command).await.unwrap()
 }

@@ -38,17 +38,17 @@ impl Server {
         self.mongod.address().to_string()
     }
 
-    async fn root(&self) -> EndpointConnection {
+    async fn root(&self) -> DirectConnection {
         connect(&self.address(), Credential::new("root", "root")).await.unwrap()
     }
 
-    async fn requests(root: &mut EndpointConnection) -> i64 {
+    async fn requests(root: &mut DirectConnection) -> i64 {
         let status = run(root, "admin", doc! { "serverStatus": 1 }).await;
         status.get_document("network").unwrap().get_i64("numRequests").unwrap()
     }
 }
 
-async fn create(root: &mut EndpointConnection, database: &str, name: &str, password: &str, mechanisms: &[&str]) {
+async fn create(root: &mut DirectConnection, database: &str, name: &str, password: &str, mechanisms: &[&str]) {
     let command = doc! {
         "createUser": name, "pwd": password, "mechanisms": mechanisms, "roles": [{ "role": "root", "db": "admin" }],
     };

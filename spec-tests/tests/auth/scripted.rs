@@ -187,7 +187,7 @@ async fn plain_sends_the_name_and_password_to_the_external_source() {
 async fn connect_with_certificate(
     server: &ScriptedServer,
     credential: Credential,
-) -> Result<EndpointConnection, EstablishError> {
+) -> Result<DirectConnection, EstablishError> {
     let certificates = Certificates::create().unwrap();
     let (file, version) = (certificates.file(Pem::Server), &tokio_rustls::rustls::version::TLS13);
     let front = TlsFront::start(server.address().parse().unwrap(), &file, version, None).await.unwrap();

@@ -33,7 +33,7 @@ impl Node {
         credential(variables(set).aws_ec2(&self.metadata.url).aws_ecs(&self.agent.url))
     }
 
-    async fn connect(&self, set: &[(&'static str, &str)]) -> Result<EndpointConnection, EstablishError> {
+    async fn connect(&self, set: &[(&'static str, &str)]) -> Result<DirectConnection, EstablishError> {
         let outcome = connect(&self.server, self.credential(set)).await;
         assert_eq!(self.metadata.seen().len(), 0, "the metadata service of the node was asked with {set:?}");
         outcome

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use bson::{RawDocumentBuf, rawdoc};
 use wharf::{
-    CloudEnvironment, Credential, EndpointConnection, EstablishError, Mechanism, OidcContext, OidcToken, Options, Stage,
+    CloudEnvironment, Credential, DirectConnection, EstablishError, Mechanism, OidcContext, OidcToken, Options, Stage,
 };
 
 mod aws;
@@ -69,7 +69,7 @@ fn options(server: &Server, credential: Credential) -> Options {
     Options::new([server.address().as_str()]).unwrap().credential(credential)
 }
 
-async fn connect(server: &Server, credential: Credential) -> Result<EndpointConnection, EstablishError> {
+async fn connect(server: &Server, credential: Credential) -> Result<DirectConnection, EstablishError> {
     options(server, credential).endpoint().unwrap().connect().await
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use serde_json::Value;
-use wharf::{Endpoint, EndpointConnection, Options};
+use wharf::{DirectConnection, Endpoint, Options};
 use wharf_testbed::mongod;
 
 use super::case::Case;
@@ -43,7 +43,7 @@ pub fn run(case: &Case) {
     });
 }
 
-async fn set(admin: &mut EndpointConnection, fail_point: &Value) {
+async fn set(admin: &mut DirectConnection, fail_point: &Value) {
     let Bson::Document(given) = to_bson(fail_point) else { panic!("a fail point is a document") };
     // The command's name must come first.
     let mut ordered = doc! { "configureFailPoint": given.get("configureFailPoint").expect("a fail point's name") };
@@ -51,12 +51,12 @@ async fn set(admin: &mut EndpointConnection, fail_point: &Value) {
     command(admin, ordered).await;
 }
 
-async fn version(admin: &mut EndpointConnection) -> Vec<u32> {
+async fn version(admin: &mut DirectConnection) -> Vec<u32> {
     let reply = command(admin, doc! { "buildInfo": 1 }).await;
     parts(reply.get_str("version").expect("a version"))
 }
 
-async fn command(admin: &mut EndpointConnection, command: Document) -> Document {
+async fn command(admin: &mut DirectConnection, command: Document) -> Document {
     let command = RawDocumentBuf::try_from(&command).expect("a command");
     let reply = admin.run_command("admin", &command).await.expect("a successful command");
     Document::try_from(reply.as_ref()).expect("a reply")

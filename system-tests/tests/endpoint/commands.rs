@@ -148,7 +148,7 @@ async fn command_cancelled_before_its_first_poll_leaves_the_connection_reusable(
 async fn connection_abandoned_after_a_fork_is_closed_and_the_runtime_continues() {
     let server = start().await;
     let (abandoned, mut other) = (connect(&server).await, connect(&server).await);
-    endpoint(&server).abandon_after_fork(abandoned);
+    endpoint(&server).abandon_after_fork(abandoned.into());
     server.until(|counters| counters.connections_open == 1).await;
     assert!(other.run_command("admin", &rawdoc! { "ping": 1 }).await.is_ok());
 }

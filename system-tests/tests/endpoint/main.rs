@@ -12,7 +12,7 @@ use wharf::endpoint::{ConnectError, ConnectTimeoutError, ForeignProtocolError};
 use wharf::wire::hello::IncompatibleServerError;
 use wharf::wire::{Flags, Header, HelloReply, Outgoing, WireError, op_msg};
 use wharf::{
-    Command, CommandError, Endpoint, EndpointConnection, Establish, EstablishError, InvalidAddress, Labels, Options,
+    Command, CommandError, DirectConnection, Endpoint, Establish, EstablishError, InvalidAddress, Labels, Options,
     ServerError, Stage,
 };
 use wharf_testbed::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};
@@ -42,7 +42,7 @@ fn endpoint(server: &EmbeddedServer) -> Endpoint {
     options(server).endpoint().unwrap()
 }
 
-async fn connect(server: &EmbeddedServer) -> EndpointConnection {
+async fn connect(server: &EmbeddedServer) -> DirectConnection {
     endpoint(server).connect().await.unwrap()
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
-use wharf::{Command, Endpoint, EndpointConnection, Options, Pool};
+use wharf::{Command, DirectConnection, Endpoint, Options, Pool};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 
 mod credential;
@@ -47,7 +47,7 @@ fn credential_in_code_is_the_same_as_in_a_connection_string() {
 /// A replica set of one server with six accounts of 100 each, and a pool for it.
 struct Bank {
     pool: Pool<Endpoint>,
-    admin: EndpointConnection,
+    admin: DirectConnection,
     /// How often the fail point had been triggered before it was last set.
     failed_before: i32,
     mongod: Mongod,

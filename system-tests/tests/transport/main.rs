@@ -10,7 +10,7 @@ use std::time::Duration;
 use bson::rawdoc;
 use wharf::endpoint::{ConnectError, ConnectTimeoutError, ProxyError, TlsError};
 use wharf::{
-    Credential, EndpointConnection, EstablishError, InvalidOption, Labels, Mechanism, Options, ProxyOptions, Stage,
+    Credential, DirectConnection, EstablishError, InvalidOption, Labels, Mechanism, Options, ProxyOptions, Stage,
     TlsOptions,
 };
 use wharf_testbed::certificates::{Certificates, KEY_PASSWORD, Pem};
@@ -106,7 +106,7 @@ fn localhost(port: u16) -> Options {
 }
 
 /// Opens a connection and runs a command on it.
-async fn connect(options: Options) -> Result<EndpointConnection, EstablishError> {
+async fn connect(options: Options) -> Result<DirectConnection, EstablishError> {
     let endpoint = options.endpoint().unwrap();
     let mut connection = tokio::time::timeout(AGES, endpoint.connect()).await.expect("the attempt hangs")?;
     connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();

@@ -9,7 +9,7 @@ use thiserror::Error;
 ///
 /// This is the cause of an [`EstablishError`](crate::EstablishError) at [`Stage::Tls`](crate::Stage::Tls). The cause of
 /// other TLS failures is an [`io::Error`] that contains the [`rustls::Error`](crate::rustls::Error), and the cause of a
-/// failed revocation check is an [`OcspError`](crate::wire::ocsp::OcspError).
+/// failed revocation check is an [`OcspError`](crate::endpoint::OcspError).
 ///
 /// ```
 /// use wharf::EstablishError;
