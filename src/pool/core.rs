@@ -212,8 +212,8 @@ impl<E: Environment> Core<E> {
 
     /// Marks a paused pool as ready and emits `PoolReady`. Returns whether the pool was paused.
     ///
-    /// The event is emitted before the word changes, and no caller opens a connection before it has seen the new word. So
-    /// no subscriber sees a connection created before it sees the pool ready (ordering 1).
+    /// The event is emitted before the word changes, and no caller opens a connection before it has seen the new word.
+    /// So no subscriber sees a connection created before it sees the pool ready (ordering 1).
     pub fn ready(&self) -> bool {
         let mut registry = self.registry.lock();
         let state = self.state.load();
@@ -234,7 +234,7 @@ impl<E: Environment> Core<E> {
     /// its generation is not the one asked for.
     ///
     /// Available connections leave the shards at once. The next check-outs and maintenance close them. Connections in
-    /// use are closed when they come back. Check-outs that wait fail with [`Refusal::Paused`]. A pool that is already
+    /// use are closed when they come back. Waiters fail with [`Refusal::Paused`]; openers go on. A pool that is already
     /// paused only moves on to the next generation, without an event.
     ///
     /// # Errors
@@ -315,9 +315,9 @@ impl<E: Environment> Core<E> {
     /// Closes the pool and all available connections, for good, then emits `PoolClosed`. Returns whether the pool was
     /// open.
     ///
-    /// Connections in use are closed when they come back, connections in establishment as soon as they notice.
-    /// Check-outs that wait fail with [`Refusal::Closed`]. Closing a closed pool does nothing, and may return before
-    /// the first close is done.
+    /// Connections in use are closed when they come back, connections in establishment as soon as they notice. Waiters
+    /// fail with [`Refusal::Closed`]. Closing a closed pool does nothing, and may return before the first close is
+    /// done.
     pub fn close(self: &Arc<Self>) -> bool {
         {
             let _registry = self.registry.lock();
