@@ -362,7 +362,7 @@ impl Channel {
             }
             _ => {
                 let most = self.limits.max_message_size;
-                // Usually there is nothing to append, which needs no search for the place.
+                // Usually there is nothing to append, so skip the search for the place.
                 match [&*self.appended, appended] {
                     [[], []] => op_msg::encode(&message, most, &mut self.outgoing)?,
                     appended => op_msg::encode_with(&message, &appended, most, &mut self.outgoing)?,

@@ -167,8 +167,9 @@ impl EndpointConnection {
 
     /// Returns the condition of the connection: whether it can run another command.
     ///
-    /// It [needs a drain](Condition::NeedsDrain) after a command that was cancelled or timed out: [`drain`](Self::drain)
-    /// may make it reusable. It is [broken](Condition::Broken) after a network or protocol error.
+    /// It [needs a drain](Condition::NeedsDrain) after a command that was cancelled or timed out.
+    /// [`drain`](Self::drain) may make it reusable. It is [broken](Condition::Broken) after a network or protocol
+    /// error.
     #[must_use]
     #[inline]
     pub fn condition(&self) -> Condition {
@@ -447,8 +448,8 @@ impl EndpointConnection {
     }
 }
 
-/// Returns an error unless the reply reports success. With a time limit, the server's own timeout is told from its
-/// other errors.
+/// Returns an error unless the reply reports success. With a time limit, it distinguishes the server's own timeout from
+/// its other errors.
 #[inline]
 fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandError>> {
     if limit == Limit::Unset && reply::begins_with_success(reply) {

@@ -30,7 +30,7 @@ impl Inbox {
     /// Receives at least one byte, and as many as have arrived and fit. `missing` bytes are known to be on the way.
     ///
     /// Nothing was received if this returns `Pending`.
-    #[inline(always)] // A call for each read of each command is a tenth of what reading takes, and there are two callers.
+    #[inline(always)] // A call costs a tenth of a read, and there are only two callers.
     pub fn poll_fill(
         &mut self,
         transport: &mut Transport,

@@ -272,7 +272,8 @@ impl Transport {
     ///
     /// # Errors
     ///
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the peer has closed the stream, or the operating system's error.
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the peer has closed the stream, or the operating system's
+    /// error.
     #[inline]
     pub fn take_unasked(&mut self) -> io::Result<usize> {
         let mut bytes = [0; 64];

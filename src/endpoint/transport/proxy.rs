@@ -150,7 +150,7 @@ impl fmt::Display for ProxyError {
         let Self { proxy, reply, source } = self;
         match reply {
             None => write!(f, "SOCKS5 proxy {proxy}: {source}"),
-            Some(code) => write!(f, "SOCKS5 proxy {proxy}: replied with code {code} ({})", meaning(*code)),
+            Some(code) => write!(f, "SOCKS5 proxy {proxy} replied with code {code} ({})", meaning(*code)),
         }
     }
 }
