@@ -1,4 +1,4 @@
-//! wharf under load, out of the box: `cargo run --release --example quickstart`, and `-- --help` for the options.
+//! A pool under load, with a report: `cargo run --release --example quickstart`, and `-- --help` for the options.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! wharf under load, ready to run: a pool under load, with a report.
+//! A pool under load, with a report: the quickstart example.
 
 mod arguments;
 mod load;
@@ -21,7 +21,7 @@ use server::Server;
 /// How long tasks may take to finish their last operations after the end.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Runs what the command line asks for, and reports on it.
+/// Runs the load that the command line asks for, and prints the report.
 pub async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments).await {
