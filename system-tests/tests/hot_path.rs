@@ -80,7 +80,7 @@ fn hit_and_its_check_in_allocate_nothing() {
 #[test]
 fn hit_on_another_threads_shard_allocates_nothing() {
     with_pool(PoolOptions::default(), async |pool| {
-        // Each thread leaves its connection in its own shard. Eight threads suffice to leave none in this thread's.
+        // Checks each connection in on another thread, which leaves it in that thread's shard.
         let held: Vec<Connection<Numbers>> = {
             let mut held = Vec::new();
             for _ in 0..8 {
