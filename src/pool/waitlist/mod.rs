@@ -17,7 +17,7 @@
 //! - [`WaitQueue::claim_first`], under the lock: claims the first node of a lane, which promises it a grant.
 //! - [`WaitQueue::turn_away`], under the lock: takes all nodes of [`Lane::Waiters`] out of the queue.
 //!   [`WaitList::claim_turned_away`] then claims a few of them at a time, which promises each a refusal.
-//! - [`Claimed::grant`], outside of the lock: keeps the promise.
+//! - `Claimed::grant`, outside of the lock: keeps the promise.
 //! - [`WaitList::poll`]: the owner takes the grant if it has come.
 //! - [`WaitList::leave`]: the owner leaves the queue, and takes along the grant if it was promised one.
 
