@@ -68,6 +68,7 @@ pub fn value_of(options: &Options, name: &str) -> Option<Value> {
         "w" => options.write_concern.w.as_ref().map(|w| match w {
             Acknowledgement::Servers(servers) => json!(servers),
             Acknowledgement::Mode(mode) => json!(mode),
+            other => panic!("{other:?}"),
         }),
         "wtimeoutms" => options.write_concern.w_timeout.map(millis),
         "zlibcompressionlevel" => options.compressors.iter().find_map(|compressor| match compressor {

@@ -1,4 +1,4 @@
-//! A server's address, as connection strings write it.
+//! Addresses of servers, as connection strings write them.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -7,13 +7,22 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// The port of a server whose address names none.
+/// The port of a server whose address has no port.
 const DEFAULT_PORT: u16 = 27017;
 
-/// How the path of a Unix domain socket ends.
+/// The end of a Unix domain socket's path.
 const SOCKET: &str = ".sock";
 
 /// A server's address.
+///
+/// ```
+/// use wharf::{Host, ServerAddress};
+///
+/// let address = ServerAddress::parse("DB.example.com")?;
+/// assert_eq!(address.as_str(), "db.example.com:27017");
+/// assert_eq!(address.host(), &Host::Tcp { name: "db.example.com".into(), port: 27017 });
+/// # Ok::<(), wharf::InvalidAddress>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServerAddress {
     /// Where the server listens.
@@ -26,7 +35,7 @@ pub struct ServerAddress {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Host {
-    /// At a port of TCP.
+    /// At a TCP port.
     Tcp {
         /// A name in lower case, or an IP address without brackets. An IPv6 address may have a zone, as in
         /// `fe80::1%eth0`.
@@ -52,7 +61,7 @@ impl ServerAddress {
     ///
     /// [`InvalidAddress`] says what an address must be.
     pub fn parse(address: &str) -> Result<Self, InvalidAddress> {
-        // Pasted connection strings may hold a password, so what looks like one is not repeated.
+        // A pasted connection string may hold a password, so the error does not repeat it.
         if address.contains("://") || address.contains('@') {
             let allowed = "host or host:port of one server; Options::parse reads connection strings";
             return Err(InvalidAddress { address: "(a connection string)".to_owned(), allowed });
@@ -103,7 +112,7 @@ impl ServerAddress {
             },
             Some(_) => return Err(refuse("host or host:port, where port is 1 to 65535")),
         };
-        // The names of interfaces are told apart by their case.
+        // Names of interfaces differ by their case.
         let host = match zone {
             None => bare.to_lowercase(),
             Some(zone) => format!("{}%{zone}", bare.to_lowercase()),
@@ -111,19 +120,19 @@ impl ServerAddress {
         Ok(Self::tcp(host, port))
     }
 
-    /// A server at a port of TCP. The name is in lower case, and an IPv6 address has no brackets.
+    /// A server at a TCP port. The name is in lower case, and an IPv6 address has no brackets.
     pub(crate) fn tcp(name: String, port: u16) -> Self {
         let text = if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") };
         Self { host: Host::Tcp { name, port }, text: text.into() }
     }
 
-    /// Where the server listens.
+    /// Returns where the server listens.
     #[must_use]
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The address in one piece: `host:port`, with an IPv6 address in brackets, or the path of a socket.
+    /// Returns the address in one piece: `host:port`, with an IPv6 address in brackets, or the path of a socket.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -136,7 +145,7 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// An IP address without its zone, and the zone (RFC 4007, section 11). Other names have none.
+/// Splits an IP address into the address without its zone and the zone (RFC 4007, section 11).
 pub(crate) fn split_zone(name: &str) -> (&str, Option<&str>) {
     match name.split_once('%') {
         Some((bare, zone)) => (bare, Some(zone)),
@@ -144,19 +153,25 @@ pub(crate) fn split_zone(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether this can be a zone: the number or the name of an interface (RFC 6874, `unreserved`).
+/// Whether `zone` can be a zone: the number or the name of an interface (RFC 6874, `unreserved`).
 fn is_zone(zone: &str) -> bool {
     !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
 }
 
-/// A server's address does not have the form of one.
+/// A server's address does not have the form of an address.
+///
+/// ```
+/// let error = wharf::ServerAddress::parse("db.example.com:0").unwrap_err();
+/// let message = "the server's address must be host or host:port, where port is 1 to 65535, got \"db.example.com:0\"";
+/// assert_eq!(error.to_string(), message);
+/// ```
 #[derive(Clone, PartialEq, Eq, Error)]
 #[error("the server's address must be {allowed}, got {address:?}")]
 #[non_exhaustive]
 pub struct InvalidAddress {
     /// The address that was given.
     pub address: String,
-    /// What would have been accepted.
+    /// What an address must be.
     pub allowed: &'static str,
 }
 
@@ -167,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_host_and_perhaps_a_port() {
+    fn address_is_a_host_and_an_optional_port() {
         let addresses = [
             ("localhost", "localhost", 27017, "localhost:27017"),
             ("DB.Example.com:1", "db.example.com", 1, "db.example.com:1"),
@@ -184,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_ends_in_sock_is_a_socket() {
+    fn path_that_ends_in_sock_is_a_socket() {
         for path in ["/run/MongoDB-27017.sock", "run/mongodb.sock", "/a b/:1,2.sock"] {
             let address = ServerAddress::parse(path).unwrap();
             assert_eq!(address.host(), &Host::Unix { path: path.into() });
@@ -196,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_string_is_refused_without_being_repeated() {
+    fn connection_string_is_refused_and_not_repeated() {
         for address in ["mongodb://user:secret@host", "user:secret@host", "mongodb://host"] {
             let error = ServerAddress::parse(address).unwrap_err().to_string();
             assert!(error.contains("Options::parse"), "{error}");
@@ -205,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_what_would_be_accepted() {
+    fn invalid_address_is_refused_with_what_is_allowed() {
         let refusals = [
             ("", "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock"),
             (":27017", "host or host:port, where host is a name or an IP address, or a socket's path ending in .sock"),

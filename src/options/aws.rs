@@ -1,4 +1,4 @@
-//! What MONGODB-AWS is told by the application.
+//! What an application gives to MONGODB-AWS.
 
 use std::fmt;
 use std::future::Future;
@@ -9,8 +9,8 @@ use super::{CallbackError, CallbackFuture, Credential, Secret};
 
 /// The keys of an identity of Amazon Web Services. Debug output shows neither the secret key nor the token.
 ///
-/// It is a provider of itself, for applications that have keys of their own, which the specification forbids to put into
-/// connection strings:
+/// An application that has keys of its own gives them in code, because the specification forbids them in connection
+/// strings. The keys are their own [`AwsCredentialProvider`]:
 ///
 /// ```
 /// use wharf::{AwsCredentials, Credential, Mechanism, Options};
@@ -22,19 +22,23 @@ use super::{CallbackError, CallbackFuture, Credential, Secret};
 /// # Ok::<(), wharf::InvalidOption>(())
 /// ```
 ///
-/// Keys that change or end want a closure: see [`AwsCredentialProvider`].
+/// For keys that change or expire, give a closure: see [`AwsCredentialProvider`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 #[must_use]
 pub struct AwsCredentials {
-    pub(crate) access_key_id: String,
-    pub(crate) secret_access_key: Secret,
-    pub(crate) session_token: Option<Secret>,
-    /// When temporary credentials end; `None` if nobody said.
+    /// The access key's identifier.
+    pub access_key_id: String,
+    /// The secret access key.
+    pub secret_access_key: Secret,
+    /// The session token, which temporary credentials need.
+    pub session_token: Option<Secret>,
+    /// When temporary credentials expire, where that is known.
     pub(crate) expiration: Option<SystemTime>,
 }
 
 impl AwsCredentials {
-    /// An access key's identifier, and the secret access key.
+    /// The credentials of an access key: its identifier and its secret.
     pub fn new(access_key_id: impl Into<String>, secret_access_key: impl Into<Secret>) -> Self {
         Self {
             access_key_id: access_key_id.into(),
@@ -44,7 +48,7 @@ impl AwsCredentials {
         }
     }
 
-    /// The session token, which temporary credentials need.
+    /// Sets [`session_token`](Self#structfield.session_token).
     pub fn session_token(mut self, token: impl Into<Secret>) -> Self {
         self.session_token = Some(token.into());
         self
@@ -67,12 +71,12 @@ impl AwsCredentials {
 pub trait AwsCredentialProvider: Send + Sync {
     /// Obtains credentials that are valid now.
     ///
-    /// It is asked for every connection, and by several connections at a time: it caches by itself what is costly. The
-    /// future is dropped when the establishment of the connection is over (`connectTimeoutMS`).
+    /// Every connection calls this, and several connections may call it at a time. The provider caches what is costly to
+    /// obtain. The future is dropped when the time for opening the connection is over (`connectTimeoutMS`).
     ///
     /// # Errors
     ///
-    /// Any; the connection is then not established, and the error's message is part of the reason.
+    /// After an error of any kind the connection is not opened. The error's message is part of the reason.
     fn credentials(&self) -> CallbackFuture<'_, AwsCredentials>;
 }
 
@@ -86,7 +90,7 @@ where
     }
 }
 
-/// The same keys, whenever they are asked for.
+/// Provides the same keys each time.
 impl AwsCredentialProvider for AwsCredentials {
     fn credentials(&self) -> CallbackFuture<'_, AwsCredentials> {
         Box::pin(std::future::ready(Ok(self.clone())))
@@ -103,7 +107,7 @@ impl fmt::Debug for Provider {
     }
 }
 
-/// Providers are equal if they are the same.
+/// A provider is equal to its clones only.
 impl PartialEq for Provider {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -113,19 +117,22 @@ impl PartialEq for Provider {
 impl Eq for Provider {}
 
 impl Credential {
-    /// `AWS_CREDENTIAL_PROVIDER` of `MONGODB-AWS`: obtains credentials in the application's own way, before all others.
+    /// `AWS_CREDENTIAL_PROVIDER` of `MONGODB-AWS`: sets how the application obtains credentials, before all other sources.
     ///
-    /// Without it they are looked for in the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
-    /// `AWS_SESSION_TOKEN`), then exchanged for a web identity (`AWS_WEB_IDENTITY_TOKEN_FILE`, `AWS_ROLE_ARN`,
-    /// `AWS_ROLE_SESSION_NAME`), then asked of the container's agent, or of the metadata service of EC2.
+    /// Without a provider, `MONGODB-AWS` uses the first of these sources that is configured:
     ///
-    /// The container's agent is that of ECS (`AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`) or another
-    /// (`AWS_CONTAINER_CREDENTIALS_FULL_URI`), such as that of EKS Pod Identity. A full URI begins with `https`, or names
-    /// a loopback address, 169.254.170.2, 169.254.170.23 or `[fd00:ec2::23]`. The agent gets the token that is in the file
-    /// `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE`, which is read anew each time, else in
-    /// `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
+    /// 1. the environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`;
+    /// 2. a web identity, which is exchanged for credentials: `AWS_WEB_IDENTITY_TOKEN_FILE`, `AWS_ROLE_ARN`,
+    ///    `AWS_ROLE_SESSION_NAME`;
+    /// 3. the container's agent: that of ECS (`AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`) or another
+    ///    (`AWS_CONTAINER_CREDENTIALS_FULL_URI`), such as that of EKS Pod Identity;
+    /// 4. the metadata service of EC2.
     ///
-    /// A source that is named and fails is an error: the next source, such as the role of the machine, would be another
+    /// A full URI begins with `https`, or names a loopback address, 169.254.170.2, 169.254.170.23 or `[fd00:ec2::23]`. The
+    /// agent gets the token in the file `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE`, which is read each time, or else the
+    /// token in `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
+    ///
+    /// A configured source that fails is an error. The next source, such as the role of the machine, would be another
     /// identity.
     pub fn aws_credential_provider(mut self, provider: impl AwsCredentialProvider + 'static) -> Self {
         self.aws_provider = Some(Provider(Arc::new(provider)));

@@ -1,4 +1,4 @@
-//! Where the clouds' own services are, and what the environment says.
+//! The cloud services and environment variables that authentication uses.
 
 use std::error::Error as StdError;
 use std::ffi::OsString;
@@ -9,30 +9,47 @@ use std::sync::Arc;
 
 use super::Credential;
 
-/// Why an application's callback could not do what it was asked. Its message is shown, so it must hold no secret.
+/// Why an application's callback failed. The message is shown, so it must hold no secret.
 pub type CallbackError = Box<dyn StdError + Send + Sync>;
 
-/// What an application's callback is doing. Dropping it cancels the callback.
+/// The future of an application's callback. Dropping it cancels the callback.
 pub type CallbackFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallbackError>> + Send + 'a>>;
 
 type Lookup = dyn Fn(&str) -> Option<OsString> + Send + Sync;
 
-/// What `MONGODB-AWS` and `MONGODB-OIDC` find out from their surroundings: environment variables, and the services that
-/// a cloud's machines reach at fixed addresses.
+/// The environment variables and cloud services that `MONGODB-AWS` and `MONGODB-OIDC` use.
 ///
-/// The default is the process's environment and the addresses that the specification names. Others are for tests, and
-/// for machines that reach their cloud's services through a proxy. Each is a URL without a path: `http://host:port` or
-/// `https://host:port`, the latter with the operating system's trust store.
+/// The default is the process's environment and the addresses that the specification names. Other values are for tests,
+/// and for machines that reach their cloud's services through a proxy. Each service is a URL without a path:
+/// `http://host:port`, or `https://host:port` with the operating system's trust store.
+///
+/// ```
+/// use wharf::{CloudEnvironment, Credential, Mechanism};
+///
+/// let cloud = CloudEnvironment::default().aws_ec2("http://metadata-proxy:8080");
+/// let credential = Credential::of(Mechanism::MongoDbAws).cloud_environment(cloud);
+/// ```
 #[derive(Clone)]
+#[non_exhaustive]
 #[must_use]
 pub struct CloudEnvironment {
     variables: Option<Arc<Lookup>>,
-    pub(crate) aws_ecs: String,
-    pub(crate) aws_ec2: String,
-    /// `None` is the service of the region.
-    pub(crate) aws_sts: Option<String>,
-    pub(crate) azure: String,
-    pub(crate) gcp: String,
+    /// The agent of Amazon's ECS, for `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`. Default `http://169.254.170.2`.
+    ///
+    /// `AWS_CONTAINER_CREDENTIALS_FULL_URI` names its agent itself.
+    pub aws_ecs: String,
+    /// The metadata service of Amazon's EC2. Default `http://169.254.169.254`.
+    pub aws_ec2: String,
+    /// Amazon's Security Token Service, if it is not the service of the region.
+    ///
+    /// `AWS_REGION` names the region, or else `AWS_DEFAULT_REGION`; its service is, for example,
+    /// `https://sts.eu-central-1.amazonaws.com`. Without a region it is the global `https://sts.amazonaws.com`. With
+    /// `AWS_STS_REGIONAL_ENDPOINTS=legacy` it is global in the regions that existed before 2019, too.
+    pub aws_sts: Option<String>,
+    /// The metadata service of Azure. Default `http://169.254.169.254`.
+    pub azure: String,
+    /// The metadata service of Google's cloud. Default `http://metadata`.
+    pub gcp: String,
 }
 
 impl Default for CloudEnvironment {
@@ -49,43 +66,39 @@ impl Default for CloudEnvironment {
 }
 
 impl CloudEnvironment {
-    /// Looks environment variables up here instead of in the process's environment. It is called anew whenever a
-    /// variable is needed, from any thread, and must not block.
+    /// Sets how environment variables are looked up, instead of in the process's environment.
+    ///
+    /// `lookup` is called each time a variable is needed, from any thread, and must not block.
     pub fn variables(mut self, lookup: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {
         self.variables = Some(Arc::new(lookup));
         self
     }
 
-    /// The agent of Amazon's ECS, for `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`. By default `http://169.254.170.2`.
-    /// `AWS_CONTAINER_CREDENTIALS_FULL_URI` names its agent itself.
+    /// Sets [`aws_ecs`](Self#structfield.aws_ecs).
     pub fn aws_ecs(mut self, url: impl Into<String>) -> Self {
         self.aws_ecs = url.into();
         self
     }
 
-    /// The metadata service of Amazon's EC2. By default `http://169.254.169.254`.
+    /// Sets [`aws_ec2`](Self#structfield.aws_ec2).
     pub fn aws_ec2(mut self, url: impl Into<String>) -> Self {
         self.aws_ec2 = url.into();
         self
     }
 
-    /// Amazon's Security Token Service.
-    ///
-    /// By default it is the service of the region that `AWS_REGION` names, else `AWS_DEFAULT_REGION`, such as
-    /// `https://sts.eu-central-1.amazonaws.com`. Without a region it is the global `https://sts.amazonaws.com`, and with
-    /// `AWS_STS_REGIONAL_ENDPOINTS=legacy` also in the regions that existed before 2019.
+    /// Sets [`aws_sts`](Self#structfield.aws_sts).
     pub fn aws_sts(mut self, url: impl Into<String>) -> Self {
         self.aws_sts = Some(url.into());
         self
     }
 
-    /// The metadata service of Azure. By default `http://169.254.169.254`.
+    /// Sets [`azure`](Self#structfield.azure).
     pub fn azure(mut self, url: impl Into<String>) -> Self {
         self.azure = url.into();
         self
     }
 
-    /// The metadata service of Google's cloud. By default `http://metadata`.
+    /// Sets [`gcp`](Self#structfield.gcp).
     pub fn gcp(mut self, url: impl Into<String>) -> Self {
         self.gcp = url.into();
         self
@@ -115,7 +128,7 @@ impl fmt::Debug for CloudEnvironment {
     }
 }
 
-/// Lookups are equal if they are the same.
+/// A lookup is equal to its clones only.
 impl PartialEq for CloudEnvironment {
     fn eq(&self, other: &Self) -> bool {
         let urls = |of: &Self| (of.aws_sts.clone(), [&of.aws_ecs, &of.aws_ec2, &of.azure, &of.gcp].map(String::clone));
@@ -131,7 +144,7 @@ impl PartialEq for CloudEnvironment {
 impl Eq for CloudEnvironment {}
 
 impl Credential {
-    /// The surroundings in which `MONGODB-AWS` and `MONGODB-OIDC` look for proof, if they are not the usual ones.
+    /// Sets the environment variables and cloud services that `MONGODB-AWS` and `MONGODB-OIDC` use.
     pub fn cloud_environment(mut self, environment: CloudEnvironment) -> Self {
         self.cloud = environment;
         self

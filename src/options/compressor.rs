@@ -1,8 +1,15 @@
-//! The compressors that the two ends of a connection may agree on.
+//! The compressors that a client and a server can agree on.
 
 use super::InvalidOption;
 
 /// A compressor of messages (OP_COMPRESSED specification).
+///
+/// ```
+/// use wharf::{Compressor, Options};
+///
+/// let options = Options::new(["localhost"])?.compressors([Compressor::Zstd, Compressor::Zlib { level: 6 }]);
+/// # Ok::<(), wharf::InvalidAddress>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compressor {
@@ -21,7 +28,7 @@ pub enum Compressor {
 pub(super) const DEFAULT_ZLIB_LEVEL: i32 = -1;
 
 impl Compressor {
-    /// The compressor's name in connection strings and in the handshake.
+    /// Returns the compressor's name in connection strings and in the handshake.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,7 +48,7 @@ impl Compressor {
         }
     }
 
-    /// Whether this build has the compressor: each is a feature of its own, named like it, and all are default features.
+    /// Returns whether this build has the compressor. Each compressor is a feature of its name, on by default.
     #[must_use]
     pub fn is_supported(self) -> bool {
         match self {
@@ -51,7 +58,7 @@ impl Compressor {
         }
     }
 
-    /// The compressors that this build of wharf has, as an error lists them.
+    /// The compressors that this build has, in words that follow "must be".
     pub(super) fn available() -> String {
         let all = [Self::Snappy, Self::Zlib { level: DEFAULT_ZLIB_LEVEL }, Self::Zstd];
         let names: Vec<_> = all.into_iter().filter(|one| one.is_supported()).map(Self::name).collect();

@@ -1,16 +1,16 @@
-//! Who the application is, and how it proves it.
+//! Credentials and authentication mechanisms.
 
 use super::{InvalidOption, Secret};
 
 /// A user's name, its proof, and the mechanism that carries it (Authentication specification, "MongoCredential").
 ///
-/// A server that says that it is an arbiter is not authenticated with, because it has no users (Authentication
-/// specification, "Authentication Handshake"), so it does not prove either that it knows the password. A pool refuses
-/// its connections. One that is opened by [`Endpoint::connect`](crate::Endpoint::connect) works, and says so
-/// ([`EndpointConnection::is_authenticated`](crate::EndpointConnection::is_authenticated)).
+/// A client does not authenticate with an arbiter, because an arbiter has no users (Authentication specification,
+/// "Authentication Handshake"). So an arbiter does not prove that it knows the password, and a pool refuses its
+/// connections. A connection that [`Endpoint::connect`](crate::Endpoint::connect) opens to an arbiter works;
+/// [`EndpointConnection::is_authenticated`](crate::EndpointConnection::is_authenticated) is false then.
 ///
 /// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses what the mechanism lacks and
-/// what it has no use for.
+/// what it cannot use.
 ///
 /// ```
 /// use wharf::{Credential, Mechanism};
@@ -29,14 +29,15 @@ use super::{InvalidOption, Secret};
 pub struct Credential {
     /// The user's name.
     pub username: Option<String>,
-    /// The user's password. A name without one is a valid credential, and a valid connection string
-    /// (`mongodb://ada@localhost`), but where no mechanism is named,
-    /// [`Options::endpoint`](super::Options::endpoint) refuses it, because SCRAM needs a password.
+    /// The user's password.
+    ///
+    /// A name without a password is a valid credential and a valid connection string (`mongodb://ada@localhost`). Without
+    /// a mechanism, [`Options::endpoint`](super::Options::endpoint) refuses it, because SCRAM needs a password.
     pub password: Option<Secret>,
-    /// `authSource`: the database that the user is defined in, where one was named: see
-    /// [`effective_source`](Self::effective_source) for the defaults.
+    /// `authSource`: the database that the user is defined in, if it was given.
+    /// [`effective_source`](Self::effective_source) has the defaults.
     pub source: Option<String>,
-    /// `authMechanism`. By default it is negotiated with the server.
+    /// `authMechanism`. By default client and server negotiate it.
     pub mechanism: Option<Mechanism>,
     /// `authMechanismProperties`, in the order in which they were given.
     pub mechanism_properties: Vec<(String, Secret)>,
@@ -48,7 +49,7 @@ pub struct Credential {
     pub(crate) cloud: super::CloudEnvironment,
 }
 
-/// `authMechanism`: how a client proves who it is.
+/// `authMechanism`: how a client authenticates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mechanism {
@@ -56,25 +57,25 @@ pub enum Mechanism {
     ScramSha1,
     /// `SCRAM-SHA-256`.
     ScramSha256,
-    /// `MONGODB-X509`: the client's TLS certificate, which is that of
-    /// [`TlsOptions::certificate_key_file`](super::TlsOptions#structfield.certificate_key_file) or of its kin.
-    /// [`Options::endpoint`](super::Options::endpoint) refuses it without TLS and without such a certificate.
+    /// `MONGODB-X509`: the client's TLS certificate, from
+    /// [`TlsOptions::certificate_key_file`](super::TlsOptions#structfield.certificate_key_file) or from memory.
+    /// [`Options::endpoint`](super::Options::endpoint) refuses it without TLS and without a client's certificate.
     MongoDbX509,
-    /// `PLAIN`: LDAP. The password goes over the wire in clear text, readable by whoever is on the way to the server,
-    /// unless the connection is in TLS ([`Options::tls`](super::Options::tls)) or is a Unix domain socket's. wharf does
-    /// not insist on TLS, because the specification does not, and the way may be safe by other means: turn it on.
+    /// `PLAIN`: LDAP. The client sends the password in clear text, so use TLS ([`Options::tls`](super::Options::tls)) or a
+    /// Unix domain socket. wharf does not demand TLS, because the specification does not, and other means may protect the
+    /// network.
     Plain,
     /// `MONGODB-AWS`: an identity of Amazon Web Services. Needs the feature `aws`.
     MongoDbAws,
-    /// `MONGODB-OIDC`: an access token of an identity provider. It is sent as it is, so use TLS, as with `PLAIN`. Needs
-    /// the feature `oidc`.
+    /// `MONGODB-OIDC`: an access token of an identity provider. The client sends the token as it is, so use TLS, as with
+    /// `PLAIN`. Needs the feature `oidc`.
     MongoDbOidc,
-    /// `GSSAPI`: Kerberos. Connection strings may name it, but wharf does not support it, and
-    /// [`Options::endpoint`](super::Options::endpoint) refuses it.
+    /// `GSSAPI`: Kerberos. It is read and checked, but not supported: [`Options::endpoint`](super::Options::endpoint)
+    /// refuses it.
     Gssapi,
 }
 
-/// The source of users that the server does not keep itself.
+/// The source of users that the server does not store.
 const EXTERNAL: &str = "$external";
 
 impl Mechanism {
@@ -88,7 +89,7 @@ impl Mechanism {
         Self::Gssapi,
     ];
 
-    /// The mechanism's name in connection strings and on the wire.
+    /// Returns the mechanism's name in connection strings and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -107,7 +108,7 @@ impl Mechanism {
         Self::ALL.into_iter().find(|mechanism| mechanism.name() == name)
     }
 
-    /// The names of those that wharf supports, as it was compiled, in the form that an error lists them in.
+    /// The names of the mechanisms that this build of wharf supports, separated by commas.
     pub(crate) fn supported() -> String {
         let names: Vec<_> =
             Self::ALL.into_iter().filter(|mechanism| mechanism.is_supported()).map(Self::name).collect();
@@ -123,7 +124,7 @@ impl Mechanism {
         }
     }
 
-    /// Whether the user is one that the server does not keep itself, so that the source is `$external` and no other.
+    /// Whether the server does not store the users of this mechanism, so that their source is `$external`.
     fn is_external(self) -> bool {
         matches!(self, Self::MongoDbX509 | Self::MongoDbAws | Self::MongoDbOidc | Self::Gssapi)
     }
@@ -139,18 +140,17 @@ impl Mechanism {
 }
 
 impl Credential {
-    /// The credential of a user with a password. The mechanism is negotiated, unless [`mechanism`](Self::mechanism)
-    /// names one.
+    /// The credential of a user with a password. Without [`mechanism`](Self::mechanism), client and server negotiate it.
     pub fn new(username: impl Into<String>, password: impl Into<Secret>) -> Self {
         Self { username: Some(username.into()), password: Some(password.into()), ..Self::default() }
     }
 
-    /// The credential of a mechanism that finds out by itself who the application is, such as `MONGODB-X509`.
+    /// The credential of a mechanism that needs no name and no password, such as `MONGODB-X509`.
     pub fn of(mechanism: Mechanism) -> Self {
         Self { mechanism: Some(mechanism), ..Self::default() }
     }
 
-    /// Sets [`username`](Self#structfield.username), for a mechanism that wants a name but no password.
+    /// Sets [`username`](Self#structfield.username), for a mechanism that takes a name but no password.
     pub fn username(mut self, username: impl Into<String>) -> Self {
         self.username = Some(username.into());
         self
@@ -168,13 +168,18 @@ impl Credential {
         self
     }
 
-    /// One of `authMechanismProperties`. Names are case-insensitive; of one that is set twice the last counts.
+    /// Sets one of `authMechanismProperties`. Names are case-insensitive. The last value of a property counts.
     ///
-    /// `MONGODB-OIDC` knows `ENVIRONMENT` (`azure`, `gcp` or `k8s`; and `test`, for tests) and `TOKEN_RESOURCE` (a URI,
-    /// for `azure` and `gcp`, which need it). A `TOKEN_RESOURCE` can contain colons, here and in connection strings: a
-    /// property's name ends at the first. One with a comma must be given here, because a connection string cannot.
-    /// `GSSAPI` knows `SERVICE_NAME`, `CANONICALIZE_HOST_NAME` (`none`, `forward` or `forwardAndReverse`),
-    /// `SERVICE_REALM` and `SERVICE_HOST`. The other mechanisms know none.
+    /// | mechanism | property | value |
+    /// | --- | --- | --- |
+    /// | `MONGODB-OIDC` | `ENVIRONMENT` | `azure`, `gcp`, `k8s`; `test` for tests |
+    /// | `MONGODB-OIDC` | `TOKEN_RESOURCE` | a URI; required for `azure` and `gcp` |
+    /// | `GSSAPI` | `SERVICE_NAME`, `SERVICE_REALM`, `SERVICE_HOST` | a name |
+    /// | `GSSAPI` | `CANONICALIZE_HOST_NAME` | `none`, `forward` or `forwardAndReverse` |
+    ///
+    /// The other mechanisms have no properties. A `TOKEN_RESOURCE` may contain colons, here and in connection strings,
+    /// because a property's name ends at the first colon. A value with a comma can only be set here, because a comma
+    /// separates properties in connection strings.
     pub fn mechanism_property(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         let name = name.into();
         self.mechanism_properties.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
@@ -182,12 +187,12 @@ impl Credential {
         self
     }
 
-    /// The database that the user is defined in.
+    /// Returns the database that the user is defined in: the first of these that there is.
     ///
-    /// That is the [`source`](Self#structfield.source), where one was named; `$external` and no other where the
-    /// mechanism is `MONGODB-X509`, `MONGODB-AWS`, `MONGODB-OIDC` or `GSSAPI`; otherwise
-    /// [`Options::default_database`](super::Options#structfield.default_database), and where there is none, `$external`
-    /// for `PLAIN` and `admin` for the rest.
+    /// 1. [`source`](Self#structfield.source);
+    /// 2. `$external` for `MONGODB-X509`, `MONGODB-AWS`, `MONGODB-OIDC` and `GSSAPI`;
+    /// 3. [`Options::default_database`](super::Options#structfield.default_database);
+    /// 4. `$external` for `PLAIN`, and `admin` for the others.
     #[must_use]
     pub fn effective_source<'a>(&'a self, default_database: Option<&'a str>) -> &'a str {
         match (&self.source, self.mechanism) {
@@ -198,7 +203,7 @@ impl Credential {
         }
     }
 
-    /// The value of a mechanism property, by its name in any case.
+    /// Returns the value of a mechanism property, by its name in any case.
     #[must_use]
     pub fn property(&self, name: &str) -> Option<&Secret> {
         self.mechanism_properties
@@ -208,7 +213,7 @@ impl Credential {
             .map(|(_, value)| value)
     }
 
-    /// Refuses what the mechanism lacks and what it has no use for.
+    /// Refuses a credential that lacks what the mechanism needs, or has what the mechanism cannot use.
     pub(super) fn validate(&self) -> Result<(), InvalidOption> {
         if self.source.as_deref() == Some("") {
             return Err(InvalidOption::because("authSource", "must not be empty"));
@@ -277,7 +282,7 @@ impl Credential {
         }
     }
 
-    /// What is shown of a property's name, which may be the rest of a secret whose comma is not percent-encoded.
+    /// A property's name as errors show it. It may be the rest of a secret whose comma is not percent-encoded.
     pub(super) fn shown_property(name: &str) -> &str {
         const LONGEST: usize = 32;
         let is_name = name.len() <= LONGEST && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
@@ -317,7 +322,7 @@ impl Credential {
         }
     }
 
-    /// Refuses callbacks that the mechanism never calls.
+    /// Refuses callbacks that the mechanism does not call.
     fn check_callbacks(&self, mechanism: Mechanism) -> Result<(), InvalidOption> {
         #[cfg(feature = "aws")]
         if self.aws_provider.is_some() && mechanism != Mechanism::MongoDbAws {

@@ -1,4 +1,4 @@
-//! Everything that a connection string says, and the few options that are set in code only.
+//! The options of a deployment: those of connection strings, and those that only code sets.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,10 +11,9 @@ use super::{
 /// A deployment of MongoDB, and how to connect to it.
 ///
 /// Options come from a connection string ([`Options::parse`]), from code ([`Options::new`] and the methods), or from
-/// both; what is set last counts. Nothing is checked until [`Options::validate`], which whatever uses the options
-/// calls.
+/// both; the last value counts. Nothing is checked until [`Options::validate`], which [`Options::endpoint`] calls.
 ///
-/// Some options are only carried for a client that is built on wharf; they say so.
+/// Some options are only carried for a client that is built on wharf. Their documentation says so.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,107 +32,104 @@ use super::{
 #[non_exhaustive]
 #[must_use]
 pub struct Options {
-    /// The servers, each once. Empty while an [`srv`](Self#structfield.srv) name is not resolved.
+    /// The servers, without duplicates. Empty while an [`srv`](Self#structfield.srv) name is not resolved.
     pub hosts: Vec<ServerAddress>,
-    /// The name in the DNS that lists the servers, where `mongodb+srv://` gave one. It stays when it is resolved.
+    /// The name in the DNS that lists the servers, with `mongodb+srv://`. Resolving does not remove it.
     pub srv: Option<SrvName>,
-    /// `appName`: the application's name, for the server's logs and profiles, of at most 128 bytes. By default there is
-    /// none.
+    /// `appName`: the application's name, for the server's logs and profiles. At most 128 bytes. Default none.
     pub app_name: Option<String>,
-    /// A library that wraps wharf, for the server's logs. By default there is none.
+    /// A library that wraps wharf, for the server's logs. Default none.
     pub driver_info: Option<DriverInfo>,
-    /// Who to authenticate as: in connection strings `user:password@`, `authMechanism` and `authMechanismProperties`.
-    /// By default nobody.
+    /// The user to authenticate: in connection strings `user:password@`, `authMechanism` and `authMechanismProperties`.
+    /// Default none: connections are not authenticated.
     pub credential: Option<Credential>,
-    /// `authSource`, where it was given: the database of a credential that names none. By itself it makes nobody
-    /// authenticate.
+    /// `authSource`, if it was given: the database of a credential without a source. Alone it does not cause
+    /// authentication.
     pub auth_source: Option<String>,
-    /// The connection string's database: the database of a credential where no `authSource` was given. By itself it
-    /// makes nobody authenticate. By default there is none, and then it is `admin` (`$external` for `PLAIN`).
+    /// The connection string's database: the database of a credential without `authSource`. Alone it does not cause
+    /// authentication. Default none, which means `admin` (`$external` for `PLAIN`).
     pub default_database: Option<String>,
-    /// `tls` (or `ssl`): how connections are secured. By default they are not.
+    /// `tls` (or `ssl`): whether and how connections use TLS. Default none: connections do not use TLS.
     ///
-    /// A connection string secures them if it says `tls=true`, or begins with `mongodb+srv://`, or gives any option
-    /// that begins with `tls`; and never if it says `tls=false`. A value of `tls` that is neither true nor false is
+    /// With a connection string, connections use TLS if it says `tls=true`, or begins with `mongodb+srv://`, or has any
+    /// option that begins with `tls`; never if it says `tls=false`. A value of `tls` that is neither true nor false is
     /// refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or `tlsAllowInvalidHostnames` is ignored
-    /// with a [warning](Self::warnings), and then the connection is in TLS and everything is checked.
+    /// with a [warning](Self::warnings); then connections use TLS, and everything is checked.
     pub tls: Option<TlsOptions>,
-    /// `proxyHost`, `proxyPort`, `proxyUsername`, `proxyPassword`: the proxy that all TCP connections to servers go
-    /// through. By default there is none.
+    /// `proxyHost`, `proxyPort`, `proxyUsername`, `proxyPassword`: the proxy for all TCP connections to servers. Default
+    /// none.
     pub proxy: Option<ProxyOptions>,
-    /// `compressors`, the preferred first, with `zlibCompressionLevel`. The first that the server has too is used. By
-    /// default there are none.
+    /// `compressors`, the preferred first, with `zlibCompressionLevel`. A connection uses the first that the server
+    /// supports, too. Default none.
     pub compressors: Vec<Compressor>,
-    /// The API version to declare with every command. By default none.
+    /// The API version to declare with every command. Default none.
     pub server_api: Option<ServerApi>,
-    /// `connectTimeoutMS`: how long the whole establishment of a connection may take, from resolving the server's name
-    /// to the end of authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means
-    /// no limit.
+    /// `connectTimeoutMS`: how long opening a connection may take, from resolving the server's name to the end of
+    /// authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
     ///
-    /// The commands of the handshake and of authentication have limits of their own besides (CSOT, "Background Connection
-    /// Pooling"): each may take [`timeout`](Self#structfield.timeout) where the connection is opened towards `minPoolSize`,
-    /// or, where that is not set, [`socket_timeout`](Self#structfield.socket_timeout). One that is opened for a check-out
-    /// has no limit by `timeout`: it is opened for the pool and not for one operation, so an operation whose time is up
-    /// leaves, and the connection is established all the same. The [guide](crate::guide#time-limits) has a table of all
-    /// limits.
+    /// Each command of the handshake and of authentication has a limit, too (CSOT, "Background Connection Pooling"). For a
+    /// connection that is opened towards `minPoolSize` it is [`timeout`](Self#structfield.timeout), or else
+    /// [`socket_timeout`](Self#structfield.socket_timeout). `timeout` does not limit the opening for a check-out: the
+    /// connection serves the pool and not one operation, so it is opened even if the operation runs out of time. The
+    /// [guide](crate::guide#time-limits) has a table of all limits.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.
     pub socket_timeout: Duration,
-    /// `timeoutMS`: how long an operation may take altogether. Zero means no limit. By default it is not set, and then
-    /// the older limits apply: [`socket_timeout`](Self#structfield.socket_timeout), and `waitQueueTimeoutMS` of
-    /// [`pool`](Self#structfield.pool). Both are no limit by default, so that without any of them a command waits for a
-    /// server that hangs for as long as the network holds.
+    /// `timeoutMS`: how long an operation may take, altogether. Zero means no limit. Default not set.
     ///
-    /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
-    /// the check-out; on a connection that is checked out it is the command alone, and
-    /// [`Pool::check_out`](crate::Pool::check_out) by itself has as much time as well.
-    /// [`Command::timeout`](crate::Command::timeout) is the same for one command.
+    /// If it is not set, the older limits apply: [`socket_timeout`](Self#structfield.socket_timeout), and
+    /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). The default of both is no limit, so without any of the
+    /// three a command waits for a server that hangs as long as the network holds the connection.
+    ///
+    /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes the
+    /// check-out. On a connection that is checked out, the operation is the command alone;
+    /// [`Pool::check_out`](crate::Pool::check_out) has the same time for itself.
+    /// [`Command::timeout`](crate::Command::timeout) sets the limit of one command.
     pub timeout: Option<Duration>,
-    /// How long a connection whose command was cancelled or timed out may take to end it in the background, before it
-    /// is closed instead. It counts as in use meanwhile, but keeps no check-out waiting: one that would need its place
-    /// closes it at once. Default 3 seconds; zero means that such a connection is closed at once. Not part of connection
-    /// strings.
+    /// How long a connection is drained in the background after its command was cancelled or timed out, before it is
+    /// closed. Default 3 seconds; zero closes it at once. Not part of connection strings.
+    ///
+    /// The connection counts as in use until then, but no check-out waits for it: a check-out that needs its permit closes
+    /// it.
     pub drain_timeout: Duration,
-    /// How many bytes a reply may have that is read in the background because its command was cancelled or timed out,
-    /// and how many may be left of a request that is written then. Connections with more are closed instead. Default 4
-    /// MiB: about as much work as a new connection. Not part of connection strings.
+    /// How many bytes of a reply or of a request's rest a drained connection may have. A connection with more is closed
+    /// instead. Default 4 MiB, about as much work as a new connection. Not part of connection strings.
     pub drain_limit: u64,
-    /// The options of each server's pool, such as `maxPoolSize`. They hold for each server by itself, not for all of
-    /// them together.
+    /// The options of each server's pool, such as `maxPoolSize`. Each server has its own pool with these options.
     pub pool: PoolOptions,
-    /// `loadBalanced`, where it was given: whether the one host is a load balancer. Default `false`.
+    /// `loadBalanced`, if it was given: whether the one host is a load balancer. Default `false`.
     pub load_balanced: Option<bool>,
     /// `replicaSet`: the name of the replica set that the hosts are members of. Carried for a client that discovers
-    /// servers. By default there is none.
+    /// servers. Default none.
     pub replica_set: Option<String>,
     /// `directConnection`: whether the one host is the whole deployment. Carried for a client that discovers servers.
-    /// By default it is not set.
+    /// Default not set.
     pub direct_connection: Option<bool>,
     /// `readPreference`, `readPreferenceTags`, `maxStalenessSeconds`. Carried for a client that selects servers.
     pub read_preference: ReadPreference,
-    /// `readConcernLevel`: which writes a read sees. Any name is allowed, because newer servers may know more. Carried
-    /// for a client that builds commands. By default it is the server's choice.
+    /// `readConcernLevel`: which writes a read sees. Any name is allowed, because newer servers may have more levels.
+    /// Carried for a client that builds commands. Default the server's choice.
     pub read_concern: Option<String>,
     /// `w`, `journal`, `wTimeoutMS`. Carried for a client that builds commands.
     pub write_concern: WriteConcern,
-    /// `retryReads`: whether a read is tried again after a network error. Carried for a client that retries. Default
+    /// `retryReads`: whether the client retries a read after a network error. Carried for a client that retries. Default
     /// `true`.
     pub retry_reads: bool,
-    /// `retryWrites`: whether a write is tried again after a network error. Carried for a client that retries. Default
+    /// `retryWrites`: whether the client retries a write after a network error. Carried for a client that retries. Default
     /// `true`.
     pub retry_writes: bool,
-    /// `maxAdaptiveRetries`: how often an operation that an overloaded server refused is tried again (client
+    /// `maxAdaptiveRetries`: how often the client retries an operation that an overloaded server refused (client
     /// backpressure specification). Carried for a client that retries. Default 2.
     pub max_adaptive_retries: u32,
     /// `enableOverloadRetargeting`: whether such a retry prefers another server. Carried for a client that retries.
     /// Default `false`.
     pub enable_overload_retargeting: bool,
-    /// `heartbeatFrequencyMS`: how long a monitor rests between two checks of a server, at least 500 milliseconds.
-    /// Carried for a client that monitors servers. Default 10 seconds.
+    /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. Carried
+    /// for a client that monitors servers. Default 10 seconds.
     pub heartbeat_frequency: Duration,
-    /// `localThresholdMS`: how much slower than the nearest server one may answer and still be selected. Carried for a
-    /// client that selects servers. Default 15 milliseconds.
+    /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. Carried
+    /// for a client that selects servers. Default 15 milliseconds.
     pub local_threshold: Duration,
     /// `serverSelectionTimeoutMS`: how long to wait for a suitable server, never zero. Carried for a client that
     /// selects servers. Default 30 seconds.
@@ -145,12 +141,12 @@ pub struct Options {
     /// `auto`.
     pub server_monitoring_mode: ServerMonitoringMode,
     pub(super) warnings: Vec<UriWarning>,
-    /// Whether warnings that come later, from a TXT record, are errors.
+    /// Whether warnings about a TXT record, which come later, are errors.
     pub(crate) is_strict: bool,
 }
 
 impl Options {
-    /// The deployment at these addresses, with every option at its default.
+    /// The deployment at these addresses, with the default options.
     ///
     /// # Errors
     ///
@@ -163,17 +159,18 @@ impl Options {
         Ok(options)
     }
 
-    /// The deployment whose servers the DNS lists under this name, as after `mongodb+srv://`: with TLS, every other
-    /// option at its default, and to be [resolved](Self::resolve) before it is used.
+    /// The deployment whose servers the DNS lists under this name, as after `mongodb+srv://`.
+    ///
+    /// It uses TLS, and the default of every other option. [Resolve](Self::resolve) it before use.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if this is no name of the DNS.
+    /// [`InvalidOption`] if `name` is not a name of the DNS.
     pub fn srv(name: &str) -> Result<Self, InvalidOption> {
         Ok(Self { srv: Some(SrvName::parse(name)?), tls: Some(TlsOptions::default()), ..Self::nowhere() })
     }
 
-    /// Every option at its default, and no servers yet.
+    /// The default options, without servers.
     pub(super) fn nowhere() -> Self {
         Self {
             hosts: Vec::new(),
@@ -213,7 +210,7 @@ impl Options {
         }
     }
 
-    /// Adds a server, and says whether it is a new one.
+    /// Adds a server, and returns whether it is new.
     pub(crate) fn add_host(&mut self, address: ServerAddress) -> bool {
         let is_new = !self.hosts.contains(&address);
         if is_new {
@@ -222,14 +219,15 @@ impl Options {
         is_new
     }
 
-    /// What the connection string, or the TXT record, says in vain. It was logged, too, as warnings with the target
-    /// `wharf::options`.
+    /// Returns the warnings about the connection string and the TXT record.
+    ///
+    /// They were logged, too, with the target `wharf::options`.
     #[must_use]
     pub fn warnings(&self) -> &[UriWarning] {
         &self.warnings
     }
 
-    /// Whether the one host is a load balancer.
+    /// Returns whether the one host is a load balancer.
     #[must_use]
     pub fn is_load_balanced(&self) -> bool {
         self.pool.load_balanced
@@ -247,13 +245,23 @@ impl Options {
         self
     }
 
-    /// Sets [`credential`](Self#structfield.credential). One that names no source is given
+    /// Sets [`credential`](Self#structfield.credential). A credential without a source gets
     /// [`auth_source`](Self#structfield.auth_source).
     pub fn credential(mut self, mut credential: Credential) -> Self {
         if credential.source.is_none() {
             credential.source.clone_from(&self.auth_source);
         }
         self.credential = Some(credential);
+        self
+    }
+
+    /// Sets [`auth_source`](Self#structfield.auth_source). A credential without a source gets it.
+    pub fn auth_source(mut self, database: impl Into<String>) -> Self {
+        let database = database.into();
+        if let Some(credential) = self.credential.as_mut().filter(|credential| credential.source.is_none()) {
+            credential.source = Some(database.clone());
+        }
+        self.auth_source = Some(database);
         self
     }
 
@@ -317,8 +325,7 @@ impl Options {
         self
     }
 
-    /// Sets [`pool`](Self#structfield.pool), and with it all that a connection string said of pools, but for
-    /// `loadBalanced=true`, which stays.
+    /// Sets [`pool`](Self#structfield.pool). This replaces all pool options of a connection string but `loadBalanced=true`.
     pub fn pool(mut self, options: PoolOptions) -> Self {
         let load_balanced = self.load_balanced == Some(true);
         self.pool = options;

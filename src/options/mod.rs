@@ -1,10 +1,12 @@
-//! What a deployment is and how to connect to it: options, and the connection strings that say them.
+//! The options of a deployment, and the connection strings that carry them.
 //!
-//! Each option is documented once, with its name in connection strings, its unit and its default: at the field that
-//! holds it, or, in [`PoolOptions`], whose fields are private, at the method that sets it. Whatever way an option is
-//! set, the same validation applies: a value that cannot work is an [`InvalidOption`], which names the option, the
-//! value and what is allowed. (A connection string's is ignored with a [`UriWarning`] instead, where the specification
-//! wants that.) A password is a [`Secret`], which prints as stars and is wiped from memory when it is dropped.
+//! Each option is documented at its field, with its name in connection strings, its unit and its default. A method of
+//! the same name sets it. The [guide](crate::guide#options) lists all options.
+//!
+//! Options from code and from connection strings pass the same validation. A value that cannot work is an
+//! [`InvalidOption`], which names the option, the value and what is allowed. Where the specification asks for it, a
+//! connection string's value is ignored with a [`UriWarning`] instead. A password is a [`Secret`], which prints as stars
+//! and is wiped from memory when it is dropped.
 
 #[cfg(not(loom))]
 mod address;

@@ -2,20 +2,21 @@
 
 /// `serverMonitoringMode`: how a monitor learns of changes (Server Monitoring specification).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ServerMonitoringMode {
     /// `auto`: `poll` where the application runs as a function in a cloud, `stream` elsewhere.
     #[default]
     Auto,
-    /// `stream`: the server tells of changes.
+    /// `stream`: the server reports changes.
     Stream,
-    /// `poll`: the monitor asks from time to time.
+    /// `poll`: the monitor asks at intervals.
     Poll,
 }
 
 impl ServerMonitoringMode {
     pub(super) const ALL: [Self; 3] = [Self::Auto, Self::Stream, Self::Poll];
 
-    /// The mode's name in connection strings.
+    /// Returns the mode's name in connection strings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

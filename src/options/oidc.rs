@@ -1,4 +1,4 @@
-//! What MONGODB-OIDC is told by the application.
+//! What an application gives to MONGODB-OIDC.
 
 use std::fmt;
 use std::future::Future;
@@ -26,13 +26,13 @@ use super::{CallbackError, CallbackFuture, Credential, InvalidOption, Secret};
 pub trait OidcCallback: Send + Sync {
     /// Obtains an access token.
     ///
-    /// All connections of some options share one token, and at most one call runs at a time, at least 100 ms after the
-    /// one before it began. The future is dropped after [`OidcContext::timeout`], and when nobody waits for its
+    /// All connections of the same options share one token. At most one call runs at a time, and it begins at least 100 ms
+    /// after the call before it. The future is dropped after [`OidcContext::timeout`], and when no task waits for its
     /// connection any more.
     ///
     /// # Errors
     ///
-    /// Any; the connection is then not established, and the error's message is part of the reason.
+    /// After an error of any kind the connection is not opened. The error's message is part of the reason.
     fn access_token(&self, context: OidcContext) -> CallbackFuture<'_, OidcToken>;
 }
 
@@ -46,21 +46,21 @@ where
     }
 }
 
-/// What an [`OidcCallback`] is told.
+/// The arguments of an [`OidcCallback`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct OidcContext {
-    /// How long the callback may take: 5 minutes for one with a human; else 1 minute, or what `timeoutMS` and
-    /// `connectTimeoutMS` have left if the former is set.
+    /// How long the callback may take: 5 minutes for a human callback; otherwise 1 minute, or the time that is left of
+    /// `timeoutMS` and `connectTimeoutMS` if `timeoutMS` is set.
     pub timeout: Duration,
     /// The version of this interface, which is 1.
     pub version: u32,
     /// The credential's user.
     pub username: Option<String>,
-    /// Who issues tokens, as the server says. Only callbacks with a human are told.
+    /// The identity provider that the server names. Only human callbacks get it.
     pub idp_info: Option<IdpInfo>,
-    /// The refresh token of the last [`OidcToken`], if the server no longer accepts its access token. Only callbacks
-    /// with a human are told.
+    /// The refresh token of the last [`OidcToken`], if the server no longer accepts its access token. Only human callbacks
+    /// get it.
     pub refresh_token: Option<Secret>,
 }
 
@@ -77,34 +77,46 @@ pub struct IdpInfo {
 }
 
 /// What an [`OidcCallback`] has obtained. Debug output shows no token.
+///
+/// ```
+/// use std::time::Duration;
+/// use wharf::OidcToken;
+///
+/// let token = OidcToken::new("an access token").expires_in(Duration::from_secs(3600)).refresh_token("a refresh token");
+/// assert!(!format!("{token:?}").contains("an access token"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 #[must_use]
 pub struct OidcToken {
-    pub(crate) access_token: Secret,
-    pub(crate) expires_in: Option<Duration>,
-    pub(crate) refresh_token: Option<Secret>,
+    /// The access token. It is sent as it is; an empty token is refused.
+    pub access_token: Secret,
+    /// How long the token is valid. It is not used yet: a token is kept until the server refuses it.
+    pub expires_in: Option<Duration>,
+    /// What the callback gets when a new access token is needed. Only for human callbacks.
+    pub refresh_token: Option<Secret>,
 }
 
 impl OidcToken {
-    /// An access token. It is sent as it is; one that is empty is refused.
+    /// An access token.
     pub fn new(access_token: impl Into<Secret>) -> Self {
         Self { access_token: access_token.into(), expires_in: None, refresh_token: None }
     }
 
-    /// How long the token is valid. It is not used yet: a token is kept until the server refuses it.
+    /// Sets [`expires_in`](Self#structfield.expires_in).
     pub fn expires_in(mut self, lifetime: Duration) -> Self {
         self.expires_in = Some(lifetime);
         self
     }
 
-    /// What the callback wants to be given when a new access token is needed. Only for callbacks with a human.
+    /// Sets [`refresh_token`](Self#structfield.refresh_token).
     pub fn refresh_token(mut self, token: impl Into<Secret>) -> Self {
         self.refresh_token = Some(token.into());
         self
     }
 }
 
-/// The hosts that callbacks with a human may log in to, unless the application says otherwise.
+/// The servers that human callbacks may give tokens to, unless the application lists others.
 pub(crate) const DEFAULT_ALLOWED_HOSTS: [&str; 8] = [
     "*.mongodb.net",
     "*.mongodb-qa.net",
@@ -116,7 +128,7 @@ pub(crate) const DEFAULT_ALLOWED_HOSTS: [&str; 8] = [
     "*.mongo.com",
 ];
 
-/// What the application says about MONGODB-OIDC in code only.
+/// The options of MONGODB-OIDC that connection strings cannot set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OidcOptions {
     pub callback: Option<Callback>,
@@ -135,7 +147,7 @@ impl fmt::Debug for Callback {
     }
 }
 
-/// Callbacks are equal if they are the same.
+/// A callback is equal to its clones only.
 impl PartialEq for Callback {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -145,25 +157,25 @@ impl PartialEq for Callback {
 impl Eq for Callback {}
 
 impl Credential {
-    /// `OIDC_CALLBACK`: obtains access tokens for `MONGODB-OIDC` without anybody's help, instead of an `ENVIRONMENT`.
+    /// `OIDC_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` without a human, instead of an `ENVIRONMENT`.
     pub fn oidc_callback(mut self, callback: impl OidcCallback + 'static) -> Self {
         self.oidc.callback = Some(Callback(Arc::new(callback)));
         self
     }
 
-    /// `OIDC_HUMAN_CALLBACK`: obtains access tokens for `MONGODB-OIDC` from a person, who may take 5 minutes. That time
-    /// does not count towards `connectTimeoutMS`.
+    /// `OIDC_HUMAN_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` with the help of a human.
     ///
-    /// It is only called for servers that [`allowed_hosts`](Self::allowed_hosts) lists.
+    /// The callback may take 5 minutes, which do not count towards `connectTimeoutMS`. It is called only for servers that
+    /// [`allowed_hosts`](Self::allowed_hosts) lists.
     pub fn oidc_human_callback(mut self, callback: impl OidcCallback + 'static) -> Self {
         self.oidc.human_callback = Some(Callback(Arc::new(callback)));
         self
     }
 
-    /// `ALLOWED_HOSTS`: the servers that a human callback may give tokens to, by name or IP address, without ports.
+    /// `ALLOWED_HOSTS`: sets the servers that a human callback may give tokens to, by name or IP address, without ports.
     /// `*.example.com` stands for all names that end in `.example.com`. Connection strings cannot set it.
     ///
-    /// By default `*.mongodb.net`, `*.mongodb-qa.net`, `*.mongodb-dev.net`, `*.mongodbgov.net`, `localhost`, `127.0.0.1`,
+    /// The default is `*.mongodb.net`, `*.mongodb-qa.net`, `*.mongodb-dev.net`, `*.mongodbgov.net`, `localhost`, `127.0.0.1`,
     /// `::1` and `*.mongo.com`.
     pub fn allowed_hosts(mut self, hosts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.oidc.allowed_hosts = Some(hosts.into_iter().map(Into::into).collect());
@@ -172,9 +184,9 @@ impl Credential {
 }
 
 impl OidcOptions {
-    /// Refuses what contradicts itself. `environment` is the property of that name.
+    /// Refuses contradictions. `environment` is the property of that name.
     ///
-    /// Returns whether there is a callback, so that there must be no environment.
+    /// Returns whether there is a callback. Then there must be no environment.
     pub fn validate(&self, environment: Option<&str>) -> Result<bool, InvalidOption> {
         let Self { callback, human_callback, allowed_hosts } = self;
         if callback.is_some() && human_callback.is_some() {

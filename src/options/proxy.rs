@@ -2,10 +2,18 @@
 
 use super::{InvalidOption, Secret};
 
-/// What one byte of length can say (RFC 1928 for names, RFC 1929 for the login).
+/// The longest text whose length fits one byte (RFC 1928 for names, RFC 1929 for the login).
 const LONGEST: usize = 255;
 
 /// A SOCKS5 proxy (SOCKS5 Support specification).
+///
+/// ```
+/// use wharf::{Options, ProxyOptions};
+///
+/// let proxy = ProxyOptions::new("proxy.example.com").port(1081).login("ada", "secret");
+/// let options = Options::new(["db.example.com"])?.proxy(proxy);
+/// # Ok::<(), wharf::InvalidAddress>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
@@ -20,7 +28,7 @@ pub struct ProxyOptions {
 }
 
 impl ProxyOptions {
-    /// `proxyHost`, with the default `proxyPort`, 1080.
+    /// A proxy at the default port, 1080.
     pub fn new(host: impl Into<String>) -> Self {
         Self { host: host.into(), port: 1080, login: None }
     }

@@ -11,14 +11,27 @@ const SMALLEST_MAX_STALENESS: Duration = Duration::from_secs(90);
 /// Which servers to read from (Server Selection specification, "Read Preference"). The default is the primary.
 ///
 /// A pool belongs to one server, so wharf only carries this for a client that selects servers.
+///
+/// ```
+/// use std::time::Duration;
+/// use wharf::{Options, ReadPreference, ReadPreferenceMode};
+///
+/// let nearby = ReadPreference::new(ReadPreferenceMode::SecondaryPreferred)
+///     .tag_set([("dc", "ny")])
+///     .max_staleness(Duration::from_secs(120));
+/// let options = Options::new(["localhost"])?.read_preference(nearby);
+/// # Ok::<(), wharf::InvalidAddress>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
 pub struct ReadPreference {
     /// `readPreference`. Default `primary`.
     pub mode: ReadPreferenceMode,
-    /// `readPreferenceTags`: the sets of tags that a secondary may have, the preferred first. A server matches a set if
-    /// it has all of its tags, so the empty set matches every server. By default there are none, which restricts nothing.
+    /// `readPreferenceTags`: the sets of tags that a secondary may have, the preferred set first.
+    ///
+    /// A server matches a set if it has all tags of the set, so the empty set matches every server. By default there are
+    /// no sets, and every server matches.
     pub tag_sets: Vec<BTreeMap<String, String>>,
     /// `maxStalenessSeconds`: how far a secondary may lag, at least 90 seconds. By default there is no limit.
     pub max_staleness: Option<Duration>,
@@ -26,6 +39,7 @@ pub struct ReadPreference {
 
 /// `readPreference`: whether to read from the primary or from secondaries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ReadPreferenceMode {
     /// `primary`: only from the primary.
     #[default]
@@ -36,7 +50,7 @@ pub enum ReadPreferenceMode {
     Secondary,
     /// `secondaryPreferred`: from the primary only where there is no suitable secondary.
     SecondaryPreferred,
-    /// `nearest`: from whichever is near.
+    /// `nearest`: from the nearest servers, primary or secondary.
     Nearest,
 }
 
@@ -44,7 +58,7 @@ impl ReadPreferenceMode {
     pub(super) const ALL: [Self; 5] =
         [Self::Primary, Self::PrimaryPreferred, Self::Secondary, Self::SecondaryPreferred, Self::Nearest];
 
-    /// The mode's name in connection strings and on the wire.
+    /// Returns the mode's name in connection strings and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -58,7 +72,7 @@ impl ReadPreferenceMode {
 }
 
 impl ReadPreference {
-    /// A mode alone.
+    /// A read preference with this mode, without tags and without a limit of staleness.
     pub fn new(mode: ReadPreferenceMode) -> Self {
         Self { mode, ..Self::default() }
     }

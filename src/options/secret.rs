@@ -1,21 +1,29 @@
-//! Text that nobody may print.
+//! Text that must not be printed.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
 /// A password or another secret. It prints as stars, and its memory is wiped when it is dropped.
+///
+/// ```
+/// use wharf::Secret;
+///
+/// let password = Secret::new("swordfish");
+/// assert_eq!(format!("{password:?}"), "***");
+/// assert_eq!(password.reveal(), "swordfish");
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Keeps `text`.
+    /// Keeps `text` as a secret.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(Zeroizing::new(text.into()))
     }
 
-    /// The text. Whoever asks for it must neither print nor keep it.
+    /// Returns the text. The caller must neither print nor keep it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

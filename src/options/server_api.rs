@@ -3,15 +3,24 @@
 use std::fmt;
 
 /// The declared API (Stable API specification, "Options object"). It is sent with every command.
+///
+/// ```
+/// use wharf::{Options, ServerApi, ServerApiVersion};
+///
+/// let api = ServerApi::new(ServerApiVersion::V1).strict(true);
+/// let options = Options::new(["localhost"])?.server_api(api);
+/// # Ok::<(), wharf::InvalidAddress>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
 pub struct ServerApi {
     /// `apiVersion`.
     pub version: ServerApiVersion,
-    /// `apiStrict`: refuse commands that are not part of the version. Not sent if it is not set.
+    /// `apiStrict`: whether the server refuses commands that are not part of the version. Not sent if it is not set.
     pub strict: Option<bool>,
-    /// `apiDeprecationErrors`: refuse commands that are deprecated in the version. Not sent if it is not set.
+    /// `apiDeprecationErrors`: whether the server refuses commands that are deprecated in the version. Not sent if it is
+    /// not set.
     pub deprecation_errors: Option<bool>,
 }
 
@@ -24,7 +33,7 @@ pub enum ServerApiVersion {
 }
 
 impl ServerApiVersion {
-    /// The version as commands carry it.
+    /// Returns the version as commands carry it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -40,18 +49,18 @@ impl fmt::Display for ServerApiVersion {
 }
 
 impl ServerApi {
-    /// The version alone.
+    /// This version, with the server's defaults for the rest.
     pub fn new(version: ServerApiVersion) -> Self {
         Self { version, strict: None, deprecation_errors: None }
     }
 
-    /// `apiStrict`: whether the server refuses commands that are not part of the version.
+    /// Sets [`strict`](Self#structfield.strict).
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = Some(strict);
         self
     }
 
-    /// `apiDeprecationErrors`: whether the server refuses commands that are deprecated in the version.
+    /// Sets [`deprecation_errors`](Self#structfield.deprecation_errors).
     pub fn deprecation_errors(mut self, errors: bool) -> Self {
         self.deprecation_errors = Some(errors);
         self

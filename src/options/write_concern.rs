@@ -1,4 +1,4 @@
-//! When a write counts as done.
+//! Write concerns.
 
 use std::time::Duration;
 
@@ -6,24 +6,33 @@ use super::InvalidOption;
 
 /// When a write counts as done (Read and Write Concern specification). What is not set is the server's choice.
 ///
-/// wharf sends commands as they are given, so it only carries this for a client that builds them.
+/// wharf sends commands as they are, so it only carries this for a client that builds them.
+///
+/// ```
+/// use wharf::{Acknowledgement, Options, WriteConcern};
+///
+/// let majority = WriteConcern::default().w(Acknowledgement::Mode("majority".to_owned())).journal(true);
+/// let options = Options::new(["localhost"])?.write_concern(majority);
+/// # Ok::<(), wharf::InvalidAddress>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
 pub struct WriteConcern {
-    /// `w`: who must have the write.
+    /// `w`: which servers must acknowledge the write.
     pub w: Option<Acknowledgement>,
-    /// `journal`: whether it must be in the journal.
+    /// `journal`: whether the write must be in the journal.
     pub journal: Option<bool>,
-    /// `wTimeoutMS`: how long the servers may take to replicate it; zero means no limit. Deprecated in favour of
+    /// `wTimeoutMS`: how long the servers may take to replicate the write; zero means no limit. Deprecated in favour of
     /// `timeoutMS`.
     pub w_timeout: Option<Duration>,
 }
 
-/// `w`: who must have a write.
+/// `w`: which servers must acknowledge a write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Acknowledgement {
-    /// So many servers. With 0, nobody acknowledges anything.
+    /// This number of servers. With 0, no server acknowledges the write.
     Servers(u32),
     /// `majority`, or a mode that the replica set's configuration defines.
     Mode(String),
@@ -31,8 +40,8 @@ pub enum Acknowledgement {
 
 impl WriteConcern {
     /// Sets [`w`](Self#structfield.w).
-    pub fn w(mut self, who: Acknowledgement) -> Self {
-        self.w = Some(who);
+    pub fn w(mut self, acknowledgement: Acknowledgement) -> Self {
+        self.w = Some(acknowledgement);
         self
     }
 

@@ -19,7 +19,7 @@ async fn saying(fields: Document) -> ScriptedServer {
 }
 
 fn library(name: &str, version: &str, platform: &str) -> DriverInfo {
-    DriverInfo { name: name.into(), version: Some(version.into()), platform: Some(platform.into()) }
+    DriverInfo::new(name).version(version).platform(platform)
 }
 
 /// Returns the `client` documents of all handshakes so far.

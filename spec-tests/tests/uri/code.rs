@@ -51,7 +51,7 @@ fn code_and_connection_strings_make_the_same_options() {
     let options = Options::new(["db1", "db2:2"])
         .unwrap()
         .default_database("shop")
-        .auth_source_of_code("users")
+        .auth_source("users")
         .credential(Credential::new("ada", "secret").mechanism(Mechanism::ScramSha256))
         .app_name("shop")
         .compressors([Compressor::Zstd, Compressor::Zlib { level: 6 }])
@@ -80,17 +80,6 @@ fn code_and_connection_strings_make_the_same_options() {
     assert!(!format!("{options:?}").contains("secret"));
 }
 
-trait AuthSource {
-    fn auth_source_of_code(self, source: &str) -> Self;
-}
-
-impl AuthSource for Options {
-    fn auth_source_of_code(mut self, source: &str) -> Self {
-        self.auth_source = Some(source.to_owned());
-        self
-    }
-}
-
 #[test]
 fn the_defaults_are_the_specifications() {
     let options = here();
@@ -115,7 +104,7 @@ fn code_is_refused_what_a_connection_string_is() {
         (here().server_selection_timeout(Duration::ZERO), "serverSelectionTimeoutMS"),
         (here().replica_set(""), "replicaSet"),
         (here().read_concern(""), "readConcernLevel"),
-        (here().auth_source_of_code(""), "authSource"),
+        (here().auth_source(""), "authSource"),
         (here().default_database("a b"), "database"),
         (here().compressors([Compressor::Zlib { level: 10 }]), "zlibCompressionLevel"),
         (here().compressors([Compressor::Zlib { level: -2 }]), "zlibCompressionLevel"),
