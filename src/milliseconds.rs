@@ -1,4 +1,4 @@
-//! Time limits in messages.
+//! Times in messages.
 
 use std::fmt;
 use std::time::Duration;

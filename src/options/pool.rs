@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use super::InvalidOption;
 
-/// The largest `maxPoolSize` that a pool accepts, and the number of connections at which an unlimited pool stops
-/// growing: 1,048,575.
+/// The largest `maxPoolSize`, and the number of connections at which a pool without a limit stops growing: 1,048,575.
 ///
-/// A connection's place in the pool is a 20-bit index, because it shares a 64-bit word with a tag.
+/// A slot's index has 20 bits, because it shares a 64-bit word with a tag.
 pub const MAX_CONNECTIONS: u32 = (1 << 20) - 1;
 
 /// Declares [`PoolOptions`] and [`PoolOptions::TABLE`] from one entry for each option that connection strings can set.
@@ -30,8 +29,7 @@ macro_rules! pool_options {
     )*) => {
         /// The options of one pool, in the words of the CMAP specification ("Connection Pool Options").
         ///
-        /// Start from [`PoolOptions::default`] and set what differs. Nothing is checked until the pool is built; then
-        /// [`PoolOptions::validate`] refuses what cannot work, with the option's name, its value and what is allowed.
+        /// Start from [`PoolOptions::default`]. Building a pool calls [`PoolOptions::validate`].
         ///
         /// ```
         /// use std::time::Duration;
@@ -265,7 +263,7 @@ impl PoolOptions {
         self.check_together()
     }
 
-    /// Refuses values that no other option could make work.
+    /// Refuses values that are invalid regardless of the other options.
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         for option in Self::TABLE {
             let (value, range) = ((option.value)(self), &option.range);
@@ -284,7 +282,7 @@ impl PoolOptions {
         }
     }
 
-    /// Refuses values that do not go together.
+    /// Refuses values that contradict each other.
     pub(super) fn check_together(&self) -> Result<(), InvalidOption> {
         if self.min_pool_size > self.capacity() {
             let must = format!("at most maxPoolSize ({})", self.capacity());
@@ -293,7 +291,7 @@ impl PoolOptions {
         Ok(())
     }
 
-    /// Whether the pool is in load-balanced mode.
+    /// Returns whether the pool is in load-balanced mode.
     #[must_use]
     pub fn is_load_balanced(&self) -> bool {
         self.load_balanced
@@ -303,21 +301,22 @@ impl PoolOptions {
         self.background_interval
     }
 
-    /// Whether the passing of time can leave something to do for the background task: connections that were idle for
-    /// too long, or an establishment towards `minPoolSize` to try again after one failed. All else that it does follows
-    /// from a clear, a closing or a call of `ready`, each of which asks for a run. In load-balanced mode the intervals
-    /// remain as a second look for connections of cleared services, whose runs look at every shard.
+    /// Whether time alone can leave work for the background task.
+    ///
+    /// Such work is to close connections that were idle for too long, and to retry to open connections towards
+    /// `minPoolSize`. All its other work follows from a clear, a close or a call of `ready`, and each of these requests a
+    /// run. In load-balanced mode, runs at intervals look again for connections of cleared services.
     pub(crate) fn needs_intervals(&self) -> bool {
         self.min_pool_size > 0 || !self.max_idle_time.is_zero() || self.load_balanced
     }
 
-    /// The number of connections that may exist: `maxPoolSize`, or [`MAX_CONNECTIONS`] where there is no limit.
+    /// Returns the number of connections that may exist: `maxPoolSize`, or [`MAX_CONNECTIONS`] without a limit.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         if self.max_pool_size == 0 { MAX_CONNECTIONS } else { self.max_pool_size }
     }
 
-    /// The options that the log of a pool's creation shows: those that were set, also to their default.
+    /// Returns the options that the log of a pool's creation shows: those that were set, also to their default.
     ///
     /// Each has the specification's name and unit.
     #[must_use]
@@ -326,7 +325,7 @@ impl PoolOptions {
         specified.map(|option| (option.name, (option.value)(self))).collect()
     }
 
-    /// The options that differ from their default, as the `PoolCreated` event carries them.
+    /// Returns the options that differ from their default, as the `PoolCreated` event carries them.
     ///
     /// Each has the specification's name and unit.
     #[must_use]
@@ -344,7 +343,7 @@ impl PoolOptions {
 pub enum OptionValue {
     /// A count, or a time in milliseconds.
     Number(u64),
-    /// A yes or no.
+    /// `true` or `false`.
     Flag(bool),
 }
 
@@ -353,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_the_specifications() {
+    fn defaults_are_those_of_the_specification() {
         let options = PoolOptions::default();
         assert_eq!(options.max_pool_size, 100);
         assert_eq!(options.min_pool_size, 0);
@@ -365,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_by_name_value_and_range() {
+    fn invalid_value_is_refused_with_name_value_and_range() {
         let refusals = [
             (PoolOptions::default().min_pool_size(101), "minPoolSize must be at most maxPoolSize (100), got 101"),
             (PoolOptions::default().max_connecting(0), "maxConnecting must be at least 1, got 0"),
@@ -381,12 +380,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_any_minimum_is_allowed() {
+    fn pool_without_a_limit_allows_any_minimum() {
         assert_eq!(PoolOptions::default().max_pool_size(0).min_pool_size(5_000).validate(), Ok(()));
     }
 
     #[test]
-    fn the_created_event_lists_what_differs_in_the_specifications_units() {
+    fn created_event_has_the_options_that_differ_from_their_default() {
         let options =
             PoolOptions::default().max_pool_size(50).min_pool_size(5).max_idle_time(Duration::from_millis(100));
         assert_eq!(

@@ -1,40 +1,50 @@
-//! The name that a deployment's servers are found by in the DNS.
+//! The name in the DNS that lists a deployment's servers.
 
 use super::InvalidOption;
 
-/// The `srvServiceName` of a connection string that gives none.
+/// The default `srvServiceName`.
 const SERVICE_NAME: &str = "mongodb";
 
-/// The names of one label that may be a `srvAllowedHostsSuffix`, because nobody can register a name in the public DNS
-/// under them: those of RFC 6761 and RFC 6762, the one that ICANN keeps for private use, and those that it does not
-/// delegate because they are used privately.
+/// The names of one label that may be a `srvAllowedHostsSuffix`, because the public DNS has no names under them.
+///
+/// These are the names of RFC 6761 and RFC 6762, the name that ICANN reserves for private use, and the names that ICANN
+/// does not delegate because private networks use them.
 const PRIVATE_NAMES: [&str; 9] =
     ["corp", "example", "home", "internal", "invalid", "local", "localhost", "mail", "test"];
 
-/// The longest `srvServiceName`: with the underscore before it, it is one label of a name in the DNS.
+/// The longest `srvServiceName`. With the underscore before it, it is one label of a name in the DNS.
 const LONGEST_SERVICE_NAME: usize = 62;
 
-/// The name of a deployment whose servers are listed in the DNS: what follows `mongodb+srv://` (Initial DNS Seedlist
-/// Discovery specification).
+/// The name in the DNS that lists a deployment's servers, as after `mongodb+srv://` (Initial DNS Seedlist Discovery
+/// specification).
+///
+/// ```
+/// use wharf::Options;
+///
+/// let mut options = Options::srv("cluster.example.com")?;
+/// let name = options.srv.as_mut().expect("Options::srv sets it");
+/// name.max_hosts = 3;
+/// assert_eq!(name.domain(), "example.com");
+/// # Ok::<(), wharf::InvalidOption>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
 pub struct SrvName {
-    /// The name, in lower case and without a dot at its end. Labels beyond ASCII are in Punycode (with the feature `srv`;
-    /// without it no name is resolved).
+    /// The name, in lower case and without a dot at its end. With the feature `srv`, labels beyond ASCII are in Punycode.
     pub host: String,
-    /// `srvServiceName`: the service, by which the records of one name are told apart. Default `mongodb`.
+    /// `srvServiceName`: the service whose records are read. Default `mongodb`.
     pub service_name: String,
-    /// `srvMaxHosts`: how many of the servers to choose, at random; 0 means all of them. Default 0.
+    /// `srvMaxHosts`: how many of the servers to choose at random; 0 means all. Default 0.
     pub max_hosts: u32,
-    /// `srvAllowedHostsSuffix`: a domain that the servers must be in, instead of the name's own domain. Case, a dot
-    /// before or after it, and Punycode or not make no difference.
+    /// `srvAllowedHostsSuffix`: the domain that the servers must be in, instead of the name's own domain. Case, a dot before
+    /// or after it, and Punycode make no difference.
     ///
-    /// It has at least two labels, or is one of the names that are reserved for private or special use: `corp`,
-    /// `example`, `home`, `internal`, `invalid`, `local`, `localhost`, `mail`, `test`. It is refused if it is a public
-    /// suffix, under which anybody may register names, such as `co.uk`.
+    /// It has at least two labels, or is a name for private or special use: `corp`, `example`, `home`, `internal`,
+    /// `invalid`, `local`, `localhost`, `mail` or `test`. A public suffix, under which the public may register names, such
+    /// as `co.uk`, is refused.
     ///
-    /// This loosens the protection against forged answers: name the narrowest domain that holds the servers.
+    /// This option loosens the protection against forged answers. Give the narrowest domain that holds the servers.
     pub allowed_hosts_suffix: Option<String>,
 }
 
@@ -57,10 +67,10 @@ impl SrvName {
         text.len() <= 253 && text.split('.').all(is_label)
     }
 
-    /// The domain that the servers must be in.
+    /// Returns the domain that the servers must be in.
     ///
-    /// Of a name with three or more labels it is the name without its first label; of a shorter one it is the name
-    /// itself, and then a server must have a label more.
+    /// For a name of three or more labels it is the name without its first label. For a shorter name it is the name
+    /// itself, and a server's name must have at least one label more.
     #[must_use]
     pub fn domain(&self) -> &str {
         if let Some(suffix) = &self.allowed_hosts_suffix {
@@ -86,7 +96,7 @@ impl SrvName {
         Ok(())
     }
 
-    /// Refuses what may have been set in code, and a service that has no name of RFC 6335 (section 5.1, but longer).
+    /// Refuses a suffix that code may have set, and a service without a name of RFC 6335 (section 5.1, but longer).
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         self.allowed_hosts_suffix.as_deref().map_or(Ok(()), |suffix| read_suffix(suffix).map(drop))?;
         let name = &self.service_name;
@@ -106,9 +116,9 @@ impl SrvName {
     }
 }
 
-/// A name as the DNS has it: in lower case, with labels beyond ASCII in Punycode (IDNA). `None` if it cannot be.
+/// A name as the DNS has it: in lower case, with labels beyond ASCII in Punycode (IDNA). `None` if that is impossible.
 fn ascii(name: &str) -> Option<String> {
-    // The rules for other names would refuse some of those that are in use.
+    // The rules for other names would refuse names that are in use.
     if name.is_ascii() {
         return Some(name.to_ascii_lowercase());
     }
@@ -130,7 +140,7 @@ fn read_suffix(suffix: &str) -> Result<String, InvalidOption> {
     Ok(domain)
 }
 
-/// Whether anybody may register names under the domain (Public Suffix List).
+/// Whether the public may register names under the domain (Public Suffix List).
 fn is_public_suffix(domain: &str) -> bool {
     #[cfg(feature = "srv")]
     return !PRIVATE_NAMES.contains(&domain) && psl::suffix_str(domain) == Some(domain);
@@ -146,8 +156,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_must_be_in_the_names_domain() {
-        // Prose tests 2, 3 and 4 of the specification, and what they should let pass.
+    fn server_must_be_in_the_domain_of_the_name() {
+        // Prose tests 2, 3 and 4 of the specification, and servers that they accept.
         let cases = [
             ("localhost", "host.localhost", true),
             ("localhost", "localhost.mongodb", false),
@@ -170,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_name_of_the_dns() {
+    fn srv_name_is_one_name_of_the_dns() {
         assert_eq!(SrvName::parse("Cluster.Example.COM.").unwrap().host, "cluster.example.com");
         for name in ["", ".", "a..b", "a:1", "a,b", "127.0.0.1", "::1", "[::1]", "%2Ftmp%2Fm.sock", "a b"] {
             let error = SrvName::parse(name).unwrap_err().to_string();
@@ -183,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suffix_is_a_domain_that_is_not_open_to_everybody() {
+    fn suffix_is_a_domain_that_is_not_open_to_the_public() {
         let suffix = |text: &str| {
             let mut name = SrvName::parse("cluster.localhost").unwrap();
             name.set_allowed_hosts_suffix(text).map(|()| name.allowed_hosts_suffix.unwrap())
@@ -212,8 +222,8 @@ mod tests {
 
     #[cfg(feature = "srv")]
     #[test]
-    fn a_public_suffix_is_refused() {
-        // The prose tests of the Public Suffix List, as far as a suffix of two labels can show them.
+    fn public_suffix_is_refused() {
+        // The prose tests of the Public Suffix List that a suffix of two labels can show.
         let open = ["com.ac", "b.ck", "abc.nom.br", "xn--55qx5d.cn", "公司.cn", "co.uk", "github.io"];
         for domain in open {
             let error = read_suffix(domain).unwrap_err();
@@ -230,7 +240,7 @@ mod tests {
 
     #[cfg(feature = "srv")]
     #[test]
-    fn a_name_is_kept_as_the_dns_has_it() {
+    fn srv_name_is_stored_as_the_dns_has_it() {
         assert_eq!(SrvName::parse("X.BÜCHER.example.").unwrap().host, "x.xn--bcher-kva.example");
         assert!(SrvName::parse("\u{ad}.example").is_err());
         let name = SrvName::parse("x.bücher.example").unwrap();
@@ -238,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_has_a_name_of_rfc_6335() {
+    fn service_name_follows_rfc_6335() {
         let named = |name: &str| SrvName { service_name: name.to_owned(), ..SrvName::parse("a.b.c").unwrap() };
         for name in ["mongodb", "x", "a-b-1", &"a".repeat(62)] {
             assert_eq!(named(name).check(), Ok(()), "{name}");

@@ -1,12 +1,12 @@
-//! What a connection string says in vain, as errors: strict parsing, and the options that no pool applies.
+//! Strict parsing, which makes warnings errors, and the options that pools do not apply.
 
 use super::{InvalidOption, Options, ReadPreferenceMode, UriWarning};
 
 impl Options {
-    /// Reads a connection string like [`parse`](Self::parse), and refuses whatever that would only warn of.
+    /// Reads a connection string like [`parse`](Self::parse), and makes every warning an error.
     ///
-    /// So does [`resolve`](Self::resolve) then for the TXT record of a `mongodb+srv://` name. Also refused are the options
-    /// that a pool does not apply ([`unapplied`](Self::unapplied)), because they promise what no command then has.
+    /// [`resolve`](Self::resolve) then does the same for the TXT record of a `mongodb+srv://` name. Options that a pool does
+    /// not apply ([`unapplied`](Self::unapplied)) are errors, too, because commands would not have the promised effect.
     ///
     /// ```
     /// use wharf::Options;
@@ -20,7 +20,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] for the first of them, or as [`parse`](Self::parse). Its message never repeats what may be part
+    /// [`InvalidOption`] for the first warning, or as for [`parse`](Self::parse). Its message never repeats what may be part
     /// of a password.
     pub fn parse_strict(uri: &str) -> Result<Self, InvalidOption> {
         let options = Self { is_strict: true, ..Self::parse(uri)? };
@@ -28,7 +28,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Refuses the first warning, and the first option that a pool does not apply.
+    /// Makes the first warning, or the first option that a pool does not apply, an error.
     pub(crate) fn refuse_warnings(&self) -> Result<(), InvalidOption> {
         match self.warnings.iter().chain(&self.unapplied()).next() {
             Some(warning) => Err(warning.to_error()),
@@ -36,12 +36,12 @@ impl Options {
         }
     }
 
-    /// The options that are set and that no [`Pool`](crate::Pool) applies, although a write or a read may depend on them:
-    /// `w`, `journal`, `wTimeoutMS`, `readConcernLevel` and `readPreference`.
+    /// Returns a warning for each option that is set and that a [`Pool`](crate::Pool) does not apply, although a write or a
+    /// read may depend on it: `w`, `journal`, `wTimeoutMS`, `readConcernLevel` and `readPreference`.
     ///
     /// A pool sends commands as they are. Put `writeConcern`, `readConcern` and `$readPreference` into the commands.
     /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) log these warnings with the target
-    /// `wharf::options`. They are not among [`warnings`](Self::warnings), because the connection string is right.
+    /// `wharf::options`. [`warnings`](Self::warnings) does not have them, because the connection string is valid.
     #[must_use]
     pub fn unapplied(&self) -> Vec<UriWarning> {
         const WRITE: &str = "a pool sends commands as they are: give each write its writeConcern";

@@ -1,4 +1,4 @@
-//! How connections are secured by TLS.
+//! The options of TLS.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ mod material;
 use material::Made;
 pub(crate) use material::{CaCertificates, ClientCertificate};
 
-/// The options of TLS. There is TLS only where [`Options::tls`](super::Options#structfield.tls) has them.
+/// The options of TLS. Connections use TLS if [`Options::tls`](super::Options#structfield.tls) is set.
 ///
 /// ```
 /// use wharf::{Options, TlsOptions};
@@ -24,21 +24,19 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// # Ok::<(), wharf::InvalidAddress>(())
 /// ```
 ///
-/// `TlsOptions::default()` trusts the system's certificate authorities, and checks the chain to one of them, the times,
-/// and that the certificate is the server's, by its name or IP address in the subject's alternative names.
+/// `TlsOptions::default()` trusts the system's certificate authorities. It checks the server's certificate: the chain to
+/// an authority, the times, and that the subject's alternative names have the server's name or IP address.
 ///
-/// The files are read when an endpoint is built; a change to them needs a new endpoint. The system's authorities are
-/// read with the first connection, once in the life of the process (`SSL_CERT_FILE` and `SSL_CERT_DIR` may name
-/// others). TLS 1.2 and 1.3 are spoken. The client's key is wiped from the memory that wharf holds it in, but *ring*,
-/// which signs with it, does not wipe its own form of it.
+/// Building an endpoint reads the files; a change to them needs a new endpoint. The first connection of a process reads
+/// the system's authorities (`SSL_CERT_FILE` and `SSL_CERT_DIR` may name others). Connections use TLS 1.2 or 1.3. wharf
+/// wipes its copy of the client's key from memory, but *ring*, which signs with the key, does not wipe its own form.
 ///
 /// # Self-signed servers
 ///
-/// A server may present a certificate that it has signed itself. Name that very certificate in the CA file, or give it
-/// to [`ca_pem`](Self::ca_pem) or [`ca_der`](Self::ca_der). Then it is accepted, also where it says that it is an
-/// authority's (`CA:TRUE`, as `openssl req -x509` writes it); its name, its times and its purpose (key usage and extended
-/// key usage) are checked like any other's. The certificate of an authority that has not signed itself is never
-/// accepted as a server's own.
+/// To accept a certificate that the server has signed itself, put that certificate in the CA file, or give it to
+/// [`ca_pem`](Self::ca_pem) or [`ca_der`](Self::ca_der). It may be marked as an authority's (`CA:TRUE`, as
+/// `openssl req -x509` writes it). Its name, its times and its purpose (key usage and extended key usage) are checked as
+/// for other certificates. An authority's certificate that is not self-signed is never accepted as a server's own.
 ///
 /// # From memory
 ///
@@ -55,7 +53,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// # Your own cryptography
 ///
-/// wharf uses rustls with *ring*. [`crypto_provider`](Self::crypto_provider) takes another provider, such as AWS-LC in its
+/// wharf uses rustls with *ring*. [`crypto_provider`](Self::crypto_provider) takes another provider, such as AWS-LC in
 /// FIPS mode, and [`client_config`](Self::client_config) a whole configuration of rustls.
 /// [`min_version`](Self#structfield.min_version) refuses TLS 1.2.
 ///
@@ -73,55 +71,58 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// # Revocation
 ///
-/// Servers are asked to staple an OCSP response to their handshake, which says whether their certificate was revoked
-/// (OCSP Support specification; RFC 6960). It is verified: that the certificate's issuer has signed it, or somebody
-/// with a certificate of that issuer for this very purpose, that it is about this certificate, and that it holds now,
-/// from a minute before its `thisUpdate` to its `nextUpdate`, or for a day if it has none.
+/// wharf asks servers to staple an OCSP response to the handshake, which says whether their certificate was revoked (OCSP
+/// Support specification; RFC 6960). It verifies three things about the response:
+///
+/// - The certificate's issuer has signed it, or a responder that the issuer has certified for this purpose.
+/// - It is about this certificate.
+/// - It is valid now: from a minute before its `thisUpdate` to its `nextUpdate`, or for a day without a `nextUpdate`.
 ///
 /// | the server staples | wharf |
 /// | --- | --- |
 /// | a valid response, "good" | connects |
 /// | a valid response, "revoked" | refuses |
-/// | a valid response, "unknown" | connects: nothing speaks against the certificate |
+/// | a valid response, "unknown" | connects: the response does not say that the certificate was revoked |
 /// | anything else, such as a response that has expired, is signed with SHA-1, or says "try later" | refuses |
 /// | nothing, and the certificate demands it (Must-Staple, RFC 7633) | refuses |
 /// | nothing | connects, and does not know whether the certificate was revoked |
 ///
-/// What is not checked:
+/// wharf does not check the following:
 ///
-/// - **No OCSP responder is asked.** The certificate of a server that staples nothing may have been revoked, and wharf
-///   connects, where drivers that support OCSP without stapling refuse. Whoever uses an authority whose certificates
-///   can be revoked by OCSP only, as MongoDB Atlas may, has a revocation check only with servers that staple, as mongod
-///   can from 4.4 on.
-/// - No revocation list is read.
-/// - Only the server's own certificate is looked at: not those of the authorities between, nor a responder's.
-/// - A session that is resumed stands on the check of the connection that it began with.
+/// - **It asks no OCSP responder.** If a server staples nothing, wharf connects even if the certificate was revoked.
+///   Drivers that ask responders refuse such a certificate. With an authority that revokes by OCSP only, such as that of
+///   MongoDB Atlas, revocation is checked only with servers that staple, as mongod can from 4.4 on.
+/// - It reads no revocation list.
+/// - It checks only the server's own certificate, not those of intermediate authorities or of a responder.
+/// - A resumed session relies on the check of the connection that began it.
 ///
-/// [`disable_certificate_revocation_check`](Self#structfield.disable_certificate_revocation_check) turns all of it off,
-/// as do [`allow_invalid_certificates`](Self#structfield.allow_invalid_certificates) and [`insecure`](Self::insecure).
+/// [`disable_certificate_revocation_check`](Self#structfield.disable_certificate_revocation_check) turns the check off,
+/// and so do [`allow_invalid_certificates`](Self#structfield.allow_invalid_certificates) and [`insecure`](Self::insecure).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
 pub struct TlsOptions {
     /// `tlsCAFile`: a PEM file with the certificate authorities to trust, instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// `tlsCertificateKeyFile`: a PEM file with the client's certificate, those of the authorities between if there
-    /// are, and its private key: in PKCS#8, PKCS#1 or SEC1. PKCS#8 may be encrypted with AES under PBKDF2 or scrypt.
-    /// The legacy encryption of PEM itself is refused.
+    /// `tlsCertificateKeyFile`: a PEM file with the client's certificate, the intermediate certificates if there are any,
+    /// and the private key.
+    ///
+    /// The key is in PKCS#8, PKCS#1 or SEC1. PKCS#8 may be encrypted with AES under PBKDF2 or scrypt. The legacy encryption
+    /// of PEM itself is refused.
     pub certificate_key_file: Option<PathBuf>,
-    /// `tlsCertificateKeyFilePassword`: what the private key is encrypted with. Ignored if it is not.
+    /// `tlsCertificateKeyFilePassword`: the password of the private key. Ignored if the key is not encrypted.
     pub certificate_key_file_password: Option<Secret>,
-    /// `tlsAllowInvalidCertificates`: accept any certificate, also if it was revoked. Whoever is between the two ends
-    /// can then read and change everything. Default `false`.
+    /// `tlsAllowInvalidCertificates`: whether to accept any certificate, even if it was revoked. Then an attacker in the
+    /// network can read and change everything. Default `false`.
     pub allow_invalid_certificates: bool,
-    /// `tlsAllowInvalidHostnames`: accept a certificate of another name. The chain to an authority is checked all the
-    /// same. Needed for TLS at a Unix domain socket, unless nothing is checked. Default `false`.
+    /// `tlsAllowInvalidHostnames`: whether to accept a certificate with another name. The chain to an authority is still
+    /// checked. TLS at a Unix domain socket needs it, unless nothing is checked. Default `false`.
     pub allow_invalid_hostnames: bool,
-    /// `tlsDisableOCSPEndpointCheck`: do not ask the certificate authority whether a certificate was revoked. wharf
-    /// never does, so this changes nothing: what a server staples is verified all the same. Default `false`.
+    /// `tlsDisableOCSPEndpointCheck`: whether not to ask the certificate authority about revocation. It has no effect,
+    /// because wharf never asks; a stapled response is still verified. Default `false`.
     pub disable_ocsp_endpoint_check: bool,
-    /// `tlsDisableCertificateRevocationCheck`: do not check whether a certificate was revoked, and accept whatever the
-    /// server staples or does not staple (see [Revocation](Self#revocation)). Default `false`.
+    /// `tlsDisableCertificateRevocationCheck`: whether not to check revocation, so that it does not matter what the server
+    /// staples (see [Revocation](Self#revocation)). Default `false`.
     pub disable_certificate_revocation_check: bool,
     /// The oldest version of TLS to accept. Default TLS 1.2. Not part of connection strings.
     pub min_version: TlsVersion,
@@ -143,15 +144,15 @@ pub enum TlsVersion {
 }
 
 impl TlsOptions {
-    /// Sets [`ca_file`](Self#structfield.ca_file), in the place of authorities from memory.
+    /// Sets [`ca_file`](Self#structfield.ca_file), which replaces authorities from memory.
     pub fn ca_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(file.into());
         self.ca = None;
         self
     }
 
-    /// Takes the certificate authorities to trust from memory: what a [`ca_file`](Self#structfield.ca_file) would
-    /// contain, in the place of such a file.
+    /// Sets the certificate authorities to trust from memory: the content of a [`ca_file`](Self#structfield.ca_file),
+    /// which they replace.
     pub fn ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.ca = Some(CaCertificates::Pem(pem.into()));
         self.ca_file = None;
@@ -165,26 +166,26 @@ impl TlsOptions {
         self
     }
 
-    /// Sets [`certificate_key_file`](Self#structfield.certificate_key_file), in the place of a certificate from memory.
+    /// Sets [`certificate_key_file`](Self#structfield.certificate_key_file), which replaces a certificate from memory.
     pub fn certificate_key_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.certificate_key_file = Some(file.into());
         self.certificate_key = None;
         self
     }
 
-    /// Takes the client's certificate and its private key from memory: what a
-    /// [`certificate_key_file`](Self#structfield.certificate_key_file) would contain, in the place of such a file. An
-    /// encrypted key needs its [password](Self#structfield.certificate_key_file_password).
+    /// Sets the client's certificate and its private key from memory: the content of a
+    /// [`certificate_key_file`](Self#structfield.certificate_key_file), which they replace. An encrypted key needs its
+    /// [password](Self#structfield.certificate_key_file_password).
     ///
-    /// wharf wipes its copy when it is dropped; the caller's own is the caller's to wipe.
+    /// wharf wipes its copy when it drops it. The caller wipes the caller's copy.
     pub fn certificate_key_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.certificate_key = Some(ClientCertificate::Pem(Zeroizing::new(pem.into())));
         self.certificate_key_file = None;
         self
     }
 
-    /// Like [`certificate_key_pem`](Self::certificate_key_pem), in DER: the client's certificate first in `chain`, then
-    /// those of the authorities between, and the key in PKCS#8, PKCS#1 or SEC1, not encrypted.
+    /// Like [`certificate_key_pem`](Self::certificate_key_pem), in DER. `chain` begins with the client's certificate; the
+    /// intermediate certificates follow. The key is in PKCS#8, PKCS#1 or SEC1, not encrypted.
     pub fn certificate_key_der<C: Into<Vec<u8>>>(
         mut self,
         chain: impl IntoIterator<Item = C>,
@@ -232,24 +233,23 @@ impl TlsOptions {
         self
     }
 
-    /// Uses this provider of cryptography instead of *ring*, for everything that TLS needs: key exchange, cipher suites,
-    /// the verification of certificates and of stapled OCSP responses, and the client's key.
+    /// Sets the provider of cryptography, instead of *ring*, for everything in TLS: key exchange, cipher suites,
+    /// certificates, stapled OCSP responses, and the client's key.
     ///
-    /// wharf never uses the process's default provider: to share it, pass a clone of
-    /// [`CryptoProvider::get_default`]. Whether *ring* or the provider keeps or wipes the client's key is its own matter.
+    /// wharf does not use the process's default provider. To share that, pass a clone of [`CryptoProvider::get_default`].
+    /// The provider decides how long it keeps the client's key and whether it wipes it.
     pub fn crypto_provider(mut self, provider: Arc<CryptoProvider>) -> Self {
         self.crypto_provider = Some(Made(provider));
         self
     }
 
-    /// Uses this configuration of rustls as it is, for what no other option can say: a verifier of your own, a hardware
+    /// Sets the whole configuration of rustls, for needs that no other option covers: a verifier of your own, a hardware
     /// key, a list of cipher suites.
     ///
-    /// What decides then is the configuration alone. wharf adds only the server's name, which is the host that
-    /// [`Options`](super::Options) names. It neither checks certificates nor verifies stapled OCSP responses, beyond what
-    /// the configuration's verifier does, and the system's authorities are not read. Every other option here must
-    /// be at its default, and the endpoint is refused otherwise, so that none is ignored. At a Unix domain socket there
-    /// is no such TLS, because no certificate can name a path.
+    /// The configuration alone decides. wharf adds only the server's name, which is the host in
+    /// [`Options`](super::Options). The configuration's verifier alone checks certificates and stapled OCSP responses, and
+    /// the system's authorities are not read. An endpoint is refused if any other option here is set, so that none is
+    /// ignored. It is also refused at a Unix domain socket, because certificates hold no paths.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -269,24 +269,24 @@ impl TlsOptions {
         self
     }
 
-    /// The provider of cryptography, if it is not *ring*.
+    /// The provider of cryptography that the application has set.
     pub(crate) fn own_provider(&self) -> Option<&Arc<CryptoProvider>> {
         self.crypto_provider.as_ref().map(|Made(provider)| provider)
     }
 
-    /// The configuration to use as it is, if there is one.
+    /// The configuration of rustls that the application has set.
     pub(crate) fn own_config(&self) -> Option<&Arc<ClientConfig>> {
         self.client_config.as_ref().map(|Made(config)| config)
     }
 
-    /// Whether a client's certificate is there to present.
+    /// Whether there is a client's certificate to present.
     pub(super) fn has_client_certificate(&self) -> bool {
         self.certificate_key_file.is_some()
             || self.certificate_key.is_some()
             || self.own_config().is_some_and(|config| config.client_auth_cert_resolver.has_certs())
     }
 
-    /// Refuses options of which one would be ignored.
+    /// Refuses combinations of which one option would be ignored.
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         let refuse = |option, with: &str| Err(InvalidOption::conflict(option, with));
         if self.ca_file.is_some() && self.ca.is_some() {
@@ -317,7 +317,7 @@ impl TlsOptions {
         }
     }
 
-    /// `tlsInsecure`: everything that relaxes a check, at once: the two `allow_invalid_`, and the two `disable_`.
+    /// `tlsInsecure`: sets all options that relax a check: the two `allow_invalid_…` and the two `disable_…`.
     pub fn insecure(mut self, insecure: bool) -> Self {
         self.allow_invalid_certificates = insecure;
         self.allow_invalid_hostnames = insecure;

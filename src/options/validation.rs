@@ -1,7 +1,7 @@
-//! The one validation of options, whatever way they were set.
+//! The validation of options, from code and from connection strings.
 //!
-//! A connection string's options are checked one by one as they are read, because the specification wants a bad value
-//! ignored there, with a warning; then all of them are checked together, which refuses the connection string.
+//! Reading a connection string checks each option alone, because the specification demands that an invalid value is ignored
+//! with a warning. Then all options are checked together, and a contradiction refuses the connection string.
 
 use std::time::Duration;
 
@@ -16,14 +16,13 @@ const MAX_APP_NAME: usize = 128;
 const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(500);
 
 impl Options {
-    /// Refuses options that cannot work, alone or together.
+    /// Checks that the options can work, alone and together.
     ///
-    /// Options whose servers are not [resolved](Options::resolve) yet may still be refused afterwards, for what the DNS
-    /// says.
+    /// Options that are valid may still be refused when they are [resolved](Options::resolve), because of the DNS's answer.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] names the first offending option, its value and what is allowed.
+    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
     pub fn validate(&self) -> Result<(), InvalidOption> {
         self.check()?;
         self.check_hosts()?;
@@ -37,7 +36,7 @@ impl Options {
         self.credential.as_ref().map_or(Ok(()), |credential| credential.validate())
     }
 
-    /// Refuses values that no other option could make work.
+    /// Refuses values that are invalid regardless of the other options.
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         if let Some(name) = self.app_name.as_ref().filter(|name| name.len() > MAX_APP_NAME) {
             let must = format!("at most {MAX_APP_NAME} bytes");
@@ -72,7 +71,7 @@ impl Options {
         self.pool.check()
     }
 
-    /// Refuses options whose servers are still only a name in the DNS.
+    /// Refuses options whose SRV name is not resolved.
     pub(crate) fn check_resolved(&self) -> Result<(), InvalidOption> {
         match &self.srv {
             Some(name) if self.hosts.is_empty() => Err(InvalidOption::because(
@@ -83,9 +82,9 @@ impl Options {
         }
     }
 
-    /// Refuses a credential whose proof is the client's certificate, where no connection would present one.
+    /// Refuses a credential whose proof is the client's certificate, if connections would not present one.
     ///
-    /// A connection string may say so: the specification's cases want it parsed.
+    /// Parsing does not check this, because the specification's cases demand that it succeeds.
     pub(crate) fn check_certificate(&self) -> Result<(), InvalidOption> {
         let Some(Credential { mechanism: Some(Mechanism::MongoDbX509), .. }) = &self.credential else { return Ok(()) };
         let name = Mechanism::MongoDbX509.name();
@@ -133,8 +132,8 @@ impl Options {
     }
 }
 
-/// Refuses what a database cannot be called (connection string specification, "Auth Database"). What may be part of a
-/// password is not repeated.
+/// Refuses an invalid name of a database (connection string specification, "Auth Database"). The error does not repeat the
+/// name, which may be part of a password.
 fn check_database(name: &str) -> Result<(), InvalidOption> {
     match name.chars().find(|char| "/\\ \"$".contains(*char)) {
         _ if name.is_empty() => Err(InvalidOption::because("database", "must not be empty")),

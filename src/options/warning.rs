@@ -1,63 +1,73 @@
-//! What a connection string says in vain.
+//! Warnings about connection strings.
 
 use std::fmt;
 
 use super::InvalidOption;
 
-/// Something that a connection string, or a TXT record, says and that is not done as it says.
+/// A part of a connection string, or of a TXT record, that is ignored or deprecated.
 ///
-/// Warnings never repeat a password; where a value is not shown, it is `None`.
+/// Warnings never repeat a password.
+///
+/// ```
+/// use wharf::Options;
+///
+/// let options = Options::parse("mongodb://localhost/?maxConnecting=0&foo=1")?;
+/// let warnings: Vec<String> = options.warnings().iter().map(ToString::to_string).collect();
+/// assert_eq!(warnings[0], r#"option "foo" is not supported; it is ignored"#);
+/// assert_eq!(warnings[1], r#"maxConnecting must be 1 to 1048575, got "0"; the value is ignored"#);
+/// # Ok::<(), wharf::InvalidOption>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UriWarning {
-    /// An option that there is not. It was ignored.
+    /// An unknown option. It is ignored.
     UnknownOption {
-        /// The option, unless it may be part of a password.
+        /// The option. `None` if it may be part of a password.
         option: Option<String>,
     },
-    /// A value that the option does not allow. The option was ignored.
+    /// A value that the option does not allow. The option is ignored.
     InvalidValue {
-        /// What is wrong. It shows the value, unless that may hold a secret.
+        /// The error that strict parsing returns. It shows the value, unless that may hold a secret.
         error: InvalidOption,
     },
-    /// An option that was given more than once. The last one counts.
+    /// An option that is given more than once. The last value counts.
     RepeatedOption {
         /// The option.
         option: &'static str,
     },
-    /// A server that was listed more than once. It is one server.
+    /// A server that is listed more than once. It counts once.
     RepeatedHost {
-        /// The server's address, unless it may be part of a password.
+        /// The server's address. `None` if it may be part of a password.
         host: Option<String>,
     },
-    /// An option that goes by another name now.
+    /// An old name of an option.
     DeprecatedOption {
         /// The old name.
         option: &'static str,
         /// The new name.
         replacement: &'static str,
-        /// Whether it was ignored because the new name was given, too.
+        /// Whether the option is ignored, because the new name is given, too.
         ignored: bool,
     },
-    /// A yes or no in other words than `true` and `false`.
+    /// An old word for `true` or `false`.
     DeprecatedBoolean {
         /// The option.
         option: &'static str,
         /// The word.
         value: String,
-        /// What it was taken for.
+        /// The meaning of the word.
         meaning: bool,
     },
-    /// A mechanism property whose value has a comma, which other drivers take for its end. Set it in code.
+    /// A mechanism property whose value has a comma, where other drivers end the value. Set it in code.
     CommaInProperty {
         /// The property, or `(not shown)` if it may hold a secret.
         property: String,
     },
-    /// An option that changes nothing, because of what else is given or left out.
+    /// An option that has no effect, because of other options.
     NoEffect {
         /// The option.
         option: &'static str,
-        /// Why it changes nothing.
+        /// Why it has no effect.
         reason: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! What TLS is given in memory: certificates, a private key, and parts of rustls.
+//! Certificates, a private key and parts of rustls that an application gives in memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 /// The certificates of the authorities to trust.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum CaCertificates {
-    /// What a `tlsCAFile` would contain.
+    /// The content of a `tlsCAFile`.
     Pem(Vec<u8>),
     /// One certificate each.
     Der(Vec<Vec<u8>>),
@@ -17,13 +17,13 @@ pub(crate) enum CaCertificates {
 /// The client's certificate and its private key.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum ClientCertificate {
-    /// What a `tlsCertificateKeyFile` would contain.
+    /// The content of a `tlsCertificateKeyFile`.
     Pem(Zeroizing<Vec<u8>>),
-    /// The certificate, those of the authorities between, and the key.
+    /// The certificate and the intermediate certificates, and the key.
     Der { chain: Vec<Vec<u8>>, key: Zeroizing<Vec<u8>> },
 }
 
-/// A part of rustls that the application has made. It is equal to itself and to nothing else.
+/// A part of rustls that the application has made. It is equal to its clones only.
 #[derive(Clone)]
 pub(crate) struct Made<T>(pub Arc<T>);
 
@@ -35,7 +35,7 @@ impl<T> PartialEq for Made<T> {
 
 impl<T> Eq for Made<T> {}
 
-/// What rustls prints of itself is long, and may be what a verifier or a key of the application prints.
+/// The output of rustls is long, and a verifier or a key of the application may print secrets.
 impl<T> fmt::Debug for Made<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(made by the application)")

@@ -1,4 +1,4 @@
-//! The options of a connection string that is being read: the values that only mean something together wait here.
+//! The options of a connection string that is being read, with the values that depend on others.
 
 use std::collections::BTreeMap;
 

@@ -1,15 +1,15 @@
-//! From what a connection string says to options.
+//! The last step of reading a connection string: options that depend on each other.
 
 use super::super::{Credential, InvalidOption, Mechanism, Options, ProxyOptions, Secret, UriWarning};
 use super::Reader;
 use super::draft::Draft;
 use crate::options::Compressor;
 
-/// The Kerberos service of a deployment where no `SERVICE_NAME` is given.
+/// The default `SERVICE_NAME` of Kerberos.
 const KERBEROS_SERVICE: &str = "mongodb";
 
 impl Draft {
-    /// Puts together what only means something together.
+    /// Combines the values that depend on each other.
     pub fn finish(
         mut self,
         user: Option<(String, Option<Secret>)>,
@@ -59,7 +59,7 @@ impl Draft {
         Ok(Some(proxy))
     }
 
-    /// An at-sign or a mechanism asks for authentication; a database or a source does not.
+    /// A user or a mechanism causes authentication; a database or a source does not.
     fn credential(&mut self, user: Option<(String, Option<Secret>)>, reader: &mut Reader) -> Option<Credential> {
         let mut properties = std::mem::take(&mut self.mechanism_properties);
         if user.is_none() && self.mechanism.is_none() {

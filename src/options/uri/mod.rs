@@ -1,17 +1,17 @@
 //! Connection strings (connection string and URI options specifications).
 //!
-//! A connection string that is not one is refused. An option that there is not, or a value that its option does not
-//! allow, is ignored with a warning, as the specification wants it. Three kinds of values are refused instead:
+//! A string that does not have the form of a connection string is refused. An unknown option, or a value that its option
+//! does not allow, is ignored with a warning, as the specification demands. Three kinds of values are refused instead:
 //!
-//! - those without which the connection would be less protected: invalid values of `tls` and its kin
-//!   (`Row::protects`), an unknown `authMechanism`, an empty `authSource`, contradictions among TLS options;
-//! - those that the specification allows and wharf cannot honour, such as a `maxPoolSize` of two million;
-//! - every one, with [`Options::parse_strict`].
+//! - values whose absence would leave the connection less protected: invalid values of `tls` and other options that
+//!   protect (`Row::protects`), an unknown `authMechanism`, an empty `authSource`, contradictions among TLS options;
+//! - values that the specification allows and wharf cannot honour, such as a `maxPoolSize` of two million;
+//! - all of them, with [`Options::parse_strict`].
 //!
-//! Errors and warnings show what they are about, but never what may be part of a password. A password that is not
-//! percent-encoded can end up in any other part, so nothing after a stray at-sign's left neighbour is trusted: if there is
-//! an at-sign outside of the user information, neither hosts nor values are shown, and ports never are. So can a secret in
-//! an option: if there is one, keys that nobody knows are not shown either.
+//! Errors and warnings never show what may be part of a password. A password that is not percent-encoded can end up in any
+//! other part of the string. So if there is an at-sign outside of the user information, hosts and values are not shown.
+//! Ports are never shown. The rest of a secret option can look like a key, so if there is a secret option, unknown keys are
+//! not shown.
 
 mod draft;
 mod finish;
@@ -29,7 +29,7 @@ use value::Value;
 #[cfg(feature = "srv")]
 const TXT_OPTIONS: [&str; 3] = ["authSource", "replicaSet", "loadBalanced"];
 
-/// The options of which only one may be given, because each of them says how strictly TLS is checked.
+/// The pairs of options that cannot be combined, because each says how strictly TLS is checked.
 const EXCLUSIVE: [(&str, &str); 7] = [
     ("tlsInsecure", "tlsAllowInvalidCertificates"),
     ("tlsInsecure", "tlsAllowInvalidHostnames"),
@@ -43,22 +43,21 @@ const EXCLUSIVE: [(&str, &str); 7] = [
 impl Options {
     /// Reads a connection string: `mongodb://` or `mongodb+srv://`.
     ///
-    /// Options that there are not, and values that are not allowed, are ignored; [`warnings`](Self::warnings) lists them,
-    /// and [`parse_strict`](Self::parse_strict) refuses them. An invalid value is always refused where ignoring it would
-    /// leave the connection less protected (`tls`, `ssl`, `tlsCAFile`, `tlsCertificateKeyFile`, `proxyHost` and their
-    /// kin). So is a pool size above [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS).
+    /// Unknown options and values that are not allowed are ignored. [`warnings`](Self::warnings) lists them, and
+    /// [`parse_strict`](Self::parse_strict) refuses them. An invalid value is always refused if ignoring it would leave the
+    /// connection less protected, as with `tls`, `tlsCAFile`, `tlsCertificateKeyFile` and `proxyHost`. A pool size above
+    /// [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS) is refused, too.
     ///
-    /// Of an option that is given more than once the last one counts, but a `proxy` option may be given only once, and all
-    /// of `tls` and `ssl` must agree. Semicolons do not separate options. The value of a mechanism property must not have
-    /// a comma: set such a property in code, with
-    /// [`Credential::mechanism_property`](super::Credential::mechanism_property).
+    /// If an option is given more than once, the last value counts. A `proxy…` option may be given only once, and all values
+    /// of `tls` and `ssl` must agree. Semicolons do not separate options. The value of a mechanism property must not have a
+    /// comma: set such a property with [`Credential::mechanism_property`](super::Credential::mechanism_property).
     ///
-    /// This looks nothing up: options of `mongodb+srv://` have no hosts until they are [resolved](Self::resolve). To do
-    /// both at once, use [`Options::from_uri`].
+    /// This function does not use the DNS. Options of `mongodb+srv://` have no hosts until they are
+    /// [resolved](Self::resolve). [`Options::from_uri`] does both.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if the string is not a connection string, or if [`validate`](Self::validate) refuses what it says.
+    /// [`InvalidOption`] if the string is not a connection string, or if [`validate`](Self::validate) refuses the options.
     /// Its message never repeats what may be part of a password.
     pub fn parse(uri: &str) -> Result<Self, InvalidOption> {
         let (is_srv, rest) = if let Some(rest) = uri.strip_prefix("mongodb://") {
@@ -75,7 +74,7 @@ impl Options {
         reader.read(is_srv, authority, rest).map_err(|error| reader.without_values(error))
     }
 
-    /// Takes the defaults that the TXT record of an SRV name gives.
+    /// Takes the defaults from the TXT record of an SRV name.
     #[cfg(feature = "srv")]
     pub(crate) fn apply_txt(&mut self, record: &str) -> Result<(), InvalidOption> {
         let warnings = std::mem::take(&mut self.warnings);
@@ -115,10 +114,10 @@ const NOT_ENCODED: &str = "must be percent-encoded, in UTF-8";
 /// Stands in errors for a value that may be part of a password.
 const HIDDEN: &str = "a value that is not shown, because it may be part of a password";
 
-/// The user information: a name, and perhaps a password.
+/// Reads the user information: a name and an optional password.
 fn read_user(text: &str) -> Result<(String, Option<Secret>), InvalidOption> {
     let refuse = |problem| InvalidOption::because("username or password", problem);
-    // What RFC 3986 allows, and characters beyond ASCII.
+    // The characters of RFC 3986, and those beyond ASCII.
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || !byte.is_ascii() || b"-._~!$&'()*+,;=%".contains(&byte);
     let read = |part: &str| match part.bytes().all(fits) {
         true => {
@@ -146,16 +145,16 @@ fn shown(text: &str) -> String {
 
 /// Reads the parts of a connection string, and collects warnings.
 struct Reader {
-    /// Whether hosts and values are certainly not a part of a password.
+    /// Whether hosts and values cannot be part of a password.
     shows_values: bool,
-    /// Whether keys are certainly not a part of a secret: where an option holds one whose ampersand is not
-    /// percent-encoded, the rest of it looks like a key.
+    /// Whether keys cannot be part of a secret. The rest of a secret option whose ampersand is not percent-encoded looks
+    /// like a key.
     shows_keys: bool,
     warnings: Vec<UriWarning>,
 }
 
 impl Reader {
-    /// What follows the scheme: `authority`, and `rest` from the slash or the question mark on.
+    /// Reads what follows the scheme: `authority`, and `rest` from the slash or the question mark on.
     fn read(&mut self, is_srv: bool, authority: &str, rest: &str) -> Result<Options, InvalidOption> {
         let (database, options) = rest.split_once('?').unwrap_or((rest, ""));
         let database = database.strip_prefix('/').unwrap_or(database);
@@ -200,7 +199,7 @@ impl Reader {
         self.warnings.push(warning);
     }
 
-    /// What an error shows of a host. A port is never shown, because it may be a password whose host was forgotten.
+    /// A host, as an error shows it. A port is not shown, because it may be a password without a host after it.
     fn host(&self, text: &str) -> String {
         if !self.shows_values {
             return HIDDEN.to_owned();

@@ -1,9 +1,9 @@
 //! The table of all options of connection strings: one row each.
 //!
-//! A row carries the option's name, default, allowed values and description, and how it is read. Whatever else needs a
-//! list of options takes it from here: the names that a connection string may have, the options whose values are
-//! secret, the messages about values that are not allowed, and the tables of the guide and the README (which tests
-//! compare with this one). The rows of a pool's options are those of [`PoolOptions::TABLE`].
+//! A row has the option's name, default, allowed values and description, and says how to read it. Every list of options
+//! comes from here: the names that a connection string may have, the secret options, and the messages about values that
+//! are not allowed. Tests compare the tables of the guide and the README with this table. The rows of a pool's options are
+//! those of [`PoolOptions::TABLE`].
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ pub(super) struct Row {
     pub name: &'static str,
     /// The default as a connection string writes it, or in words.
     pub default: &'static str,
-    /// What is allowed, in words that follow "must be".
+    /// The values that are allowed, in words that follow "must be".
     pub allowed: &'static str,
-    /// What the option is for, in one line.
+    /// The purpose of the option, in one line.
     pub summary: &'static str,
     /// Whether the value may hold a secret.
     pub is_secret: bool,
@@ -148,7 +148,7 @@ fn pool_row(option: &'static PoolOption) -> Row {
 
 /// Reads a number of connections or of milliseconds.
 ///
-/// A number that the specification allows and no pool can have is not invalid: it must not become the default.
+/// A number that the specification allows and a pool cannot have is refused, because the default must not replace it.
 fn read_pool_option(option: &PoolOption, pool: &mut PoolOptions, value: &Value<'_>) -> Result<(), Rejection> {
     let number = value.number(*option.range.start(), MAX_INT)?;
     (option.set)(pool, number);

@@ -2,7 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 
-/// The text without its percent-encoding; `None` if a percent sign begins no escape, or the result is not UTF-8.
+/// Decodes percent-encoded text. Returns `None` if a percent sign begins no escape, or the result is not UTF-8.
 pub(super) fn decode(text: &str) -> Option<String> {
     let mut escapes = text.split('%').skip(1);
     let is_escape = |after: &str| after.len() >= 2 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
@@ -12,7 +12,7 @@ pub(super) fn decode(text: &str) -> Option<String> {
     percent_decode_str(text).decode_utf8().ok().map(|decoded| decoded.into_owned())
 }
 
-/// Whether a text has only the characters of an option's name.
+/// Whether a text has only characters that occur in names of options.
 pub(super) fn is_plain(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 64
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_escape_is_a_percent_sign_and_two_hexadecimal_digits() {
+    fn escape_is_a_percent_sign_and_two_hexadecimal_digits() {
         assert_eq!(decode("a%20b%2Fc%c3%A4").as_deref(), Some("a b/cä"));
         for text in ["%", "a%", "%2", "%2x", "%%20", "%+1", "%ff", "%é"] {
             assert_eq!(decode(text), None, "{text}");
@@ -36,7 +36,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(text in ".*") {
+        fn decoding_reverses_encoding(text in ".*") {
             prop_assert_eq!(decode(&utf8_percent_encode(&text, NON_ALPHANUMERIC).to_string()), Some(text));
         }
 
