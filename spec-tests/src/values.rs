@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use wharf::{Acknowledgement, Compressor, Options, Secret, TlsOptions};
 
-/// The value, or `None` where the option is not set and has no default.
+/// Returns the value, or `None` if the option is not set and has no default.
 pub fn value_of(options: &Options, name: &str) -> Option<Value> {
     let millis = |limit: Duration| json!(u64::try_from(limit.as_millis()).unwrap());
     let path = |file: &Option<std::path::PathBuf>| file.as_ref().map(|file| json!(file.to_str().unwrap()));

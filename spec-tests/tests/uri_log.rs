@@ -1,7 +1,7 @@
 //! The warnings of connection strings are logged.
 //!
-//! This is a test of its own because `tracing` decides once for a process whether anybody listens to a place in the code,
-//! and a test on another thread, where nobody does, may be first.
+//! This is a separate test binary, because `tracing` decides once per process whether a place in the code has a
+//! subscriber. A test on another thread without a subscriber could be first.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, Mutex};
@@ -65,7 +65,7 @@ fn every_warning_is_logged_once() {
 }
 
 #[test]
-fn what_no_pool_applies_is_logged_with_the_endpoint() {
+fn unapplied_options_are_logged_with_the_endpoint() {
     let uri = "mongodb://a/?w=majority&journal=true&wTimeoutMS=5&readConcernLevel=local&readPreference=nearest";
     let options = Options::parse(uri).unwrap();
     assert_eq!(options.warnings(), []);

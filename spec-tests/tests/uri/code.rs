@@ -1,4 +1,4 @@
-//! Options that are set in code: the same values and the same validation.
+//! Options from code have the same values and the same validation as those from connection strings.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ fn code_and_connection_strings_make_the_same_options() {
 }
 
 #[test]
-fn the_defaults_are_the_specifications() {
+fn defaults_are_those_of_the_specification() {
     let options = here();
     assert_eq!(options, parse("mongodb://localhost"));
     assert_eq!(options.connect_timeout, Duration::from_secs(10));
@@ -96,7 +96,7 @@ fn the_defaults_are_the_specifications() {
 }
 
 #[test]
-fn code_is_refused_what_a_connection_string_is() {
+fn invalid_options_from_code_are_refused() {
     let login = |name: &str, password: &str| ProxyOptions::new("h").login(name, password);
     let refusals = [
         (here().app_name("x".repeat(129)), "appName"),
@@ -144,7 +144,7 @@ fn code_is_refused_what_a_connection_string_is() {
 }
 
 #[test]
-fn a_duration_is_shown_as_it_was_set() {
+fn errors_show_durations_as_they_were_set() {
     let error = refused(here().heartbeat_frequency(Duration::from_micros(700)));
     assert_eq!(error.to_string(), "heartbeatFrequencyMS must be at least 500 ms, got 0.7 ms");
     let almost = ReadPreference::new(ReadPreferenceMode::Nearest).max_staleness(Duration::from_millis(89_999));
@@ -153,7 +153,7 @@ fn a_duration_is_shown_as_it_was_set() {
 }
 
 #[test]
-fn what_is_set_in_code_counts_after_a_connection_string() {
+fn values_from_code_replace_those_of_a_connection_string() {
     let options = parse("mongodb://a/?loadBalanced=true&maxPoolSize=5&authSource=users&tls=true");
     let options = options.pool(PoolOptions::default().max_pool_size(7));
     assert!(options.is_load_balanced());
@@ -167,7 +167,7 @@ fn what_is_set_in_code_counts_after_a_connection_string() {
 }
 
 #[test]
-fn a_mechanism_property_is_found_in_any_case_and_the_last_counts() {
+fn mechanism_properties_are_case_insensitive_and_the_last_value_counts() {
     let credential = Credential::of(Mechanism::MongoDbOidc)
         .mechanism_property("environment", "gcp")
         .mechanism_property("ENVIRONMENT", "azure")
@@ -178,7 +178,7 @@ fn a_mechanism_property_is_found_in_any_case_and_the_last_counts() {
 }
 
 #[test]
-fn tls_is_on_when_any_of_its_options_is_given_and_for_srv() {
+fn any_tls_option_and_srv_turn_tls_on() {
     assert_eq!(parse("mongodb://a/?tls=true").tls, Some(TlsOptions::default()));
     assert_eq!(parse("mongodb://a/?ssl=true").tls, Some(TlsOptions::default()));
     assert_eq!(parse("mongodb://a/?tls=false").tls, None);
@@ -190,7 +190,7 @@ fn tls_is_on_when_any_of_its_options_is_given_and_for_srv() {
 }
 
 #[test]
-fn an_address_is_shown_as_it_is_written() {
+fn addresses_are_shown_in_one_piece() {
     let address = ServerAddress::parse("/run/m.sock").unwrap();
     assert_eq!(address.host(), &Host::Unix { path: "/run/m.sock".into() });
     assert_eq!(address.to_string(), "/run/m.sock");
@@ -200,7 +200,7 @@ fn an_address_is_shown_as_it_is_written() {
 }
 
 #[test]
-fn the_declared_api_has_a_version() {
+fn server_api_has_a_version_and_two_flags() {
     let api = ServerApi::new(ServerApiVersion::V1).strict(true).deprecation_errors(false);
     assert_eq!((api.version.as_str(), api.strict, api.deprecation_errors), ("1", Some(true), Some(false)));
     assert_eq!(here().server_api(api.clone()).server_api, Some(api));

@@ -1,11 +1,11 @@
-//! What is refused, and with which words.
+//! Refused connection strings and their errors.
 
 use wharf::{Credential, Host, Mechanism, Options, TlsOptions};
 
 use super::{parse, refusal};
 
 #[test]
-fn what_is_no_connection_string_is_refused_with_what_would_be_one() {
+fn malformed_connection_string_is_refused() {
     let refusals = [
         ("", "scheme must be mongodb:// or mongodb+srv://"),
         ("http://host", r#"scheme must be mongodb:// or mongodb+srv://, got "http""#),
@@ -38,7 +38,7 @@ fn what_is_no_connection_string_is_refused_with_what_would_be_one() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused_by_name() {
+fn contradicting_options_are_refused_by_name() {
     let refusals = [
         ("mongodb://a,b/?directConnection=true", "directConnection cannot be true with 2 hosts"),
         ("mongodb+srv://a.b.c/?directConnection=true", "directConnection cannot be true with mongodb+srv://"),
@@ -91,8 +91,8 @@ fn what_does_not_go_together_is_refused_by_name() {
 }
 
 #[test]
-fn a_pool_size_that_wharf_cannot_have_is_refused_as_in_code() {
-    // The text allows them (non-negative integers of 32 bits), so they are no values to ignore.
+fn too_large_pool_size_is_refused_as_in_code() {
+    // The specification allows these values (non-negative integers of 32 bits), so they must not be ignored.
     let refusals = [
         ("maxPoolSize=2000000", "maxPoolSize must be at most 1048575, got 2000000"),
         ("maxPoolSize=1048576", "maxPoolSize must be at most 1048575, got 1048576"),
@@ -107,7 +107,7 @@ fn a_pool_size_that_wharf_cannot_have_is_refused_as_in_code() {
 }
 
 #[test]
-fn a_value_that_would_leave_a_connection_less_protected_is_refused() {
+fn invalid_value_of_a_protecting_option_is_refused() {
     for value in ["True", "TRUE", "on", "enabled", "", "2", " true", "%74rue%20", "require"] {
         for option in [
             "tls",
@@ -126,7 +126,7 @@ fn a_value_that_would_leave_a_connection_less_protected_is_refused() {
     }
     assert_eq!(refusal("mongodb://a/?tls=True"), r#"tls must be true or false, got "True""#);
     assert_eq!(refusal("mongodb://a/?ssl=%ff"), r#"ssl must be percent-encoded, in UTF-8, got "%ff""#);
-    // Without the file, the system's authorities would be trusted, and the client would have no certificate.
+    // Without the file, the client would trust the system's authorities, or have no certificate.
     for option in ["tlsCAFile", "tlsCertificateKeyFile"] {
         let message = format!(r#"{option} must be a path that is not empty, got """#);
         assert_eq!(refusal(&format!("mongodb://a/?tls=true&{option}=")), message);
@@ -136,8 +136,8 @@ fn a_value_that_would_leave_a_connection_less_protected_is_refused() {
 }
 
 #[test]
-fn a_value_that_would_only_relax_a_check_is_ignored_and_everything_is_checked() {
-    // The official cases want a warning here. What is left is TLS at its strictest.
+fn invalid_value_of_a_relaxing_option_is_ignored_and_everything_is_checked() {
+    // The official cases demand a warning. The result is TLS with every check.
     for option in ["tlsInsecure", "tlsAllowInvalidCertificates", "tlsAllowInvalidHostnames"] {
         for value in ["invalid", "True", ""] {
             let options = parse(&format!("mongodb://a/?{option}={value}"));
@@ -148,13 +148,13 @@ fn a_value_that_would_only_relax_a_check_is_ignored_and_everything_is_checked() 
 }
 
 #[test]
-fn a_repeated_option_is_refused_for_any_of_its_values() {
+fn repeated_option_is_refused_if_one_of_its_values_is() {
     assert_eq!(refusal("mongodb://a/?tls=yep&tls=true"), r#"tls must be true or false, got "yep""#);
     assert_eq!(refusal("mongodb://a/?tls=true&tls=yep"), r#"tls must be true or false, got "yep""#);
 }
 
 #[test]
-fn a_certificate_as_proof_needs_tls_and_a_certificate() {
+fn x509_needs_tls_and_a_certificate() {
     let refused = |uri: &str| parse(uri).endpoint().unwrap_err().to_string();
     assert_eq!(refused("mongodb://a/?authMechanism=MONGODB-X509"), "tls must be true with authMechanism=MONGODB-X509");
     assert_eq!(
@@ -167,7 +167,7 @@ fn a_certificate_as_proof_needs_tls_and_a_certificate() {
 }
 
 #[test]
-fn kerberos_is_refused_with_the_mechanisms_that_there_are() {
+fn kerberos_is_refused_with_the_supported_mechanisms() {
     let message = "authMechanism GSSAPI is not supported; use one of SCRAM-SHA-1, SCRAM-SHA-256, \
         MONGODB-X509, PLAIN, MONGODB-AWS, MONGODB-OIDC";
     let error = parse("mongodb://ada%40REALM@a/?authMechanism=GSSAPI").endpoint().unwrap_err();
@@ -175,12 +175,12 @@ fn kerberos_is_refused_with_the_mechanisms_that_there_are() {
 }
 
 #[test]
-fn a_link_local_address_keeps_its_zone() {
+fn link_local_address_keeps_its_zone() {
     let options = parse("mongodb://[fe80::1%25Eth0],[FE80::2%252]:27018");
     let hosts: Vec<_> = options.hosts.iter().map(|address| address.as_str()).collect();
     assert_eq!(hosts, ["[fe80::1%Eth0]:27017", "[fe80::2%2]:27018"]);
     assert_eq!(options.warnings(), []);
-    // One percent sign begins an escape, and this is none.
+    // A percent sign begins an escape, and `%et` is not an escape.
     assert_eq!(refusal("mongodb://[fe80::1%eth0]"), r#"hosts must be percent-encoded, in UTF-8, got "[fe80::1%eth0]""#);
     for host in ["[fe80::1%25]", "[fe80::1%25a%2Fb]", "[fe80::1%25a%20]", "[fe80::1%25a%25b]"] {
         assert!(refusal(&format!("mongodb://{host}")).contains("zone"), "{host}");
@@ -188,8 +188,8 @@ fn a_link_local_address_keeps_its_zone() {
 }
 
 #[test]
-fn a_password_is_not_repeated_wherever_it_ends_up() {
-    // A password that is not percent-encoded, or has no host after it, can become a part of any other part.
+fn password_in_any_part_is_not_repeated() {
+    // A password that is not percent-encoded, or has no host after it, can end up in any other part.
     let uris = [
         "mongodb://ada:hunter2",
         "mongodb://ada:hunter2swordfish",
@@ -216,7 +216,7 @@ fn a_password_is_not_repeated_wherever_it_ends_up() {
         "mongodb://host/?tlsCertificateKeyFilePassword=hunter2%",
         "mongodb://ada:hunter2@host/?authMechanism=MONGODB-AWS",
         "mongodb://host/?authMechanism=MONGODB-AWS&authMechanismProperties=AWS_SESSION_TOKEN:hunter2",
-        // One that goes on as a value that is refused, by itself or together with others.
+        // The password ends up in a value that is refused, alone or together with other options.
         "mongodb://u@host/?authMechanism=MOada:hunter2@x",
         "mongodb://host/?readPreferenceTags=ada:hunter2@x",
         "mongodb://u@host/?authMechanism=MONGODB-X509&authSource=ada:hunter2@x",
@@ -253,7 +253,7 @@ fn a_password_is_not_repeated_wherever_it_ends_up() {
 }
 
 #[test]
-fn what_may_be_a_password_is_hidden_and_the_rest_of_the_error_stays() {
+fn possible_password_is_hidden_and_the_rest_of_the_error_stays() {
     let hidden = "authSource must be $external with authMechanism=MONGODB-X509, got a value that is not shown, because it may be part of a password";
     assert_eq!(refusal("mongodb://u@host/?authMechanism=MONGODB-X509&authSource=a@b"), hidden);
     let own_word = "password is required with authMechanism=PLAIN";
@@ -261,7 +261,7 @@ fn what_may_be_a_password_is_hidden_and_the_rest_of_the_error_stays() {
 }
 
 #[test]
-fn hosts_are_kept_in_order_in_lower_case_and_once() {
+fn hosts_are_kept_in_order_in_lower_case_without_duplicates() {
     let options = parse("mongodb://B.example.com:27017,a,%2Ftmp%2FX.sock,[FE80::1],b.EXAMPLE.com,b.example.com:2");
     let hosts: Vec<_> = options.hosts.iter().map(|address| address.as_str()).collect();
     assert_eq!(hosts, ["b.example.com:27017", "a:27017", "/tmp/X.sock", "[fe80::1]:27017", "b.example.com:2"]);
@@ -270,7 +270,7 @@ fn hosts_are_kept_in_order_in_lower_case_and_once() {
 }
 
 #[test]
-fn an_unresolved_name_is_no_endpoint() {
+fn unresolved_srv_name_is_refused_as_an_endpoint() {
     let options = parse("mongodb+srv://Cluster.example.com");
     assert!(options.hosts.is_empty());
     let message = r#"hosts must be resolved from the SRV name "cluster.example.com" first: call Options::resolve"#;

@@ -1,26 +1,26 @@
-//! Connection strings: the specifications' own cases, more of the kind, and properties.
+//! Connection strings: the official cases, further cases, and property tests.
 //!
-//! The cases are those of the suites `connection_string`, `uri_options` and `auth` (its `legacy` part). None is skipped,
-//! and everything that a case says is asserted: hosts, user, password, database, options, credential, and whether there
-//! are warnings.
+//! The cases are those of the suites `connection_string`, `uri_options` and `auth` (its `legacy` part). All are
+//! run, and every field of a case is asserted: hosts, user, password, database, options, credential, and whether there are
+//! warnings.
 //!
-//! # Where a case is not taken literally
+//! # Cases that are not taken literally
 //!
-//! | Case | What is done instead, and why |
+//! | Case | What the test does instead, and why |
 //! |---|---|
-//! | the two of `auth` that give `MONGODB-AWS` a password | They are expected to be refused. Since 2025-09-30 the specification's text takes such credentials from the environment only. If the cases are gone from the suite, or changed, the test fails. |
-//! | those of `srv-options` | They are parsed without a look-up, which is all that they are about. |
+//! | the two of `auth` that give `MONGODB-AWS` a password | It expects a refusal. Since 2025-09-30 the specification takes such credentials from the environment only. If the suite changes or drops these cases, the test fails. |
+//! | those of `srv-options` | It parses them without a look-up, because they are about parsing only. |
 //!
-//! # Where invalid values are refused though the text ignores them
+//! # Invalid values that are refused although the specification ignores them
 //!
-//! The connection string specification has invalid values ignored with a warning. wharf refuses them where ignoring
-//! them would leave the connection less protected: `tls`, `ssl`, `tlsDisableOCSPEndpointCheck`,
-//! `tlsDisableCertificateRevocationCheck`, and an empty `tlsCAFile`, `tlsCertificateKeyFile` or `proxyHost`. No case of
-//! the suites is about these. The three that are about `tlsInsecure`, `tlsAllowInvalidCertificates` and
-//! `tlsAllowInvalidHostnames` pass as they are: a warning, TLS, and every check.
+//! The connection string specification demands that invalid values are ignored with a warning. wharf refuses them if
+//! ignoring them would leave the connection less protected: `tls`, `ssl`, `tlsDisableOCSPEndpointCheck`,
+//! `tlsDisableCertificateRevocationCheck`, and an empty `tlsCAFile`, `tlsCertificateKeyFile` or `proxyHost`. The
+//! suites have no such case. Their cases of `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames`
+//! pass unchanged: a warning, TLS, and every check.
 //!
-//! Cases that the text's own suite has, and the provisioned one lacks, are in `uri/newer.rs`; if the provisioned one gets
-//! them, that fails, too.
+//! `newer.rs` has cases of the specification that the provisioned suite lacks. It fails when the provisioned suite gets
+//! them.
 #![cfg(not(loom))]
 #![cfg(all(feature = "snappy", feature = "zlib", feature = "zstd"))]
 
@@ -39,7 +39,7 @@ fn parse(uri: &str) -> Options {
     Options::parse(uri).unwrap_or_else(|error| panic!("{uri}: {error}"))
 }
 
-/// The message with which a connection string is refused.
+/// Returns the message of the error that refuses a connection string.
 fn refusal(uri: &str) -> String {
     match Options::parse(uri) {
         Ok(options) => panic!("{uri} is accepted: {options:?}"),

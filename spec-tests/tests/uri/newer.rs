@@ -1,10 +1,10 @@
-//! Cases of the text's own suites that the provisioned ones lack.
+//! Official cases that the provisioned suites lack.
 
 use serde_json::json;
 
 use super::suites::{cases, check, check_auth, suite};
 
-/// The SOCKS5 options: what is given, and whether it is accepted.
+/// Connection strings with SOCKS5 options, and whether each is valid.
 const PROXIES: [(&str, bool); 15] = [
     ("mongodb://localhost/?proxyPort=1080", false),
     ("mongodb://localhost/?proxyUsername=abc", false),
@@ -23,7 +23,7 @@ const PROXIES: [(&str, bool); 15] = [
     ("mongodb://rs1,rs2,rs3/?proxyHost=localhost&proxyPort=12345&proxyUsername=asdf&proxyPassword=qwerty", true),
 ];
 
-/// What `MONGODB-AWS` must not be given.
+/// Credentials that `MONGODB-AWS` refuses.
 const AWS: [&str; 3] = [
     "mongodb://user@localhost.com/?authMechanism=MONGODB-AWS",
     "mongodb://user:pass@localhost.com/?authMechanism=MONGODB-AWS",
@@ -31,7 +31,7 @@ const AWS: [&str; 3] = [
 ];
 
 #[test]
-fn proxies() {
+fn newer_cases_of_proxies_pass() {
     let provisioned = cases(&suite("uri_options"));
     for (uri, valid) in PROXIES {
         assert!(!provisioned.iter().any(|case| case["uri"] == uri), "{uri} is provisioned: remove it here");
@@ -40,7 +40,7 @@ fn proxies() {
 }
 
 #[test]
-fn credentials_of_amazon() {
+fn newer_cases_of_aws_credentials_pass() {
     let provisioned = cases(&suite("auth").join("legacy"));
     for uri in AWS {
         assert!(!provisioned.iter().any(|case| case["uri"] == uri), "{uri} is provisioned: remove it here");

@@ -1,4 +1,4 @@
-//! Properties of all strings.
+//! Properties that hold for all strings.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, UNRESERVED).to_string()
 }
 
-/// Pieces of connection strings, so that random ones get far.
+/// Random strings from pieces of connection strings, so that the parser reads far.
 fn near_miss() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("mongodb://".to_owned()),
@@ -35,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn parsing_near_misses_never_panics_and_accepts_only_what_is_valid(text in near_miss(), srv in any::<bool>()) {
+    fn near_misses_never_panic_and_accepted_ones_are_valid(text in near_miss(), srv in any::<bool>()) {
         let uri = format!("{}{text}", if srv { "mongodb+srv://" } else { "mongodb://" });
         if let Ok(options) = Options::parse(&uri) {
             prop_assert_eq!(options.validate(), Ok(()));
@@ -45,7 +45,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_percent_encoded_comes_back(
+    fn percent_encoded_texts_are_decoded(
         name in ".+",
         password in ".*",
         database in "[^/\\\\ \"$]+",
@@ -64,8 +64,8 @@ proptest! {
     }
 
     #[test]
-    fn a_password_is_never_shown(secret in "[a-z0-9]{3}zq[a-z0-9]{3,20}", odd in "[@:/?#%&=,;+ ]?", tail in "[a-z]{3}qz[a-z]{0,9}") {
-        // As it should be written, and as it should not.
+    fn password_is_never_shown(secret in "[a-z0-9]{3}zq[a-z0-9]{3,20}", odd in "[@:/?#%&=,;+ ]?", tail in "[a-z]{3}qz[a-z]{0,9}") {
+        // First percent-encoded, then raw.
         let password = format!("{secret}{odd}{tail}");
         let forgotten_host = if odd == "@" { "%40" } else { &odd };
         let uris = [
@@ -74,12 +74,12 @@ proptest! {
             format!("mongodb://host/?proxyHost=p&proxyPassword={}", encoded(&password)),
             format!("mongodb://ada:{password}@host/db?w=-1"),
             format!("mongodb+srv://ada:{password}@a.example.com"),
-            // With an at-sign, what follows it would be the host.
+            // After a raw at-sign, the rest would be the host.
             format!("mongodb://ada:{secret}{forgotten_host}{tail}"),
         ];
         for uri in uris {
             let shown = match Options::parse(&uri) {
-                // Where the string means something else, its parts are what they are taken for.
+                // If the string has another meaning, the warnings show its parts.
                 Ok(options) if options.credential.is_some() || options.proxy.is_some() => format!("{options:?} {options:#?}"),
                 Ok(options) => format!("{:?}", options.warnings()),
                 Err(error) => format!("{error} {error:?}"),

@@ -4,7 +4,7 @@ use wharf::Options;
 
 use super::parse;
 
-/// What a strict parser says of a connection string that the other one only warns of.
+/// Returns the message of the error that strict parsing makes of a warning.
 fn refusal(uri: &str) -> String {
     match Options::parse_strict(uri) {
         Ok(options) => panic!("{uri} is accepted: {options:?}"),
@@ -13,7 +13,7 @@ fn refusal(uri: &str) -> String {
 }
 
 #[test]
-fn each_kind_of_warning_is_an_error_with_option_value_and_what_is_allowed() {
+fn each_kind_of_warning_is_an_error() {
     let refusals = [
         ("mongodb://a/?Fsync=1", r#"option "Fsync" is not supported"#),
         ("mongodb://a/?x@y=1", "option that is not shown is not supported"),
@@ -54,14 +54,14 @@ fn each_kind_of_warning_is_an_error_with_option_value_and_what_is_allowed() {
 }
 
 #[test]
-fn what_the_other_parser_refuses_is_refused_in_the_same_words() {
+fn errors_of_lenient_parsing_are_the_same() {
     for uri in ["mongodb://", "mongodb://a/?tls=on", "mongodb://a,b/?directConnection=true", "mongodb://u:hunter2"] {
         assert_eq!(Options::parse_strict(uri), Err(Options::parse(uri).unwrap_err()));
     }
 }
 
 #[test]
-fn what_nothing_is_wrong_with_is_accepted_with_the_same_values() {
+fn valid_connection_string_has_the_same_values() {
     let uri = "mongodb://ada:p@a,b:2/db?tls=true&maxPoolSize=5&replicaSet=r&retryWrites=true&appName=x";
     let (strict, lenient) = (Options::parse_strict(uri).unwrap(), parse(uri));
     assert_eq!((&strict.hosts, &strict.tls, &strict.pool), (&lenient.hosts, &lenient.tls, &lenient.pool));

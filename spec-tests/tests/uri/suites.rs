@@ -25,7 +25,7 @@ fn text(value: &Value) -> Option<&str> {
     value.as_str()
 }
 
-/// Parses the URI of a case as the case says: `None` where it is refused.
+/// Parses the URI of a case, and asserts its validity. Returns `None` if it is invalid.
 fn outcome(case: &Value) -> Option<Options> {
     let uri = text(&case["uri"]).unwrap();
     match (Options::parse(uri), case["valid"].as_bool().unwrap()) {
@@ -36,7 +36,7 @@ fn outcome(case: &Value) -> Option<Options> {
     }
 }
 
-/// Asserts everything that a case of `connection_string` or `uri_options` says.
+/// Asserts every field of a case of `connection_string` or `uri_options`.
 pub fn check(case: &Value) {
     let uri = text(&case["uri"]).unwrap();
     let fields = ["description", "uri", "valid", "warning", "hosts", "auth", "options"];
@@ -46,14 +46,14 @@ pub fn check(case: &Value) {
     if let Some(hosts) = case["hosts"].as_array() {
         check_hosts(uri, &options, hosts);
     }
-    // The cases of `uri_options` say nothing of hosts and users.
+    // The cases of `uri_options` have no hosts and no users.
     if case["hosts"].is_array() {
         check_user(uri, &options, &case["auth"]);
     }
     for (name, expected) in case["options"].as_object().into_iter().flatten() {
         assert_eq!(value_of(&options, name).as_ref(), Some(expected), "{uri}: {name}");
     }
-    // A value that is not allowed leaves its option at the default.
+    // After a value that is not allowed, the option has its default.
     let default = Options::parse("mongodb://example.com").unwrap();
     for warning in options.warnings() {
         if let UriWarning::InvalidValue { error, .. } = warning
@@ -106,7 +106,7 @@ fn check_hosts(uri: &str, options: &Options, expected: &[Value]) {
     }
 }
 
-/// Asserts everything that a case of `auth` says.
+/// Asserts every field of a case of `auth`.
 pub fn check_auth(case: &Value) {
     let uri = text(&case["uri"]).unwrap();
     let fields = ["description", "uri", "valid", "credential"];
@@ -130,39 +130,39 @@ pub fn check_auth(case: &Value) {
 }
 
 #[test]
-fn connection_strings() {
+fn cases_of_connection_strings_pass() {
     let cases = cases(&suite("connection_string").join("test"));
     assert_eq!(cases.len(), 98);
     cases.iter().for_each(check);
 }
 
 #[test]
-fn uri_options() {
+fn cases_of_uri_options_pass() {
     let cases = cases(&suite("uri_options"));
     assert_eq!(cases.len(), 145);
     cases.iter().for_each(check);
 }
 
-/// See "Where a case is not taken literally".
+/// See "Cases that are not taken literally".
 const REFUSED_SINCE: [&str; 2] = [
     "should use username and password if specified (MONGODB-AWS)",
     "should use username, password and session token if specified (MONGODB-AWS)",
 ];
 
 #[test]
-fn credentials() {
+fn cases_of_credentials_pass() {
     let mut cases = cases(&suite("auth").join("legacy"));
     assert_eq!(cases.len(), 64);
     for description in REFUSED_SINCE {
         let case = cases.iter_mut().find(|case| case["description"] == description);
         let case = case.unwrap_or_else(|| panic!("{description} is gone from the suite: remove it from the list"));
-        assert_eq!(case["valid"], true, "{description} is as the text wants it: remove it from the list");
+        assert_eq!(case["valid"], true, "{description} is refused by the suite, too: remove it from the list");
         case["valid"] = false.into();
     }
     cases.iter().for_each(check_auth);
 }
 
-/// The runner itself: what does not match fails.
+/// The runner fails for each field that does not match.
 mod negative_controls {
     use serde_json::json;
 
@@ -181,49 +181,49 @@ mod negative_controls {
 
     #[test]
     #[should_panic(expected = "is accepted")]
-    fn validity() {
+    fn other_validity_fails() {
         case("/valid", json!(false));
     }
 
     #[test]
     #[should_panic(expected = "assertion")]
-    fn a_warning() {
+    fn missing_warning_fails() {
         case("/warning", json!(true));
     }
 
     #[test]
     #[should_panic(expected = "assertion")]
-    fn a_port() {
+    fn other_port_fails() {
         case("/hosts/0/port", json!(2));
     }
 
     #[test]
     #[should_panic(expected = "assertion")]
-    fn a_kind_of_host() {
+    fn other_kind_of_host_fails() {
         case("/hosts/1/type", json!("hostname"));
     }
 
     #[test]
     #[should_panic(expected = "assertion")]
-    fn a_password() {
+    fn other_password_fails() {
         case("/auth/password", json!("c"));
     }
 
     #[test]
     #[should_panic(expected = "assertion")]
-    fn a_database() {
+    fn other_database_fails() {
         case("/auth/db", json!("admin"));
     }
 
     #[test]
     #[should_panic(expected = "w")]
-    fn an_option() {
+    fn other_option_value_fails() {
         case("/options/w", json!(3));
     }
 
     #[test]
     #[should_panic(expected = "assertion")]
-    fn a_source() {
+    fn other_source_fails() {
         check_auth(&json!({
             "description": "", "uri": "mongodb://a:b@host/db", "valid": true,
             "credential": {"username": "a", "password": "b", "source": "admin", "mechanism": null},

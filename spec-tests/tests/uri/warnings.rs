@@ -1,4 +1,4 @@
-//! What is ignored, and who hears of it.
+//! Warnings about connection strings.
 
 use wharf::UriWarning;
 
@@ -6,7 +6,7 @@ use super::parse;
 use super::values::value_of;
 
 #[test]
-fn each_kind_of_warning_says_what_is_done() {
+fn each_kind_of_warning_says_its_consequence() {
     let warnings = [
         ("mongodb://a/?Fsync=1", r#"option "Fsync" is not supported; it is ignored"#),
         ("mongodb://a/?x@y=1", "option that is not shown is not supported; it is ignored"),
@@ -72,7 +72,7 @@ fn each_kind_of_warning_says_what_is_done() {
 }
 
 #[test]
-fn a_compressor_that_there_is_not_is_left_out_of_the_list() {
+fn unknown_compressor_is_left_out_of_the_list() {
     let options = parse("mongodb://a/?compressors=lz4,zstd,snappy,zstd");
     assert_eq!(value_of(&options, "compressors").unwrap(), serde_json::json!(["zstd", "snappy"]));
     let [UriWarning::InvalidValue { error }] = options.warnings() else { panic!("{:?}", options.warnings()) };
@@ -80,7 +80,7 @@ fn a_compressor_that_there_is_not_is_left_out_of_the_list() {
 }
 
 #[test]
-fn of_a_repeated_option_the_last_counts_and_of_a_renamed_one_the_new_name() {
+fn last_value_of_a_repeated_option_and_new_name_of_a_renamed_option_count() {
     let value = |uri, option| value_of(&parse(uri), option).unwrap();
     assert_eq!(value("mongodb://a/?w=1&w=2", "w"), 2);
     assert_eq!(value("mongodb://a/?wtimeoutMS=10&wtimeout=5", "wTimeoutMS"), 10);
@@ -90,7 +90,7 @@ fn of_a_repeated_option_the_last_counts_and_of_a_renamed_one_the_new_name() {
 }
 
 #[test]
-fn the_words_for_yes_and_no() {
+fn old_words_for_true_and_false_are_read() {
     for (word, meaning) in [("1", true), ("yes", true), ("y", true), ("t", true), ("true", true)] {
         assert_eq!(parse(&format!("mongodb://a/?retryWrites={word}")).retry_writes, meaning);
         assert_eq!(parse(&format!("mongodb://a/?loadBalanced={word}")).load_balanced, Some(meaning));

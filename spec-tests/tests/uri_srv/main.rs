@@ -1,11 +1,11 @@
-//! Deployments that the DNS lists: the specification's own cases, its prose tests, and more of the kind.
+//! Deployments that the DNS lists: the official cases, the prose tests, and further cases.
 //!
-//! A name server in this process has the records that the suite's README lists. The cases are those of the suite
-//! `srv_seedlist`, all of them, up to the servers that are found and the options that result; nothing is connected to,
-//! because the servers and their state (`hosts`, `numHosts`, `ping`) are a client's affair.
+//! A name server in this process has the records that the suite's README lists. The test runs all cases of the suite
+//! `srv_seedlist` and asserts the servers and the options. It does not connect, because only a client knows the servers
+//! and their state (`hosts`, `numHosts`, `ping`).
 //!
-//! The prose tests of the name `localhost` are in `src/options/srv.rs`, because the resolver answers by itself for that
-//! name (RFC 6761) and asks nobody.
+//! The prose tests of the name `localhost` are in `src/options/srv.rs`, because the resolver answers for that name (RFC
+//! 6761) without asking a name server.
 #![cfg(not(loom))]
 #![cfg(feature = "srv")]
 
@@ -21,7 +21,7 @@ use wharf::{Options, ResolveError};
 use wharf_spec_tests::values;
 use wharf_testbed::dns::{DnsServer, Zone};
 
-/// A resolver that asks this server and no other.
+/// Returns a resolver that asks only this server.
 fn resolver(server: &DnsServer) -> TokioResolver {
     let address = server.address();
     let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
@@ -31,7 +31,7 @@ fn resolver(server: &DnsServer) -> TokioResolver {
     let name_server = NameServerConfig::new(address.ip(), true, connections.into());
     let config = ResolverConfig::from_parts(None, Vec::new(), vec![name_server]);
     let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-    // A test's answer comes at once or never, and what is asked is counted.
+    // The test counts questions, so the resolver must not ask again.
     builder.options_mut().timeout = Duration::from_secs(60);
     builder.options_mut().attempts = 0;
     builder.build().expect("a resolver")

@@ -1,4 +1,4 @@
-//! What the suite leaves open: errors and their words, truncation, time, choice.
+//! Cases beyond the suite: errors and their messages, truncation, time limits, random choice.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,14 +17,14 @@ fn one_server() -> Zone {
     Zone::default().srv(SERVICE, 27017, "a.example.com")
 }
 
-/// The error of a zone, for a connection string.
+/// Returns the error that a zone causes for a connection string.
 async fn error(zone: Zone, uri: &str) -> ResolveError {
     let server = start(zone).await;
     resolve(&server, uri).await.expect_err("the zone is refused")
 }
 
 #[tokio::test]
-async fn both_records_are_asked_for_once_by_their_full_names() {
+async fn both_records_are_requested_once_by_their_full_names() {
     let server = start(one_server()).await;
     let resolved = resolve(&server, "mongodb+srv://Cluster.Example.com.").await.unwrap();
     assert_eq!(hosts(&resolved), ["a.example.com:27017"]);
@@ -34,7 +34,7 @@ async fn both_records_are_asked_for_once_by_their_full_names() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_asks_nobody() {
+async fn invalid_options_send_no_question() {
     let server = start(one_server()).await;
     let mut options = Options::srv(NAME).unwrap();
     options.direct_connection = Some(true);
@@ -44,7 +44,7 @@ async fn what_cannot_work_asks_nobody() {
 }
 
 #[tokio::test]
-async fn options_without_a_name_are_returned_as_they_are() {
+async fn options_without_an_srv_name_are_unchanged() {
     let server = start(Zone::default()).await;
     let options = Options::parse("mongodb://a,b/?replicaSet=r").unwrap();
     assert_eq!(options.clone().resolve_with(&resolver(&server)).await.unwrap(), options);
@@ -64,7 +64,7 @@ async fn resolved_options_are_endpoints_and_can_be_resolved_again() {
 }
 
 #[tokio::test]
-async fn servers_are_kept_in_lower_case_and_once() {
+async fn servers_are_kept_in_lower_case_without_duplicates() {
     let zone = one_server().srv(SERVICE, 27017, "A.EXAMPLE.com").srv(SERVICE, 2, "a.example.com");
     let resolved = resolve(&start(zone).await, URI).await.unwrap();
     let mut found = hosts(&resolved);
@@ -84,7 +84,7 @@ async fn names_may_have_underscores_and_letters_beyond_ascii() {
 }
 
 #[tokio::test]
-async fn punycode_and_its_letters_are_the_same_name() {
+async fn name_in_punycode_is_the_same_name() {
     let uris = ["x.xn--bcher-kva.example", "X.XN--BCHER-KVA.example.", "x.bücher.example", "X.BÜCHER.Example."];
     let targets = ["a.xn--bcher-kva.example", "A.XN--Bcher-KVA.EXAMPLE"];
     for (uri, target) in uris.into_iter().flat_map(|uri| targets.map(|target| (uri, target))) {
@@ -98,21 +98,21 @@ async fn punycode_and_its_letters_are_the_same_name() {
         let uri = format!("{URI}/?srvAllowedHostsSuffix={suffix}");
         assert_eq!(hosts(&resolve(&start(zone).await, &uri).await.unwrap()), ["a.xn--bcher-kva.example:1"]);
     }
-    // Another name that looks like it is another name.
+    // A name that only looks the same is another name.
     let zone = Zone::default().srv("_mongodb._tcp.x.xn--bcher-kva.example", 1, "a.bucher.example");
     assert!(matches!(error(zone, "mongodb+srv://x.bücher.example").await, ResolveError::ForeignServer { .. }));
 }
 
 #[tokio::test]
-async fn a_suffix_takes_the_place_of_the_names_domain() {
+async fn suffix_replaces_the_domain_of_the_name() {
     let service = "_mongodb._tcp.cluster.internal";
     let zone = |target: &str| Zone::default().srv(service, 27017, target);
     let uri = |suffix: &str| format!("mongodb+srv://cluster.internal/?srvAllowedHostsSuffix={suffix}");
-    // Prose test 12 (for `localhost` the resolver answers by itself: see `src/options/srv.rs`), and prose test 10.
+    // Prose tests 12 and 10. `src/options/srv.rs` has the test of `localhost`, for which the resolver asks no server.
     for (suffix, target) in [
         ("internal", "db.cluster.internal"),
         (".internal.", "db.internal"),
-        // Without the suffix a server must have a label more than a name of two labels.
+        // Without the suffix, a server must have one label more than a name of two labels.
         ("internal", "cluster.internal"),
         (".EXAMPLE.net", "DB.example.NET"),
     ] {
@@ -133,7 +133,7 @@ async fn a_suffix_takes_the_place_of_the_names_domain() {
 }
 
 #[tokio::test]
-async fn a_suffix_that_is_set_in_code_is_held_to_the_same_rules() {
+async fn suffix_from_code_follows_the_same_rules() {
     let with = |suffix: &str| {
         let mut options = Options::srv(NAME).unwrap();
         options.srv.as_mut().unwrap().allowed_hosts_suffix = Some(suffix.to_owned());
@@ -152,7 +152,7 @@ async fn a_suffix_that_is_set_in_code_is_held_to_the_same_rules() {
 }
 
 #[tokio::test]
-async fn an_answer_too_long_for_a_datagram_comes_over_tcp() {
+async fn answer_too_long_for_a_datagram_comes_over_tcp() {
     let zone =
         (1..=200).fold(Zone::default(), |zone, port| zone.srv(SERVICE, port, "a-long-name-of-a-server.example.com"));
     let server = start(zone).await;
@@ -162,13 +162,13 @@ async fn an_answer_too_long_for_a_datagram_comes_over_tcp() {
 }
 
 #[tokio::test]
-async fn the_chosen_servers_are_any_of_them() {
+async fn every_pair_of_servers_can_be_chosen() {
     let ports = 1..=4;
     let zone = ports.clone().fold(Zone::default(), |zone, port| zone.srv(SERVICE, port, "a.example.com"));
     let server = start(zone).await;
     let resolver = resolver(&server);
     let mut pairs = BTreeSet::new();
-    // Of the six pairs each comes up with one chance in six: that one is missing after 300 times is as likely as 1e-23.
+    // Each of the six pairs has a chance of one in six. One pair is missing after 300 times with a chance of 1e-23.
     for _ in 0..300 {
         let options = Options::parse("mongodb+srv://cluster.example.com/?srvMaxHosts=2").unwrap();
         let resolved = options.resolve_with(&resolver).await.unwrap();
@@ -180,7 +180,7 @@ async fn the_chosen_servers_are_any_of_them() {
 }
 
 #[tokio::test]
-async fn errors_say_the_name_and_what_is_wrong() {
+async fn errors_name_the_record_and_the_problem() {
     let txt = |text: &str| one_server().txt(NAME, &[text]);
     let messages = [
         (
@@ -216,7 +216,7 @@ async fn errors_say_the_name_and_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn the_labels_of_a_server_are_those_of_a_name() {
+async fn server_needs_valid_labels() {
     for label in ["a b", "a:1", "a/b", "[a]", "user@a", "a\0", "a.b", "%2F", "a\\"] {
         let zone = Zone::default().srv_to_labels(SERVICE, 1, &[label, "example", "com"]);
         let refused = error(zone, URI).await;
@@ -225,25 +225,25 @@ async fn the_labels_of_a_server_are_those_of_a_name() {
 }
 
 #[tokio::test]
-async fn a_failed_look_up_says_which_and_why() {
+async fn failed_look_up_names_the_record_and_the_reason() {
     let start_of = |record, name: &str| format!("the {record} records of {name:?} could not be found: ");
     let missing = error(Zone::default(), URI).await.to_string();
     assert!(
         missing.starts_with(&start_of("SRV", &format!("{SERVICE}."))) && missing.contains("no records"),
         "{missing}"
     );
-    // A name without such a record is not the same as a name that there is not.
+    // A name without the record differs from a name that does not exist.
     let other = error(Zone::default().txt(SERVICE, &["x"]), URI).await.to_string();
     assert!(other.starts_with(&start_of("SRV", &format!("{SERVICE}."))), "{other}");
     let failing = error(one_server().failing(SERVICE), URI).await.to_string();
     assert!(failing.starts_with(&start_of("SRV", &format!("{SERVICE}."))), "{failing}");
-    // Without the TXT record nobody knows which options it would have given.
+    // Without the TXT record its options are unknown.
     let failing = error(one_server().failing(NAME), URI).await.to_string();
     assert!(failing.starts_with(&start_of("TXT", NAME)), "{failing}");
 }
 
 #[tokio::test]
-async fn a_silent_name_server_is_waited_for_as_long_as_a_connection() {
+async fn connect_timeout_limits_the_wait_for_a_silent_name_server() {
     for silent in [SERVICE, NAME] {
         let failure =
             error(one_server().silent(silent), "mongodb+srv://cluster.example.com/?connectTimeoutMS=50").await;
@@ -261,7 +261,7 @@ async fn resolving_without_a_limit_ends_with_the_answer() {
 }
 
 #[tokio::test]
-async fn the_record_gives_defaults_and_nothing_else() {
+async fn txt_record_gives_defaults_only() {
     let zone = one_server().txt(NAME, &["AuthSource=users&REPLICASET=rs"]);
     let server = start(zone).await;
     let resolved = resolve(&server, "mongodb+srv://ada:p@cluster.example.com/db").await.unwrap();
@@ -282,7 +282,7 @@ async fn the_record_gives_defaults_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn load_balancing_of_the_record_is_overridden_and_its_odd_values_are_warned_of() {
+async fn connection_string_overrides_load_balancing_of_the_record_and_invalid_values_warn() {
     let server = start(one_server().txt(NAME, &["loadBalanced=true"])).await;
     assert!(resolve(&server, URI).await.unwrap().is_load_balanced());
     let resolved = resolve(&server, "mongodb+srv://cluster.example.com/?loadBalanced=false").await.unwrap();
@@ -298,7 +298,7 @@ async fn load_balancing_of_the_record_is_overridden_and_its_odd_values_are_warne
 }
 
 #[tokio::test]
-async fn strict_options_refuse_what_the_record_says_in_vain() {
+async fn strict_options_refuse_warnings_about_the_record() {
     let server = start(one_server().txt(NAME, &["loadBalanced=maybe"])).await;
     assert!(Options::parse(URI).unwrap().resolve_with(&resolver(&server)).await.is_ok());
     let refused = Options::parse_strict(URI).unwrap().resolve_with(&resolver(&server)).await.unwrap_err();
@@ -311,7 +311,7 @@ async fn strict_options_refuse_what_the_record_says_in_vain() {
 }
 
 #[tokio::test]
-async fn a_name_of_two_labels_must_have_servers_below_it() {
+async fn name_of_two_labels_must_have_servers_below_it() {
     // Prose tests 1 to 4, for the name that is not `localhost`.
     let service = "_mongodb._tcp.mongo.local";
     let zone = |target: &str| Zone::default().srv(service, 27017, target);
@@ -330,7 +330,7 @@ async fn a_name_of_two_labels_must_have_servers_below_it() {
 }
 
 #[tokio::test]
-async fn giving_up_a_look_up_leaves_the_resolver_usable() {
+async fn dropped_look_up_leaves_the_resolver_usable() {
     let server = start(one_server().silent(SERVICE)).await;
     let resolver = resolver(&server);
     let look_up = Options::parse(URI).unwrap().resolve_with(&resolver);
@@ -344,7 +344,7 @@ async fn giving_up_a_look_up_leaves_the_resolver_usable() {
         outcome = look_up => panic!("there was an answer: {outcome:?}"),
         () = both_asked => {}
     }
-    // The resolver is as good as new.
+    // The resolver still works.
     let other = Options::srv("other.example.com").unwrap().resolve_with(&resolver).await;
     assert!(matches!(other, Err(ResolveError::Lookup { .. })));
     assert_eq!(server.questions().len(), 4);

@@ -11,7 +11,7 @@ use wharf_testbed::dns::Zone;
 use super::values::value_of;
 use super::{hosts, resolve, start};
 
-/// The records that the suite's README lists, and the few more that newer cases need.
+/// The records that the suite's README lists, and those that newer cases need besides.
 fn zone() -> Zone {
     const HERE: &str = "localhost.test.build.10gen.cc";
     let service = |number: u8| format!("_mongodb._tcp.test{number}.test.build.10gen.cc");
@@ -40,7 +40,7 @@ fn zone() -> Zone {
     for number in [23, 24] {
         zone = zone.srv(&service(number), 8000, HERE);
     }
-    // The README lists one record of this service, but its case wants two servers.
+    // The README lists one record of this service, but its case needs two servers.
     for port in [27017, 27018] {
         zone = zone.srv("_customname._tcp.test22.test.build.10gen.cc", port, HERE);
     }
@@ -101,7 +101,7 @@ fn check(file: &str, case: &Value, options: &Options) {
 }
 
 #[tokio::test]
-async fn every_case() {
+async fn every_case_passes() {
     let server = start(zone()).await;
     let files = files();
     assert_eq!(files.len(), 66);
