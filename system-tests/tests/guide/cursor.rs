@@ -5,7 +5,7 @@ use wharf::{Command, Connection, Endpoint, Pool, Purpose};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Calls `each` for every order, and stops at its first error.
+/// Calls `each` for every order, until `each` fails.
 pub async fn orders(
     pool: &Pool<Endpoint>,
     mut each: impl FnMut(&RawDocument) -> Result<(), Failure>,
@@ -39,16 +39,16 @@ pub async fn orders(
 fn read_batch(cursor: &RawDocument, each: &mut impl FnMut(&RawDocument) -> Result<(), Failure>) -> Result<(), Failure> {
     let batch = cursor.get_array("firstBatch").or_else(|_| cursor.get_array("nextBatch"))?;
     for document in batch {
-        each(document?.as_document().ok_or("a batch contains a value that is not a document")?)?;
+        each(document?.as_document().ok_or("a batch contains something other than documents")?)?;
     }
     Ok(())
 }
 
-/// Closes a cursor that was not read to its end. Errors do not matter, because the server closes an idle cursor after ten minutes.
+/// Closes a cursor before its end. Errors do not matter, because the server closes an idle cursor after ten minutes.
 async fn close(pool: &Pool<Endpoint>, mut connection: Connection<Endpoint>, id: i64) {
     let kill = rawdoc! { "killCursors": "orders", "cursors": [id] };
     if connection.run_command("shop", &kill).await.is_err() {
-        // The connection may have been the problem. Any other connection to the same server will do.
+        // The connection may have failed. Any other connection to the same server will do.
         drop(connection);
         let _ = pool.run_command("shop", &kill).await;
     }

@@ -7,7 +7,7 @@ use wharf::{Endpoint, Options, Pool};
 pub async fn renew(current: &RwLock<Pool<Endpoint>>, uri: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let pool = Options::from_uri(uri).await?.endpoint()?.pool().build()?;
     pool.ready();
-    drop(pool.check_out().await?); // fails if the server does not accept it, and the old pool stays
+    drop(pool.check_out().await?); // unless the server accepts the new pool, keep the old one
     let old = std::mem::replace(&mut *current.write().unwrap(), pool);
     old.close();
     Ok(())

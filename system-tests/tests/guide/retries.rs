@@ -14,7 +14,7 @@ pub async fn run(pool: &Pool<Endpoint>, command: Command<'_>) -> Result<RawDocum
             Err(error) if error.is_retryable() => error,
             outcome => return outcome,
         };
-        // A paused pool refuses at once: the monitor needs time to notice that the server is back.
+        // A paused pool refuses at once: the monitor needs time to find out that the server is back.
         if error.has_label("SystemOverloadedError") || matches!(error, OperationError::CheckOut(_)) {
             let most = (base_backoff(&error) * 2_u32.pow(retry)).min(Duration::from_secs(10));
             tokio::time::sleep(most.mul_f64(jitter())).await;
@@ -31,7 +31,7 @@ fn base_backoff(error: &OperationError) -> Duration {
         Some(RawBsonRef::Double(number)) => number as i64,
         _ => 0,
     };
-    // Limits the wait to ten seconds.
+    // Wait at most ten seconds.
     if milliseconds > 0 { Duration::from_millis(milliseconds.min(10_000) as u64) } else { Duration::from_millis(100) }
 }
 

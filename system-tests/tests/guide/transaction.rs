@@ -11,7 +11,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// How long a transfer is retried.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Moves money from one account to another, or changes nothing. If neither is certain, the error says so.
+/// Moves money from one account to another, or changes nothing. The error says if the outcome is unknown.
 pub async fn transfer(pool: &Pool<Endpoint>, from: &str, to: &str, amount: i64) -> Result<(), Failure> {
     if amount <= 0 {
         return Err(format!("the amount must be positive, got {amount}").into());
@@ -20,7 +20,7 @@ pub async fn transfer(pool: &Pool<Endpoint>, from: &str, to: &str, amount: i64) 
     let until = Instant::now() + PATIENCE;
     let mut number = 0;
     let outcome = loop {
-        number += 1; // a retry is a new transaction
+        number += 1; // a retried transaction is a new one
         let transaction = rawdoc! { "lsid": session.clone(), "txnNumber": number, "autocommit": false };
         match attempt(pool, &transaction, from, to, amount, until).await {
             Err(Trouble::Transient(_)) if Instant::now() < until => sleep(back_off(number)).await,
@@ -29,7 +29,7 @@ pub async fn transfer(pool: &Pool<Endpoint>, from: &str, to: &str, amount: i64) 
             Err(Trouble::Unknown(error)) => break Err(not_known(error)),
         }
     };
-    // The outcome is settled: an error here only means that the server keeps the session for half an hour.
+    // The transfer has ended: an error here only means that the server keeps the session for half an hour.
     let _ = pool.run_command("admin", &rawdoc! { "endSessions": [session] }).await;
     outcome
 }
@@ -47,7 +47,7 @@ async fn attempt(
     match move_money(&mut connection, transaction, from, to, amount).await {
         Ok(()) => commit(pool, connection, transaction, until).await,
         Err(trouble) => {
-            // Otherwise the server would abort after a minute, and holds the locks until then.
+            // Otherwise the server aborts after a minute, and holds the locks until then.
             let abort = with(rawdoc! { "abortTransaction": 1 }, transaction);
             if connection.run_command("admin", &abort).await.is_err() {
                 drop(connection);
@@ -74,7 +74,7 @@ async fn move_money(
             update.append(bson::raw::cstr!("startTransaction"), true);
         }
         let reply = connection.run_command("bank", &update).await?;
-        // `ok: 1` says that the command ran, not that it changed anything.
+        // `ok: 1` says that the command ran, not that it found anything to change.
         if reply.get_i32("n")? != 1 || reply.get("writeErrors")?.is_some() {
             return Err(format!("the account {account} does not exist or has too little: {reply:?}").into());
         }
@@ -82,7 +82,7 @@ async fn move_money(
     Ok(())
 }
 
-/// Commits, and retries until the outcome is known. The server commits only once, even after receives the command.
+/// Commits, and retries until the outcome is known. The server commits only once, even after several attempts.
 async fn commit(
     pool: &Pool<Endpoint>,
     mut connection: Connection<Endpoint>,
@@ -129,7 +129,7 @@ fn committed(outcome: Result<RawDocumentBuf, OperationError>) -> Result<(), Trou
         Err(error) => error,
     };
     let code = match error.command_error().and_then(CommandError::server_error) {
-        // Without a reply, the commit may have succeeded.
+        // Without an answer, the commit may have succeeded.
         None => return Err(Trouble::Unknown(error.into())),
         Some(refused) => refused.code,
     };
@@ -147,7 +147,7 @@ fn committed(outcome: Result<RawDocumentBuf, OperationError>) -> Result<(), Trou
 enum Trouble {
     /// Nothing was changed, and the whole transaction may be retried.
     Transient(Failure),
-    /// It is unknown of the commit is unknown. The commit may be retried.
+    /// The outcome of the commit is unknown. The commit may be retried.
     Unknown(Failure),
     /// A retry would fail, too.
     Lasting(Failure),
@@ -182,7 +182,7 @@ fn not_known(error: Failure) -> Failure {
     format!("it is not known whether the money was moved: {error}").into()
 }
 
-/// Makes a command part of the transaction's fields to a command.
+/// Adds the transaction's fields to a command.
 fn with(mut command: RawDocumentBuf, transaction: &RawDocument) -> RawDocumentBuf {
     for (name, value) in transaction.iter().flatten() {
         command.append(name, value);
@@ -190,7 +190,7 @@ fn with(mut command: RawDocumentBuf, transaction: &RawDocument) -> RawDocumentBu
     command
 }
 
-/// Returns a random part of 5 ms × 1.5^attempt, or 500 ms if that is less (Convenient API for Transactions).
+/// Returns a random part of 5 ms × 1.5^attempt, but of at most 500 ms (Convenient API for Transactions).
 fn back_off(attempt: i64) -> Duration {
     let most = (0.005 * 1.5_f64.powf(attempt as f64)).min(0.5);
     let part = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
