@@ -1,7 +1,7 @@
-//! Servers for tests and examples: [`embedded`] runs one in this process, and [`mongod`] starts a real one, which
-//! [`provision`] fetches together with the official test suites.
+//! Servers for tests and examples: [`embedded`] runs one in this process, and [`mongod`] starts a real one.
+//! [`provision`] downloads the real one and the official test suites.
 //!
-//! The quickstart depends on this crate, so its dependencies are few.
+//! The quickstart depends on this crate, so this crate has few dependencies.
 
 pub mod embedded;
 pub mod mongod;

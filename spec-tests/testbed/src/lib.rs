@@ -1,4 +1,4 @@
-//! The servers, certificates and suites that wharf's tests and examples run against.
+//! The certificates, proxies and scripted servers that wharf's tests run against, and the servers of `wharf-servers`.
 
 pub mod certificates;
 pub mod counting;

@@ -34,7 +34,7 @@ use fail_point::FailPoint;
 /// How an [`EmbeddedServer`] is set up.
 ///
 /// ```
-/// use wharf_testbed::embedded::EmbeddedOptions;
+/// use wharf_servers::embedded::EmbeddedOptions;
 ///
 /// let options = EmbeddedOptions { documents: 1_000, ..EmbeddedOptions::default() };
 /// assert_eq!(options.max_wire_version, 21);
