@@ -41,7 +41,7 @@ impl From<DirectConnection> for EndpointConnection {
 }
 
 impl DirectConnection {
-    /// Runs `command` on `database`, and returns the server's reply of success. Short for [`run`](Self::run) with
+    /// Runs `command` on `database`, and returns the server's successful reply. Short for [`run`](Self::run) with
     /// [`Command::new`].
     ///
     /// ```no_run
@@ -67,7 +67,7 @@ impl DirectConnection {
         self.run(Command::new(database, command)).await
     }
 
-    /// Runs `command`, and returns the server's reply of success.
+    /// Runs `command`, and returns the server's successful reply.
     ///
     /// Without a time limit it waits as long as the server takes; see [`Command::timeout`].
     ///

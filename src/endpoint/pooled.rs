@@ -112,7 +112,7 @@ impl Pool<Endpoint> {
 }
 
 impl Connection<Endpoint> {
-    /// Runs `command` on `database`, and returns the server's reply of success. Short for [`run`](Self::run) with
+    /// Runs `command` on `database`, and returns the server's successful reply. Short for [`run`](Self::run) with
     /// [`Command::new`].
     ///
     /// # Errors
@@ -145,7 +145,7 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Runs `command`, and returns the server's reply of success.
+    /// Runs `command`, and returns the server's successful reply.
     ///
     /// Does the same as [`DirectConnection::run`](super::DirectConnection::run), but ends when the pool is cleared with
     /// `interruptInUseConnections`.

@@ -24,7 +24,7 @@ impl<'a> Conversation<'a> {
         Self { channel: Wiping(channel), address, deadline }
     }
 
-    /// Runs `command` on `database` until the deadline, and returns the server's reply of success.
+    /// Runs `command` on `database` until the deadline, and returns the server's successful reply.
     ///
     /// # Errors
     ///
