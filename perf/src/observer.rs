@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bson::{RawDocument, rawdoc};
-use wharf::{Endpoint, DirectConnection};
+use wharf::{DirectConnection, Endpoint};
 
 use crate::Failure;
 
