@@ -50,11 +50,6 @@
 #[cfg(not(loom))]
 mod boxed;
 mod condition;
-// Public for the models.
-#[cfg(any(loom, shuttle))]
-#[doc(hidden)]
-pub mod delivery;
-#[cfg(not(any(loom, shuttle)))]
 mod delivery;
 #[cfg(not(loom))]
 pub mod endpoint;
@@ -62,29 +57,23 @@ mod error;
 mod event;
 mod milliseconds;
 pub mod options;
-// Hidden: it is the core, for the models and the tests of this repository, without a promise. Users have `Pool`.
-#[doc(hidden)]
-pub mod pool;
+mod pool;
 mod printable;
 #[cfg(not(loom))]
 mod runtime;
-// Hidden, as `topology`: they are for the client to come, and for the official suites until then.
 #[cfg(not(loom))]
-#[doc(hidden)]
-pub mod selection;
+mod selection;
 mod sentence;
 mod sync;
 #[cfg(not(loom))]
 pub mod telemetry;
 #[cfg(not(loom))]
-#[doc(hidden)]
-pub mod topology;
-// Hidden: the test servers, the fuzz targets and the benchmarks of this repository use it, without a promise. `endpoint`
-// shows those of its types that users meet.
+mod topology;
 #[cfg(not(loom))]
-#[doc(hidden)]
-pub mod wire;
+mod wire;
 
+#[doc(inline)]
+pub use condition::Condition;
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use endpoint::{
@@ -115,14 +104,6 @@ pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
 #[cfg(all(not(loom), feature = "oidc"))]
 #[doc(inline)]
 pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
-/// Parts of the pool, for models of them alone.
-#[cfg(loom)]
-#[doc(hidden)]
-pub mod primitives {
-    pub use crate::sync::{ModelledBriefLock as BriefLock, Watch};
-}
-#[doc(inline)]
-pub use condition::Condition;
 #[doc(inline)]
 pub use pool::{Clear, Phase, PoolStatus, Purpose};
 #[cfg(not(loom))]
@@ -132,6 +113,37 @@ pub use runtime::{BuildError, Connection, Establish, Establishing, FailedConnect
 #[cfg(not(loom))]
 #[doc(no_inline)]
 pub use tokio_rustls::rustls;
+
+/// What this repository's tests, models, benchmarks, fuzz targets and test servers use. It has no stability guarantee.
+///
+/// `topology` and `selection` await a client. Until then only the official suites use them.
+#[doc(hidden)]
+pub mod unstable {
+    #[cfg(any(loom, shuttle))]
+    pub mod delivery {
+        pub use crate::delivery::*;
+    }
+    pub mod pool {
+        pub use crate::pool::*;
+    }
+    /// Parts of the pool, for models of them alone.
+    #[cfg(loom)]
+    pub mod primitives {
+        pub use crate::sync::{ModelledBriefLock as BriefLock, Watch};
+    }
+    #[cfg(not(loom))]
+    pub mod selection {
+        pub use crate::selection::*;
+    }
+    #[cfg(not(loom))]
+    pub mod topology {
+        pub use crate::topology::*;
+    }
+    #[cfg(not(loom))]
+    pub mod wire {
+        pub use crate::wire::*;
+    }
+}
 
 /// Compiles the README's examples.
 #[cfg(all(doctest, not(loom)))]

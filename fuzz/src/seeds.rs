@@ -1,8 +1,8 @@
 //! The inputs that mutations start from.
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
-use wharf::wire::op_msg::OutgoingSequence;
-use wharf::wire::{Flags, Limits, Message, Outgoing, compressed, op_msg};
+use wharf::unstable::wire::op_msg::OutgoingSequence;
+use wharf::unstable::wire::{Flags, Limits, Message, Outgoing, compressed, op_msg};
 
 /// The message limits of all targets, low enough that no input makes a target slow.
 pub const LIMITS: Limits = Limits { max_message_size: 1 << 20, max_document_size: 1 << 18 };
@@ -77,7 +77,7 @@ pub fn compressed_messages() -> Vec<Vec<u8>> {
     let plain = &PLAIN[2][16..];
     let mut wrapped = Vec::new();
     let message_length = (25 + plain.len()) as u32;
-    wharf::wire::Header { message_length, request_id: 1, response_to: 2, op_code: compressed::OP_CODE }
+    wharf::unstable::wire::Header { message_length, request_id: 1, response_to: 2, op_code: compressed::OP_CODE }
         .write(&mut wrapped);
     wrapped.extend_from_slice(&op_msg::OP_CODE.to_le_bytes());
     wrapped.extend_from_slice(&(plain.len() as u32).to_le_bytes());

@@ -39,7 +39,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::{Config, Runner, future, thread};
-use wharf::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending};
+use wharf::unstable::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending};
 use wharf::{BackgroundInterval, Clear, Condition, Phase, PoolEvent, PoolOptions};
 use wharf_loom_tests::instrumented;
 

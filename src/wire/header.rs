@@ -8,7 +8,7 @@ use super::WireError;
 /// The header before every message. All four fields are little-endian 32-bit integers.
 ///
 /// ```
-/// use wharf::wire::{Header, header, op_msg};
+/// use wharf::unstable::wire::{Header, header, op_msg};
 ///
 /// let header = Header { message_length: 38, request_id: 7, response_to: 0, op_code: op_msg::OP_CODE };
 /// let mut bytes = Vec::new();

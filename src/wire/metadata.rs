@@ -13,7 +13,7 @@ pub const MAX_METADATA: usize = 512;
 /// A client's description of itself.
 ///
 /// ```
-/// use wharf::wire::metadata::{ClientMetadata, OperatingSystem};
+/// use wharf::unstable::wire::metadata::{ClientMetadata, OperatingSystem};
 ///
 /// let os = OperatingSystem { kind: "Linux", ..OperatingSystem::default() };
 /// let metadata = ClientMetadata { os, platform: "Rust ".repeat(200), ..ClientMetadata::default() };

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use bson::{Binary, RawDocumentBuf, rawdoc, spec::BinarySubtype};
-use wharf::wire::{Flags, Header, Outgoing, header, op_msg};
+use wharf::unstable::wire::{Flags, Header, Outgoing, header, op_msg};
 use wharf::{Endpoint, Options, Pool, PoolOptions};
 
 /// An allocator that counts the bytes of the whole process.

@@ -182,7 +182,7 @@ async fn conversations() {
 
 #[cfg(feature = "aws")]
 fn messages_of_aws() {
-    use wharf::wire::auth::aws::{AccessKeys, NONCE_LENGTH, ServerFirst, Timestamp, client_second};
+    use wharf::unstable::wire::auth::aws::{AccessKeys, NONCE_LENGTH, ServerFirst, Timestamp, client_second};
     use zeroize::Zeroize;
 
     let server = ServerFirst { nonce: [0; 2 * NONCE_LENGTH], host: "sts.amazonaws.com".to_owned() };

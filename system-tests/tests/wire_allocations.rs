@@ -3,8 +3,8 @@
 
 use bson::{RawDocumentBuf, rawdoc};
 use wharf::Compressor;
-use wharf::wire::op_msg::{OutgoingSequence, encode};
-use wharf::wire::{Flags, Limits, Message, Outgoing, compressed, reply};
+use wharf::unstable::wire::op_msg::{OutgoingSequence, encode};
+use wharf::unstable::wire::{Flags, Limits, Message, Outgoing, compressed, reply};
 
 use wharf_testbed::counting::{self, CountingAllocator};
 
@@ -92,7 +92,7 @@ fn bomb(size: u32, blocks: usize) -> Vec<u8> {
     }
     let mut message = Vec::new();
     let message_length = (25 + frame.len()) as u32;
-    wharf::wire::Header { message_length, request_id: 1, response_to: 1, op_code: compressed::OP_CODE }
+    wharf::unstable::wire::Header { message_length, request_id: 1, response_to: 1, op_code: compressed::OP_CODE }
         .write(&mut message);
     message.extend_from_slice(&2013_i32.to_le_bytes());
     message.extend_from_slice(&size.to_le_bytes());

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, SamplingMode, Throughput};
 use wharf::Compressor;
-use wharf::wire::op_msg::encode;
-use wharf::wire::{Flags, HelloReply, Message, compressed, reply};
+use wharf::unstable::wire::op_msg::encode;
+use wharf::unstable::wire::{Flags, HelloReply, Message, compressed, reply};
 
 use messages::{Content, LIMITS, SIZES};
 

@@ -1,8 +1,8 @@
 //! The messages that are measured.
 
 use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
-use wharf::wire::op_msg::{OutgoingSequence, encode};
-use wharf::wire::{Flags, Limits, Outgoing};
+use wharf::unstable::wire::op_msg::{OutgoingSequence, encode};
+use wharf::unstable::wire::{Flags, Limits, Outgoing};
 
 pub const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 

@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use bson::{Binary, RawDocument, rawdoc, spec::BinarySubtype};
-use wharf::wire::auth::sasl::{MAX_PAYLOAD, SaslReply};
-use wharf::wire::auth::scram::{ClientFirst, Hash, Keys, MAX_ITERATIONS, MIN_ITERATIONS};
+use wharf::unstable::wire::auth::sasl::{MAX_PAYLOAD, SaslReply};
+use wharf::unstable::wire::auth::scram::{ClientFirst, Hash, Keys, MAX_ITERATIONS, MIN_ITERATIONS};
 
 use super::{as_it_is, document};
 use crate::Target;

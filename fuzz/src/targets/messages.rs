@@ -2,8 +2,8 @@
 
 use bson::{Binary, RawDocument, rawdoc, spec::BinarySubtype};
 use wharf::Compressor;
-use wharf::wire::op_msg::{OutgoingSequence, encode};
-use wharf::wire::{Flags, Header, Message, Outgoing, compressed, header};
+use wharf::unstable::wire::op_msg::{OutgoingSequence, encode};
+use wharf::unstable::wire::{Flags, Header, Message, Outgoing, compressed, header};
 
 use super::{as_it_is, length_first};
 use crate::Target;

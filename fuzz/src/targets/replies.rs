@@ -1,8 +1,8 @@
 //! The documents in a server's replies.
 
 use bson::{RawDocument, RawDocumentBuf};
-use wharf::wire::reply::{Unsuccessful, check};
-use wharf::wire::{HelloReply, ServerError};
+use wharf::unstable::wire::reply::{Unsuccessful, check};
+use wharf::unstable::wire::{HelloReply, ServerError};
 
 use super::document;
 use crate::Target;

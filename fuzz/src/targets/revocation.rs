@@ -1,6 +1,6 @@
 //! The response that a TLS server staples to its handshake, and the certificate that it is about.
 
-use wharf::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKey, ResponderId, Status};
+use wharf::unstable::wire::ocsp::{Certificate, OcspError, OcspResponse, PublicKey, ResponderId, Status};
 
 use crate::Target;
 use crate::seeds::{CERTIFICATES, OCSP_RESPONSES};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use wharf::endpoint::{AuthenticationCause, AuthenticationError};
-use wharf::wire::auth::scram::ScramError;
+use wharf::unstable::wire::auth::scram::ScramError;
 use wharf::{
     CheckOutError, Credential, DirectConnection, EstablishError, Labels, Mechanism, OperationError, Options, Stage,
 };

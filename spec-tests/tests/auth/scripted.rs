@@ -1,8 +1,8 @@
 //! Conversations that no real server would hold, and mechanisms that a real server only offers with LDAP or TLS.
 
 use bson::{Bson, rawdoc};
-use wharf::wire::WireError;
-use wharf::wire::auth::scram::{MAX_ITERATIONS, MIN_ITERATIONS};
+use wharf::unstable::wire::WireError;
+use wharf::unstable::wire::auth::scram::{MAX_ITERATIONS, MIN_ITERATIONS};
 use wharf::{CommandError, TlsOptions};
 use wharf_testbed::certificates::{Certificates, Pem};
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};

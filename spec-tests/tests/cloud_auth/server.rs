@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
+use wharf::unstable::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16_777_216 };
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bson::rawdoc;
 use serde_json::Value;
-use wharf::topology::{
+use wharf::unstable::topology::{
     ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyDescription, TopologyType,
     TopologyVersion, Transition,
 };

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use bson::DateTime;
 use serde_json::Value;
-use wharf::selection::{Operation, choose, in_window, suitable};
-use wharf::topology::{RoundTrips, ServerDescription, ServerType, TopologyDescription, TopologyType};
+use wharf::unstable::selection::{Operation, choose, in_window, suitable};
+use wharf::unstable::topology::{RoundTrips, ServerDescription, ServerType, TopologyDescription, TopologyType};
 use wharf::{ReadPreference, ReadPreferenceMode, ServerAddress};
 
 use super::suite::files;

@@ -10,7 +10,7 @@
 //! Both sides prove that they know the password: the last step refuses a server that does not.
 //!
 //! ```
-//! use wharf::wire::auth::scram::{ClientFirst, Hash, Keys, prepare_password};
+//! use wharf::unstable::wire::auth::scram::{ClientFirst, Hash, Keys, prepare_password};
 //!
 //! let client_first = ClientFirst::new("user", "rOprNGfwEbeRWgbNEkqO");
 //! assert_eq!(client_first.message(), "n,,n=user,r=rOprNGfwEbeRWgbNEkqO");
@@ -23,7 +23,7 @@
 //! assert!(client_final.ends_with(",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="));
 //!
 //! verification.check(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")?;
-//! # Ok::<(), wharf::wire::auth::scram::ScramError>(())
+//! # Ok::<(), wharf::unstable::wire::auth::scram::ScramError>(())
 //! ```
 
 use std::fmt;

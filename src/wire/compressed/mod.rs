@@ -63,7 +63,7 @@ const NEVER_COMPRESSED: [&[u8]; 12] = [
 ///
 /// ```
 /// use bson::rawdoc;
-/// use wharf::wire::compressed::may_be_compressed;
+/// use wharf::unstable::wire::compressed::may_be_compressed;
 ///
 /// assert!(may_be_compressed(&rawdoc! { "insert": "users" }));
 /// assert!(!may_be_compressed(&rawdoc! { "createUser": "eve", "pwd": "..." }));
@@ -83,7 +83,7 @@ pub fn may_be_compressed(command: &RawDocument) -> bool {
 /// # #[cfg(feature = "zlib")] {
 /// use bson::rawdoc;
 /// use wharf::Compressor;
-/// use wharf::wire::{Flags, Outgoing, compressed, op_msg};
+/// use wharf::unstable::wire::{Flags, Outgoing, compressed, op_msg};
 ///
 /// let body = rawdoc! { "insert": "users", "note": "a".repeat(1000) };
 /// let flags = Flags::NONE;
@@ -95,7 +95,7 @@ pub fn may_be_compressed(command: &RawDocument) -> bool {
 /// compressed::decompress(&packed, 48_000_000, &mut again)?;
 /// assert_eq!(again, plain);
 /// # }
-/// # Ok::<(), wharf::wire::WireError>(())
+/// # Ok::<(), wharf::unstable::wire::WireError>(())
 /// ```
 ///
 /// # Errors

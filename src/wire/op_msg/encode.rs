@@ -28,7 +28,7 @@ pub struct Outgoing<'a> {
 ///
 /// ```
 /// use bson::rawdoc;
-/// use wharf::wire::op_msg::OutgoingSequence;
+/// use wharf::unstable::wire::op_msg::OutgoingSequence;
 ///
 /// let documents = vec![rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }];
 /// let owned = OutgoingSequence::new("documents", &documents);

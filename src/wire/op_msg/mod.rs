@@ -27,7 +27,7 @@ const CHECKSUM_LENGTH: usize = 4;
 /// The flag bits of a message, of which only defined ones can be set.
 ///
 /// ```
-/// use wharf::wire::Flags;
+/// use wharf::unstable::wire::Flags;
 ///
 /// let flags = Flags::CHECKSUM_PRESENT.with(Flags::MORE_TO_COME);
 /// assert!(flags.contains(Flags::MORE_TO_COME));

@@ -1,7 +1,7 @@
 //! What an error says: where it happened, and what it means for the server and its pool.
 
 use bson::oid::ObjectId;
-use wharf::wire::reply::StateChange;
+use wharf::unstable::wire::reply::StateChange;
 use wharf::{Clear, Command, CommandError, OperationError, Phase};
 
 use super::*;

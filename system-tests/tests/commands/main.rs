@@ -6,7 +6,7 @@ use std::time::Duration;
 use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
+use wharf::unstable::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
 use wharf::{Endpoint, Options, Pool};
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wharf::wire::op_msg::OutgoingSequence;
+use wharf::unstable::wire::op_msg::OutgoingSequence;
 use wharf::{Command, Compressor};
 use wharf_testbed::mongod::{self, Mongod};
 

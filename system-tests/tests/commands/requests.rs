@@ -1,7 +1,7 @@
 //! What a peer receives, and how a client handles several replies or none.
 
-use wharf::wire::WireError;
-use wharf::wire::op_msg::OutgoingSequence;
+use wharf::unstable::wire::WireError;
+use wharf::unstable::wire::op_msg::OutgoingSequence;
 use wharf::{Command, CommandError, ServerApi, ServerApiVersion};
 
 use super::*;

@@ -9,8 +9,8 @@ use bson::{Document, RawDocument, RawDocumentBuf, doc, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wharf::endpoint::{ConnectError, ConnectTimeoutError, ForeignProtocolError};
-use wharf::wire::hello::IncompatibleServerError;
-use wharf::wire::{Flags, Header, HelloReply, Outgoing, WireError, op_msg};
+use wharf::unstable::wire::hello::IncompatibleServerError;
+use wharf::unstable::wire::{Flags, Header, HelloReply, Outgoing, WireError, op_msg};
 use wharf::{
     Command, CommandError, DirectConnection, Endpoint, Establish, EstablishError, InvalidAddress, Labels, Options,
     ServerError, Stage,

@@ -149,7 +149,7 @@ async fn handshake_reserves_no_memory_for_long_replies() {
 #[tokio::test]
 async fn hello_reply_may_be_compressed_if_compressors_are_offered() {
     use wharf::Compressor;
-    use wharf::wire::compressed;
+    use wharf::unstable::wire::compressed;
     const ZLIB: Compressor = Compressor::Zlib { level: -1 };
 
     let packed = |request: Header| {

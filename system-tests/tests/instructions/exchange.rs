@@ -10,8 +10,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use bson::rawdoc;
-use wharf::wire::op_msg::encode;
-use wharf::wire::{Flags, Outgoing, header};
+use wharf::unstable::wire::op_msg::encode;
+use wharf::unstable::wire::{Flags, Outgoing, header};
 use wharf::{Endpoint, Pool};
 
 use crate::callgrind::cost_of_a_round;

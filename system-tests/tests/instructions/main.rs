@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use wharf::pool::{Core, Environment, Grant};
+use wharf::unstable::pool::{Core, Environment, Grant};
 use wharf::{Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 mod callgrind;

@@ -4,8 +4,8 @@
 use std::hint::black_box;
 
 use bson::rawdoc;
-use wharf::wire::op_msg::encode;
-use wharf::wire::{Flags, Limits, Message, Outgoing};
+use wharf::unstable::wire::op_msg::encode;
+use wharf::unstable::wire::{Flags, Limits, Message, Outgoing};
 
 use crate::callgrind::{Cost, cost_of_a_round};
 
@@ -77,9 +77,14 @@ fn zstd_allocates_nothing() {
         for _ in 0..rounds {
             packed.clear();
             again.clear();
-            wharf::wire::compressed::compress(&plain, wharf::Compressor::Zstd, LIMITS.max_message_size, &mut packed)
-                .unwrap();
-            wharf::wire::compressed::decompress(&packed, LIMITS.max_message_size, &mut again).unwrap();
+            wharf::unstable::wire::compressed::compress(
+                &plain,
+                wharf::Compressor::Zstd,
+                LIMITS.max_message_size,
+                &mut packed,
+            )
+            .unwrap();
+            wharf::unstable::wire::compressed::decompress(&packed, LIMITS.max_message_size, &mut again).unwrap();
         }
     });
     println!("{cost}");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use wharf::pool::{Core, Environment, Grant, Lease, Pending, Permit};
+use wharf::unstable::pool::{Core, Environment, Grant, Lease, Pending, Permit};
 use wharf::{
     BackgroundInterval, CheckOutError, Clear, Condition, Establish, EstablishError, Establishing, Phase, Pool,
     PoolEvent, PoolOptions,

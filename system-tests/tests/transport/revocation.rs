@@ -5,7 +5,7 @@ use std::mem::{Discriminant, discriminant};
 
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{CertificateError, Error, SupportedProtocolVersion};
-use wharf::wire::ocsp::{CLOCK_SKEW, MAX_AGE, MAX_LENGTH, OcspError};
+use wharf::unstable::wire::ocsp::{CLOCK_SKEW, MAX_AGE, MAX_LENGTH, OcspError};
 use wharf_testbed::ocsp::{
     Delegate, Issuing, OcspAuthority, Place, ResponseOptions, Revocable, Said, Signer, unsuccessful,
 };

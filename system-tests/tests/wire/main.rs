@@ -1,4 +1,4 @@
-//! The wire formats against a real server: it understands what `wharf::wire` writes, and `wharf::wire` reads what
+//! The wire formats against a real server: it understands what `wharf::unstable::wire` writes, and `wharf::unstable::wire` reads what
 //! another implementation wrote. These are the test plans of OP_MSG and OP_COMPRESSED, at the level of messages.
 #![cfg(not(loom))]
 
@@ -9,9 +9,9 @@ use std::time::Duration;
 use bson::oid::ObjectId;
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use wharf::Compressor;
-use wharf::wire::compressed::{self, may_be_compressed};
-use wharf::wire::op_msg::OutgoingSequence;
-use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg, reply};
+use wharf::unstable::wire::compressed::{self, may_be_compressed};
+use wharf::unstable::wire::op_msg::OutgoingSequence;
+use wharf::unstable::wire::{Flags, Header, Limits, Message, Outgoing, op_msg, reply};
 use wharf_testbed::mongod;
 
 mod ocsp;

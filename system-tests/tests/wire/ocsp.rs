@@ -1,6 +1,6 @@
 //! Certificates and OCSP responses that OpenSSL generated.
 
-use wharf::wire::ocsp::{CLOCK_SKEW, Certificate, MAX_AGE, OcspError, OcspResponse, ResponderId, Status};
+use wharf::unstable::wire::ocsp::{CLOCK_SKEW, Certificate, MAX_AGE, OcspError, OcspResponse, ResponderId, Status};
 
 const GOOD: &[u8] = include_bytes!("../../../fuzz/corpus/ocsp-good.bin");
 const REVOKED: &[u8] = include_bytes!("../../../fuzz/corpus/ocsp-revoked-delegated.bin");

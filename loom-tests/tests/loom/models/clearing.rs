@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use loom::thread;
-use wharf::pool::Grant;
+use wharf::unstable::pool::Grant;
 use wharf::{Clear, ConnectionClosedReason, PoolEvent};
 
 use super::harness::model;

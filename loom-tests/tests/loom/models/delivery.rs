@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering as StatisticOrdering};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use wharf::delivery::{Delivery, Share};
+use wharf::unstable::delivery::{Delivery, Share};
 
 use super::harness::model;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use loom::thread;
-use wharf::pool::{Grant, Permit};
+use wharf::unstable::pool::{Grant, Permit};
 
 use super::harness::model;
 use super::world::*;

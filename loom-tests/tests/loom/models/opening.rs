@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use loom::thread;
-use wharf::pool::{Grant, SharedPermit};
+use wharf::unstable::pool::{Grant, SharedPermit};
 use wharf::{Clear, Phase, PoolEvent};
 
 use super::harness::model;

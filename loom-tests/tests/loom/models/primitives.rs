@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use loom::thread;
 use wharf::Clear;
-use wharf::primitives::{BriefLock, Watch};
+use wharf::unstable::primitives::{BriefLock, Watch};
 
 use super::harness::model;
 use super::world::*;

@@ -59,7 +59,7 @@ fn waiter_is_served_through_a_renewal() {
         });
         // What comes back before the renewal is granted, and stale when it is looked at. A permit in its stead comes next.
         let grant = match loom::future::block_on(waits) {
-            wharf::pool::Grant::Connection(idle) if idle.is_stale() => {
+            wharf::unstable::pool::Grant::Connection(idle) if idle.is_stale() => {
                 drop(idle);
                 acquire(&pool)
             }

@@ -1,7 +1,7 @@
 //! The shard's stack: whose connection it is, and what the next holder sees.
 
 use loom::thread;
-use wharf::pool::Grant;
+use wharf::unstable::pool::Grant;
 
 use super::harness::model;
 use super::world::*;

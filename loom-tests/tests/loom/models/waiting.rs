@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use loom::thread;
 use wharf::Clear;
-use wharf::pool::Grant;
+use wharf::unstable::pool::Grant;
 
 use super::harness::model;
 use super::world::*;

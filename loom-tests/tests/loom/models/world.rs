@@ -11,7 +11,7 @@ use std::time::Instant;
 use event_listener::Event;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
-use wharf::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending, Permit};
+use wharf::unstable::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending, Permit};
 use wharf::{BackgroundInterval, Condition, PoolEvent, PoolOptions};
 
 pub type Pool = Core<World>;

@@ -7,7 +7,7 @@ use bson::oid::ObjectId;
 use bson::{RawDocument, RawDocumentBuf};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use wharf::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
+use wharf::unstable::wire::{Flags, Header, Limits, Message, Outgoing, op_msg};
 
 use super::Shared;
 use super::commands::{self, Command, Course, Effect};
