@@ -1,4 +1,4 @@
-//! The background task: one for each pool.
+//! The background task. Each pool has one.
 
 use super::establish::Establish;
 use super::fork;
@@ -7,12 +7,13 @@ use super::opening::open;
 use crate::options::BackgroundInterval;
 use crate::pool::Phase;
 
-/// Runs until the pool is closed: whenever the core asks for it, and after each interval if time alone can bring work.
+/// Runs maintenance until the pool is closed: when the core asks for it, and after each interval if time alone can
+/// leave work.
 ///
-/// A run does what there is to do and ends; it waits for nothing. Connections towards `minPoolSize` are opened by
-/// tasks of their own; when one is open or has failed, the core asks for the next run.
+/// A run never waits. Connections towards `minPoolSize` are opened by separate tasks. When such a task ends, the core
+/// asks for the next run.
 ///
-/// With [`BackgroundInterval::Never`] it runs nothing, and is there to notice the end of its runtime.
+/// With [`BackgroundInterval::Never`] the task runs no maintenance. It exists to notice the end of its runtime.
 pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
     let core = &resident.core;
     loop {
@@ -30,7 +31,7 @@ pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
             return;
         }
         let asked_for = core.environment().maintenance.notified();
-        // A timer would not be free while it rests: with one, tokio reads the clock whenever a thread goes to sleep.
+        // Even a timer that does not fire has a cost: tokio then reads the clock whenever a thread goes to sleep.
         match interval {
             Some(interval) => tokio::select! {
                 () = asked_for => {}

@@ -1,4 +1,4 @@
-//! How a pool is built.
+//! The builder of a pool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,32 +40,36 @@ impl<E: Establish> PoolBuilder<E> {
         }
     }
 
-    /// The pool's options, instead of the default ones.
+    /// Sets the pool's options. The default is [`PoolOptions::default`].
     pub fn options(mut self, options: PoolOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Adds a subscriber, who gets all events from `PoolCreated` on.
+    /// Adds a subscriber. It receives all events, beginning with `PoolCreated`.
     pub fn subscriber(mut self, subscriber: impl Subscriber) -> Self {
         self.subscribers.push(Arc::new(subscriber));
         self
     }
 
-    /// Whom to tell when a connection could not be established; usually the monitor of the server. Called outside of
-    /// all locks, by the task that tried. Without one, failures only reach the check-outs that asked for the
-    /// connections. A panic is caught.
+    /// Sets the failure sink, which is called when a connection could not be established. It is usually the monitor of
+    /// the server.
     ///
-    /// A pool that the sink clears stays paused until somebody calls [`Pool::ready`]. Network errors of commands on
-    /// established connections do not come here.
+    /// The task that failed to open the connection calls it, outside of all locks. A panic is caught. Without a sink,
+    /// only the check-out that asked for the connection learns of the failure.
+    ///
+    /// A pool that the sink clears stays paused until [`Pool::ready`] is called. The sink does not receive the network
+    /// errors of commands on established connections.
     pub fn on_failure(mut self, sink: impl Fn(&FailedConnection<'_>) + Send + Sync + 'static) -> Self {
         self.on_failure = Some(Arc::new(sink));
         self
     }
 
-    /// `timeoutMS`: how long a check-out without a deadline of its own may take altogether, the establishment of a new
-    /// connection included. `waitQueueTimeoutMS` does not count then. Zero means no limit. By default it is not set
-    /// (`None`), and [`PoolOptions::wait_queue_timeout`] limits the waiting.
+    /// Sets `timeoutMS`: how long a check-out without a deadline of its own may take in total, including the
+    /// establishment of a new connection.
+    ///
+    /// If it is set, `waitQueueTimeoutMS` has no effect. Zero means no limit. By default it is not set (`None`), and
+    /// [`PoolOptions::wait_queue_timeout`] limits the time in the queue.
     ///
     /// [`Endpoint::pool`](crate::Endpoint::pool) sets it to [`Options::timeout`](crate::Options::timeout).
     pub fn timeout(mut self, limit: Option<Duration>) -> Self {
@@ -73,18 +77,18 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// The runtime for the pool's tasks, instead of the one that [`PoolBuilder::build`] is called on. When it ends, the
-    /// pool [moves](Pool#runtimes).
+    /// Sets the runtime for the pool's tasks. The default is the runtime that [`PoolBuilder::build`] is called on. When
+    /// the runtime ends, the pool [moves](Pool#runtimes).
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
     }
 
-    /// Builds the pool, paused.
+    /// Builds the pool. It starts paused.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] when an option cannot work, or when there is no runtime.
+    /// [`BuildError`] if an option is invalid, or if there is no runtime.
     pub fn build(self) -> Result<Pool<E>, BuildError> {
         let runtime = match self.runtime {
             Some(runtime) => runtime,
@@ -102,11 +106,11 @@ impl<E: Establish> PoolBuilder<E> {
     }
 }
 
-/// A pool could not be built.
+/// The error for a pool that could not be built.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// An option cannot work.
+    /// An option is invalid.
     #[error(transparent)]
     InvalidOption(#[from] InvalidOption),
     /// There is no tokio runtime for the pool's tasks, or it has ended.

@@ -1,4 +1,4 @@
-//! A check-out from its start to its end. Its future is made for the case that it ends where it begins.
+//! A check-out from its start to its end. Its future is optimized for the check-out that completes at its first poll.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -21,32 +21,33 @@ use crate::pool::{Acquire, Environment, Grant, Idle, Phase, Refusal, Started};
 type Outcome<E> = Result<Connection<E>, CheckOutError>;
 
 pin_project! {
-    /// Looks for a connection in the calling thread's stack, and only where there is none becomes what `wait` makes of
-    /// the pool.
+    /// The future of a check-out. It looks for a connection in the calling thread's stack first. If there is none, it
+    /// becomes the [`Waiting`] that `wait` makes.
     ///
-    /// By hand, and not an `async fn`: that would set up, look up and take down its state with each check-out, as many
-    /// instructions as taking the connection.
+    /// It is not an `async fn`, which would set up, look up and tear down its state at each check-out. That would take
+    /// as many instructions as taking the connection.
     #[project = Stage]
     pub(super) enum CheckOut<'p, E: Establish, W> {
         Begins { pool: &'p Pool<E>, wait: W },
         Waits {
-            // Taken at the end, when `waiting` is dropped.
+            // Taken when `waiting` is dropped.
             started: Option<StartedCheckOut<'p, E>>,
             #[pin]
             waiting: ManuallyDrop<Waiting<'p, E>>,
         },
     }
 
-    /// In a forked child, what waits is leaked: its place is in the parent's queue, whose lock a thread may hold that the
-    /// child does not have. Its memory may become free nevertheless, as nothing in the child uses that queue.
+    /// In a forked child, a waiting check-out is leaked. Its node is in the parent's queue, and the queue's lock may be
+    /// held by a thread that the child does not have. The future's memory may still be freed, because nothing in the
+    /// child uses that queue.
     #[allow(unsafe_code)]
     impl<'p, E: Establish, W> PinnedDrop for CheckOut<'p, E, W> {
         fn drop(this: Pin<&mut Self>) {
             if let Stage::Waits { started: Some(started), waiting } = this.project()
                 && !started.is_the_parents()
             {
-                // SAFETY: it is not dropped anywhere else while there is an started, nothing uses it afterwards, and it
-                // is not moved.
+                // SAFETY: `waiting` is dropped nowhere else while `started` is `Some`, nothing uses it afterwards, and
+                // it is not moved.
                 unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
             }
         }
@@ -57,7 +58,7 @@ pin_project! {
     /// How a check-out waits.
     #[project = Way]
     pub(super) enum Waiting<'p, E: Establish> {
-        /// In the queue, without a time limit. The other frequent case besides the one that does not wait.
+        /// In the queue, without a time limit. Only a check-out that does not wait at all is as frequent.
         Queue { #[pin] acquire: Acquire<'p, TokioEnvironment<E>> },
         /// In any other way.
         Otherwise { future: Pin<Box<dyn Future<Output = Acquired<E>> + Send + 'p>> },
@@ -83,20 +84,20 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
     #[allow(unsafe_code)]
     fn poll_waiting(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
         let Stage::Waits { started, mut waiting } = self.project() else {
-            unreachable!("BUG: a check-out that waits before it began")
+            unreachable!("BUG: a check-out waits before it has started")
         };
         let Some(present) = started else { panic!("a check-out was polled after its end") };
         if present.is_the_parents() {
             let started = started.take();
             return Poll::Ready(Err(started
                 .map(StartedCheckOut::fail_after_fork)
-                .expect("BUG: it was there just now")));
+                .expect("BUG: a started check-out is gone")));
         }
-        // SAFETY: `ManuallyDrop` is pinned with what it holds, which is never moved.
+        // SAFETY: the value inside a pinned `ManuallyDrop` is pinned too, and it is never moved.
         let pinned = unsafe { waiting.as_mut().map_unchecked_mut(|waiting| &mut **waiting) };
         let outcome = ready!(pinned.poll_for(present.pool(), context));
-        let started = started.take().expect("BUG: it was there just now");
-        // SAFETY: without an started, nothing else drops or uses it, and it is not moved.
+        let started = started.take().expect("BUG: a started check-out is gone");
+        // SAFETY: now that `started` is `None`, nothing else drops or uses `waiting`, and it is not moved.
         unsafe { ManuallyDrop::drop(waiting.get_unchecked_mut()) };
         Poll::Ready(match outcome {
             Ok(idle) => Ok(started.succeed(idle)),
@@ -116,7 +117,7 @@ impl<'p, E: Establish> Waiting<'p, E> {
         }
         match self.project() {
             Way::Otherwise { future } => future.as_mut().poll(context),
-            Way::Queue { .. } => unreachable!("BUG: in the queue without waiting there"),
+            Way::Queue { .. } => unreachable!("BUG: a check-out is still in the queue after its grant"),
         }
     }
 }
@@ -143,7 +144,7 @@ struct StartedCheckOut<'p, E: Establish> {
 }
 
 impl<'p, E: Establish> StartedCheckOut<'p, E> {
-    /// Starts a check-out. It has succeeded already if there is a connection in the calling thread's stack.
+    /// Starts a check-out. Returns its connection at once if there is one in the calling thread's stack.
     #[inline]
     fn begin(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
         let pool = pool.here();
@@ -161,7 +162,7 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
             return Ok(Connection::new(idle.check_out(started)));
         }
         if core.environment().listens() {
-            // `ConnectionCheckOutStarted` does not wait with us.
+            // `ConnectionCheckOutStarted` is delivered before the check-out waits.
             core.environment().deliver();
         }
         Err(Self { pool, started })
@@ -172,7 +173,7 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         self.pool
     }
 
-    /// Whether this is a forked child, and the check-out waits in its parent's queue.
+    /// Returns whether this is a forked child, and the check-out waits in its parent's queue.
     #[inline]
     fn is_the_parents(&self) -> bool {
         self.pool.core.environment().is_the_parents()
@@ -190,7 +191,8 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         pool.core.check_out_failed(started, error)
     }
 
-    /// The child's pool is the parent's after a clear, so its waiters fail as those of a cleared pool do.
+    /// Fails a check-out that waited at the fork. The child's pool behaves as the parent's after a clear, so the error
+    /// is that of a cleared pool.
     #[cold]
     fn fail_after_fork(self) -> CheckOutError {
         let Self { pool, started } = *ManuallyDrop::new(self);
@@ -206,7 +208,7 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
 impl<E: Establish> Drop for StartedCheckOut<'_, E> {
     fn drop(&mut self) {
         if self.pool.core.environment().listens() {
-            // In a forked child it is the child's pool that tells of the end.
+            // In a forked child, the child's pool emits the event.
             self.pool.here().core.check_out_cancelled(self.started);
         }
     }

@@ -1,4 +1,4 @@
-//! A connection that is checked out.
+//! The connection that a check-out returns.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -16,11 +16,11 @@ use crate::pool::{Core, Lease, Purpose};
 
 /// A connection that is checked out of a [`Pool`](crate::Pool). Dropping it checks it in.
 ///
-/// It may be sent to and dropped on any thread, inside or outside of a runtime: checking in is a function call, which
-/// takes no lock unless somebody waits for a connection, and never blocks. It keeps its pool's memory alive, but not
-/// the pool open.
+/// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call that
+/// never blocks, and takes no lock unless a check-out waits. A connection keeps its pool's memory alive, but does not
+/// keep the pool open.
 pub struct Connection<E: Establish> {
-    /// Taken by `drop` only.
+    /// Taken only by `drop`.
     lease: ManuallyDrop<Lease<TokioEnvironment<E>>>,
 }
 
@@ -30,38 +30,40 @@ impl<E: Establish> Connection<E> {
         Self { lease: ManuallyDrop::new(lease) }
     }
 
-    /// The connection's number: 1, 2, 3 and so on within its pool.
+    /// Returns the connection's number: 1, 2, 3 and so on within its pool.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.lease.id()
     }
 
-    /// The address of the pool.
+    /// Returns the address of the pool.
     #[must_use]
     pub fn address(&self) -> &str {
         self.lease.address()
     }
 
-    /// The generation in which the connection was created: in load-balanced mode that of its service, else the pool's.
+    /// Returns the generation in which the connection was created: in load-balanced mode the generation of its service,
+    /// otherwise that of the pool.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.lease.service().map_or_else(|| self.lease.generation(), |(_, generation)| generation)
     }
 
-    /// The service that the connection belongs to, in load-balanced mode.
+    /// Returns the service that the connection belongs to, in load-balanced mode.
     #[must_use]
     pub fn service_id(&self) -> Option<ObjectId> {
         self.lease.service().map(|(service_id, _)| service_id)
     }
 
-    /// Whether the pool has been cleared or closed since the connection was created. It is then closed at check-in.
+    /// Returns whether the pool has been cleared or closed since the connection was created. A stale connection is
+    /// closed at check-in.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.lease.is_stale()
     }
 
-    /// Says what the connection is held for. Time-out errors in load-balanced mode tell how many connections are held
-    /// by cursors, by transactions, and for anything else.
+    /// Notes what the connection is held for. In load-balanced mode, time-out errors report how many connections are
+    /// held by cursors, by transactions and for other operations.
     pub fn pin_to(&mut self, purpose: Purpose) {
         self.lease.pin_to(purpose);
     }
@@ -69,13 +71,13 @@ impl<E: Establish> Connection<E> {
     /// Runs an operation on the connection until it completes or the pool is cleared with
     /// `interruptInUseConnections`.
     ///
-    /// An interruption is noticed before each poll of the operation, also before the first: nothing begins on a connection
-    /// that has been interrupted, and nothing goes on there.
+    /// The connection is checked for an interruption before each poll of the operation, including the first. So no
+    /// operation starts or continues on an interrupted connection.
     ///
     /// # Errors
     ///
-    /// [`PoolClearedError`] when the connection was interrupted. Its [`sent`](PoolClearedError::sent) tells whether the operation
-    /// had begun. The operation's future was dropped then, and the connection will be closed at check-in.
+    /// [`PoolClearedError`] if the connection was interrupted. Its [`sent`](PoolClearedError::sent) tells whether the
+    /// operation had begun. The operation's future has been dropped, and the connection is closed at check-in.
     ///
     /// # Cancel safety
     ///
@@ -103,11 +105,11 @@ impl<E: Establish> Connection<E> {
         done.ok_or_else(|| self.interrupted(has_begun))
     }
 
-    /// As [`interruptible`](Self::interruptible), for an operation whose state is the connection's own. `None` when the
-    /// connection was [`interrupted`](Self::interrupted).
+    /// Like [`interruptible`](Self::interruptible), for an operation that keeps its state in the connection. Returns
+    /// `None` if the connection was [`interrupted`](Self::interrupted).
     ///
-    /// `sends` tells whether the operation's next poll may send something. Where it only receives, a reply that has come
-    /// by then is worth more than the interruption.
+    /// `sends` tells whether the operation's next poll may send data. If it only receives, a reply that has already
+    /// arrived takes precedence over the interruption.
     #[inline]
     pub(crate) fn until_interrupted<T>(
         &mut self,
@@ -121,14 +123,14 @@ impl<E: Establish> Connection<E> {
             }
             match operation(connection, context) {
                 Poll::Ready(done) => Poll::Ready(Some(done)),
-                // Only an operation that has to wait leaves a waker. That cannot come too late: the mark of interruption
-                // is looked at once more after the waker was left.
+                // Only an operation that has to wait registers a waker. This is not too late: the mark of interruption
+                // is read again after the waker is registered.
                 Poll::Pending => interruption.poll(context).map(|()| None),
             }
         })
     }
 
-    /// The error for an operation that was interrupted. `sent`: a part of it may have left this process.
+    /// Returns the error for an interrupted operation. `sent`: whether a part of it may have left this process.
     #[cold]
     pub(crate) fn interrupted(&self, sent: bool) -> PoolClearedError {
         self.lease.interrupted(sent)
@@ -159,7 +161,7 @@ impl<E: Establish> DerefMut for Connection<E> {
 impl<E: Establish> Drop for Connection<E> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the only place that takes the lease, and nothing uses it afterwards.
+        // SAFETY: only `drop` takes the lease, and nothing uses it afterwards.
         let lease = unsafe { ManuallyDrop::take(&mut self.lease) };
         if lease.environment().is_the_parents() {
             abandon::<E>(lease);
@@ -169,7 +171,7 @@ impl<E: Establish> Drop for Connection<E> {
     }
 }
 
-/// In a forked child, the connection is still the parent's.
+/// Gives up a connection in a forked child, where it still belongs to the parent.
 #[cold]
 fn abandon<E: Establish>(lease: Lease<TokioEnvironment<E>>) {
     let establish = lease.environment().establish.clone();

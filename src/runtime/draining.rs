@@ -1,4 +1,4 @@
-//! Bringing to an end what the last user of a connection has left undone, as a task of the pool's.
+//! The task that drains a connection.
 
 use std::future::{Future, poll_fn};
 use std::mem::ManuallyDrop;
@@ -15,8 +15,10 @@ use super::home::Home;
 use crate::pool::Draining;
 use crate::sync::{Watch, contain};
 
-/// Lets the establisher drain the connection, on the pool's runtime, or without one on the caller's. Without any, and
-/// on one that is shutting down, the connection is closed.
+/// Spawns a task in which the establisher drains the connection.
+///
+/// The task runs on the pool's runtime, or on the caller's if the pool has none. If neither exists, or the runtime is
+/// shutting down, the connection is closed.
 #[cold]
 pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
     let home = draining.environment().residence.home();
@@ -29,24 +31,24 @@ pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
 
 /// How a drain ended.
 enum End {
-    /// It did what it could. The connection is judged once more.
+    /// The establisher's drain completed. The connection's condition is checked again.
     Done,
     /// The pool was cleared or closed meanwhile, or a check-out has taken the connection's capacity.
     Revoked,
     /// The establisher's code panicked.
     Panicked,
-    /// This is a forked child, which has inherited the task together with its runtime.
+    /// This is a forked child, which inherited the task together with its runtime.
     Forked,
 }
 
 async fn drain<E: Establish>(mut task: DrainTask<E>) {
     let core = task.draining.core();
     let environment = core.environment();
-    // Its list's lock may be held by a thread that a forked child does not have.
+    // The lock of the watch's list may be held by a thread that a forked child does not have.
     let mut change = OfThisProcess::new(Watch::new(&environment.changed));
     let end = {
         let (connection, revocation) = task.draining.revocable();
-        // A block, so that a panic of the call itself is one of the first poll.
+        // The async block moves a panic of the call itself into the first poll.
         let mut drain = pin!(async move { environment.establish.drain(connection).await });
         let change = &mut change;
         poll_fn(move |context| {
@@ -70,11 +72,11 @@ async fn drain<E: Establish>(mut task: DrainTask<E>) {
     }
 }
 
-/// A connection being drained, which in a forked child is still the parent's.
+/// A connection that is drained. In a forked child it still belongs to the parent.
 struct DrainTask<E: Establish> {
     draining: ManuallyDrop<Draining<TokioEnvironment<E>>>,
-    /// The pool's runtime, if the task runs there, until the drain ends. A task that is dropped before tells that the
-    /// runtime has ended.
+    /// The pool's runtime, if the task runs there. Taken when the drain ends, so a task that is dropped while it still
+    /// has its home shows that the runtime has ended.
     home: Option<Arc<Home>>,
 }
 
@@ -82,7 +84,7 @@ impl<E: Establish> DrainTask<E> {
     #[allow(unsafe_code)]
     fn close(self) {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is not used again, and its `Drop` does not run.
+        // SAFETY: nothing uses `this` afterwards, and its `Drop` does not run.
         unsafe { ManuallyDrop::take(&mut this.draining) }.close();
     }
 }
@@ -90,7 +92,8 @@ impl<E: Establish> DrainTask<E> {
 #[allow(unsafe_code)]
 impl<E: Establish> Drop for DrainTask<E> {
     fn drop(&mut self) {
-        // SAFETY: taken here or in `close`, which keeps this from running; and nothing uses it afterwards.
+        // SAFETY: the value is taken either here or in `close`, after which `Drop` does not run. Nothing uses it
+        // afterwards.
         let draining = unsafe { ManuallyDrop::take(&mut self.draining) };
         if !draining.environment().is_the_parents() {
             if let Some(home) = self.home.take() {

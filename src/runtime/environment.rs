@@ -1,4 +1,4 @@
-//! The world around a core on tokio.
+//! The environment of a core that runs on tokio.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,21 +24,21 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) establish: Arc<E>,
     pub(super) publisher: Publisher,
     pub(super) on_failure: Option<Arc<FailureSink>>,
-    /// `timeoutMS`: how long a check-out may take that has no limit of its own. Zero is no limit, and neither is `None`,
-    /// with which `waitQueueTimeoutMS` counts.
+    /// `timeoutMS`: how long a check-out without a limit of its own may take. Zero means no limit. With `None`,
+    /// `waitQueueTimeoutMS` applies instead.
     pub(super) timeout: Option<Duration>,
-    /// The runtime that the pool's tasks run on.
+    /// Holds the runtime that the pool's tasks run on.
     pub(super) residence: Residence,
     /// Wakes the background task.
     pub(super) maintenance: tokio::sync::Notify,
-    /// Notified when the pool was cleared or closed, for those who drain connections of it.
+    /// Notifies the tasks that drain connections that the pool was cleared or closed.
     pub(super) changed: Event,
-    /// `fork::forks()` when the pool was built.
+    /// The value of `fork::forks()` when the pool was built.
     forks: u32,
 }
 
 impl<E: Establish> TokioEnvironment<E> {
-    /// The world of a pool of this process. `is_closed`: the pool is born closed.
+    /// Creates the environment of a pool of this process. `is_closed`: whether the pool is closed from the start.
     pub(super) fn new(
         establish: Arc<E>,
         subscribers: Subscribers,
@@ -61,12 +61,12 @@ impl<E: Establish> TokioEnvironment<E> {
         }
     }
 
-    /// The runtime of the pool's tasks, unless it is known to have ended.
+    /// Returns the runtime of the pool's tasks, unless it is known to have ended.
     pub(super) fn living_runtime(&self) -> Option<Handle> {
         self.residence.home().map(|home| home.handle().clone())
     }
 
-    /// Whether this is a forked child, and the pool its parent's.
+    /// Returns whether this is a forked child and the pool belongs to its parent.
     #[inline]
     pub(super) fn is_the_parents(&self) -> bool {
         self.forks != fork::forks()
@@ -77,19 +77,19 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
     type Connection = E::Connection;
 
     fn now(&self) -> Instant {
-        // tokio's clock, which tests can stop.
+        // tokio's clock, because tests can pause it.
         tokio::time::Instant::now().into_std()
     }
 
-    /// Numbers the threads as they come.
+    /// Numbers the threads in the order of their first call.
     #[inline]
     fn shard_hint(&self) -> usize {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
-            // Relaxed: all that matters is that the numbers differ.
+            // Relaxed: the numbers only have to differ.
             static HINT: usize = THREADS.fetch_add(1, Ordering::Relaxed);
         }
-        // A thread that is ending has no locals any more; any shard will do.
+        // A thread that is ending no longer has its locals. Any shard will do for it.
         HINT.try_with(|hint| *hint).unwrap_or(0)
     }
 
@@ -110,7 +110,7 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
         self.publisher.publish(event);
     }
 
-    /// A connection whose judgement panics is not one to use again.
+    /// If the check panics, the connection counts as broken.
     #[inline]
     fn condition(&self, connection: &mut E::Connection) -> Condition {
         contain(|| self.establish.condition(connection)).unwrap_or(Condition::Broken)
@@ -124,7 +124,7 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
         draining::begin::<E>(draining);
     }
 
-    /// A panic is not the pool's, and must not keep it from closing others; the panic hook has reported it.
+    /// Catches a panic, so that the pool closes its other connections nevertheless. The panic hook has reported it.
     fn dispose(&self, connection: E::Connection) {
         contain(|| self.establish.close(connection));
     }

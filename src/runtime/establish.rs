@@ -1,4 +1,4 @@
-//! The extension point: how a pool's connections are opened, judged and closed.
+//! The extension point: how a pool's connections are opened, checked and closed.
 
 use std::fmt;
 use std::future::Future;
@@ -9,14 +9,16 @@ use bson::oid::ObjectId;
 use crate::condition::Condition;
 use crate::error::{Cause, EstablishError};
 
-/// Opens and closes the connections of a pool. Implement it to pool a connection type of your own;
-/// [`Endpoint`](crate::Endpoint) is the implementation for MongoDB servers.
+/// Opens, checks and closes the connections of a pool.
+///
+/// Implement it to pool a connection type of your own. [`Endpoint`](crate::Endpoint) is the implementation for MongoDB
+/// servers.
 ///
 /// # Panics
 ///
-/// Panics are caught. A connection that [`condition`](Self::condition) or [`drain`](Self::drain) panics over is closed; one
-/// that [`close`](Self::close) panics over has left the pool already. A panic in [`establish`](Self::establish) ends
-/// that attempt only; the check-out fails, and the failure sink is not told.
+/// The pool catches panics. If [`condition`](Self::condition) or [`drain`](Self::drain) panics, the connection is
+/// closed. If [`close`](Self::close) panics, the connection has already left the pool. A panic in
+/// [`establish`](Self::establish) ends only that attempt: the check-out fails, and the failure sink is not called.
 ///
 /// # Example
 ///
@@ -35,85 +37,88 @@ use crate::error::{Cause, EstablishError};
 /// }
 /// ```
 pub trait Establish: Send + Sync + 'static {
-    /// An established connection. The pool gives `&mut` access to one holder at a time.
+    /// An established connection. The pool gives `&mut` access to one caller at a time.
     type Connection: Send + 'static;
 
-    /// Opens one connection, completely: transport, handshake and authentication.
+    /// Opens one connection completely: transport, handshake and authentication.
     ///
-    /// The pool bounds how many of these run at a time (`maxConnecting`), but not how long one takes: an
+    /// The pool limits how many of these futures run at a time (`maxConnecting`), but not how long one takes. An
     /// implementation needs a timeout of its own.
     ///
     /// # Errors
     ///
-    /// An [`EstablishError`] tells the stage and the labels. The pool passes it to the check-out that asked for the
-    /// connection, and to the failure sink. If it [is a timeout](EstablishError::is_timeout) and no connection has come back
-    /// meanwhile, the check-outs in the queue fail with it as well.
+    /// An [`EstablishError`] tells the stage and the labels. The pool passes it to the failure sink, and to the
+    /// check-out that asked for the connection. If it [is a timeout](EstablishError::is_timeout) and no connection has
+    /// come back meanwhile, the check-outs in the queue fail with it as well.
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped when the pool is closed or cleared with interruption, or the runtime shuts down. Whatever
-    /// has been opened by then must be closed by the drop.
+    /// The future is dropped when the pool is closed or cleared with interruption, or when the runtime shuts down.
+    /// Dropping it must close what it has opened.
     fn establish(
         &self,
         connecting: Establishing,
     ) -> impl Future<Output = Result<Self::Connection, EstablishError>> + Send;
 
-    /// Returns the condition of a connection that comes back: whether it can be checked out again. Asked at check-in, and
-    /// again after [`drain`](Self::drain). It must be quick, and must not block.
+    /// Returns the condition of a connection that comes back: whether it can be checked out again.
     ///
-    /// By default every connection is [reusable](Condition::Reusable). An implementation returns
-    /// [`Condition::Broken`] for a connection that met an error. Where a user may leave a connection in the middle of
-    /// something that can be brought to an end, the implementation returns [`Condition::NeedsDrain`] for it, and
-    /// implements [`drain`](Self::drain).
+    /// The pool calls this at check-in, and again after [`drain`](Self::drain). It must be quick, and must not block.
     ///
-    /// A reusable connection may be idle for long, so this is also where it gives back memory that only its last user
-    /// needed.
+    /// By default every connection is [reusable](Condition::Reusable). Return [`Condition::Broken`] for a connection
+    /// that met an error. If a user can leave a connection with work that can still be completed, return
+    /// [`Condition::NeedsDrain`] and implement [`drain`](Self::drain).
+    ///
+    /// A reusable connection may stay idle for a long time, so an implementation should also free the memory here that
+    /// only the last user needed.
     fn condition(&self, connection: &mut Self::Connection) -> Condition {
         let _ = connection;
         Condition::Reusable
     }
 
-    /// What is wrong with a connection that is not [reusable](Condition::Reusable), for its `ConnectionClosed` event and for
-    /// the log. Asked only if the pool has a subscriber. By default nothing is known.
+    /// Returns what is wrong with a connection that is not [reusable](Condition::Reusable), for its `ConnectionClosed`
+    /// event and for the log. Called only if the pool has a subscriber. The default is `None`.
     fn fault(&self, connection: &Self::Connection) -> Option<Cause> {
         let _ = connection;
         None
     }
 
-    /// Brings to an end what the last user of a connection that [needs it](Condition::NeedsDrain) has left undone, such as
-    /// reading a reply that nobody waits for any more.
+    /// Completes what the last user of a connection left undone, for example by reading a reply that no caller waits
+    /// for. Called for a connection that [needs it](Condition::NeedsDrain). By default it does nothing.
     ///
-    /// Runs in a task of its own on the pool's runtime. The connection counts as in use meanwhile, and
-    /// `ConnectionCheckedIn` is emitted at the end: [`condition`](Self::condition) is asked again, and then a reusable connection becomes
-    /// available, and any other is closed with the reason "error". The pool sets no limit to the time that this takes, so
-    /// an implementation must. By default nothing is done.
+    /// The drain runs in a task of its own on the pool's runtime. The connection counts as in use meanwhile. At the
+    /// end, `ConnectionCheckedIn` is emitted and [`condition`](Self::condition) is called again: a reusable connection
+    /// becomes available, any other is closed with the reason "error". The pool does not limit the time of a drain, so
+    /// the implementation must.
     ///
-    /// This costs no check-out anything. One that would have to wait for the connection's capacity has it at once: the
-    /// connection is closed, also if this has not ended, the oldest first.
+    /// A drain never delays a check-out. A check-out that would have to wait for the connection's capacity receives it
+    /// at once: the pool closes the connection even if its drain has not ended, the oldest drain first.
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped, and the connection closed, when a check-out needs its capacity, the pool is cleared or closed, or
-    /// its runtime shuts down.
+    /// The future is dropped, and the connection closed, when a check-out needs its capacity, when the pool is cleared
+    /// or closed, or when its runtime shuts down.
     fn drain(&self, connection: &mut Self::Connection) -> impl Future<Output = ()> + Send {
         let _ = connection;
         std::future::ready(())
     }
 
-    /// Closes a connection that left the pool. Must not block and needs no runtime; by default it is dropped.
+    /// Closes a connection that has left the pool. It must not block or need a runtime. By default it drops the
+    /// connection.
     fn close(&self, connection: Self::Connection) {
         drop(connection);
     }
 
-    /// Gives up a connection in a forked child, where the parent still uses it: nothing may be sent on it or changed
-    /// about it. It must not use the pool, whose successor in the child is being made meanwhile. By default the
-    /// connection's memory is leaked.
+    /// Gives up a connection in a forked child, while the parent still uses it. By default it leaks the connection's
+    /// memory.
+    ///
+    /// It must not send anything on the connection or change its state. It must not use the pool, because the pool's
+    /// successor in the child is being made at that time.
     fn abandon_after_fork(&self, connection: Self::Connection) {
         std::mem::forget(connection);
     }
 }
 
-/// What the pool tells [`Establish::establish`] about the connection to open.
+/// The connection that [`Establish::establish`] is to open.
 pub struct Establishing {
     address: Arc<str>,
     connection_id: u64,
@@ -135,40 +140,41 @@ impl Establishing {
         Self { address, connection_id, generation, load_balanced, in_background, identify }
     }
 
-    /// The pool's address.
+    /// Returns the pool's address.
     #[must_use]
     pub fn address(&self) -> &Arc<str> {
         &self.address
     }
 
-    /// The connection's number: 1, 2, 3 and so on within its pool.
+    /// Returns the connection's number: 1, 2, 3 and so on within its pool.
     #[must_use]
     pub fn connection_id(&self) -> u64 {
         self.connection_id
     }
 
-    /// The pool's generation when the connection was created.
+    /// Returns the pool's generation when the connection was created.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Whether the pool is in load-balanced mode, so that [`Establishing::identify`] must be called.
+    /// Returns whether the pool is in load-balanced mode, in which [`Establishing::identify`] must be called.
     #[must_use]
     pub fn load_balanced(&self) -> bool {
         self.load_balanced
     }
 
-    /// Whether the connection is opened in the background towards `minPoolSize`, rather than for a check-out.
+    /// Returns whether the connection is opened in the background towards `minPoolSize`, rather than for a check-out.
     #[must_use]
     pub fn in_background(&self) -> bool {
         self.in_background
     }
 
-    /// Says which service the connection belongs to, in load-balanced mode, as soon as the handshake has told.
+    /// Sets the service that the connection belongs to, in load-balanced mode. Call it as soon as the handshake has
+    /// named the service.
     ///
-    /// From here on the connection has the generation of that service. Without effect in other modes, and the second
-    /// time.
+    /// From then on the connection has the generation of that service. A second call has no effect, and neither has a
+    /// call in another mode.
     pub fn identify(&self, service_id: ObjectId) {
         (self.identify)(service_id);
     }

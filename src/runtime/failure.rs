@@ -1,4 +1,4 @@
-//! What a pool tells its failure sink, usually the monitor of the server.
+//! The failure sink of a pool, which is usually the monitor of the server.
 
 use bson::oid::ObjectId;
 
@@ -7,13 +7,13 @@ use super::establish::Establish;
 use crate::error::{ClearError, EstablishError};
 use crate::pool::{Clear, Core};
 
-/// Receives the failures of a pool's establishments.
+/// Receives each failure of a pool to establish a connection.
 pub(super) type FailureSink = dyn Fn(&FailedConnection<'_>) + Send + Sync;
 
-/// A connection could not be established: what a pool tells whoever watches its server.
+/// A connection that could not be established, as the failure sink receives it.
 ///
-/// The errors of check-outs come here as well as those of connections that are opened in the background, each before
-/// its `ConnectionClosed` event.
+/// The sink receives the failures of connections that are opened for check-outs and of those that are opened in the
+/// background. It is called before the connection's `ConnectionClosed` event.
 pub struct FailedConnection<'f> {
     pub(super) error: &'f EstablishError,
     pub(super) service: Option<(ObjectId, u64)>,
@@ -21,28 +21,30 @@ pub struct FailedConnection<'f> {
 }
 
 impl FailedConnection<'_> {
-    /// The error, with the connection's number and generation.
+    /// Returns the error, with the connection's number and generation.
     #[must_use]
     pub fn error(&self) -> &EstablishError {
         self.error
     }
 
-    /// The service that the connection belongs to, in load-balanced mode, if the handshake had come so far.
+    /// Returns the service that the connection belongs to, in load-balanced mode, if the handshake had named it.
     #[must_use]
     pub fn service_id(&self) -> Option<ObjectId> {
         self.service.map(|(service_id, _)| service_id)
     }
 
-    /// Whether the specifications want the pool cleared because of this error: not if the server may be overloaded
-    /// (`SystemOverloadedError`), nor if it says that it is not the primary or is draining without shutting down, nor in
-    /// load-balanced mode before the handshake has told the service.
+    /// Returns whether the specifications require the pool to be cleared because of this error.
+    ///
+    /// It is not cleared if the server may be overloaded (`SystemOverloadedError`), if the server reports that it is
+    /// not the primary or is draining without shutting down, or in load-balanced mode before the handshake has named
+    /// the service.
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.error.clears_pool() && (self.service.is_some() || !self.pool.is_load_balanced())
     }
 
-    /// Clears the pool, or in load-balanced mode the connection's service, because of this error; unless that has
-    /// happened since the connection was created. Returns whether it was done.
+    /// Clears the pool, or in load-balanced mode the connection's service, because of this error. Returns whether it
+    /// was cleared: it is not if it has been cleared already since the connection was created.
     pub fn clear_pool(&self) -> bool {
         let cause = self.error.cause().clone();
         let cleared = match self.service {
@@ -58,7 +60,7 @@ impl FailedConnection<'_> {
     }
 }
 
-/// What a [`FailedConnection`] can do to its pool, whatever the pool's type.
+/// The operations of a [`FailedConnection`] on its pool, independent of the pool's type.
 pub(super) trait Clearable {
     fn is_load_balanced(&self) -> bool;
     fn clear(&self, clear: Clear) -> Result<bool, ClearError>;

@@ -1,11 +1,12 @@
-//! Noticing a fork.
+//! Detection of a fork.
 //!
-//! A connection is not fork-safe: parent and child would both write to one socket. The child counts its forks in a
-//! word that nothing else writes, so that looking at it costs a check-out one load of a shared, unchanging cache line.
+//! A connection is not fork-safe: parent and child would both write to one socket. A child increments a fork counter
+//! that nothing else writes. So the check costs a check-out one load of a shared cache line that never changes.
 //!
-//! A child also inherits futures: those that it has polled before the fork, and on a runtime of one thread the pool's
-//! tasks. Their state leads to the parent's pool, whose locks may be held by threads that the child does not have, and to
-//! the parent's sockets. So such a future is neither polled nor dropped in the child: it is leaked ([`OfThisProcess`]).
+//! A child also inherits futures: those that were polled before the fork, and on a current-thread runtime the pool's
+//! tasks. Their state leads to the parent's sockets, and to the parent's pool, whose locks may be held by threads that
+//! the child does not have. So such a future is neither polled nor dropped in the child: it is leaked
+//! ([`OfThisProcess`]).
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -18,16 +19,16 @@ use std::task::{Context, Poll};
 use arc_swap::ArcSwap;
 use thiserror::Error;
 
-/// How many forks lie between this process and the one that first used the crate.
+/// The number of forks between this process and the process that first used the crate.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 #[inline]
 pub(super) fn forks() -> u32 {
-    // Relaxed: written only in a child while it has a single thread.
+    // Relaxed: written only in a child, while it has a single thread.
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Starts to count. Each pool and each [`PerProcess`] calls this when it is made.
+/// Starts to count forks. Each pool and each [`PerProcess`] calls this when it is made.
 #[cfg(unix)]
 #[allow(unsafe_code)]
 pub(super) fn watch() {
@@ -37,18 +38,18 @@ pub(super) fn watch() {
     }
     static ONCE: Once = Once::new();
     // SAFETY: the handler only changes an atomic, which is allowed in a forked child. It is a function of this crate,
-    // so it exists as long as the crate's code does.
+    // so it lives as long as the crate's code.
     ONCE.call_once(|| unsafe {
-        // A failure (out of memory) leaves forks unnoticed, as on systems without them.
+        // If this fails (out of memory), forks go unnoticed.
         libc::pthread_atfork(None, None, Some(count_in_child));
     });
 }
 
-/// There are no forks here.
+/// Does nothing: this system has no forks.
 #[cfg(not(unix))]
 pub(super) fn watch() {}
 
-/// A fork lies between the process that uses something and the one that made it.
+/// The error for a value that is used in a fork of the process that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("this process was forked from the one that the pool's connections belong to")]
 pub(crate) struct Forked;
@@ -94,16 +95,17 @@ impl<T> DerefMut for OfThisProcess<T> {
 impl<T> Drop for OfThisProcess<T> {
     fn drop(&mut self) {
         if !self.is_inherited() {
-            // SAFETY: the only place that drops it, and nothing uses it afterwards.
+            // SAFETY: the value is dropped only here, and nothing uses it afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }
 }
 
-/// State that a forked child does not share with its parent: the child begins with a fresh value.
+/// State that a forked child does not share with its parent. The child starts with a fresh value.
 ///
-/// The parent's value may be locked by a thread that the child lacks, or wait for one. So the child neither reads nor
-/// drops it. It leaks the value as it is: secrets in it are not wiped in the child's memory, because that takes the lock.
+/// The parent's value may be locked by a thread that the child does not have, or may wait for such a thread. So the
+/// child neither reads nor drops it. It leaks the value: secrets in it are not wiped from the child's memory, because
+/// wiping them takes the lock.
 #[derive(Debug)]
 pub(crate) struct PerProcess<T> {
     current: ArcSwap<OfThisProcess<T>>,
@@ -111,7 +113,7 @@ pub(crate) struct PerProcess<T> {
 
 impl<T: Default> Default for PerProcess<T> {
     fn default() -> Self {
-        // Connections can be opened without a pool, too.
+        // A connection can also be opened without a pool.
         watch();
         Self { current: ArcSwap::default() }
     }
@@ -124,20 +126,22 @@ impl<T: Default> PerProcess<T> {
         if !present.is_inherited() { present } else { self.renew(&present) }
     }
 
-    /// Puts a fresh value in the place of the parent's. Of several threads of the child, one does.
+    /// Replaces the parent's value with a fresh one. If several threads of the child call this, one of them replaces
+    /// it.
     #[cold]
     fn renew(&self, inherited: &Arc<OfThisProcess<T>>) -> Arc<OfThisProcess<T>> {
-        // What else the child leaks may point to the value, so its memory stays.
+        // Other leaked values may point to this one, so its memory must stay.
         std::mem::forget(Arc::clone(inherited));
         self.current.compare_and_swap(inherited, Arc::default());
         self.current.load_full()
     }
 }
 
-/// A future that in a forked child ends at its next poll, without being polled or dropped.
+/// Wraps a future so that in a forked child it is neither polled nor dropped. There the wrapper returns [`Forked`] at
+/// its next poll.
 ///
-/// It is boxed, so that what is leaked keeps its memory: a runtime that the child inherits too still has timers of it in
-/// its lists.
+/// The future is boxed, so that it keeps its memory when it is leaked: a runtime that the child also inherits may still
+/// have the future's timers in its lists.
 pub(super) fn own<F: Future>(future: F) -> OfThisProcess<Pin<Box<F>>> {
     OfThisProcess::new(Box::pin(future))
 }

@@ -1,7 +1,7 @@
 //! The runtime of a pool's tasks, and the next one when it has ended.
 //!
-//! A pool has one runtime at a time, its home: the background task and the tasks that open connections run there, and the
-//! sockets of all its connections are registered there. When it ends, the connections are of no use any more. They
+//! A pool has one runtime at a time, its home: the background task and the tasks that open connections run there, and
+//! the sockets of all its connections are registered there. When it ends, the connections are of no use any more. They
 //! become stale, and the first check-out after that which needs a new connection makes the runtime that polls it the
 //! pool's next home.
 //!
@@ -52,8 +52,8 @@ impl Home {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Notes that the runtime has ended, and makes the connections that are registered there stale. When this returns, no
-    /// check-out that begins finds one of them, whichever caller has made them stale.
+    /// Notes that the runtime has ended, and makes the connections that are registered there stale. When this returns,
+    /// no check-out that begins finds one of them, whichever caller has made them stale.
     pub(super) fn end<E: Establish>(&self, core: &SharedCore<E>) {
         // ORD: Release; pairs with the Acquire in `has_ended`.
         self.ended.store(true, Ordering::Release);

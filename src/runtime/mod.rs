@@ -1,4 +1,4 @@
-//! The pool on tokio: the clock, the tasks and the subscribers that the core does without.
+//! The pool on tokio. It adds what the core does without: a clock, tasks and subscribers.
 
 mod background;
 mod builder;

@@ -44,8 +44,8 @@ impl<E: Establish> OpenRequest<E> {
         Self { core, permit: SharedPermit::new(permit), created: OnceLock::new() }
     }
 
-    /// Takes the right to open one, if the connection was not created yet. By whoever asked and has another one, who drops
-    /// it; or by the task that opens.
+    /// Takes the right to open one, if the connection was not created yet. By whoever asked and has another one, who
+    /// drops it; or by the task that opens.
     pub fn take_permit(&self) -> Option<HeldPermit<E>> {
         self.permit.take()
     }
@@ -65,8 +65,8 @@ impl<E: Establish> OpenRequest<E> {
 
 /// Creates a connection and [opens](open) it, for a check-out that has the right to.
 ///
-/// Tasks that are ready run first. If one of them gives back a connection to who asks, no other needs to be opened. It is
-/// this task that waits for them, and not the check-out: nobody knows when that will be polled again, and until then
+/// Tasks that are ready run first. If one of them gives back a connection to who asks, no other needs to be opened. It
+/// is this task that waits for them, and not the check-out: nobody knows when that will be polled again, and until then
 /// nobody else could make use of the right.
 pub(super) async fn open_for<E: Establish>(request: Arc<OpenRequest<E>>, requester: oneshot::Sender<Acquired<E>>) {
     yield_now().await;
@@ -152,8 +152,8 @@ async fn establish<E: Establish>(
             }
             if error.is_timeout() && requester.is_some_and(|requester| !requester.is_closed()) {
                 // A connection that comes back goes to the openers first. The check-out has had none for as long as an
-                // establishment may take, and so there is none to be expected for those that wait behind it, and another
-                // establishment would take as long. With a monitor, the pool would be cleared by now.
+                // establishment may take, and so there is none to be expected for those that wait behind it, and
+                // another establishment would take as long. With a monitor, the pool would be cleared by now.
                 core.refuse_waiters(&error);
             }
             // Closed after the failure sink was told, as the specification's tests want it.

@@ -36,48 +36,49 @@ use crate::sync::contained;
 /// A check-out that finds an available connection in the calling thread's stack is one compare-and-swap, and so is its
 /// check-in; neither takes a lock, allocates, reads the clock (unless `maxIdleTimeMS` is set or somebody subscribes to
 /// events) or wakes a task. Check-outs that must wait, and check-ins while there are such, take a lock for a few steps,
-/// which do not depend on how many wait. The thread that holds it may be preempted; others then look again after pauses,
-/// and at last sleep for 50 µs at a time. Opening and closing connections, `ready`, `clear`, `close` and `status` take
-/// short locks too.
+/// which do not depend on how many wait. The thread that holds it may be preempted; others then look again after
+/// pauses, and at last sleep for 50 µs at a time. Opening and closing connections, `ready`, `clear`, `close` and
+/// `status` take short locks too.
 ///
 /// # Panics
 ///
-/// A waker that panics when the pool wakes or drops it does not panic here: the pool catches it. No other waiter loses its
-/// wake-up, and the caller that was about to wake it is not disturbed. The panic hook is called as usual.
+/// A waker that panics when the pool wakes or drops it does not panic here: the pool catches it. No other waiter loses
+/// its wake-up, and the caller that was about to wake it is not disturbed. The panic hook is called as usual.
 ///
 /// # Runtimes
 ///
-/// A pool's tasks run on one tokio runtime: that of [`PoolBuilder::runtime`], or the one that built the pool. Its connections
-/// are registered there, and they can be used from any other runtime while it lives (a current-thread one: while it runs).
-/// When it ends, they are of no use any more: they become stale, which counts one generation, and are closed. The pool then
-/// moves: the next check-out that opens a connection, or the next call of [`Pool::ready`], makes the runtime that it runs on
-/// the pool's, with a background task there. So a pool in a `static` serves one runtime after the other, as in tests that
-/// each have their own. Check-outs that wait on another runtime go on waiting. A command that was using a connection of the
-/// runtime that has ended fails as after a network failure. If that must not happen to a pool in a `static`, give it a
-/// runtime that lives as long as the process.
+/// A pool's tasks run on one tokio runtime: that of [`PoolBuilder::runtime`], or the one that built the pool. Its
+/// connections are registered there, and they can be used from any other runtime while it lives (a current-thread one:
+/// while it runs). When it ends, they are of no use any more: they become stale, which counts one generation, and are
+/// closed. The pool then moves: the next check-out that opens a connection, or the next call of [`Pool::ready`], makes
+/// the runtime that it runs on the pool's, with a background task there. So a pool in a `static` serves one runtime
+/// after the other, as in tests that each have their own. Check-outs that wait on another runtime go on waiting. A
+/// command that was using a connection of the runtime that has ended fails as after a network failure. If that must not
+/// happen to a pool in a `static`, give it a runtime that lives as long as the process.
 ///
-/// Check-outs may also be polled outside of tokio, by another executor. The pool's runtime opens the connections and keeps
-/// the time limits then. After its end they fail with [`CheckOutError::NoRuntime`], until the pool has moved.
+/// Check-outs may also be polled outside of tokio, by another executor. The pool's runtime opens the connections and
+/// keeps the time limits then. After its end they fail with [`CheckOutError::NoRuntime`], until the pool has moved.
 ///
 /// # Forking
 ///
 /// A pool that is used in a forked child notices, and clears itself ("Forking" in the specification): it counts one
-/// generation more, and starts again, paused, on the runtime that the child uses it on. It gives up the connections that
-/// it has from the parent without sending anything on them. Connections that were checked out at the time of the fork stay
-/// the parent's, and must not be used in the child; dropping them there is allowed.
+/// generation more, and starts again, paused, on the runtime that the child uses it on. It gives up the connections
+/// that it has from the parent without sending anything on them. Connections that were checked out at the time of the
+/// fork stay the parent's, and must not be used in the child; dropping them there is allowed.
 ///
-/// To a subscriber it is one pool that goes on, so counts made from the events add up in the child, too. If the pool was
-/// ready, there is a `PoolCleared`. For every connection from the parent there is a `ConnectionClosed` with the reason
-/// "stale", and before it a `ConnectionCheckedIn` if the connection was in use. Numbers of connections go on from the
-/// parent's. What other threads were doing with the pool at the very time of the fork ends without an event in the child.
+/// To a subscriber it is one pool that goes on, so counts made from the events add up in the child, too. If the pool
+/// was ready, there is a `PoolCleared`. For every connection from the parent there is a `ConnectionClosed` with the
+/// reason "stale", and before it a `ConnectionCheckedIn` if the connection was in use. Numbers of connections go on
+/// from the parent's. What other threads were doing with the pool at the very time of the fork ends without an event in
+/// the child.
 ///
-/// Nothing that the parent has begun goes on in the child, even if the child inherits a runtime: not the background task,
-/// and not the opening of a connection. A check-out that waited at the time of the fork fails with
-/// [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes it, so do not rely on that.
-/// What such futures hold is leaked: the socket of a connection in establishment stays open in the child.
+/// Nothing that the parent has begun goes on in the child, even if the child inherits a runtime: not the background
+/// task, and not the opening of a connection. A check-out that waited at the time of the fork fails with
+/// [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes it, so do not rely
+/// on that. What such futures hold is leaked: the socket of a connection in establishment stays open in the child.
 ///
-/// The child of an [`Endpoint`](crate::Endpoint) derives its keys from the password anew, and obtains its own OIDC tokens.
-/// What the parent had of these is leaked in the child too, and not wiped from its memory.
+/// The child of an [`Endpoint`](crate::Endpoint) derives its keys from the password anew, and obtains its own OIDC
+/// tokens. What the parent had of these is leaked in the child too, and not wiped from its memory.
 pub struct Pool<E: Establish> {
     /// What `shared` has, too: a check-out comes to it without a second pointer to load.
     pub(super) core: Arc<Core<TokioEnvironment<E>>>,
@@ -104,15 +105,15 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Checks out a connection: an available one, or a new one within `maxPoolSize` and `maxConnecting`, or the first
-    /// that comes free, in the order of arrival. While a new one is being opened, whichever comes first: that or one that
-    /// comes back.
+    /// that comes free, in the order of arrival. While a new one is being opened, whichever comes first: that or one
+    /// that comes back.
     ///
-    /// With `timeoutMS` ([`PoolBuilder::timeout`]) all of it ends when that time is up. Without, waiting in the queue is
-    /// bounded by `waitQueueTimeoutMS`, which by default is no bound, and opening a connection by the establisher only;
-    /// [`Pool::check_out_until`] bounds both. The [guide](crate::guide#time-limits) has a table of all limits.
+    /// With `timeoutMS` ([`PoolBuilder::timeout`]) all of it ends when that time is up. Without, waiting in the queue
+    /// is bounded by `waitQueueTimeoutMS`, which by default is no bound, and opening a connection by the establisher
+    /// only; [`Pool::check_out_until`] bounds both. The [guide](crate::guide#time-limits) has a table of all limits.
     ///
-    /// If opening a connection runs out of time and none has come back meanwhile, the check-outs in the queue fail with the
-    /// same error, instead of trying one after the other.
+    /// If opening a connection runs out of time and none has come back meanwhile, the check-outs in the queue fail with
+    /// the same error, instead of trying one after the other.
     ///
     /// Fails at once while the pool is paused, as it is until [`Pool::ready`].
     ///
@@ -126,8 +127,8 @@ impl<E: Establish> Pool<E> {
     /// next in the queue, and one that is being opened goes on being opened. `ConnectionCheckOutFailed` is emitted with
     /// the reason "cancelled".
     ///
-    /// Poll it or drop it: a check-out that waits and is put aside, as in a `select!` in a loop while another branch does
-    /// its work, may have been granted a connection, or the right to open one, which nobody else has then.
+    /// Poll it or drop it: a check-out that waits and is put aside, as in a `select!` in a loop while another branch
+    /// does its work, may have been granted a connection, or the right to open one, which nobody else has then.
     pub fn check_out(&self) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
         self.check_out_without_deadline::<true>()
     }
@@ -177,9 +178,9 @@ impl<E: Establish> Pool<E> {
     /// Pauses the pool and makes all its connections stale. Returns whether anything was done: not if the pool is
     /// closed, or of another generation than asked for.
     ///
-    /// Whoever waits fails at once with [`PoolClearedError`](crate::PoolClearedError). Connections in use are closed when they
-    /// come back, or with [`Clear::interrupt_in_use_connections`] are told to stop. The pool stays paused until
-    /// somebody calls [`Pool::ready`].
+    /// Whoever waits fails at once with [`PoolClearedError`](crate::PoolClearedError). Connections in use are closed
+    /// when they come back, or with [`Clear::interrupt_in_use_connections`] are told to stop. The pool stays paused
+    /// until somebody calls [`Pool::ready`].
     ///
     /// To clear a pool that is paused counts one generation more and replaces the cause, also by none, but emits no
     /// event.
@@ -208,12 +209,12 @@ impl<E: Establish> Pool<E> {
         self.here().shared.close();
     }
 
-    /// Completes when the pool is closed, its last connection is gone, and every event so far was delivered. Closes nothing
-    /// itself, and waits for as long as a caller holds a connection: for an orderly end, call [`close`](Self::close) and then
-    /// this, under a time limit.
+    /// Completes when the pool is closed, its last connection is gone, and every event so far was delivered. Closes
+    /// nothing itself, and waits for as long as a caller holds a connection: for an orderly end, call
+    /// [`close`](Self::close) and then this, under a time limit.
     ///
-    /// A check-out that the closing refused emits its `ConnectionCheckOutFailed` when its task is polled next, or when its
-    /// future is dropped. That may be later.
+    /// A check-out that the closing refused emits its `ConnectionCheckOutFailed` when its task is polled next, or when
+    /// its future is dropped. That may be later.
     ///
     /// # Cancel safety
     ///
@@ -279,9 +280,9 @@ impl<E: Establish> Pool<E> {
 
     /// A check-out without a deadline of its own. The options' limits count only where it is `LIMITED`.
     ///
-    /// Two ways must cost little: finding a connection at once, and waiting for one without a time limit. Whatever else may
-    /// happen is boxed, which keeps the future small. When a connection goes from hand to hand, what takes longest is
-    /// moving the waiter's cache lines from core to core.
+    /// Two ways must cost little: finding a connection at once, and waiting for one without a time limit. Whatever else
+    /// may happen is boxed, which keeps the future small. When a connection goes from hand to hand, what takes longest
+    /// is moving the waiter's cache lines from core to core.
     pub(crate) fn check_out_without_deadline<const LIMITED: bool>(
         &self,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {

@@ -1,4 +1,4 @@
-//! What the unit tests of the runtime share.
+//! Fixtures that the unit tests of the runtime share.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::pin::Pin;
 use super::{Connection, Establish, Establishing};
 use crate::error::{CheckOutError, EstablishError};
 
-/// Connections that are their numbers.
+/// An establisher whose connections are their own numbers.
 pub(super) struct Numbers;
 
 impl Establish for Numbers {

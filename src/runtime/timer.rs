@@ -49,8 +49,8 @@ pub(crate) async fn within<F: Future>(
 
 /// Whether the caller is polled on a runtime.
 fn is_on_runtime() -> bool {
-    // A task has a number, which is quick to ask for. To get the handle counts one reference more, on a line that all cores
-    // of the runtime share.
+    // A task has a number, which is quick to ask for. To get the handle counts one reference more, on a line that all
+    // cores of the runtime share.
     tokio::task::try_id().is_some() || Handle::try_current().is_ok()
 }
 

@@ -40,8 +40,8 @@ impl TimeLimits {
         Self { begun: Instant::now(), whole: None, queue: None }
     }
 
-    /// The limits that the pool's options set: `timeoutMS`, or without it `waitQueueTimeoutMS` (CSOT, "Server Selection").
-    /// A limit beyond the clock's reach is none.
+    /// The limits that the pool's options set: `timeoutMS`, or without it `waitQueueTimeoutMS` (CSOT, "Server
+    /// Selection"). A limit beyond the clock's reach is none.
     fn of_options<E: Establish>(pool: &Pool<E>) -> Self {
         let none = Self::none();
         let after = |time: Duration| if time.is_zero() { None } else { none.begun.checked_add(time) };
@@ -150,9 +150,9 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Has a connection opened by a task of its own, and waits for it or for one that comes back sooner, at most until the
-    /// limit. If another one came sooner, or none in time, its own serves the next, or becomes available, once it is
-    /// open; if it was not created when another one came, it never is.
+    /// Has a connection opened by a task of its own, and waits for it or for one that comes back sooner, at most until
+    /// the limit. If another one came sooner, or none in time, its own serves the next, or becomes available, once it
+    /// is open; if it was not created when another one came, it never is.
     ///
     /// Where both have come, the other one is taken: a failure of the caller's own is no reason to fail then.
     async fn open(&self, permit: Permit<TokioEnvironment<E>>, limits: &TimeLimits) -> Opened<E> {

@@ -1,4 +1,4 @@
-//! What waiting check-outs do under the wait list's lock, counted.
+//! Tests that count what waiting check-outs do under the wait list's lock.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -22,11 +22,11 @@ async fn pool_of_one() -> (Pool<Numbers>, Connection<Numbers>) {
     (pool, held)
 }
 
-/// Once to queue up, and once by the granter. Its first poll asks twice for the grant, because the timer is made in
-/// between; the second time takes no lock.
+/// The check-out takes the lock once to queue up, and the granter once. The first poll asks for the grant twice,
+/// because it makes the timer in between. The second request takes no lock.
 #[tokio::test(start_paused = true)]
 async fn check_out_with_a_time_limit_takes_the_lock_once_and_its_granter_once() {
-    // Not `Waker::noop()`, of which there may be several that are no equals.
+    // Not `Waker::noop()`: two of these are not always equal.
     struct Task;
     impl Wake for Task {
         fn wake(self: Arc<Self>) {}
@@ -35,7 +35,7 @@ async fn check_out_with_a_time_limit_takes_the_lock_once_and_its_granter_once() 
     let (pool, held) = pool_of_one().await;
     let deadline = Instant::now() + Duration::from_secs(3_600);
     let wait = || -> CheckOut<'_> { Box::pin(pool.check_out_until(deadline)) };
-    // The list's first waiter also has room made, which is kept.
+    // For its first waiter, the list also allocates a block, which it keeps.
     assert!(poll(&mut wait(), &waker).is_pending());
     let mut waits = wait();
     let (queues_up, polled) = census::of(|| poll(&mut waits, &waker).is_pending());
@@ -49,9 +49,9 @@ async fn check_out_with_a_time_limit_takes_the_lock_once_and_its_granter_once() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_section_of_a_pool_depends_on_how_many_wait() {
+async fn no_locked_section_grows_with_the_number_of_waiters() {
     const WAITERS: usize = 5_000;
-    // A few blocks for each of a batch of refusals; with one shard, settling is one step.
+    // A batch of refusals takes a few blocks each. With one shard, settling is one step.
     const MOST_STEPS: u32 = 140;
     let (pool, held) = pool_of_one().await;
     let waiters = || {

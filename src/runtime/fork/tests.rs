@@ -1,4 +1,4 @@
-//! What only this crate can bring about: that a lock of the pool's is held at the time of a fork. The rest is in
+//! Tests of a fork while a lock of the pool is held, which only this crate can arrange. The other tests of forks are in
 //! `system-tests/tests/fork/main.rs`.
 
 use std::future::Future;
@@ -16,30 +16,30 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Runs a function in a forked child. Returns its exit code: 0 when the function succeeds, a signal's number below zero
-/// when the child hangs.
+/// Runs a function in a forked child. Returns the child's exit code, which is 0 if the function succeeds. If a signal
+/// ended the child, because it hung, returns the signal's number negated.
 #[allow(unsafe_code)]
 pub(crate) fn in_child(run: impl FnOnce() -> Result<(), i32>) -> i32 {
-    // SAFETY: in the child only this thread goes on. It calls nothing but `run` and `_exit`, and never returns. The C
+    // SAFETY: only this thread continues in the child. It calls only `run` and `_exit`, and never returns. The C
     // library makes its own locks (`malloc`) usable in the child.
     let pid = unsafe { libc::fork() };
     assert_ne!(pid, -1, "fork failed");
     if pid == 0 {
-        // SAFETY: no handler is set for the signal, so it ends the process.
+        // SAFETY: the signal has no handler, so it ends the process.
         unsafe { libc::alarm(20) };
         let code = catch_unwind(AssertUnwindSafe(run)).map_or(99, |outcome| outcome.err().unwrap_or(0));
         // SAFETY: always allowed.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
-    // SAFETY: `status` lives for the time of the call. Waits for no other child than ours.
+    // SAFETY: `status` outlives the call, which waits only for the child forked above.
     let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
     assert_eq!(waited, pid, "waitpid failed");
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
 }
 
 #[test]
-fn a_child_takes_no_lock_that_another_thread_held_at_the_fork() {
+fn child_takes_no_lock_that_another_thread_held_at_the_fork() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let options = PoolOptions::default().max_pool_size(1);
     let pool = {
@@ -73,7 +73,7 @@ fn a_child_takes_no_lock_that_another_thread_held_at_the_fork() {
         hears.recv().unwrap();
         let code = in_child(|| {
             let ensure = |holds: bool, code: i32| if holds { Ok(()) } else { Err(code) };
-            // Before the pool is used, and after.
+            // One wait is dropped before the child uses the pool, another one after.
             drop(waits[0].take());
             drop(timed.take());
             let status = pool.status();
@@ -82,7 +82,7 @@ fn a_child_takes_no_lock_that_another_thread_held_at_the_fork() {
             let failed = waits[2].as_mut().map(poll);
             ensure(matches!(failed, Some(Poll::Ready(Err(CheckOutError::PoolCleared(_))))), 2)?;
             drop(waits[2].take());
-            // It goes on with the child's pool.
+            // `closed` now waits for the child's pool.
             ensure(closed.as_mut().map(poll).is_some_and(|polled| polled.is_pending()), 3)?;
             pool.close();
             ensure(closed.as_mut().map(poll).is_some_and(|polled| polled.is_ready()), 4)?;
@@ -93,10 +93,10 @@ fn a_child_takes_no_lock_that_another_thread_held_at_the_fork() {
         release.send(()).unwrap();
         assert_eq!(code, 0);
     });
-    // The parent's go on.
+    // The parent's check-outs still complete.
     for wait in waits.iter_mut().chain([&mut timed]).flatten() {
         drop(held.take());
-        let Poll::Ready(connection) = poll(wait) else { panic!("it is this one's turn") };
+        let Poll::Ready(connection) = poll(wait) else { panic!("the first waiter got no connection") };
         held = Some(connection.unwrap());
         assert_eq!(held.as_deref(), Some(&1));
     }
