@@ -1,19 +1,18 @@
-//! The runtime of a pool's tasks, and the next one when it has ended.
+//! The home of a pool: the runtime of its tasks. A pool moves to another home when its runtime ends.
 //!
-//! A pool has one runtime at a time, its home: the background task and the tasks that open connections run there, and
-//! the sockets of all its connections are registered there. When it ends, the connections are of no use any more. They
-//! become stale, and the first check-out after that which needs a new connection makes the runtime that polls it the
-//! pool's next home.
+//! A pool has one home at a time. The background task and the tasks that open connections run there, and the sockets of
+//! all its connections are registered there. When the runtime ends, the connections can no longer be used, and become
+//! stale. The next check-out that needs a new connection makes the runtime that polls it the pool's next home.
 //!
 //! | how the end is noticed | by |
 //! | --- | --- |
-//! | the background task, which is there for as long as the pool is open, is dropped | [`Resident`] |
+//! | the background task is dropped, although the pool is open | [`Resident`] |
 //! | a task that opens a connection is cancelled | the check-out that waits for it |
 //! | a task that drains a connection is dropped | the connection that it drains |
 //!
-//! Whichever comes first calls [`Home::end`]. tokio drops a runtime's tasks before it shuts down its drivers, so the
-//! connections are stale before their sockets fail, and the errors of those say nothing about the server
-//! ([`Clear::only_at_generation`](crate::Clear::only_at_generation)).
+//! Each of these calls [`Home::end`], and the first call makes the connections stale. tokio drops a runtime's tasks
+//! before it shuts down its drivers. So the connections are stale before their sockets fail, and the errors of these
+//! sockets do not clear the pool ([`Clear::only_at_generation`](crate::Clear::only_at_generation)).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -33,7 +32,7 @@ type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
 pub(super) struct Home {
     handle: Handle,
     ended: AtomicBool,
-    /// The pool's connections were made stale.
+    /// Makes the pool's connections stale, once.
     renewal: Once,
 }
 
@@ -46,14 +45,16 @@ impl Home {
         &self.handle
     }
 
-    /// Whether the runtime is known to have ended.
+    /// Returns whether the runtime is known to have ended.
     pub(super) fn has_ended(&self) -> bool {
         // ORD: Acquire; pairs with the Release in `end`.
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Notes that the runtime has ended, and makes the connections that are registered there stale. When this returns,
-    /// no check-out that begins finds one of them, whichever caller has made them stale.
+    /// Notes that the runtime has ended, and makes the connections that are registered there stale.
+    ///
+    /// Several callers may notice the end. After any of these calls has returned, a check-out that begins finds none of
+    /// these connections.
     pub(super) fn end<E: Establish>(&self, core: &SharedCore<E>) {
         // ORD: Release; pairs with the Acquire in `has_ended`.
         self.ended.store(true, Ordering::Release);
@@ -63,18 +64,19 @@ impl Home {
     }
 }
 
-/// Where a pool lives. In a forked child it is empty until the pool is first used on a runtime.
+/// The place for a pool's home. In a forked child it is empty until the pool is first used on a runtime.
 #[derive(Default)]
 pub(super) struct Residence(Mutex<Option<Arc<Home>>>);
 
 impl Residence {
-    /// The home that is not known to have ended.
+    /// Returns the home, unless it is known to have ended.
     pub(super) fn home(&self) -> Option<Arc<Home>> {
         let home = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         home.as_ref().filter(|home| !home.has_ended()).cloned()
     }
 
-    /// The home that is not known to have ended, or else a new one at `offered`, and with it the one before.
+    /// Returns the home. If there is none, or it is known to have ended, makes a new one at `offered` and returns it
+    /// together with the old one.
     fn home_or(&self, offered: impl FnOnce() -> Option<Handle>) -> Option<Settled> {
         let mut present = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(home) = present.as_ref().filter(|home| !home.has_ended()) {
@@ -91,7 +93,7 @@ enum Settled {
     Anew { home: Arc<Home>, before: Option<Arc<Home>> },
 }
 
-/// What the background task holds. When it is dropped before the pool is closed, the runtime has ended.
+/// What the background task holds of its pool. If it is dropped before the pool is closed, the runtime has ended.
 pub(super) struct Resident<E: Establish> {
     home: Arc<Home>,
     pub(super) core: SharedCore<E>,
@@ -105,7 +107,7 @@ impl<E: Establish> Resident<E> {
 
 impl<E: Establish> Drop for Resident<E> {
     fn drop(&mut self) {
-        // A forked child may drop what it has inherited. The pool is still its parent's.
+        // A forked child may drop what it has inherited, but the pool still belongs to its parent.
         if !self.core.environment().is_the_parents() && self.core.state().phase != Phase::Closed {
             self.home.end(&self.core);
         }
@@ -113,19 +115,19 @@ impl<E: Establish> Drop for Resident<E> {
 }
 
 impl<E: Establish> Pool<E> {
-    /// The runtime of the pool's tasks. If it has none, or that has ended, it is the offered one from now on, and the
-    /// background task begins there.
+    /// Returns the pool's home. If the pool has none, or its runtime has ended, it moves to the offered runtime, and
+    /// the background task starts there.
     pub(super) fn home(&self, offered: impl FnOnce() -> Option<Handle>) -> Option<Arc<Home>> {
         let core = &self.core;
         match core.environment().residence.home_or(offered)? {
             Settled::Already(home) => Some(home),
             Settled::Anew { home, before } => {
                 if let Some(before) = before {
-                    // Before anything is opened at the new one, which it must not make stale.
+                    // Before a connection is opened at the new home, because this makes all connections stale.
                     before.end(core);
                 }
                 let resident = Resident { home: home.clone(), core: core.clone() };
-                // One that has ended as well drops the task at once.
+                // If the new runtime has ended as well, it drops the task at once.
                 home.handle.spawn(fork::own(background::keep(resident)));
                 (!home.has_ended()).then_some(home)
             }

@@ -1,4 +1,4 @@
-//! Opening a connection, as a task that outlives whoever asked for it.
+//! The task that opens a connection. It outlives the check-out that asked for the connection.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,15 +17,15 @@ use crate::sync::contain;
 type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
 pub(super) type Acquired<E> = Result<Idle<TokioEnvironment<E>>, CheckOutError>;
 
-/// The establisher panicked.
+/// The error of an establisher that panicked.
 #[derive(Debug, Error)]
-#[error("the establisher has panicked while it was opening the connection")]
+#[error("the establisher panicked while it opened the connection")]
 pub(super) struct TaskEnded;
 
-/// What a check-out and the task that opens its connection share, besides what is delivered.
+/// What a check-out and the task that opens its connection share, besides the channel for the outcome.
 pub(super) struct OpenRequest<E: Establish> {
     core: SharedCore<E>,
-    /// The right to open one, until it is made use of, or is not needed any more.
+    /// The permit, until it is used or no longer needed.
     permit: SharedPermit<TokioEnvironment<E>>,
     created: OnceLock<Created>,
 }
@@ -44,13 +44,14 @@ impl<E: Establish> OpenRequest<E> {
         Self { core, permit: SharedPermit::new(permit), created: OnceLock::new() }
     }
 
-    /// Takes the right to open one, if the connection was not created yet. By whoever asked and has another one, who
-    /// drops it; or by the task that opens.
+    /// Takes the permit, if the connection has not been created yet.
+    ///
+    /// The task takes it to create the connection. The check-out takes it, and drops it, if it got another connection.
     pub fn take_permit(&self) -> Option<HeldPermit<E>> {
         self.permit.take()
     }
 
-    /// The error for a check-out whose task went away without a word.
+    /// Returns the error for a check-out whose task ended without an outcome.
     pub fn task_ended(&self) -> CheckOutError {
         let core = &self.core;
         let Created { id, generation } = match self.created.get() {
@@ -63,11 +64,11 @@ impl<E: Establish> OpenRequest<E> {
     }
 }
 
-/// Creates a connection and [opens](open) it, for a check-out that has the right to.
+/// Creates a connection and [opens](open) it, for a check-out that holds a permit.
 ///
-/// Tasks that are ready run first. If one of them gives back a connection to who asks, no other needs to be opened. It
-/// is this task that waits for them, and not the check-out: nobody knows when that will be polled again, and until then
-/// nobody else could make use of the right.
+/// It yields first, so that tasks that are ready run before it. If one of them checks in a connection, which goes to
+/// the check-out, no new connection is needed. The check-out itself does not yield, because it may not be polled again
+/// for a long time. Until then no other check-out could use the permit.
 pub(super) async fn open_for<E: Establish>(request: Arc<OpenRequest<E>>, requester: oneshot::Sender<Acquired<E>>) {
     yield_now().await;
     let Some(permit) = request.take_permit() else { return };
@@ -83,10 +84,10 @@ pub(super) async fn open_for<E: Establish>(request: Arc<OpenRequest<E>>, request
     }
 }
 
-/// Opens the connection and hands it to whoever asked for it, if that one is still there; or else to the next who
-/// waits, or to the pool.
+/// Opens the connection and sends it to the check-out that asked for it. If that check-out is gone, the connection goes
+/// to the next waiter or becomes available.
 ///
-/// If this future is dropped, the connection is closed.
+/// Dropping this future closes the connection.
 pub(super) async fn open<E: Establish>(
     core: SharedCore<E>,
     pending: Pending<TokioEnvironment<E>>,
@@ -99,7 +100,7 @@ pub(super) async fn open<E: Establish>(
             opening.hand_on(unclaimed);
         }
         (None, Ok((idle, opening))) => opening.hand_on(Some(idle)),
-        // The receiver may be gone; the failure sink has been told.
+        // The receiver may be gone. The failure sink has been called already.
         (Some(requester), Err(error)) => drop(requester.send(Err(error))),
         (None, Err(_)) => {}
     }
@@ -112,7 +113,8 @@ async fn establish<E: Establish>(
     requester: Option<&oneshot::Sender<Acquired<E>>>,
 ) -> Result<Established<TokioEnvironment<E>>, CheckOutError> {
     let (connection_id, generation) = (pending.id(), pending.generation());
-    // The establisher may keep its `Establishing` for longer than we want to keep the token, so both share it.
+    // The token is shared with the `Establishing`, because the establisher may keep that for longer than this function
+    // keeps the token.
     let shared = Arc::new(Mutex::new(Some(pending)));
     let locked = |shared: &Mutex<Option<_>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
     let connecting = Establishing::new(
@@ -132,7 +134,7 @@ async fn establish<E: Establish>(
     );
     let interrupted = poll_fn(|context| {
         let pending = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        // Taken below only, after this future has ended.
+        // Taken only below, after this future has ended.
         pending.as_ref().expect("BUG: a pending connection is gone").poll_interrupted(context)
     });
     let outcome = tokio::select! {
@@ -147,16 +149,16 @@ async fn establish<E: Establish>(
             let error = failure.in_pool(core.address().clone(), connection_id, generation);
             if let Some(on_failure) = &core.environment().on_failure {
                 let failure = FailedConnection { error: &error, service: pending.service(), pool: &**core };
-                // A panic of the sink's must not hide the error from whoever asked for the connection.
+                // A panic of the sink must not hide the error from the check-out that asked for the connection.
                 contain(|| on_failure(&failure));
             }
             if error.is_timeout() && requester.is_some_and(|requester| !requester.is_closed()) {
-                // A connection that comes back goes to the openers first. The check-out has had none for as long as an
-                // establishment may take, and so there is none to be expected for those that wait behind it, and
-                // another establishment would take as long. With a monitor, the pool would be cleared by now.
+                // A connection that comes back goes to the openers first. This check-out got none for as long as an
+                // establishment may take, so the check-outs behind it cannot expect one either. Opening another
+                // connection would take as long. With a monitor, the pool would be cleared by now.
                 core.refuse_waiters(&error);
             }
-            // Closed after the failure sink was told, as the specification's tests want it.
+            // Closed after the call of the failure sink, as the specification's tests require.
             pending.fail(&error);
             Err(error.into())
         }
@@ -167,7 +169,7 @@ async fn establish<E: Establish>(
     }
 }
 
-/// The error for an establishment that was given up: the pool was closed, or cleared with interruption.
+/// Returns the error for an abandoned establishment: the pool was closed, or cleared with interruption.
 fn given_up<E: Establish>(core: &SharedCore<E>) -> CheckOutError {
     match core.state().phase {
         Phase::Closed => core.refused(Refusal::Closed),

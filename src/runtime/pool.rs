@@ -1,4 +1,4 @@
-//! The pool that services embed.
+//! The pool, and its handles.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -24,71 +24,78 @@ use crate::sync::contained;
 
 /// A pool of connections to one address.
 ///
-/// A pool starts paused: [`Pool::ready`] lets it serve, [`Pool::clear`] pauses it again. The specification has a
-/// monitor of the server do both; wharf has none, so whoever embeds the pool does. One that is never cleared serves on:
-/// its check-outs fail while the server cannot be reached, and succeed again when it can.
+/// A pool starts paused. [`Pool::ready`] makes it serve check-outs, and [`Pool::clear`] pauses it again. In the
+/// specification a monitor of the server does both. wharf has no monitor, so the application that embeds the pool does
+/// it. A pool that is never cleared stays ready: its check-outs fail while the server cannot be reached, and succeed
+/// again when it can.
 ///
-/// A pool of connections to a MongoDB server is made by [`Endpoint::pool`](crate::Endpoint::pool), and one of other
-/// connections by [`Pool::builder`]. Clones are handles of the same pool; dropping the last one closes it.
+/// [`Endpoint::pool`](crate::Endpoint::pool) makes a pool of connections to a MongoDB server, and [`Pool::builder`] a
+/// pool of other connections. Clones are handles of the same pool. Dropping the last handle closes the pool.
 ///
 /// # Cost
 ///
 /// A check-out that finds an available connection in the calling thread's stack is one compare-and-swap, and so is its
-/// check-in; neither takes a lock, allocates, reads the clock (unless `maxIdleTimeMS` is set or somebody subscribes to
-/// events) or wakes a task. Check-outs that must wait, and check-ins while there are such, take a lock for a few steps,
-/// which do not depend on how many wait. The thread that holds it may be preempted; others then look again after
-/// pauses, and at last sleep for 50 µs at a time. Opening and closing connections, `ready`, `clear`, `close` and
-/// `status` take short locks too.
+/// check-in. Neither takes a lock, allocates, wakes a task, or reads the clock (unless `maxIdleTimeMS` is set or the
+/// pool has a subscriber).
+///
+/// A check-out that must wait takes a lock for a few steps, and so does a check-in while a check-out waits. The number
+/// of these steps does not depend on the number of waiters. If the thread that holds the lock is preempted, other
+/// threads back off: they retry after pauses, and finally sleep for 50 µs at a time. Opening and closing connections,
+/// `ready`, `clear`, `close` and `status` also take short locks.
 ///
 /// # Panics
 ///
-/// A waker that panics when the pool wakes or drops it does not panic here: the pool catches it. No other waiter loses
-/// its wake-up, and the caller that was about to wake it is not disturbed. The panic hook is called as usual.
+/// The pool catches the panic of a waker that it wakes or drops. No other waiter loses its wake-up, and the call that
+/// woke the waker goes on. The panic hook is called as usual.
 ///
 /// # Runtimes
 ///
-/// A pool's tasks run on one tokio runtime: that of [`PoolBuilder::runtime`], or the one that built the pool. Its
-/// connections are registered there, and they can be used from any other runtime while it lives (a current-thread one:
-/// while it runs). When it ends, they are of no use any more: they become stale, which counts one generation, and are
-/// closed. The pool then moves: the next check-out that opens a connection, or the next call of [`Pool::ready`], makes
-/// the runtime that it runs on the pool's, with a background task there. So a pool in a `static` serves one runtime
-/// after the other, as in tests that each have their own. Check-outs that wait on another runtime go on waiting. A
-/// command that was using a connection of the runtime that has ended fails as after a network failure. If that must not
-/// happen to a pool in a `static`, give it a runtime that lives as long as the process.
+/// A pool's tasks run on one tokio runtime: that of [`PoolBuilder::runtime`], or the one that the pool was built on.
+/// Its connections are registered there. They can be used from any other runtime as long as the pool's runtime lives,
+/// or, if it is a current-thread runtime, as long as it runs.
 ///
-/// Check-outs may also be polled outside of tokio, by another executor. The pool's runtime opens the connections and
-/// keeps the time limits then. After its end they fail with [`CheckOutError::NoRuntime`], until the pool has moved.
+/// When the runtime ends, its connections can no longer be used. They become stale, which increments the generation,
+/// and are closed. The pool then moves: the next check-out that opens a connection, or the next call of
+/// [`Pool::ready`], makes its own runtime that of the pool, and starts a background task there. So a pool in a `static`
+/// serves one runtime after the other, for example in tests that have a runtime each. Check-outs that wait on another
+/// runtime keep waiting. A command that uses a connection of the ended runtime fails as after a network failure. If
+/// that must not happen to a pool in a `static`, give the pool a runtime that lives as long as the process.
+///
+/// Check-outs may also be polled outside of tokio, by another executor. Then the pool's runtime opens the connections
+/// and keeps the time limits. After it has ended, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool
+/// has moved.
 ///
 /// # Forking
 ///
-/// A pool that is used in a forked child notices, and clears itself ("Forking" in the specification): it counts one
-/// generation more, and starts again, paused, on the runtime that the child uses it on. It gives up the connections
-/// that it has from the parent without sending anything on them. Connections that were checked out at the time of the
-/// fork stay the parent's, and must not be used in the child; dropping them there is allowed.
+/// A pool notices that it is used in a forked child, and clears itself there ("Forking" in the specification). It
+/// increments its generation, and starts again, paused, on the runtime that the child uses it on. It gives up the
+/// connections that it inherited, without sending anything on them. Connections that were checked out at the time of
+/// the fork still belong to the parent and must not be used in the child. Dropping them there is allowed.
 ///
-/// To a subscriber it is one pool that goes on, so counts made from the events add up in the child, too. If the pool
-/// was ready, there is a `PoolCleared`. For every connection from the parent there is a `ConnectionClosed` with the
-/// reason "stale", and before it a `ConnectionCheckedIn` if the connection was in use. Numbers of connections go on
-/// from the parent's. What other threads were doing with the pool at the very time of the fork ends without an event in
-/// the child.
+/// For a subscriber, the child's pool continues the parent's, so counts made from the events remain correct in the
+/// child. If the pool was ready, it emits `PoolCleared`. For every inherited connection it emits `ConnectionClosed`
+/// with the reason "stale", preceded by `ConnectionCheckedIn` if the connection was in use. The numbers of new
+/// connections follow the parent's. A call that another thread was making to the pool at the time of the fork emits no
+/// further event in the child.
 ///
-/// Nothing that the parent has begun goes on in the child, even if the child inherits a runtime: not the background
-/// task, and not the opening of a connection. A check-out that waited at the time of the fork fails with
+/// Nothing that the parent has begun continues in the child, even if the child inherits a runtime: neither the
+/// background task nor the opening of a connection. A check-out that waited at the time of the fork fails with
 /// [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes it, so do not rely
-/// on that. What such futures hold is leaked: the socket of a connection in establishment stays open in the child.
+/// on that. The resources of such futures are leaked: the socket of a connection in establishment stays open in the
+/// child.
 ///
-/// The child of an [`Endpoint`](crate::Endpoint) derives its keys from the password anew, and obtains its own OIDC
-/// tokens. What the parent had of these is leaked in the child too, and not wiped from its memory.
+/// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password again, and obtains its own OIDC
+/// tokens. The parent's keys and tokens are leaked in the child, and not wiped from its memory.
 pub struct Pool<E: Establish> {
-    /// What `shared` has, too: a check-out comes to it without a second pointer to load.
+    /// The core that `shared` also has. With this copy, a check-out loads one pointer instead of two.
     pub(super) core: Arc<Core<TokioEnvironment<E>>>,
     shared: Arc<Shared<E>>,
 }
 
-/// What all handles of a pool share. The last one to go closes the pool.
+/// What all handles of a pool share. Dropping the last handle closes the pool.
 struct Shared<E: Establish> {
     core: Arc<Core<TokioEnvironment<E>>>,
-    /// What this pool is after a fork.
+    /// The pool's successor in a forked child.
     after_fork: OnceLock<Pool<E>>,
 }
 
@@ -99,50 +106,55 @@ impl<E: Establish> Clone for Pool<E> {
 }
 
 impl<E: Establish> Pool<E> {
-    /// Prepares a pool of connections that `establish` opens to `address`, with the default options.
+    /// Returns a builder for a pool of connections that `establish` opens to `address`, with the default options.
     pub fn builder(address: &str, establish: E) -> PoolBuilder<E> {
         PoolBuilder::new(address, establish)
     }
 
-    /// Checks out a connection: an available one, or a new one within `maxPoolSize` and `maxConnecting`, or the first
-    /// that comes free, in the order of arrival. While a new one is being opened, whichever comes first: that or one
-    /// that comes back.
+    /// Checks out a connection.
     ///
-    /// With `timeoutMS` ([`PoolBuilder::timeout`]) all of it ends when that time is up. Without, waiting in the queue
-    /// is bounded by `waitQueueTimeoutMS`, which by default is no bound, and opening a connection by the establisher
-    /// only; [`Pool::check_out_until`] bounds both. The [guide](crate::guide#time-limits) has a table of all limits.
+    /// This is an available connection, or a new one within `maxPoolSize` and `maxConnecting`. Otherwise the check-out
+    /// waits, in the order of arrival, for a connection that comes back. A check-out that opens a new connection takes
+    /// one that comes back sooner.
     ///
-    /// If opening a connection runs out of time and none has come back meanwhile, the check-outs in the queue fail with
-    /// the same error, instead of trying one after the other.
+    /// `timeoutMS` ([`PoolBuilder::timeout`]) limits the whole check-out. Without it, `waitQueueTimeoutMS` limits the
+    /// time in the queue (by default there is no limit), and only the establisher limits the opening of a connection.
+    /// [`Pool::check_out_until`] limits both. The [guide](crate::guide#time-limits) has a table of all limits.
     ///
-    /// Fails at once while the pool is paused, as it is until [`Pool::ready`].
+    /// If opening a connection times out and none has come back meanwhile, the check-outs in the queue fail with the
+    /// same error. They do not try to open connections one after the other.
+    ///
+    /// A check-out fails at once while the pool is paused, as it is before the first [`Pool::ready`].
     ///
     /// # Errors
     ///
-    /// [`CheckOutError`] tells why there is none, and [whether to try again](CheckOutError::is_retryable).
+    /// [`CheckOutError`] tells why there is no connection, and [whether to retry](CheckOutError::is_retryable).
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: a place in the queue is given up, a connection that was about to be handed over goes to the
-    /// next in the queue, and one that is being opened goes on being opened. `ConnectionCheckOutFailed` is emitted with
-    /// the reason "cancelled".
+    /// Nothing is lost. A cancelled check-out leaves the queue. A connection that was granted to it goes to the next
+    /// check-out in the queue, and a connection in establishment continues to be opened. `ConnectionCheckOutFailed` is
+    /// emitted with the reason "cancelled".
     ///
-    /// Poll it or drop it: a check-out that waits and is put aside, as in a `select!` in a loop while another branch
-    /// does its work, may have been granted a connection, or the right to open one, which nobody else has then.
+    /// Keep polling the future, or drop it. A waiting check-out that is set aside, for example while another branch of
+    /// a `select!` in a loop runs, may already have been granted a connection or a permit to open one. No other
+    /// check-out can use that grant until the future is polled or dropped.
     pub fn check_out(&self) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
         self.check_out_without_deadline::<true>()
     }
 
-    /// As [`Pool::check_out`], but gives up at `deadline`, whatever it is waiting for then. It replaces `timeoutMS`.
-    /// `waitQueueTimeoutMS` counts besides where `timeoutMS` is not set.
+    /// Like [`Pool::check_out`], but gives up at `deadline`, in the queue as well as while a connection is being
+    /// opened.
+    ///
+    /// The deadline replaces `timeoutMS`. If `timeoutMS` is not set, `waitQueueTimeoutMS` applies as well.
     ///
     /// # Errors
     ///
-    /// As [`Pool::check_out`]; at the deadline, [`CheckOutError::WaitQueueTimeout`].
+    /// As for [`Pool::check_out`]. At the deadline, [`CheckOutError::WaitQueueTimeout`].
     ///
     /// # Cancel safety
     ///
-    /// As [`Pool::check_out`]; reaching the deadline is no different.
+    /// As for [`Pool::check_out`]. Reaching the deadline has the same effect as a cancellation.
     pub fn check_out_until(
         &self,
         deadline: Instant,
@@ -150,11 +162,11 @@ impl<E: Establish> Pool<E> {
         CheckOut::new(self, move |pool| Waiting::Otherwise { future: boxed(|| pool.obtain_until(deadline)) })
     }
 
-    /// Checks a connection in, as dropping it does, but refuses one of another pool.
+    /// Checks a connection in, as dropping it does, but refuses a connection of another pool.
     ///
     /// # Errors
     ///
-    /// [`CheckInError`] gives back a connection that this pool did not create.
+    /// [`CheckInError`] if this pool did not create the connection. The error contains the connection.
     pub fn check_in(&self, connection: Connection<E>) -> Result<(), CheckInError<Connection<E>>> {
         let core = &self.here().core;
         if connection.belongs_to(core) {
@@ -165,25 +177,26 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Marks a paused pool as ready: check-outs are served and connections opened from now on, in the background
-    /// `minPoolSize` of them. Returns whether it was paused.
+    /// Marks a paused pool as ready. Returns whether it was paused.
     ///
-    /// This says that the server is reachable; it does not find out. It connects to nothing itself.
+    /// From now on the pool serves check-outs and opens connections, `minPoolSize` of them in the background.
+    ///
+    /// This call does not connect to the server, or check that it can be reached.
     pub fn ready(&self) -> bool {
         let this = self.here();
         this.home(|| Handle::try_current().ok());
         this.core.ready()
     }
 
-    /// Pauses the pool and makes all its connections stale. Returns whether anything was done: not if the pool is
-    /// closed, or of another generation than asked for.
+    /// Pauses the pool and makes all its connections stale. Returns whether it did so: it does nothing if the pool is
+    /// closed, or has another generation than [`Clear::only_at_generation`] names.
     ///
-    /// Whoever waits fails at once with [`PoolClearedError`](crate::PoolClearedError). Connections in use are closed
-    /// when they come back, or with [`Clear::interrupt_in_use_connections`] are told to stop. The pool stays paused
-    /// until somebody calls [`Pool::ready`].
+    /// Waiting check-outs fail at once with [`PoolClearedError`](crate::PoolClearedError). Connections in use are
+    /// closed when they come back. With [`Clear::interrupt_in_use_connections`] their operations are interrupted. The
+    /// pool stays paused until [`Pool::ready`] is called.
     ///
-    /// To clear a pool that is paused counts one generation more and replaces the cause, also by none, but emits no
-    /// event.
+    /// Clearing a paused pool increments its generation and replaces the cause, even if the new cause is none. It emits
+    /// no event.
     ///
     /// # Errors
     ///
@@ -192,7 +205,7 @@ impl<E: Establish> Pool<E> {
         self.here().core.clear(clear)
     }
 
-    /// Makes all connections to one service stale, in load-balanced mode; the pool stays ready. Returns whether there
+    /// Makes all connections to one service stale, in load-balanced mode. The pool stays ready. Returns whether there
     /// were any.
     ///
     /// # Errors
@@ -202,25 +215,28 @@ impl<E: Establish> Pool<E> {
         self.here().core.clear_service(service_id, clear)
     }
 
-    /// Closes the pool for good: available connections now, those being opened as soon as they notice, those in use
-    /// when they come back. Check-outs fail from now on, those that wait included. Dropping the last handle does the
-    /// same; [`closed`](Self::closed) waits for the end.
+    /// Closes the pool permanently.
+    ///
+    /// Available connections are closed at once, those in establishment when their tasks notice, and those in use when
+    /// they come back. From now on all check-outs fail, including those that wait. Dropping the last handle has the
+    /// same effect. [`closed`](Self::closed) waits until all connections are closed.
     pub fn close(&self) {
         self.here().shared.close();
     }
 
-    /// Completes when the pool is closed, its last connection is gone, and every event so far was delivered. Closes
-    /// nothing itself, and waits for as long as a caller holds a connection: for an orderly end, call
-    /// [`close`](Self::close) and then this, under a time limit.
+    /// Completes when the pool is closed, its last connection is gone, and every event so far was delivered.
     ///
-    /// A check-out that the closing refused emits its `ConnectionCheckOutFailed` when its task is polled next, or when
-    /// its future is dropped. That may be later.
+    /// It does not close the pool, and it waits for as long as a caller holds a connection. For an orderly shutdown,
+    /// call [`close`](Self::close), then await this with a time limit.
+    ///
+    /// A check-out that fails because the pool was closed emits its `ConnectionCheckOutFailed` when its task is polled
+    /// next, or when its future is dropped. That may be later.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost.
     pub async fn closed(&self) {
-        // After a fork, it is the child's pool that is waited for.
+        // After a fork, this waits for the child's pool.
         while fork::own(self.here().closed_here()).await.is_err() {}
     }
 
@@ -228,7 +244,7 @@ impl<E: Establish> Pool<E> {
         let core = &self.core;
         let delivery = core.environment().publisher.delivery();
         let mut change = delivery.watch();
-        // The event's own list does not bear a waker that panics.
+        // The list of the event cannot handle a waker that panics.
         poll_fn(|context| {
             let waker = contained(context.waker().clone());
             delivery.poll_ended(&mut change, &mut Context::from_waker(&waker), || core.status().total == 0)
@@ -236,53 +252,55 @@ impl<E: Establish> Pool<E> {
         .await;
     }
 
-    /// What goes on in the pool. Takes short locks: for monitoring, not for every operation.
+    /// Returns a snapshot of the pool's numbers. It takes short locks, so call it for monitoring, not for every
+    /// operation.
     #[must_use]
     pub fn status(&self) -> PoolStatus {
         self.here().core.status()
     }
 
-    /// The generation of a service and the number of connections to it, in load-balanced mode.
+    /// Returns the generation of a service and the number of connections to it, in load-balanced mode.
     #[must_use]
     pub fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
         self.here().core.service(service_id)
     }
 
-    /// The address that the pool connects to.
+    /// Returns the address that the pool connects to.
     #[must_use]
     pub fn address(&self) -> &str {
         self.core.address()
     }
 
-    /// The pool's options.
+    /// Returns the pool's options.
     pub fn options(&self) -> &PoolOptions {
         self.core.options()
     }
 
-    /// What opens the pool's connections.
+    /// Returns the establisher, which opens the pool's connections.
     #[must_use]
     pub fn establisher(&self) -> &E {
         &self.core.environment().establish
     }
 
-    /// Lets a subscriber have all events from now on, for as long as the pool exists. Events before (`PoolCreated`!) go
-    /// to those of [`PoolBuilder::subscriber`] only. A subscriber that holds a handle of its own pool keeps the pool
-    /// open until [`Pool::close`].
+    /// Adds a subscriber. It receives all events from now on, for as long as the pool exists.
+    ///
+    /// Only subscribers that were added with [`PoolBuilder::subscriber`] receive the events before, such as
+    /// `PoolCreated`. A subscriber that holds a handle of its own pool keeps the pool open until [`Pool::close`].
     pub fn subscribe(&self, subscriber: impl Subscriber) {
         self.here().core.environment().publisher.subscribe(Arc::new(subscriber));
     }
 
-    /// The number of the connection that was created last.
+    /// Returns the number of the connection that was created last.
     #[cold]
     pub(crate) fn last_created(&self) -> u64 {
         self.here().core.last_id()
     }
 
-    /// A check-out without a deadline of its own. The options' limits count only where it is `LIMITED`.
+    /// Checks out a connection without a deadline. The limits of the options apply only if `LIMITED`.
     ///
-    /// Two ways must cost little: finding a connection at once, and waiting for one without a time limit. Whatever else
-    /// may happen is boxed, which keeps the future small. When a connection goes from hand to hand, what takes longest
-    /// is moving the waiter's cache lines from core to core.
+    /// Two paths must be cheap: finding a connection at once, and waiting for one without a time limit. All other paths
+    /// are boxed, which keeps the future small. A small future matters because most of the time of a hand-over goes
+    /// into moving the waiter's cache lines between CPU cores.
     pub(crate) fn check_out_without_deadline<const LIMITED: bool>(
         &self,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
@@ -292,7 +310,7 @@ impl<E: Establish> Pool<E> {
         })
     }
 
-    /// A check-out for an operation whose `timeoutMS` ends at `end`.
+    /// Checks out a connection for an operation whose `timeoutMS` ends at `end`.
     pub(crate) fn check_out_within_operation(
         &self,
         end: Instant,
@@ -300,7 +318,7 @@ impl<E: Establish> Pool<E> {
         CheckOut::new(self, move |pool| Waiting::Otherwise { future: boxed(|| pool.obtain_within_operation(end)) })
     }
 
-    /// This pool, or what it is after a fork.
+    /// Returns this pool, or in a forked child its successor.
     #[inline]
     pub(super) fn here(&self) -> &Self {
         if self.core.environment().is_the_parents() { self.after_fork() } else { self }
@@ -310,7 +328,7 @@ impl<E: Establish> Pool<E> {
     fn after_fork(&self) -> &Self {
         let successor = self.shared.after_fork.get_or_init(|| {
             let core = &self.core;
-            // Never dropped here, as its connections are the parent's.
+            // Never dropped in the child, because its connections belong to the parent.
             std::mem::forget(core.clone());
             let before = core.environment();
             for connection in core.abandon() {
@@ -328,7 +346,7 @@ impl<E: Establish> Pool<E> {
             successor.home(|| Handle::try_current().ok());
             successor
         });
-        // Not before: a subscriber that uses the pool comes here, too.
+        // Not inside of `get_or_init`: a subscriber that uses the pool also comes here.
         successor.core.environment().deliver();
         successor.here()
     }
@@ -340,8 +358,8 @@ impl<E: Establish> Pool<E> {
 
 impl<E: Establish> Drop for Shared<E> {
     fn drop(&mut self) {
-        // What a forked child has of its parent's pool is neither touched, as its locks may be held by threads that the
-        // child does not have, nor dropped, as its connections are the parent's.
+        // A forked child neither closes its parent's pool, because the pool's locks may be held by threads that the
+        // child does not have, nor drops it, because its connections belong to the parent.
         if self.core.environment().is_the_parents() {
             std::mem::forget(self.core.clone());
         } else {

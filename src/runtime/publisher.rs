@@ -1,4 +1,4 @@
-//! Events on their way from the core to their subscribers.
+//! The publisher, which passes events from the core on to the subscribers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,33 +11,36 @@ use crate::sync::contain;
 
 /// Receives the events of a pool.
 ///
-/// Events come one at a time and in order, on a thread that has just done something with the pool, never under a lock
-/// of the pool. A panic in a subscriber is caught, and the event counts as delivered. Every `Fn(&PoolEvent)` is a
-/// subscriber.
+/// Events arrive one at a time and in order, on a thread that has just called the pool, and never under a lock of the
+/// pool. If a subscriber panics, the pool catches the panic and the event counts as delivered. Every `Fn(&PoolEvent)`
+/// is a subscriber.
 ///
 /// # What a slow subscriber costs
 ///
-/// The callers of the pool deliver the events in turns. A call that brings about an event delivers at most 32 events
-/// before the next such call takes over, or what is queued then if there is no other. Up to 32 events are left behind
-/// for another call to deliver; a call whose event comes behind these waits until there is room. So a slow subscriber
-/// slows the calls in proportion, but it holds no call for longer than the events take that were queued before its own,
-/// and a turn; and the queue does not grow with time. A connection that is checked in is available to others before the
-/// subscribers are called.
+/// The callers of the pool take turns to deliver events. A call that emits an event delivers at most 32 events before
+/// the next such call takes over. If there is no other call, it delivers the events that are queued at that time. A
+/// call may leave up to 32 events behind for another call to deliver. A call whose event comes after these waits until
+/// there is room.
 ///
-/// A call that waits or delivers blocks its thread, also in an asynchronous runtime. A subscriber that may take long
-/// therefore passes the event on, for example through an unbounded channel.
+/// So a slow subscriber slows the calls down in proportion, but the queue does not grow with time. A call is delayed at
+/// most by the events that were queued before its own, and by one turn. A connection that is checked in is available to
+/// others before the subscribers are called.
+///
+/// A call that waits or delivers blocks its thread, even in an asynchronous runtime. A subscriber that may take long
+/// should therefore pass the event on, for example through an unbounded channel.
 ///
 /// # What a subscriber must not do
 ///
-/// A subscriber may use the pool, and other pools; the events that this brings about come after the present one. It
-/// must not wait for another thread or task that uses the same pool, for example by sending to a full channel whose
-/// receiver uses it: that other call may be waiting for the subscriber.
+/// A subscriber may use the pool, and other pools. The events of these calls come after the present event.
 ///
-/// A child that was forked inside of a subscriber must not return from it. The call that delivers the event is the
-/// parent's, and may wait forever for a lock that a thread of the parent held. Such a child executes another program or
-/// exits.
+/// It must not wait for another thread or task that uses the same pool, for example by sending to a full channel whose
+/// receiver uses the pool. That other call may be waiting for the subscriber.
+///
+/// A child that is forked inside of a subscriber must not return from it. The call that delivers the event belongs to
+/// the parent, and may wait forever for a lock that a thread of the parent held. Such a child must execute another
+/// program or exit.
 pub trait Subscriber: Send + Sync + 'static {
-    /// Takes note of an event.
+    /// Receives an event.
     fn on_event(&self, event: &PoolEvent);
 }
 
@@ -49,13 +52,13 @@ impl<F: Fn(&PoolEvent) + Send + Sync + 'static> Subscriber for F {
 
 pub(super) type Subscribers = Vec<Arc<dyn Subscriber>>;
 
-/// Where `Subscriber` gives these numbers, it has them from here.
+/// How callers share the delivery. The documentation of `Subscriber` states these numbers.
 ///
-/// A subscriber of 20 µs then holds a caller for at most about a millisecond, and one that only counts is called often
-/// enough in a row to make up for a change of threads.
+/// With them, a subscriber that takes 20 µs delays a caller by about a millisecond at most. A subscriber that only
+/// counts is called often enough in a row to outweigh the cost of a change of threads.
 const SHARE: Share = Share { turn: 32, room: 32 };
 
-/// The events of a pool, and whom they are for.
+/// The event queue of a pool, and its subscribers.
 pub(super) struct Publisher {
     subscribers: ArcSwap<Subscribers>,
     listened_to: AtomicBool,
@@ -77,7 +80,7 @@ impl Publisher {
             more.push(subscriber.clone());
             more
         });
-        // ORD: Release; whoever sees it finds the subscriber, too.
+        // ORD: Release; a thread that sees the flag also finds the subscriber.
         self.listened_to.store(true, Ordering::Release);
     }
 
@@ -91,7 +94,7 @@ impl Publisher {
         self.listened_to.load(Ordering::Relaxed)
     }
 
-    /// The queue of events; see [`Publisher::pass_on`].
+    /// Returns the queue of events; see [`Publisher::pass_on`].
     pub(super) fn delivery(&self) -> &Delivery<PoolEvent> {
         &self.delivery
     }
@@ -110,7 +113,7 @@ impl Publisher {
 
     fn pass_on(&self, event: &PoolEvent) {
         for subscriber in self.subscribers.load().iter() {
-            // A subscriber's panic is not the pool's, and keeps no other subscriber from the event.
+            // If a subscriber panics, the others still receive the event.
             contain(|| subscriber.on_event(event));
         }
     }
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn events_arrive_in_order_also_from_within_a_subscriber() {
+    fn events_emitted_by_a_subscriber_arrive_in_order() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let publisher = Arc::new(Publisher::new(Vec::new()));
         assert!(!publisher.is_listened_to());
@@ -136,7 +139,7 @@ mod tests {
             move |event: &PoolEvent| {
                 if event.address() == "first" {
                     let publisher = publisher.upgrade().unwrap();
-                    publisher.emit(ready("brought about by the first"));
+                    publisher.emit(ready("emitted during the first"));
                     publisher.deliver();
                 }
                 seen.lock().unwrap().push(event.address().to_owned());
@@ -145,14 +148,14 @@ mod tests {
         publisher.emit(ready("first"));
         publisher.emit(ready("second"));
         publisher.deliver();
-        assert_eq!(*seen.lock().unwrap(), ["first", "second", "brought about by the first"]);
+        assert_eq!(*seen.lock().unwrap(), ["first", "second", "emitted during the first"]);
     }
 
     #[test]
-    fn a_panic_of_one_subscriber_stops_nothing() {
+    fn panicking_subscriber_stops_no_other_delivery() {
         let seen = Arc::new(Mutex::new(0));
         let publisher = Publisher::new(vec![
-            Arc::new(|_: &PoolEvent| panic!("a subscriber's own")),
+            Arc::new(|_: &PoolEvent| panic!("the subscriber's panic")),
             Arc::new({
                 let seen = seen.clone();
                 move |_: &PoolEvent| *seen.lock().unwrap() += 1
@@ -166,13 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn panicking_drop_of_an_events_error_stops_nothing() {
+    fn panicking_drop_of_an_events_error_stops_no_other_delivery() {
         #[derive(Debug, thiserror::Error)]
         #[error("an error whose drop panics")]
         struct Brittle;
         impl Drop for Brittle {
             fn drop(&mut self) {
-                panic!("an error's own");
+                panic!("the error's panic");
             }
         }
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_or_reordered_between_threads() {
+    fn threads_lose_and_reorder_no_events() {
         const EACH: usize = 2_000;
         let seen = Arc::new(Mutex::new(Vec::new()));
         let publisher = Publisher::new(vec![Arc::new({

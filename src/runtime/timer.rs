@@ -1,7 +1,7 @@
-//! Time limits that hold on every executor.
+//! Time limits that work on every executor.
 //!
-//! A timer of tokio needs a runtime to be made on. A pool and its connections know one, so a future that is polled
-//! outside of tokio, such as by another executor, lends its timer from there.
+//! A tokio timer must be made on a runtime. A pool and its connections know one, so a future that another executor
+//! polls borrows its timer from that runtime.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -11,18 +11,19 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Why a future was not waited for any longer.
+/// The reason why a future did not complete within its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lapse {
     /// The time is up.
     TimeUp,
-    /// It is polled outside of a runtime, and there is none to lend a timer from, or that has ended.
+    /// The caller is polled outside of a runtime, and the runtime to borrow a timer from does not exist or has ended.
     NoRuntime,
 }
 
-/// Waits for `future` until `at`. `lender`: the runtime whose timer is taken where the caller is not on one.
+/// Waits for `future` until `at`.
 ///
-/// There, without a runtime, `future` is not polled at all.
+/// `lender` returns the runtime whose timer is used if the caller is not on a runtime. If it returns none, `future` is
+/// not polled at all.
 pub(crate) async fn within<F: Future>(
     at: Instant,
     lender: impl FnOnce() -> Option<Handle>,
@@ -32,11 +33,11 @@ pub(crate) async fn within<F: Future>(
         return timeout_at(at, future).await.map_err(|_| Lapse::TimeUp);
     }
     let runtime = lender().ok_or(Lapse::NoRuntime)?;
-    // A task, because a timer panics when it is polled after its runtime has ended. A task is cancelled then.
+    // The timer is in a task, because a timer panics if it is polled after its runtime has ended. A task is cancelled.
     let mut timer = AbortedOnDrop(runtime.spawn(sleep_until_there(at)));
     let mut future = pin!(future);
     poll_fn(|context| {
-        // The timer first: on a runtime that has ended, nothing may begin.
+        // The timer is polled first, because nothing may begin on a runtime that has ended.
         match pin!(&mut timer.0).poll(context) {
             Poll::Ready(Ok(())) => return Poll::Ready(Err(Lapse::TimeUp)),
             Poll::Ready(Err(_ended)) => return Poll::Ready(Err(Lapse::NoRuntime)),
@@ -47,16 +48,17 @@ pub(crate) async fn within<F: Future>(
     .await
 }
 
-/// Whether the caller is polled on a runtime.
+/// Returns whether the caller is polled on a runtime.
 fn is_on_runtime() -> bool {
-    // A task has a number, which is quick to ask for. To get the handle counts one reference more, on a line that all
-    // cores of the runtime share.
+    // Most callers are in a task, and its id is cheap to read. Getting the handle increments a reference count, on a
+    // cache line that all CPU cores of the runtime share.
     tokio::task::try_id().is_some() || Handle::try_current().is_ok()
 }
 
-/// Polls `future` on a runtime: the caller's, or else this one. For futures that make timers and open sockets.
+/// Polls `future` on the caller's runtime, or on `runtime` if the caller has none. For futures that make timers and
+/// open sockets.
 ///
-/// [`Lapse::NoRuntime`] if the caller is not on one and this one has ended. The future is not polled then.
+/// Returns [`Lapse::NoRuntime`], without polling the future, if the caller has no runtime and `runtime` has ended.
 pub(crate) async fn on_runtime<F: Future>(runtime: &Handle, future: F) -> Result<F::Output, Lapse> {
     if is_on_runtime() {
         return Ok(future.await);
@@ -71,7 +73,7 @@ pub(crate) async fn on_runtime<F: Future>(runtime: &Handle, future: F) -> Result
     .await)
 }
 
-/// The timer is made when the task first runs, so on its runtime.
+/// Makes the timer when the task first runs, so that it is made on the task's runtime.
 async fn sleep_until_there(at: Instant) {
     sleep_until(at).await;
 }

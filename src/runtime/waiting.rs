@@ -1,4 +1,4 @@
-//! How a check-out waits that finds no connection at once: in the queue, or for one that it has opened.
+//! Waiting of a check-out that finds no connection at once: in the queue, or for a connection that is opened for it.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -19,19 +19,19 @@ use super::timer::{Lapse, within};
 use crate::error::{CheckOutError, NoRuntimeError, TimeLimit};
 use crate::pool::{Grant, Idle, Permit, Phase};
 
-/// What came of opening a connection.
+/// The outcome of opening a connection.
 enum Opened<E: Establish> {
     Ended(opening::Acquired<E>),
-    /// The runtime of the task that was opening it has ended, and the right to open one with it.
+    /// The runtime of the opening task has ended, and the permit is gone with the task.
     RuntimeEnded,
 }
 
-/// Until when a check-out waits.
+/// The limits to the time that a check-out waits.
 struct TimeLimits {
     begun: Instant,
-    /// When it ends, whatever it waits for then, and by which limit.
+    /// When the whole check-out ends, and by which limit.
     whole: Option<(Instant, TimeLimit)>,
-    /// When it ends if it waits in the queue then.
+    /// When the check-out ends if it is still in the queue.
     queue: Option<Instant>,
 }
 
@@ -40,8 +40,8 @@ impl TimeLimits {
         Self { begun: Instant::now(), whole: None, queue: None }
     }
 
-    /// The limits that the pool's options set: `timeoutMS`, or without it `waitQueueTimeoutMS` (CSOT, "Server
-    /// Selection"). A limit beyond the clock's reach is none.
+    /// Returns the limits of the pool's options: `timeoutMS`, or without it `waitQueueTimeoutMS` (CSOT, "Server
+    /// Selection"). A limit that the clock cannot represent is ignored.
     fn of_options<E: Establish>(pool: &Pool<E>) -> Self {
         let none = Self::none();
         let after = |time: Duration| if time.is_zero() { None } else { none.begun.checked_add(time) };
@@ -51,7 +51,7 @@ impl TimeLimits {
         }
     }
 
-    /// The limit that comes first for a check-out that waits in the queue.
+    /// Returns the limit that is reached first by a check-out in the queue.
     fn in_queue(&self) -> Option<(Instant, TimeLimit)> {
         let queue = self.queue.map(|at| (at, TimeLimit::WaitQueueTimeout));
         [queue, self.whole].into_iter().flatten().min_by_key(|(at, _)| *at)
@@ -59,7 +59,7 @@ impl TimeLimits {
 }
 
 impl<E: Establish> Pool<E> {
-    /// Whether the pool's options limit a check-out that has no deadline.
+    /// Returns whether the pool's options limit a check-out that has no deadline.
     pub(super) fn limits_check_outs(&self) -> bool {
         match self.core.environment().timeout {
             Some(timeout) => !timeout.is_zero(),
@@ -72,7 +72,7 @@ impl<E: Establish> Pool<E> {
         self.obtain(None, TimeLimits::of_options(self)).await
     }
 
-    /// Waits for a connection until a deadline, and within `waitQueueTimeoutMS` where that holds.
+    /// Waits for a connection until a deadline, and within `waitQueueTimeoutMS` if that applies.
     pub(super) async fn obtain_until(&self, deadline: Instant) -> opening::Acquired<E> {
         let limits = TimeLimits { whole: Some((deadline, TimeLimit::Deadline)), ..TimeLimits::of_options(self) };
         self.obtain(None, limits).await
@@ -84,12 +84,12 @@ impl<E: Establish> Pool<E> {
         self.obtain(None, limits).await
     }
 
-    /// Waits for a connection without a limit. `grant`: what the check-out has already.
+    /// Waits for a connection without a limit. `grant`: the grant that the check-out already has.
     pub(super) async fn obtain_unlimited(&self, grant: Grant<TokioEnvironment<E>>) -> opening::Acquired<E> {
         self.obtain(Some(grant), TimeLimits::none()).await
     }
 
-    /// Waits for a grant, unless there is one already, and makes a connection of it.
+    /// Waits for a grant, unless there is one already, and returns the connection that it leads to.
     async fn obtain(&self, mut grant: Option<Grant<TokioEnvironment<E>>>, limits: TimeLimits) -> opening::Acquired<E> {
         let core = &self.core;
         loop {
@@ -100,8 +100,9 @@ impl<E: Establish> Pool<E> {
             match granted {
                 Grant::Connection(idle) if idle.is_stale() => {
                     drop(idle);
-                    // Cleared or closed between the grant and our coming to look: as if we still had waited. In a pool
-                    // that is ready, the connection's runtime has ended, or it was marked ready again: the next, then.
+                    // The connection became stale between the grant and this poll. If the pool was cleared or closed,
+                    // the check-out fails as if it were still waiting. If the pool is ready, the connection's runtime
+                    // has ended, or the pool was marked ready again, and the check-out waits for another grant.
                     if core.state().phase != Phase::Ready {
                         return Err(core.refused(core.refusal()));
                     }
@@ -120,7 +121,7 @@ impl<E: Establish> Pool<E> {
     async fn acquire_in_time(&self, limits: &TimeLimits) -> Result<Grant<TokioEnvironment<E>>, CheckOutError> {
         let lapsed = {
             let mut acquire = pin!(self.core.acquire());
-            // No timer is made for what comes at once.
+            // A grant that is there at once needs no timer.
             if let Poll::Ready(grant) = poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await {
                 return Ok(grant);
             }
@@ -129,7 +130,7 @@ impl<E: Establish> Pool<E> {
                 Err(lapsed) => lapsed,
             }
         };
-        // By now it has left the queue, and is not counted among those that wait.
+        // The check-out has left the queue by now, so the error does not count it as a waiter.
         Err(self.error_of(lapsed, limits))
     }
 
@@ -150,21 +151,24 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Has a connection opened by a task of its own, and waits for it or for one that comes back sooner, at most until
-    /// the limit. If another one came sooner, or none in time, its own serves the next, or becomes available, once it
-    /// is open; if it was not created when another one came, it never is.
+    /// Spawns a task that opens a connection, and waits until the limit for it or for a connection that comes back
+    /// sooner.
     ///
-    /// Where both have come, the other one is taken: a failure of the caller's own is no reason to fail then.
+    /// If another connection comes first, or none in time, the new one goes to the next waiter or becomes available
+    /// once it is open. If it has not been created when another connection comes, it is never created.
+    ///
+    /// If both have come, the check-out takes the connection that came back. So it succeeds even if its own could not
+    /// be opened.
     async fn open(&self, permit: Permit<TokioEnvironment<E>>, limits: &TimeLimits) -> Opened<E> {
         let core = &self.core;
         let mut returned = pin!(self.returned());
-        // Something may have come back between the grant of the permit and our coming to look.
+        // A connection may have come back between the grant of the permit and this poll.
         if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
             return Opened::Ended(Ok(idle));
         }
         let request = Arc::new(OpenRequest::new(core.clone(), permit));
         let (requester, opened) = oneshot::channel();
-        // The runtime that polls the caller is the pool's from now on, if that has none that lives.
+        // If the pool has no living runtime, it moves to the runtime that polls the caller.
         let Some(home) = self.home(|| Handle::try_current().ok()) else {
             return Opened::Ended(Err(NoRuntimeError::of(core.address()).into()));
         };
@@ -177,10 +181,10 @@ impl<E: Establish> Pool<E> {
                     Opened::Ended(Ok(idle))
                 }
                 outcome = opened => match outcome {
-                    // As good as lost: nothing will move its bytes any more.
+                    // The connection is useless: no driver moves its bytes any more.
                     Ok(Ok(_idle)) if home.has_ended() => Opened::RuntimeEnded,
                     Ok(outcome) => Opened::Ended(outcome),
-                    // Only a runtime that shuts down cancels it.
+                    // Only a runtime that shuts down cancels the task.
                     Err(_gone) => match task.await {
                         Err(error) if error.is_cancelled() => {
                             home.end(core);
@@ -197,14 +201,14 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// The first connection that comes back to a caller who has the right to open one.
+    /// Waits, as an opener, for a connection that comes back. Skips stale ones.
     async fn returned(&self) -> Idle<TokioEnvironment<E>> {
         loop {
             let idle = self.core.acquire_as_opener().await;
             if !idle.is_stale() {
                 return idle;
             }
-            // Cleared or closed between the grant and our coming to look: as if it had not come.
+            // The pool was cleared or closed between the grant and this poll, so the connection does not count.
         }
     }
 }
