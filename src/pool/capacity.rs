@@ -139,8 +139,8 @@ impl Capacity {
         self.update(|counts| Some(after(counts))).is_ok_and(|before| after(before).wants_a_drain_closed(limits))
     }
 
-    /// Lowers the waiting flag: no check-out waits any more, except openers. The caller holds the wait list's lock.
-    pub(super) fn nobody_waits(&self) {
+    /// Lowers the waiting flag: no check-out except openers waits any more. The caller holds the wait list's lock.
+    pub(super) fn lower_waiting_flag(&self) {
         // If the flag is already lowered, there is nothing to change.
         let _ = self.update(|counts| counts.waiting.then(|| Counts { waiting: false, ..counts.next() }));
     }
@@ -250,7 +250,7 @@ mod tests {
         assert!(capacity.admit_or_wait(LIMITS).is_ok());
         assert!(capacity.admit_or_wait(LIMITS).is_err());
         assert!(capacity.release(0, 1));
-        capacity.nobody_waits();
+        capacity.lower_waiting_flag();
         assert!(!capacity.release(0, 1));
     }
 

@@ -478,7 +478,7 @@ impl<E: Environment> Core<E> {
         if queue.len(Lane::Waiters) > 0 {
             return;
         }
-        self.capacity.nobody_waits();
+        self.capacity.lower_waiting_flag();
         if queue.len(Lane::Openers) == 0 {
             self.shards.iter().for_each(|shard| shard.set_waiting(false));
         }
