@@ -1,11 +1,13 @@
-//! The instrumented build: the models, on a copy of the pool that has all mutants of the catalogue in it.
+//! The instrumented build: the models, on a copy of the pool that contains all mutants of the catalogue.
 //!
-//! The models themselves run on the sources as they are. The test of the negative controls makes this build: it copies
-//! the workspace's sources to `instrumented` in the target directory, with the mutants in them, and runs cargo there with
-//! the profile and the flags of the run. A file that has not changed is not written, so not compiled again.
+//! The models themselves run on the unchanged sources. The test of the negative controls makes the instrumented build.
+//! It copies the workspace's sources, with the mutants inserted, to `instrumented` in the target directory, and runs
+//! cargo there with the profile and the flags of the current run. A file that has not changed is not written, so it is
+//! not compiled again.
 //!
-//! The copy has a target directory of its own. In that of the run, cargo would take both builds for the same one: it
-//! tells packages apart by their paths in the workspace. The models would then run with the mutants in the pool.
+//! The copy has a target directory of its own. In the target directory of the run, cargo would confuse the two builds,
+//! because it identifies packages by their paths in the workspace. The models would then run with the mutants in the
+//! pool.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,19 +20,19 @@ use crate::mutants::{catalogue, instrument};
 /// The root of the workspace, from which the sources are copied.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The endings of the files that a build reads.
+/// The extensions of the files that a build reads.
 const READ: [&str; 4] = ["rs", "toml", "lock", "md"];
 
 /// Builds the test `test` with the mutants in the pool, and returns its binary.
 ///
 /// # Errors
 ///
-/// Says which fragment of the catalogue is not in the sources exactly once, or why the copy does not compile.
+/// Names the fragment of the catalogue that is not in the sources exactly once, or tells why the copy does not compile.
 pub fn build(test: &str) -> Result<PathBuf, String> {
     let binary = std::env::current_exe().map_err(|error| error.to_string())?;
-    // Cargo has put it at TARGET/PROFILE/deps/NAME.
+    // The path is TARGET/PROFILE/deps/NAME.
     let [_, _, folder, target] = binary.ancestors().take(4).collect::<Vec<_>>()[..] else {
-        return Err(format!("{} is in no target directory", binary.display()));
+        return Err(format!("{} is not in a target directory", binary.display()));
     };
     let copy = target.join("instrumented");
     copy_sources(Path::new(ROOT), &copy)?;
@@ -42,7 +44,7 @@ pub fn build(test: &str) -> Result<PathBuf, String> {
         .current_dir(&copy)
         .env("RUSTFLAGS", flags())
         .output()
-        .map_err(|error| format!("cargo does not start: {error}"))?;
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
     let messages = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         return Err(format!("{}\n{}", rendered(&messages), String::from_utf8_lossy(&output.stderr)));
@@ -52,7 +54,7 @@ pub fn build(test: &str) -> Result<PathBuf, String> {
     let binaries: Vec<String> = built.filter_map(|message| Some(message["executable"].as_str()?.to_owned())).collect();
     match &binaries[..] {
         [binary] => Ok(binary.into()),
-        others => Err(format!("cargo names {others:?} as the binary of {test}")),
+        others => Err(format!("expected one binary for {test}, but cargo built {others:?}")),
     }
 }
 
@@ -63,19 +65,19 @@ fn rendered(messages: &str) -> String {
     errors.filter_map(|message| Some(message["message"]["rendered"].as_str()?.to_owned())).collect()
 }
 
-/// Returns the compiler's flags of the run. A binary that is started by hand, without cargo, does not know them.
+/// Returns the compiler flags of the run. A binary that was started without cargo derives them from its own `cfg`.
 fn flags() -> OsString {
     std::env::var_os("RUSTFLAGS").unwrap_or_else(|| if cfg!(loom) { "--cfg loom" } else { "--cfg shuttle" }.into())
 }
 
-/// Copies what a build reads, with the mutants in it, and removes what is not in `from` any more.
+/// Copies the files that a build reads, with the mutants inserted, and removes files that are no longer in `from`.
 fn copy_sources(from: &Path, to: &Path) -> Result<(), String> {
     let mut files = BTreeSet::new();
     list(from, from, &mut files)?;
     let mut present = BTreeSet::new();
     fs::create_dir_all(to).map_err(|error| explain(to, &error))?;
     list(to, to, &mut present)?;
-    // Where a module has moved, its old file would be a second one.
+    // If a module has moved, its old file must not stay as a second definition.
     for file in present.difference(&files) {
         fs::remove_file(to.join(file)).map_err(|error| explain(&to.join(file), &error))?;
     }
@@ -97,7 +99,7 @@ fn copy_sources(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Lists the files in a folder that a build may read, relative to `root`. It skips hidden folders and target directories.
+/// Lists the files in a folder that a build may read, relative to `root`. Skips hidden folders and target directories.
 fn list(root: &Path, folder: &Path, files: &mut BTreeSet<PathBuf>) -> Result<(), String> {
     let entries = fs::read_dir(folder).map_err(|error| explain(folder, &error))?;
     for entry in entries {

@@ -1,4 +1,4 @@
-//! The mutants of the core, and the build that has them in it. The models are in `tests/loom/main.rs`.
+//! The mutants of the core, and the build that contains them. The models are in `tests/loom/main.rs`.
 
 pub mod instrumented;
 pub mod mutants;

@@ -1,30 +1,38 @@
-//! The whole core under shuttle: more threads and longer runs than loom can enumerate, in randomly chosen schedules.
+//! Tests of the whole core under shuttle, in randomly chosen schedules. They have more threads and longer runs than
+//! loom can enumerate.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --release --test shuttle
 //! ```
 //!
-//! Ten threads: six users who check out, give up waiting, open, fail to open, check in, break, and leave undrained
-//! connections; one that clears and marks ready; the background run; a watcher; and one that closes the pool at some time.
-//! Besides, each connection that came back undrained has a thread of its own that drains it. shuttle is sequentially
-//! consistent: what may be reordered is the matter of the models in `loom.rs`.
+//! Each test runs up to ten threads:
 //!
-//! In half of the tests the environment listens, and the events of each connection and of the pool must come in an order that
-//! makes sense. In the other half it does not, and users take the hit path.
+//! - six users, which check out, give up waiting, open, fail to open, check in, break, and leave connections undrained;
+//! - a monitor, which clears the pool and marks it ready;
+//! - the background task;
+//! - a watcher, which checks the pool's status;
+//! - in half of the schedules, a thread that closes the pool at a random time.
+//!
+//! Each drain has a thread of its own in addition. shuttle is sequentially consistent. Reordering is the subject of the
+//! models in `loom/main.rs`.
+//!
+//! In half of the tests the environment listens, and the events of each connection and of the pool must be in a valid
+//! order. In the other half the environment does not listen, so users take the hit path.
 //!
 //! | public path | functions | where |
 //! | --- | --- | --- |
 //! | `Core::try_check_out` | `Shard::pop_at_once` | `unheard` |
-//! | the drop of a `Lease` | `Shard::push_at_once`, and `Held::put_on` where it fails | `unheard` |
-//! | the same, heard | `Lease::give_back_and_tell`, `Held::put_on`, `Shard::push`, `Held::hand_over` | `heard` |
+//! | the drop of a `Lease` | `Shard::push_at_once`, and `Held::put_on` if it fails | `unheard` |
+//! | the same, with events | `Lease::give_back_and_tell`, `Held::put_on`, `Shard::push`, `Held::hand_over` | `heard` |
 //! | `Core::try_take`, `Core::acquire`, `Core::acquire_as_opener`, and their drops | `seek`, `queue_up`, `queue_up_as_opener`, `settle`, the wait list | `heard`, `unheard` |
 //! | `Permit::create`, `Pending::established`, `Opening::hand_on`, and their drops | `Capacity`, `Slab::grow`, `Core::serve_permits` | `heard`, `unheard` |
 //! | `Core::clear`, `Core::ready`, `Core::close`, `Core::maintain`, `Core::populate`, `Core::status` | all | `heard`, `unheard` |
 //!
-//! `every_mutant_is_caught` runs mutants of the hit path (see `loom-tests/src/mutants/mod.rs`) in child processes, as `loom.rs` does.
+//! `every_mutant_is_caught` runs mutants of the hit path (see `loom-tests/src/mutants/mod.rs`) in child processes, as
+//! the loom test of the same name does.
 //!
-//! `WHARF_SHUTTLE_SCHEDULES` sets how many schedules each test runs. shuttle prints the failing schedule, for
-//! `shuttle::replay`.
+//! `WHARF_SHUTTLE_SCHEDULES` sets how many schedules each test runs. shuttle prints a failing schedule, which
+//! `shuttle::replay` takes.
 #![cfg(shuttle)]
 
 use std::cell::Cell;
@@ -48,7 +56,8 @@ const CHECK_OUTS: usize = 4;
 
 type Pool = Core<World>;
 
-/// Its marks are std's: they are no part of the pool, and shuttle need not switch threads at them.
+/// A dummy connection. Its marks are std's atomics: they are not part of the pool, so shuttle need not switch threads
+/// at them.
 #[derive(Default)]
 struct Connection {
     held: AtomicBool,
@@ -101,13 +110,13 @@ impl Environment for World {
     }
 
     fn drain(&self, draining: Draining<Self>) {
-        // Not under the lock, as shuttle may switch threads here.
+        // Not under the lock, because shuttle may switch threads here.
         let drain = thread::spawn(move || end_drain(draining));
         self.drains.lock().unwrap().push(drain);
     }
 
     fn dispose(&self, connection: Connection) {
-        assert!(!connection.held.load(StatisticOrdering::Relaxed), "closed while it is held");
+        assert!(!connection.held.load(StatisticOrdering::Relaxed), "a held connection was closed");
         self.disposed.fetch_add(1, StatisticOrdering::Relaxed);
     }
 }
@@ -116,12 +125,12 @@ fn chance(of: u32) -> bool {
     thread_rng().gen_range(0..of) == 0
 }
 
-/// Goes on for a while with what was left undone, unless the pool is cleared or closed. One in four is not brought to an
-/// end, and one in eight is closed whatever became of it.
+/// Drains a connection for a while, unless the pool is cleared or closed. One drain in four fails. In one of eight the
+/// connection is closed in either case.
 fn end_drain(mut draining: Draining<World>) {
     HINT.with(|present| present.set(thread_rng().gen_range(0..10)));
     let (connection, revocation) = draining.revocable();
-    assert!(!connection.held.swap(true, StatisticOrdering::Relaxed), "held by a user as well");
+    assert!(!connection.held.swap(true, StatisticOrdering::Relaxed), "a user holds a connection that is drained");
     for _ in 0..thread_rng().gen_range(0..4) {
         if revocation.is_stale() {
             break;
@@ -129,26 +138,26 @@ fn end_drain(mut draining: Draining<World>) {
         thread::yield_now();
     }
     connection.needs_drain.store(chance(4), StatisticOrdering::Relaxed);
-    assert!(connection.held.swap(false, StatisticOrdering::Relaxed), "somebody else gave it back");
+    assert!(connection.held.swap(false, StatisticOrdering::Relaxed), "a drained connection was given back twice");
     if chance(8) { draining.close() } else { drop(draining) }
 }
 
-/// Uses a connection for a while. One in eight breaks, and one in four is left undrained.
+/// Uses a connection for a while. One in eight connections breaks, and one in four is left undrained.
 fn operate(lease: Lease<World>) {
-    assert!(!lease.held.swap(true, StatisticOrdering::Relaxed), "held twice");
-    assert!(!lease.needs_drain.load(StatisticOrdering::Relaxed), "left undrained by an earlier user");
+    assert!(!lease.held.swap(true, StatisticOrdering::Relaxed), "a connection has two holders");
+    assert!(!lease.needs_drain.load(StatisticOrdering::Relaxed), "an undrained connection was checked out");
     for _ in 0..thread_rng().gen_range(0..3) {
         thread::yield_now();
     }
     lease.broken.store(chance(8), StatisticOrdering::Relaxed);
     lease.needs_drain.store(chance(4), StatisticOrdering::Relaxed);
-    assert!(lease.held.swap(false, StatisticOrdering::Relaxed), "somebody else gave it back");
+    assert!(lease.held.swap(false, StatisticOrdering::Relaxed), "a connection was given back twice");
     drop(lease);
 }
 
 type Established = (Idle<World>, Opening<World>);
 
-/// Opens a connection. One in eight fails.
+/// Opens a connection. One in eight attempts fails.
 fn establish(pool: &Arc<Pool>, pending: Pending<World>) -> Option<Established> {
     thread::yield_now();
     if chance(8) {
@@ -158,7 +167,7 @@ fn establish(pool: &Arc<Pool>, pending: Pending<World>) -> Option<Established> {
     pending.established(Connection::default()).ok()
 }
 
-/// Looks a few times for a connection that comes back while one's own is being opened.
+/// Polls a few times, as an opener, for a connection that comes back.
 fn look_for_another(pool: &Arc<Pool>) -> Option<Idle<World>> {
     let mut waits = Box::pin(pool.acquire_as_opener());
     for _ in 0..thread_rng().gen_range(1..4) {
@@ -186,7 +195,7 @@ fn make_use(pool: &Arc<Pool>, grant: Grant<World>) {
             }
             let Some((idle, opening)) = own else { return };
             if chance(2) {
-                // The caller has gone.
+                // The caller is gone.
                 opening.hand_on(Some(idle));
             } else {
                 let lease = idle.check_out(pool.check_out_started());
@@ -213,7 +222,7 @@ fn user(pool: &Arc<Pool>) {
             continue;
         }
         if chance(3) {
-            // Gives up after a few looks.
+            // Gives up after a few polls.
             let mut waits = Box::pin(pool.acquire());
             for _ in 0..thread_rng().gen_range(1..4) {
                 if let Poll::Ready(grant) = waits.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -223,7 +232,7 @@ fn user(pool: &Arc<Pool>) {
                 thread::yield_now();
             }
         } else {
-            // Waits for as long as it takes: a lost wake-up is a deadlock, which shuttle reports.
+            // Waits without a limit. A lost wake-up is a deadlock, which shuttle reports.
             let grant = future::block_on(pool.acquire());
             make_use(pool, grant);
         }
@@ -234,7 +243,7 @@ fn server_monitor(pool: &Arc<Pool>) {
     for _ in 0..3 {
         thread::yield_now();
         let cleared = pool.clear(Clear::new().interrupt_in_use_connections(chance(2)));
-        cleared.expect("not load-balanced");
+        cleared.expect("the pool is load-balanced");
         thread::yield_now();
         pool.ready();
     }
@@ -282,8 +291,8 @@ fn all_at_once(listens: bool, max_pool_size: u32, max_connecting: u32, min_pool_
     threads.push(start(6, Box::new(server_monitor)));
     threads.push(start(7, Box::new(background)));
     threads.push(start(8, Box::new(move |pool| watcher(pool, max_pool_size, max_connecting))));
-    // In half of the runs the pool is closed in the midst of it. In the others the monitor has left it ready at the end,
-    // so that nobody is left without an answer.
+    // In half of the schedules the pool is closed at a random time. In the others the monitor leaves it ready at the
+    // end, so that every check-out is answered.
     if chance(2) {
         let closes = |pool: &Arc<Pool>| {
             for _ in 0..thread_rng().gen_range(0..40) {
@@ -306,21 +315,21 @@ fn all_at_once(listens: bool, max_pool_size: u32, max_connecting: u32, min_pool_
     assert_eq!(
         world.opened.load(StatisticOrdering::Relaxed),
         world.disposed.load(StatisticOrdering::Relaxed),
-        "each connection is closed exactly once"
+        "not every connection was closed once"
     );
     assert_sane(&world.events.lock().unwrap());
-    assert_eq!(Arc::strong_count(&pool), 1, "a connection still keeps the pool");
+    assert_eq!(Arc::strong_count(&pool), 1, "a reference to the pool is left");
 }
 
-/// The life of each connection and of the pool, as a subscriber sees them.
+/// Asserts that a subscriber sees a valid life of each connection and of the pool.
 fn assert_sane(events: &[PoolEvent]) {
     let (mut ready, mut closed, mut created) = (false, false, 0);
     let mut lives: HashMap<u64, &str> = HashMap::new();
     for event in events {
         let name = event.name();
         match name {
-            "PoolReady" => assert!(!std::mem::replace(&mut ready, true) && !closed, "ready twice"),
-            "PoolCleared" => assert!(std::mem::replace(&mut ready, false) && !closed, "cleared while paused"),
+            "PoolReady" => assert!(!std::mem::replace(&mut ready, true) && !closed, "ready twice, or after the close"),
+            "PoolCleared" => assert!(std::mem::replace(&mut ready, false) && !closed, "cleared while paused or closed"),
             "PoolClosed" => assert!(!std::mem::replace(&mut closed, true), "closed twice"),
             _ => {}
         }
@@ -330,15 +339,15 @@ fn assert_sane(events: &[PoolEvent]) {
             (None, "ConnectionCreated") => {
                 assert!(ready && !closed, "connection {id} was created while the pool was not ready");
                 created += 1;
-                assert_eq!(id, created, "ids in the order of the events");
+                assert_eq!(id, created, "ids are not in the order of the events");
             }
             (Some("ConnectionCreated"), "ConnectionReady" | "ConnectionClosed")
             | (Some("ConnectionReady" | "ConnectionCheckedIn"), "ConnectionCheckedOut" | "ConnectionClosed")
             | (Some("ConnectionCheckedOut"), "ConnectionCheckedIn") => {}
-            _ => panic!("connection {id}: {before:?}, then {name}"),
+            _ => panic!("connection {id}: unexpected {name} after {before:?}"),
         }
     }
-    assert!(lives.values().all(|last| *last == "ConnectionClosed"), "each life ends: {lives:?}");
+    assert!(lives.values().all(|last| *last == "ConnectionClosed"), "a connection was not closed: {lives:?}");
 }
 
 type NewScheduler = fn(usize) -> Box<dyn Scheduler + Send>;
@@ -354,7 +363,7 @@ fn unheard(schedules: usize, scheduler: NewScheduler, pool: (u32, u32, u32)) {
 fn run(schedules: usize, scheduler: NewScheduler, pool: (u32, u32, u32), listens: bool) {
     println!("{STARTED}");
     let asked = std::env::var("WHARF_SHUTTLE_SCHEDULES").ok();
-    let schedules = asked.map_or(schedules, |asked| asked.parse().expect("WHARF_SHUTTLE_SCHEDULES is a number"));
+    let schedules = asked.map_or(schedules, |asked| asked.parse().expect("WHARF_SHUTTLE_SCHEDULES must be a number"));
     let mut config = Config::new();
     config.stack_size = 0x2_0000;
     let (started, (max_pool_size, max_connecting, min_pool_size)) = (Instant::now(), pool);
@@ -421,10 +430,10 @@ fn unheard_sharded_connections_in_schedules_with_few_preemptions() {
     unheard(30_000, with_few_changes_of_priority, (8, 2, 3));
 }
 
-/// What a negative control says first.
+/// The text that a negative control prints first.
 const STARTED: &str = "schedules started";
 
-/// Mutants (see `loom-tests/src/mutants/mod.rs`) and the tests that must notice them.
+/// Pairs of a mutant (see `loom-tests/src/mutants/mod.rs`) and a test that must catch it.
 const MUTANTS: &[(&str, &str)] = &[
     ("hit_without_comparing", "two_unheard_connections_in_random_schedules"),
     ("push_without_comparing", "two_unheard_connections_in_random_schedules"),
@@ -439,7 +448,7 @@ fn every_mutant_is_caught() {
     if std::env::var_os("WHARF_MUTANT").is_some() {
         return;
     }
-    let binary = instrumented::build("shuttle").unwrap_or_else(|why| panic!("the instrumented build: {why}"));
+    let binary = instrumented::build("shuttle").unwrap_or_else(|why| panic!("the instrumented build failed: {why}"));
     for (mutant, test) in MUTANTS {
         let control = std::process::Command::new(&binary)
             .args(["--exact", test, "--nocapture"])

@@ -5,7 +5,7 @@ use super::{Edit, Mutant};
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ready_announced_late",
-        does: "The pool is ready before it says so.",
+        does: "The pool becomes ready before it emits `PoolReady`.",
         file: "pool/core.rs",
         edits: &[Edit {
             within: "fn ready",
@@ -22,8 +22,8 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "stale_before_they_are",
-        does: "A clear tells the watches that connections are stale before they are.",
+        name: "stale_announced_early",
+        does: "A clear notifies the watches before the connections are stale.",
         file: "pool/core.rs",
         edits: &[
             Edit {
@@ -36,7 +36,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "cleared_announced_early",
-        does: "A clear is announced before the generation changes.",
+        does: "A clear emits `PoolCleared` before the generation changes.",
         file: "pool/core.rs",
         edits: &[
             Edit {
@@ -68,19 +68,19 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "paused_clear_announced",
-        does: "A clear of a paused pool is announced.",
+        does: "A clear of a paused pool emits `PoolCleared`.",
         file: "pool/core.rs",
         edits: &[Edit { within: "fn clear", right: "state.phase == Phase::Ready", wrong: "true" }],
     },
     Mutant {
-        name: "interrupt_reaches_one_more",
+        name: "interruption_reaches_the_new_generation",
         does: "A clear interrupts connections of the generation that it begins.",
         file: "pool/core.rs",
         edits: &[Edit { within: "fn clear", right: "Some(state.generation)", wrong: "Some(state.generation + 1)" }],
     },
     Mutant {
         name: "refused_before_announced",
-        does: "A clear fails the waiters before it is announced.",
+        does: "A clear fails the waiters before it emits `PoolCleared`.",
         file: "pool/core.rs",
         edits: &[Edit {
             within: "fn clear",
@@ -134,13 +134,13 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "close_leaves_the_counts_alone",
-        does: "A close does not write the counts, so the last connection may end unnoticed.",
+        does: "A close does not write the counts, so the end of the last connection may go unnoticed.",
         file: "pool/core.rs",
         edits: &[Edit { within: "fn close", right: "self.capacity.order_releases();", wrong: "" }],
     },
     Mutant {
         name: "interrupts_without_the_lock",
-        does: "An interruption takes the waker without the lock that the owner waits for: it locks another.",
+        does: "An interruption takes the waker under another lock than the one that the owner waits for.",
         file: "pool/slab.rs",
         edits: &[Edit {
             within: "fn interrupt",
@@ -149,8 +149,8 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "mark_not_looked_at_again",
-        does: "An owner that leaves its waker does not look whether the interruption was first.",
+        name: "mark_is_not_read_again",
+        does: "An owner that registers its waker does not check whether the interruption came first.",
         file: "pool/slab.rs",
         edits: &[Edit { within: "fn watch", right: "before.interrupted", wrong: "false" }],
     },
@@ -161,13 +161,13 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit { within: "fn await_interrupter", right: "drop(self.interrupting.lock());", wrong: "" }],
     },
     Mutant {
-        name: "drained_is_kept",
+        name: "drained_connection_is_not_made_available",
         does: "A connection that was drained is not made available.",
         file: "pool/draining.rs",
         edits: &[Edit { within: "Drop for Draining", right: "held.make_available();", wrong: "" }],
     },
     Mutant {
-        name: "draining_is_available_too",
+        name: "draining_connection_is_available",
         does: "A connection is available while it is drained.",
         file: "pool/draining.rs",
         edits: &[Edit {
@@ -181,7 +181,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "drain_ignores_waiters",
-        does: "A drain that begins does not look for a check-out that waits for its capacity.",
+        does: "A drain that begins does not check whether a check-out waits for its capacity.",
         file: "pool/draining.rs",
         edits: &[Edit { within: "fn drain", right: "core.enter_drain(self)", wrong: "(core.enter_drain(self).0, false)" }],
     },
@@ -197,7 +197,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "drains_are_not_closed",
-        does: "A permit that comes free does not close a drain for the check-out that waits.",
+        does: "A freed permit does not close a drain for a waiting check-out.",
         file: "pool/permit.rs",
         edits: &[Edit {
             within: "fn serve_permits",
@@ -207,7 +207,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "drain_is_claimed_twice",
-        does: "A drain stays in the registry when its slot is claimed.",
+        does: "A drain stays in the drain queue when its slot is claimed.",
         file: "pool/drain_queue.rs",
         edits: &[Edit {
             within: "fn claim_drain",
@@ -220,7 +220,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "flag_lowered_over_drains",
-        does: "A drain that ends notes that there are none any more, although there are.",
+        does: "A drain that ends lowers the draining flag although other drains remain.",
         file: "pool/drain_queue.rs",
         edits: &[Edit { within: "fn owned_now", right: "registry.drains.present.is_empty()", wrong: "true" }],
     },

@@ -4,14 +4,14 @@ use super::{Edit, Mutant};
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "end_of_delivery_is_not_told",
+        name: "end_of_delivery_wakes_no_task",
         does: "The delivery of the last event does not wake the tasks that wait for the end.",
         file: "delivery.rs",
         edits: &[Edit { within: "fn take_turns", right: "self.change.notify(usize::MAX);", wrong: "" }],
     },
     Mutant {
         name: "panic_ends_the_delivery",
-        does: "A subscriber that panics ends the delivery and leaves the role taken.",
+        does: "The panic of a subscriber ends the delivery without freeing the deliverer's role.",
         file: "delivery.rs",
         edits: &[Edit {
             within: "fn deliver_from",
@@ -20,8 +20,8 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "queue_asked_before_the_role_is_freed",
-        does: "The deliverer looks for events under one lock and gives up its role under the next.",
+        name: "queue_is_checked_before_the_role_is_freed",
+        does: "The deliverer checks the queue in one locked section and frees its role in the next.",
         file: "delivery.rs",
         edits: &[Edit {
             within: "fn deliver_from",
@@ -38,25 +38,25 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "look_again_wakes_no_task",
-        does: "A task that waits for the end is not woken to look again at what else it waits for.",
+        does: "A task that waits for the end is not woken when its other condition changes.",
         file: "delivery.rs",
         edits: &[Edit { within: "fn look_again", right: "self.change.notify(usize::MAX);", wrong: "" }],
     },
     Mutant {
         name: "ended_before_the_queue_is_empty",
-        does: "The end is seen while events are queued.",
+        does: "The end is reported while events are queued.",
         file: "delivery.rs",
         edits: &[Edit { within: "fn has_ended", right: "state.queue.is_empty()", wrong: "true" }],
     },
     Mutant {
         name: "ended_while_the_last_is_delivered",
-        does: "The end is seen while a subscriber is still told of the last event.",
+        does: "The end is reported while a subscriber still receives the last event.",
         file: "delivery.rs",
         edits: &[Edit { within: "fn has_ended", right: "state.role == Role::Free", wrong: "true" }],
     },
     Mutant {
         name: "tired_deliverers_are_not_relieved",
-        does: "No caller relieves a deliverer that has done its turn.",
+        does: "No caller relieves a deliverer that has finished its turn.",
         file: "delivery.rs",
         edits: &[Edit { within: "impl<T> State<T>", right: "self.role == Role::Tired", wrong: "false" }],
     },
@@ -84,13 +84,13 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "waiting_callers_are_forgotten",
-        does: "The last deliverer does not tell the callers that wait.",
+        does: "The last deliverer gives no verdict to the callers that wait.",
         file: "delivery.rs",
         edits: &[Edit { within: "fn free_the_role", right: "self.let_go(self.waiting.len())", wrong: "Told::new()" }],
     },
     Mutant {
         name: "verdict_wakes_no_thread",
-        does: "A caller that sleeps is told and not woken.",
+        does: "A sleeping caller gets a verdict but is not woken.",
         file: "delivery/signal.rs",
         edits: &[Edit { within: "fn give", right: "self.given.notify_one();", wrong: "" }],
     },

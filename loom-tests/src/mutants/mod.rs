@@ -1,19 +1,19 @@
-//! The catalogue of mutants: faults of the pool, each of which a model must notice.
+//! The catalogue of mutants: faults of the pool, each of which a model must catch.
 //!
-//! A mutant that weakens an ordering stands in `src`, at the access: `unless_mutant("name", Ordering::…)`. Every other
-//! mutant stands here, so that the shipping code shows only what it does. A [`Mutant`] names fragments of a file in `src`
-//! and what replaces them.
+//! A mutant that weakens an ordering is in `src`, at the access: `unless_mutant("name", Ordering::…)`. All other
+//! mutants are here, so that the shipping code contains only what it does. A [`Mutant`] names fragments of a file in
+//! `src` and their replacements.
 //!
 //! [`instrument`] makes the replacements in a copy of the file, each as
-//! `if crate::sync::mutant("name") { wrong } else { right }`. All mutants are therefore in one build, which
-//! [`instrumented`](crate::instrumented) makes; the environment variable `WHARF_MUTANT` chooses one of them. The test
-//! `proof` checks, without that build, that each fragment is where the catalogue says.
+//! `if crate::sync::mutant("name") { wrong } else { right }`. So one build, made by
+//! [`instrumented`](crate::instrumented), contains all mutants. The environment variable `WHARF_MUTANT` selects one of
+//! them. The test `proof` checks, without that build, that each fragment is where the catalogue says.
 //!
 //! # Fragments
 //!
 //! A fragment is an expression, or statements that end with `;` or `}`. It must occur exactly once in the item that
-//! [`Edit::within`] names. White space and comments of the source do not count, so a fragment may have other line breaks
-//! than the source. Fragments may be nested or equal; they must not overlap otherwise.
+//! [`Edit::within`] names. White space and comments are ignored, so the line breaks of a fragment may differ from those
+//! of the source. Fragments may be nested or equal, but must not overlap otherwise.
 
 mod clearing;
 mod delivery;
@@ -29,9 +29,9 @@ use std::path::Path;
 
 /// A fault of the pool.
 pub struct Mutant {
-    /// The name, for `WHARF_MUTANT` and for the list of negative controls.
+    /// The name in `WHARF_MUTANT` and in the list of negative controls.
     pub name: &'static str,
-    /// What the pool does wrong, in a sentence.
+    /// A sentence that says what the pool does wrong.
     pub does: &'static str,
     /// The file, relative to `src`.
     pub file: &'static str,
@@ -39,29 +39,29 @@ pub struct Mutant {
     pub edits: &'static [Edit],
 }
 
-/// A fragment of a file, and what replaces it.
+/// A fragment of a file, and its replacement.
 pub struct Edit {
-    /// The beginning of the item that has the fragment in it: `fn name`, `Drop for Type`, `impl Type`.
+    /// The beginning of the item that contains the fragment: `fn name`, `Drop for Type`, `impl Type`.
     pub within: &'static str,
-    /// The fragment, as in the source.
+    /// The fragment, as it is in the source.
     pub right: &'static str,
-    /// The replacement. It is empty where the mutant leaves out statements.
+    /// The replacement. Empty if the mutant leaves statements out.
     pub wrong: &'static str,
 }
 
-/// Returns all mutants, by subject.
+/// Returns all mutants, grouped by subject.
 pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
     [shards::MUTANTS, waiting::MUTANTS, opening::MUTANTS, clearing::MUTANTS, delivery::MUTANTS, sync::MUTANTS]
         .into_iter()
         .flatten()
 }
 
-/// Returns the text of a file with its mutants in it, each behind its guard. `file` is relative to `src`.
+/// Returns the text of a file with its mutants inserted, each behind its guard. `file` is relative to `src`.
 ///
 /// # Errors
 ///
-/// Names the mutant, the file and the fragment of each edit whose fragment does not occur exactly once, or of the first
-/// edit whose fragment overlaps with another.
+/// Names the mutant, the file and the fragment of each edit whose fragment does not occur exactly once. If there is no
+/// such edit, names those of the first edit whose fragment overlaps with another one.
 pub fn instrument(file: &Path, source: &str) -> Result<String, String> {
     apply(catalogue().filter(|mutant| Path::new(mutant.file) == file), source)
 }
@@ -97,7 +97,7 @@ fn complaint(mutant: &Mutant, edit: &Edit, why: &str) -> String {
     format!("mutant {} in src/{}, `{}`: {why}: {fragment}", mutant.name, mutant.file, edit.within)
 }
 
-/// Returns the text of a range, with the edits in it.
+/// Returns the text of a range, with its edits applied.
 fn render<'p>(
     source: &str,
     range: Range<usize>,
@@ -117,13 +117,14 @@ fn render<'p>(
     Ok(text)
 }
 
-/// Returns the choice between the two. An expression gets parentheses, as it may be a part of another one.
+/// Returns the code that chooses between the two. An expression gets parentheses, because it may be part of another
+/// one.
 fn guarded(name: &str, wrong: &str, right: &str) -> String {
     let choice = format!("if crate::sync::mutant(\"{name}\") {{ {wrong} }} else {{ {right} }}");
     if right.ends_with([';', '}']) { choice } else { format!("({choice})") }
 }
 
-/// Returns the characters that are neither white space nor in a comment, each with its position.
+/// Returns the characters that are neither white space nor part of a comment, each with its position.
 fn code(text: &str) -> Vec<(usize, char)> {
     let mut code = Vec::new();
     let mut start = 0;
@@ -136,10 +137,10 @@ fn code(text: &str) -> Vec<(usize, char)> {
     code
 }
 
-/// Finds a fragment. An error says why its position is not certain.
+/// Finds a fragment. The error tells why its position is missing or ambiguous.
 fn find(source: &str, code: &[(usize, char)], edit: &Edit) -> Result<Range<usize>, String> {
     let [(start, _)] = occurrences(source, code, edit.within)[..] else {
-        return Err("the file has no such item, or several".into());
+        return Err("the item must occur once in the file".into());
     };
     let item = item(&code[start..]).ok_or("the item has no end")?;
     match occurrences(source, item, edit.right)[..] {
@@ -148,7 +149,7 @@ fn find(source: &str, code: &[(usize, char)], edit: &Edit) -> Result<Range<usize
     }
 }
 
-/// Returns the code up to the brace that closes its first brace.
+/// Returns the code up to the brace that matches its first brace.
 fn item(code: &[(usize, char)]) -> Option<&[(usize, char)]> {
     let mut depth = 0;
     for (index, (_, character)) in code.iter().enumerate() {
@@ -162,7 +163,7 @@ fn item(code: &[(usize, char)]) -> Option<&[(usize, char)]> {
     None
 }
 
-/// Returns the ranges of the code that are equal to the fragment, and do not begin or end within a word.
+/// Returns the ranges of the code that are equal to the fragment and do not begin or end within a word.
 fn occurrences(source: &str, code: &[(usize, char)], fragment: &str) -> Vec<(usize, usize)> {
     let fragment: Vec<char> = self::code(fragment).into_iter().map(|(_, character)| character).collect();
     let (Some(first), Some(last)) = (fragment.first(), fragment.last()) else { return Vec::new() };

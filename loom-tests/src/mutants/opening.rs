@@ -5,7 +5,7 @@ use super::{Edit, Mutant};
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "admission_without_comparing",
-        does: "A check-out counts itself in although the counts have changed since it compared them to the limits.",
+        does: "A check-out takes a permit although the counts have changed since it compared them with the limits.",
         file: "pool/capacity.rs",
         edits: &[Edit {
             within: "fn try_admit",
@@ -15,7 +15,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "admit_then_wait",
-        does: "A check-out is refused in one step and notes that it waits in another.",
+        does: "A check-out is refused a permit in one step, and sets the waiting flag in another.",
         file: "pool/capacity.rs",
         edits: &[Edit {
             within: "fn admit_or_wait",
@@ -31,8 +31,8 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "shared_permit_stays",
-        does: "A shared permit is given to neither of its two owners.",
+        name: "shared_permit_is_never_taken",
+        does: "Neither of its two owners can take a shared permit.",
         file: "pool/permit.rs",
         edits: &[Edit { within: "fn take", right: "self.0.lock().take()", wrong: "None" }],
     },
@@ -48,7 +48,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "created_outside_the_lock",
-        does: "An opener emits its event after it has released the lock under which its connection got its number.",
+        does: "`ConnectionCreated` is emitted after the lock is released under which the connection got its number.",
         file: "pool/permit.rs",
         edits: &[Edit {
             within: "fn create",
@@ -73,7 +73,7 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "pending_dropped_first",
+        name: "pending_count_drops_early",
         does: "A new connection stops counting as pending before it is available.",
         file: "pool/tokens.rs",
         edits: &[Edit {
@@ -90,19 +90,19 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "return_that_fails_is_lost",
-        does: "A connection whose quick return fails is not returned in the other way.",
+        does: "A connection whose return on the fast path fails is not returned on the slow path.",
         file: "pool/lease.rs",
         edits: &[Edit { within: "fn give_back", right: "held.touch();", wrong: "return;" }],
     },
     Mutant {
         name: "permits_are_not_served",
-        does: "A permit that comes free is not handed to the check-out that waits for it.",
+        does: "A freed permit is not given to the check-out that waits for it.",
         file: "pool/permit.rs",
         edits: &[Edit { within: "fn serve_permits", right: "queue.len(Lane::Waiters) == 0", wrong: "true" }],
     },
     Mutant {
-        name: "warm_up_ignores_waiters",
-        does: "The background takes a permit for which a check-out waits.",
+        name: "background_task_ignores_waiters",
+        does: "The background task takes a permit for which a check-out waits.",
         file: "pool/maintenance.rs",
         edits: &[Edit { within: "fn populate", right: "counts.waiting", wrong: "false" }],
     },

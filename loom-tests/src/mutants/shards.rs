@@ -1,11 +1,11 @@
-//! Mutants of the stacks of available connections, and of what goes over all of them.
+//! Mutants of the shards' stacks, and of the operations on all shards.
 
 use super::{Edit, Mutant};
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "tag_not_counted",
-        does: "A change of a head leaves its tag as it was, so an old head may look like a new one.",
+        does: "A change of a head does not change its tag, so an old head may equal a new one.",
         file: "pool/shard.rs",
         edits: &[Edit { within: "fn next", right: "self.tag.wrapping_add(1)", wrong: "self.tag" }],
     },
@@ -20,8 +20,8 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "current_asked_before_the_head",
-        does: "A check-in asks whether its connection is current before it reads the head that it swaps.",
+        name: "generation_is_read_before_the_head",
+        does: "A check-in checks its connection's generation before it reads the head that it swaps.",
         file: "pool/shard.rs",
         edits: &[
             Edit {
@@ -68,7 +68,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "empty_detach_keeps_the_head",
-        does: "A clear leaves the head of an empty stack as it was, so a push that has read it succeeds.",
+        does: "A clear does not change the head of an empty stack, so a push that has read it succeeds.",
         file: "pool/shard.rs",
         edits: &[Edit {
             within: "fn detach",
@@ -83,7 +83,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "detach_in_two_steps",
-        does: "A clear reads the head and then writes it, and does not see what came between the two.",
+        does: "A clear reads the head and then writes it, and loses changes between the two.",
         file: "pool/shard.rs",
         edits: &[Edit {
             within: "fn detach",
@@ -96,7 +96,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "search_leaves_out_a_shard",
-        does: "A check-out searches all shards but one.",
+        does: "A check-out does not search the last shard of its order.",
         file: "pool/acquire.rs",
         edits: &[Edit { within: "fn take_any", right: "self.shards.len()", wrong: "self.shards.len() - 1" }],
     },
@@ -111,8 +111,8 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "look_leaves_out_a_shard",
-        does: "The first waiter does not look at the last shard after it has raised the flags.",
+        name: "second_look_leaves_out_a_shard",
+        does: "The first waiter does not search the last shard after it has raised the flags.",
         file: "pool/acquire.rs",
         edits: &[Edit {
             within: "fn look_for_waiter",
@@ -132,7 +132,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "settle_leaves_a_shard",
-        does: "The last waiter that leaves does not lower the flag of the last shard.",
+        does: "The last waiter to leave does not lower the flag of the last shard.",
         file: "pool/core.rs",
         edits: &[Edit {
             within: "fn settle",
@@ -142,7 +142,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "reap_leaves_a_shard",
-        does: "A background run does not look through the last shard.",
+        does: "Maintenance does not search the last shard.",
         file: "pool/maintenance.rs",
         edits: &[Edit {
             within: "fn reap",

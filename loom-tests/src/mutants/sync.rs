@@ -18,8 +18,8 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "looks_before_it_listens",
-        does: "A watch looks at its condition and then enters the event's list.",
+        name: "watch_checks_before_it_listens",
+        does: "A watch checks its condition before it enters the event's list.",
         file: "sync/watch.rs",
         edits: &[Edit {
             within: "fn poll",

@@ -18,7 +18,7 @@ const fn mutant(name: &'static str, edits: &'static [Edit]) -> Mutant {
     Mutant { name, does: "Fails.", file: "some.rs", edits }
 }
 
-/// The result, without the white space, which has no meaning.
+/// Applies the mutants to [`SOURCE`]. Returns the result without white space, which has no meaning.
 fn applied(mutants: &'static [Mutant]) -> Result<String, String> {
     let text = apply(mutants.iter(), SOURCE)?;
     assert!(text.contains("// ready() is asked first."), "comments stay: {text}");
@@ -26,7 +26,7 @@ fn applied(mutants: &'static [Mutant]) -> Result<String, String> {
 }
 
 #[test]
-fn expression_is_guarded_in_its_item_only() {
+fn expression_is_guarded_only_in_its_item() {
     const MUTANTS: &[Mutant] = &[mutant("a", &[Edit { within: "fn second", right: "ready()", wrong: "true" }])];
     let text = applied(MUTANTS).unwrap();
     assert!(text.contains(r#"already()&&(ifcrate::sync::mutant("a"){true}else{ready()})}"#), "{text}");
@@ -66,7 +66,7 @@ fn overlapping_fragments_are_refused() {
 }
 
 #[test]
-fn each_fragment_that_is_not_there_once_is_named() {
+fn each_fragment_that_does_not_occur_once_is_named() {
     const MUTANTS: &[Mutant] = &[
         mutant("no_item", &[Edit { within: "fn third", right: "ready()", wrong: "" }]),
         mutant("no_fragment", &[Edit { within: "fn first", right: "already()", wrong: "" }]),
@@ -78,7 +78,7 @@ fn each_fragment_that_is_not_there_once_is_named() {
     assert_eq!(
         lines,
         [
-            "mutant no_item in src/some.rs, `fn third`: the file has no such item, or several: ready()",
+            "mutant no_item in src/some.rs, `fn third`: the item must occur once in the file: ready()",
             "mutant no_fragment in src/some.rs, `fn first`: \
              the fragment must occur once in the item, but occurs 0 times: already()",
             "mutant part_of_a_word in src/some.rs, `fn second`: \

@@ -1,11 +1,11 @@
-//! Mutants of the check-out's search, of the queue and of what waiters are handed.
+//! Mutants of a check-out's search, of the queue and of the grants.
 
 use super::{Edit, Mutant};
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "hit_looks_at_nothing",
-        does: "A hit takes a connection where events are due.",
+        name: "hit_ignores_the_subscribers",
+        does: "A hit takes a connection although its events would have to be emitted.",
         file: "pool/acquire.rs",
         edits: &[Edit {
             within: "fn try_check_out",
@@ -15,7 +15,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "newcomers_ignore_waiters",
-        does: "A check-out that arrives is served although others wait.",
+        does: "A new check-out is served although others wait.",
         file: "pool/acquire.rs",
         edits: &[
             Edit {
@@ -38,7 +38,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "counts_read_after_the_search",
-        does: "A check-out asks for a permit with counts that it reads after its search, and misses what was pushed between.",
+        does: "A check-out reads the counts for its permit after its search, and misses a push between the two.",
         file: "pool/acquire.rs",
         edits: &[Edit {
             within: "fn seek",
@@ -62,14 +62,14 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "phase_not_asked_again",
-        does: "A check-out queues up without looking again whether the pool is still ready.",
+        name: "phase_is_not_read_again",
+        does: "A check-out queues up without checking again that the pool is ready.",
         file: "pool/acquire.rs",
         edits: &[Edit { within: "fn queue_up", right: "self.state.load().phase != Phase::Ready", wrong: "false" }],
     },
     Mutant {
-        name: "look_before_the_flags",
-        does: "The first waiter looks for a connection before it raises the flags.",
+        name: "second_look_precedes_the_flags",
+        does: "The first waiter searches the shards again before it raises the flags.",
         file: "pool/acquire.rs",
         edits: &[Edit {
             within: "fn look_for_the_first",
@@ -85,26 +85,26 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "grant_to_the_cancelled_is_lost",
-        does: "A check-out that is cancelled keeps what it was granted.",
+        name: "cancelled_check_out_keeps_its_grant",
+        does: "A cancelled check-out does not give its grant back.",
         file: "pool/acquire.rs",
         edits: &[Edit { within: "Drop for Acquire", right: "drop(grant);", wrong: "std::mem::forget(grant);" }],
     },
     Mutant {
-        name: "hand_over_of_the_stale",
+        name: "stale_connection_is_handed_over",
         does: "A check-in hands a stale connection to a waiter.",
         file: "pool/held.rs",
         edits: &[Edit { within: "fn hand_over", right: "!self.is_current(generation)", wrong: "false" }],
     },
     Mutant {
         name: "flags_lowered_over_openers",
-        does: "The last waiter that leaves lowers the flags although openers still wait.",
+        does: "The last waiter to leave lowers the flags although openers still wait.",
         file: "pool/core.rs",
         edits: &[Edit { within: "fn settle", right: "queue.len(Lane::Openers) == 0", wrong: "true" }],
     },
     Mutant {
         name: "waker_is_not_renewed",
-        does: "A waiter that is polled with another waker keeps the one that it has left.",
+        does: "A waiter that is polled with a new waker keeps its old one.",
         file: "pool/waitlist/blocks.rs",
         edits: &[Edit {
             within: "fn would_wake",
@@ -114,7 +114,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "granter_writes_the_waker",
-        does: "The granter writes the waker that the owner may be reading.",
+        does: "The granter writes to the waker that the owner may be reading.",
         file: "pool/waitlist/blocks.rs",
         edits: &[Edit {
             within: "fn move_waker_out",
@@ -123,8 +123,8 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "turned_away_still_count",
-        does: "Check-outs that a clear turned away are of the era of those that wait after it.",
+        name: "turned_away_waiters_still_count",
+        does: "A clear does not begin a new era, so the check-outs that it turned away still count as waiters.",
         file: "pool/waitlist/blocks.rs",
         edits: &[Edit { within: "fn turn_away", right: "era.wrapping_add(1)", wrong: "era" }],
     },

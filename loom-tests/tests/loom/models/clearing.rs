@@ -1,4 +1,4 @@
-//! Orderings 6 and 8: what a clear and a close reach, what they announce, and when.
+//! Models of orderings 6 and 8: which connections a clear and a close reach, and when they emit their events.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ pub fn closed_reasons(pool: &Pool) -> Vec<ConnectionClosedReason> {
 }
 
 #[test]
-fn a_check_in_against_a_clear_is_closed_once_as_stale() {
-    model("a_check_in_against_a_clear_is_closed_once_as_stale", None, || {
+fn connection_checked_in_during_a_clear_is_closed_once_as_stale() {
+    model("connection_checked_in_during_a_clear_is_closed_once_as_stale", None, || {
         let pool = recorded(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
@@ -35,8 +35,8 @@ fn a_check_in_against_a_clear_is_closed_once_as_stale() {
 }
 
 #[test]
-fn a_check_in_against_a_close_is_closed_once_with_the_pool() {
-    model("a_check_in_against_a_close_is_closed_once_with_the_pool", Some(6), || {
+fn connection_checked_in_during_a_close_is_closed_once_with_the_pool() {
+    model("connection_checked_in_during_a_close_is_closed_once_with_the_pool", Some(6), || {
         let pool = recorded(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
@@ -49,8 +49,8 @@ fn a_check_in_against_a_close_is_closed_once_with_the_pool() {
 }
 
 #[test]
-fn a_check_in_against_a_clear_and_a_close_is_closed_once() {
-    model("a_check_in_against_a_clear_and_a_close_is_closed_once", Some(2), || {
+fn connection_checked_in_during_a_clear_and_a_close_is_closed_once() {
+    model("connection_checked_in_during_a_clear_and_a_close_is_closed_once", Some(2), || {
         let pool = recorded(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
@@ -68,8 +68,8 @@ fn a_check_in_against_a_clear_and_a_close_is_closed_once() {
 }
 
 #[test]
-fn a_check_out_against_a_clear_shares_no_connection_with_it() {
-    model("a_check_out_against_a_clear_shares_no_connection_with_it", Some(6), || {
+fn check_out_during_a_clear_shares_no_connection_with_it() {
+    model("check_out_during_a_clear_shares_no_connection_with_it", Some(6), || {
         let pool = recorded(options(1, 1));
         check_in(leased(&pool));
         let clears = thread::spawn({
@@ -90,8 +90,8 @@ fn a_check_out_against_a_clear_shares_no_connection_with_it() {
 }
 
 #[test]
-fn a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed() {
-    model("a_check_out_after_a_clear_opens_anew_while_the_stale_are_closed", Some(6), || {
+fn check_out_after_a_clear_gets_a_permit_while_stale_connections_are_closed() {
+    model("check_out_after_a_clear_gets_a_permit_while_stale_connections_are_closed", Some(6), || {
         let pool = unheard(options(1, 1));
         check_in(leased(&pool));
         pool.clear(Clear::new()).unwrap();
@@ -115,7 +115,7 @@ fn pool_cleared_follows_the_generation_change() {
             move || pool.clear(Clear::new()).unwrap()
         });
         if pool.environment().seen().iter().any(|event| event.name() == "PoolCleared") {
-            assert_eq!(pool.state().generation, 1, "whoever hears of the clear sees its generation");
+            assert_eq!(pool.state().generation, 1, "PoolCleared was emitted before the generation changed");
         }
         clears.join().unwrap();
         wind_up(pool);
@@ -123,8 +123,8 @@ fn pool_cleared_follows_the_generation_change() {
 }
 
 #[test]
-fn a_clear_of_a_paused_pool_emits_nothing() {
-    model("a_clear_of_a_paused_pool_emits_nothing", None, || {
+fn clear_of_a_paused_pool_emits_no_event() {
+    model("clear_of_a_paused_pool_emits_no_event", None, || {
         let pool = recorded(options(1, 1));
         let clears = thread::spawn({
             let pool = pool.clone();
@@ -132,13 +132,13 @@ fn a_clear_of_a_paused_pool_emits_nothing() {
         });
         assert!(pool.clear(Clear::new()).unwrap());
         assert!(clears.join().unwrap());
-        assert_eq!(pool.state().generation, 2, "each clear counts");
+        assert_eq!(pool.state().generation, 2, "a clear did not increment the generation");
         assert_eq!(pool.environment().names(), ["PoolCreated", "PoolReady", "PoolCleared"]);
         wind_up(pool);
     });
 }
 
-/// Clears with interruption, makes the pool ready again, and only then interrupts.
+/// Clears with interruption and makes the pool ready again before maintenance interrupts.
 fn interrupting_clear(pool: &Arc<Pool>) -> impl FnOnce() + use<> {
     let pool = pool.clone();
     move || {
@@ -149,8 +149,8 @@ fn interrupting_clear(pool: &Arc<Pool>) -> impl FnOnce() + use<> {
 }
 
 #[test]
-fn an_interruption_reaches_exactly_the_generations_before_its_clear() {
-    model("an_interruption_reaches_exactly_the_generations_before_its_clear", Some(3), || {
+fn interruption_reaches_exactly_the_generations_before_its_clear() {
+    model("interruption_reaches_exactly_the_generations_before_its_clear", Some(3), || {
         let pool = unheard(options(2, 1));
         let old = leased(&pool);
         let clears = thread::spawn(interrupting_clear(&pool));
@@ -175,8 +175,8 @@ fn an_interruption_reaches_exactly_the_generations_before_its_clear() {
 }
 
 #[test]
-fn an_interruption_wakes_who_waits_for_it() {
-    model("an_interruption_wakes_who_waits_for_it", Some(5), || {
+fn interruption_wakes_the_user_that_waits_for_it() {
+    model("interruption_wakes_the_user_that_waits_for_it", Some(5), || {
         let pool = unheard(options(1, 1));
         let mut lease = leased(&pool);
         let clears = thread::spawn({
@@ -196,17 +196,17 @@ fn an_interruption_wakes_who_waits_for_it() {
 }
 
 #[test]
-fn a_slot_is_watched_anew_only_after_its_last_waker_was_taken() {
-    model("a_slot_is_watched_anew_only_after_its_last_waker_was_taken", Some(2), || {
+fn slot_is_watched_again_only_after_its_last_waker_was_taken() {
+    model("slot_is_watched_again_only_after_its_last_waker_was_taken", Some(2), || {
         let pool = unheard(options(1, 1));
         let mut lease = leased(&pool);
         let mut context = Context::from_waker(Waker::noop());
         let (_, mut interruption) = lease.interruptible();
-        assert!(interruption.poll(&mut context).is_pending(), "nobody interrupts yet");
+        assert!(interruption.poll(&mut context).is_pending(), "interrupted before the clear");
         let clears = thread::spawn(interrupting_clear(&pool));
         drop(interruption);
         check_in(lease);
-        // The next connection has the same slot, and if the pool is ready again, nothing to do with that clear.
+        // The next connection has the same slot. If it was created after the clear, the clear must not interrupt it.
         if let Some(Grant::Permit(permit)) = poll(&mut waiter(&pool))
             && let Ok(pending) = permit.create()
         {
@@ -219,8 +219,8 @@ fn a_slot_is_watched_anew_only_after_its_last_waker_was_taken() {
 }
 
 #[test]
-fn an_establishment_that_a_close_gives_up_is_closed_with_the_pool() {
-    model("an_establishment_that_a_close_gives_up_is_closed_with_the_pool", Some(4), || {
+fn pending_connection_interrupted_by_a_close_is_closed_with_the_pool() {
+    model("pending_connection_interrupted_by_a_close_is_closed_with_the_pool", Some(4), || {
         let pool = recorded(options(1, 1));
         let pending = pending(&pool);
         let closes = thread::spawn({
@@ -237,15 +237,15 @@ fn an_establishment_that_a_close_gives_up_is_closed_with_the_pool() {
     });
 }
 
-/// The third connection is the first of a segment.
+/// The third connection is the first in a new segment of the slab.
 #[test]
-fn an_interruption_against_the_growth_of_the_slab_finds_every_slot() {
-    model("an_interruption_against_the_growth_of_the_slab_finds_every_slot", Some(4), || {
+fn interruption_during_growth_of_the_slab_finds_every_slot() {
+    model("interruption_during_growth_of_the_slab_finds_every_slot", Some(4), || {
         let pool = unheard(options(3, 3));
         let leases = [(); 2].map(|()| leased(&pool));
         pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
         pool.ready();
-        let permit = permit(poll(&mut waiter(&pool)).expect("there is a permit"));
+        let permit = permit(poll(&mut waiter(&pool)).expect("no permit"));
         let creates = thread::spawn(move || drop(permit.create()));
         pool.maintain();
         creates.join().unwrap();
@@ -258,8 +258,8 @@ fn an_interruption_against_the_growth_of_the_slab_finds_every_slot() {
 }
 
 #[test]
-fn waiters_fail_after_the_pool_is_announced_as_cleared() {
-    model("waiters_fail_after_the_pool_is_announced_as_cleared", Some(3), || {
+fn waiters_fail_after_pool_cleared_is_emitted() {
+    model("waiters_fail_after_pool_cleared_is_emitted", Some(3), || {
         let pool = recorded(options(1, 1));
         let lease = leased(&pool);
         let waits = queued(&pool);
@@ -275,7 +275,7 @@ fn waiters_fail_after_the_pool_is_announced_as_cleared() {
         pool.clear(Clear::new()).unwrap();
         fails.join().unwrap();
         let names = pool.environment().names();
-        let place_of = |name| names.iter().position(|present| *present == name).expect("both events");
+        let place_of = |name| names.iter().position(|present| *present == name).expect("an event is missing");
         assert!(place_of("PoolCleared") < place_of("ConnectionCheckOutFailed"), "{names:?}");
         check_in(lease);
         wind_up(pool);

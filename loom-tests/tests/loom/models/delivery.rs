@@ -1,5 +1,5 @@
-//! The delivery of events. A caller that waits and is never told is a deadlock, which loom reports; so is a task that
-//! waits for the end and is never woken.
+//! Models of the delivery of events. A waiting caller that gets no verdict is a deadlock, which loom reports. So is a
+//! task that waits for the end and is never woken.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ struct Events {
     seen: Seen,
 }
 
-/// What the subscriber has seen. Two deliverers at a time are a race, which loom reports.
+/// The events that the subscriber has received. Two deliverers at the same time are a race, which loom reports.
 struct Seen {
     numbers: UnsafeCell<Vec<u32>>,
-    /// A statistic in the sense of `world.rs`: loom neither sees nor orders it.
+    /// A statistic as in `world.rs`: loom does not see it, so it orders nothing.
     count: AtomicU32,
 }
 
@@ -32,10 +32,10 @@ impl Seen {
 
     #[allow(unsafe_code)]
     fn add(&self, number: u32) {
-        // SAFETY: there is one deliverer at a time, which is what the models check: loom panics before a race.
+        // SAFETY: there is one deliverer at a time. The models check this: loom panics before a race.
         self.numbers.with_mut(|numbers| unsafe { (*numbers).push(number) });
         self.count.fetch_add(1, StatisticOrdering::Relaxed);
-        // Lets loom consider a change of threads while the event is being delivered.
+        // Lets loom switch threads while the event is delivered.
         thread::yield_now();
     }
 
@@ -45,7 +45,7 @@ impl Seen {
 
     #[allow(unsafe_code)]
     fn numbers(&self) -> Vec<u32> {
-        // SAFETY: as above.
+        // SAFETY: as in `add`.
         self.numbers.with(|numbers| unsafe { (*numbers).clone() })
     }
 }
@@ -55,7 +55,7 @@ impl Events {
         Arc::new(Self { delivery: Delivery::new(Share { turn, room }), seen: Seen::new() })
     }
 
-    /// Publishes a number, and returns how many events this call has delivered.
+    /// Publishes a number. Returns how many events this call delivered.
     fn publish(&self, number: u32) -> u32 {
         let here = AtomicU32::new(0);
         self.delivery.publish(number, |number| {
@@ -99,16 +99,16 @@ fn events_arrive_one_at_a_time_in_the_order_of_emission() {
         events.publish(11);
         emits.join().unwrap();
         let numbers = events.seen.numbers();
-        let place = |number| numbers.iter().position(|seen| *seen == number).expect("each event is delivered");
-        assert_eq!(numbers.len(), 4, "each event is delivered once");
+        let place = |number| numbers.iter().position(|seen| *seen == number).expect("an event was not delivered");
+        assert_eq!(numbers.len(), 4, "not every event was delivered once");
         assert!(place(1) < place(2) && place(10) < place(11), "{numbers:?}");
         assert!(!after_the_first || place(1) < place(10), "{numbers:?}");
     });
 }
 
 #[test]
-fn events_of_three_callers_are_all_delivered_when_the_last_has_left() {
-    model("events_of_three_callers_are_all_delivered_when_the_last_has_left", Some(2), || {
+fn all_events_of_three_callers_are_delivered_when_the_last_returns() {
+    model("all_events_of_three_callers_are_delivered_when_the_last_returns", Some(2), || {
         let events = Events::new(1, 1);
         let callers: Vec<_> = [1, 2]
             .map(|number| {
@@ -120,20 +120,21 @@ fn events_of_three_callers_are_all_delivered_when_the_last_has_left() {
             .into();
         events.publish(3);
         callers.into_iter().for_each(|caller| caller.join().unwrap());
-        assert_eq!(events.seen.numbers().len(), 3, "nothing is stranded");
+        assert_eq!(events.seen.numbers().len(), 3, "an event was not delivered");
     });
 }
 
 #[test]
-fn one_call_delivers_its_turn_and_what_was_left_behind() {
-    model("one_call_delivers_its_turn_and_what_was_left_behind", Some(4), || {
+fn call_delivers_at_most_its_turn_and_the_events_left_behind() {
+    model("call_delivers_at_most_its_turn_and_the_events_left_behind", Some(4), || {
         let events = Events::new(1, 2);
         let others = {
             let events = events.clone();
             thread::spawn(move || (1..=3).for_each(|number| _ = events.publish(number)))
         };
         let delivered = events.publish(10);
-        // Its own, which is its turn, and two that the other caller left behind before it saw that the turn is over.
+        // Its own event, which is its turn, and two that the other caller left behind before it saw the end of the
+        // turn.
         assert!(delivered <= 3, "one call has delivered {delivered} events");
         others.join().unwrap();
         assert_eq!(events.seen.numbers().len(), 4);
@@ -141,8 +142,8 @@ fn one_call_delivers_its_turn_and_what_was_left_behind() {
 }
 
 #[test]
-fn callers_leave_no_more_events_behind_than_there_is_room() {
-    model("callers_leave_no_more_events_behind_than_there_is_room", Some(4), || {
+fn callers_leave_no_more_events_behind_than_the_room_allows() {
+    model("callers_leave_no_more_events_behind_than_the_room_allows", Some(4), || {
         const ROOM: u32 = 2;
         let events = Events::new(10, ROOM);
         let other = {
@@ -151,7 +152,7 @@ fn callers_leave_no_more_events_behind_than_there_is_room() {
         };
         for number in 1..=4 {
             events.publish(number);
-            // The other caller's event may be one of them, or not be emitted yet.
+            // The other caller's event may be among those seen, or not be emitted yet.
             let left_behind = number.saturating_sub(events.seen.count());
             assert!(left_behind <= ROOM, "{left_behind} events were left behind");
         }
@@ -163,7 +164,7 @@ fn callers_leave_no_more_events_behind_than_there_is_room() {
 #[test]
 fn waiting_callers_are_told_to_leave_or_to_deliver() {
     model("waiting_callers_are_told_to_leave_or_to_deliver", Some(3), || {
-        // No room at all: each caller that does not deliver waits.
+        // Without room, each caller that does not deliver waits.
         let events = Events::new(2, 0);
         let other = {
             let events = events.clone();
@@ -186,7 +187,7 @@ fn subscribers_that_publish_do_not_wait_for_themselves() {
                 events.seen.add(*number);
                 if *number < 100 {
                     let events = events.clone();
-                    // What it delivers itself, if it does, is only noted.
+                    // If this call delivers events, they are only noted.
                     events.delivery.publish(*number + 100, |number| events.seen.add(*number));
                 }
             }
@@ -198,7 +199,7 @@ fn subscribers_that_publish_do_not_wait_for_themselves() {
         events.delivery.publish(2, on_event);
         other.join().unwrap();
         let numbers = events.seen.numbers();
-        let place = |number| numbers.iter().position(|seen| *seen == number).expect("each event is delivered");
+        let place = |number| numbers.iter().position(|seen| *seen == number).expect("an event was not delivered");
         assert_eq!(numbers.len(), 4, "{numbers:?}");
         assert!(place(1) < place(101) && place(2) < place(102), "{numbers:?}");
     });
@@ -223,7 +224,7 @@ fn subscribers_that_publish_to_each_other_do_not_wait_for_each_other() {
         publishes(1)();
         thread.join().unwrap();
         for pool in pools {
-            assert_eq!(pool.seen.numbers().len(), 2, "its own event, and the other's");
+            assert_eq!(pool.seen.numbers().len(), 2, "a pool lacks its own event or that of the other's subscriber");
         }
     });
 }
@@ -235,7 +236,7 @@ fn panicking_subscriber_keeps_no_role_and_loses_no_event() {
         let on_event = |events: &Events, number: &u32| {
             events.seen.add(*number);
             if *number == 1 {
-                // Without the hook's message, which the harness would take for the model's.
+                // Does not call the panic hook, whose message the harness would take for the model's failure.
                 std::panic::resume_unwind(Box::new(()));
             }
         };
@@ -250,18 +251,18 @@ fn panicking_subscriber_keeps_no_role_and_loses_no_event() {
     });
 }
 
-/// `Pool::closed`, with its own code.
+/// Runs the code of `Pool::closed`.
 #[test]
 fn closed_completes_after_the_last_event() {
     model("closed_completes_after_the_last_event", Some(2), || {
-        // With room, so that the closer may leave its event to the other caller.
+        // With room, so that the closing thread may leave its event to the other caller.
         let delivery = Arc::new(Delivery::new(Share { turn: 1, room: 2 }));
         let last = Arc::new(Seen::new());
         let on_event = {
             let last = last.clone();
             move |number: &u32| match number {
                 1 => last.add(1),
-                // Another caller's, which may come at any time.
+                // The other caller's event, which may come at any time.
                 _ => thread::yield_now(),
             }
         };
@@ -277,13 +278,13 @@ fn closed_completes_after_the_last_event() {
             thread::spawn(move || delivery.publish(2, on_event))
         };
         block_on_end(&delivery, || true);
-        assert_eq!(last.numbers(), [1], "the subscriber has seen it, and is done with it");
+        assert_eq!(last.numbers(), [1], "closed completed before the subscriber was done with the last event");
         closes.join().unwrap();
         other.join().unwrap();
     });
 }
 
-/// As above, and the other event is one of the pool's last connection.
+/// As above, but the last event is that of the pool's last connection.
 #[test]
 fn closed_completes_after_the_event_of_the_last_connection() {
     model("closed_completes_after_the_event_of_the_last_connection", Some(3), || {
@@ -301,12 +302,12 @@ fn closed_completes_after_the_event_of_the_last_connection() {
             })
         };
         block_on_end(&events.delivery, || is_gone.load(Ordering::Acquire));
-        assert_eq!(events.seen.numbers(), [1], "the subscriber has seen it, and is done with it");
+        assert_eq!(events.seen.numbers(), [1], "closed completed before the subscriber was done with the last event");
         gives_back.join().unwrap();
     });
 }
 
-/// As above, and no event is left to be delivered, which would wake the task once more.
+/// As above, but no event is left, whose delivery would wake the task once more.
 #[test]
 fn closed_completes_when_the_last_connection_is_gone() {
     model("closed_completes_when_the_last_connection_is_gone", None, || {

@@ -1,4 +1,5 @@
-//! Drains keep no check-out waiting: where only their capacity is missing, one of them is closed, exactly once.
+//! Models of the drain queue. A drain delays no check-out: if a check-out lacks only capacity, one drain is closed for
+//! it, exactly once.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use wharf::{Clear, PoolEvent};
 use super::harness::model;
 use super::world::*;
 
-/// No more connections than that exist at any instant, as the events tell it.
+/// Asserts, from the events, that no more than `most` connections exist at any instant.
 fn assert_at_most(pool: &Arc<Pool>, most: usize) {
     let mut total = 0;
     for event in pool.environment().events() {
@@ -17,14 +18,14 @@ fn assert_at_most(pool: &Arc<Pool>, most: usize) {
             PoolEvent::ConnectionClosed { .. } => total -= 1,
             _ => {}
         }
-        assert!(total <= most, "more than {most} at an instant");
+        assert!(total <= most, "more than {most} connections at one instant");
     }
 }
 
-/// The drain never ends by itself.
+/// The drain never ends on its own.
 #[test]
-fn a_drain_that_begins_against_a_registration_keeps_no_check_out_waiting() {
-    model("a_drain_that_begins_against_a_registration_keeps_no_check_out_waiting", Some(4), || {
+fn drain_that_begins_while_a_check_out_queues_up_does_not_delay_it() {
+    model("drain_that_begins_while_a_check_out_queues_up_does_not_delay_it", Some(4), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in_undrained(lease));
@@ -36,8 +37,8 @@ fn a_drain_that_begins_against_a_registration_keeps_no_check_out_waiting() {
 }
 
 #[test]
-fn a_drain_that_ends_against_a_check_out_that_would_wait_has_one_end() {
-    model("a_drain_that_ends_against_a_check_out_that_would_wait_has_one_end", Some(3), || {
+fn drain_that_ends_while_a_check_out_needs_its_capacity_ends_once() {
+    model("drain_that_ends_while_a_check_out_needs_its_capacity_ends_once", Some(3), || {
         let pool = recorded(options(1, 1));
         let draining = begin_drain(&pool);
         let drains = thread::spawn(move || end_drain(draining, true));
@@ -50,8 +51,8 @@ fn a_drain_that_ends_against_a_check_out_that_would_wait_has_one_end() {
 }
 
 #[test]
-fn a_drain_that_fails_against_a_check_out_that_would_wait_has_one_end() {
-    model("a_drain_that_fails_against_a_check_out_that_would_wait_has_one_end", Some(3), || {
+fn drain_that_fails_while_a_check_out_needs_its_capacity_ends_once() {
+    model("drain_that_fails_while_a_check_out_needs_its_capacity_ends_once", Some(3), || {
         let pool = recorded(options(1, 1));
         let draining = begin_drain(&pool);
         let drains = thread::spawn(move || end_drain(draining, false));
@@ -63,10 +64,11 @@ fn a_drain_that_fails_against_a_check_out_that_would_wait_has_one_end() {
     });
 }
 
-/// While one is pending, the capacity of a drain is of no use. Neither drain nor connection comes back by itself.
+/// While another connection is pending, the capacity of a drain is of no use to a check-out. Neither the drain nor the
+/// leased connection comes back on its own.
 #[test]
-fn a_permit_to_open_that_comes_free_against_a_registration_closes_a_drain() {
-    model("a_permit_to_open_that_comes_free_against_a_registration_closes_a_drain", Some(4), || {
+fn permit_freed_while_a_check_out_queues_up_closes_a_drain() {
+    model("permit_freed_while_a_check_out_queues_up_closes_a_drain", Some(4), || {
         let pool = unheard(options(2, 1));
         let draining = begin_drain(&pool);
         let (idle, opening) = opened(&pool);
@@ -80,10 +82,10 @@ fn a_permit_to_open_that_comes_free_against_a_registration_closes_a_drain() {
     });
 }
 
-/// One is there already, the other begins.
+/// One drain is in progress, and another begins.
 #[test]
-fn a_second_drain_that_begins_against_two_check_outs_keeps_neither_waiting() {
-    model("a_second_drain_that_begins_against_two_check_outs_keeps_neither_waiting", Some(3), || {
+fn second_drain_that_begins_delays_neither_of_two_check_outs() {
+    model("second_drain_that_begins_delays_neither_of_two_check_outs", Some(3), || {
         let pool = unheard(options(2, 2));
         let lease = leased(&pool);
         let draining = begin_drain(&pool);
@@ -97,8 +99,8 @@ fn a_second_drain_that_begins_against_two_check_outs_keeps_neither_waiting() {
 }
 
 #[test]
-fn a_second_drain_stays_after_the_first_has_ended_and_keeps_no_check_out_waiting() {
-    model("a_second_drain_stays_after_the_first_has_ended_and_keeps_no_check_out_waiting", Some(3), || {
+fn second_drain_outlives_the_first_and_delays_no_check_out() {
+    model("second_drain_outlives_the_first_and_delays_no_check_out", Some(3), || {
         let pool = unheard(options(2, 2));
         let (held, stays) = (leased(&pool), leased(&pool));
         let ends = {
@@ -109,7 +111,7 @@ fn a_second_drain_stays_after_the_first_has_ended_and_keeps_no_check_out_waiting
             check_in_undrained(stays);
             pool.environment().last_draining()
         };
-        let drains = thread::spawn(move || end_drain(ends.expect("nothing waits"), false));
+        let drains = thread::spawn(move || end_drain(ends.expect("the drain was closed without a waiter"), false));
         let (first, second) = (permit(acquire(&pool)), permit(acquire(&pool)));
         drains.join().unwrap();
         drop((first, second, stays));
@@ -118,8 +120,8 @@ fn a_second_drain_stays_after_the_first_has_ended_and_keeps_no_check_out_waiting
 }
 
 #[test]
-fn a_drain_against_a_clear_and_a_check_out_has_one_end() {
-    model("a_drain_against_a_clear_and_a_check_out_has_one_end", Some(2), || {
+fn drain_during_a_clear_and_a_check_out_ends_once() {
+    model("drain_during_a_clear_and_a_check_out_ends_once", Some(2), || {
         let pool = recorded(options(1, 1));
         let draining = begin_drain(&pool);
         let drains = thread::spawn(move || end_drain(draining, true));
@@ -141,8 +143,8 @@ fn a_drain_against_a_clear_and_a_check_out_has_one_end() {
 }
 
 #[test]
-fn a_drain_against_a_close_and_a_check_out_has_one_end() {
-    model("a_drain_against_a_close_and_a_check_out_has_one_end", Some(2), || {
+fn drain_during_a_close_and_a_check_out_ends_once() {
+    model("drain_during_a_close_and_a_check_out_ends_once", Some(2), || {
         let pool = recorded(options(1, 1));
         let draining = begin_drain(&pool);
         let drains = thread::spawn(move || end_drain(draining, true));

@@ -1,4 +1,4 @@
-//! What becomes of a connection that was checked in undrained: it is closed once, or goes to the next.
+//! Models of a connection that needs a drain: it is closed once, or goes to the next check-out.
 
 use loom::thread;
 use wharf::{Clear, ConnectionClosedReason};
@@ -8,8 +8,8 @@ use super::harness::model;
 use super::world::*;
 
 #[test]
-fn a_drain_against_a_clear_is_closed_once_as_stale() {
-    model("a_drain_against_a_clear_is_closed_once_as_stale", None, || {
+fn connection_drained_during_a_clear_is_closed_once_as_stale() {
+    model("connection_drained_during_a_clear_is_closed_once_as_stale", None, || {
         let pool = recorded(options(1, 1));
         let draining = begin_drain(&pool);
         let drains = thread::spawn(move || end_drain(draining, true));
@@ -23,8 +23,8 @@ fn a_drain_against_a_clear_is_closed_once_as_stale() {
 }
 
 #[test]
-fn a_drain_against_a_close_is_closed_once_with_the_pool() {
-    model("a_drain_against_a_close_is_closed_once_with_the_pool", Some(6), || {
+fn connection_drained_during_a_close_is_closed_once_with_the_pool() {
+    model("connection_drained_during_a_close_is_closed_once_with_the_pool", Some(6), || {
         let pool = recorded(options(1, 1));
         let draining = begin_drain(&pool);
         let drains = thread::spawn(move || end_drain(draining, true));
@@ -37,8 +37,8 @@ fn a_drain_against_a_close_is_closed_once_with_the_pool() {
 }
 
 #[test]
-fn a_drain_that_fails_against_a_clear_is_closed_once() {
-    model("a_drain_that_fails_against_a_clear_is_closed_once", None, || {
+fn drain_that_fails_during_a_clear_closes_its_connection_once() {
+    model("drain_that_fails_during_a_clear_closes_its_connection_once", None, || {
         let pool = recorded(options(1, 1));
         let draining = begin_drain(&pool);
         let drains = thread::spawn(move || end_drain(draining, false));
@@ -50,10 +50,10 @@ fn a_drain_that_fails_against_a_clear_is_closed_once() {
     });
 }
 
-/// What waits for one that is pending, and so for no capacity.
+/// The check-out waits because another connection is pending, and not for capacity. So it closes no drain.
 #[test]
-fn a_drained_connection_goes_to_who_waits() {
-    model("a_drained_connection_goes_to_who_waits", Some(5), || {
+fn drained_connection_goes_to_a_waiter() {
+    model("drained_connection_goes_to_a_waiter", Some(5), || {
         let pool = unheard(options(2, 1));
         let draining = begin_drain(&pool);
         let blocks_opening = pending(&pool);
@@ -66,8 +66,8 @@ fn a_drained_connection_goes_to_who_waits() {
 }
 
 #[test]
-fn a_drain_that_fails_gives_its_permit_to_who_waits() {
-    model("a_drain_that_fails_gives_its_permit_to_who_waits", Some(6), || {
+fn failed_drain_gives_a_permit_to_a_waiter() {
+    model("failed_drain_gives_a_permit_to_a_waiter", Some(6), || {
         let pool = unheard(options(1, 1));
         let draining = begin_drain(&pool);
         let drains = thread::spawn(move || end_drain(draining, false));
@@ -78,8 +78,8 @@ fn a_drain_that_fails_gives_its_permit_to_who_waits() {
 }
 
 #[test]
-fn a_clear_against_a_drain_answers_who_waits_once() {
-    model("a_clear_against_a_drain_answers_who_waits_once", Some(3), || {
+fn clear_during_a_drain_answers_a_waiter_once() {
+    model("clear_during_a_drain_answers_a_waiter_once", Some(3), || {
         let pool = recorded(options(2, 1));
         let draining = begin_drain(&pool);
         let blocks_opening = pending(&pool);
@@ -96,8 +96,8 @@ fn a_clear_against_a_drain_answers_who_waits_once() {
 }
 
 #[test]
-fn a_cleared_connection_that_was_drained_is_never_handed_to_a_later_waiter() {
-    model("a_cleared_connection_that_was_drained_is_never_handed_to_a_later_waiter", Some(3), || {
+fn stale_drained_connection_is_never_handed_to_a_later_waiter() {
+    model("stale_drained_connection_is_never_handed_to_a_later_waiter", Some(3), || {
         let pool = unheard(options(1, 1));
         let draining = begin_drain(&pool);
         let drains = thread::spawn(move || end_drain(draining, true));

@@ -1,4 +1,4 @@
-//! Running a model: its bound, its counts, and how a failure is reported to the negative controls.
+//! Runs a model: applies its bound, counts its executions, and reports a failure to the negative controls.
 
 use std::panic;
 use std::sync::Arc;
@@ -7,27 +7,27 @@ use std::time::Instant;
 
 use loom::model::Builder;
 
-/// Names the mutant in a negative control; see `src/sync.rs`.
+/// The variable that names the mutant in a negative control; see `src/sync.rs`.
 pub const MUTANT: &str = "WHARF_MUTANT";
 
-/// Replaces the preemption bound of the bounded models; `none` takes it away.
+/// The variable that replaces the preemption bound of the bounded models. `none` removes the bound.
 const BOUND: &str = "WHARF_LOOM_BOUND";
 
-/// What a model prints when it starts, and when it fails.
+/// The texts that a model prints when it starts and when it fails.
 pub const STARTED: &str = "model started:";
 pub const FAILED: &str = "model failed:";
 
-/// Explores all executions with up to `bound` preemptions (`None`: all there are) and prints how many that were.
+/// Explores all executions with up to `bound` preemptions (`None`: all executions), and prints their number.
 pub fn model(name: &'static str, bound: Option<usize>, execution: impl Fn() + Send + Sync + 'static) {
     let bound = bound.and_then(|bound| match std::env::var(BOUND).as_deref() {
         Ok("none") => None,
-        Ok(deeper) => Some(deeper.parse().expect("WHARF_LOOM_BOUND is a number or none")),
+        Ok(deeper) => Some(deeper.parse().expect("WHARF_LOOM_BOUND must be a number or none")),
         Err(_) => Some(bound),
     });
     let mut builder = Builder::new();
     builder.preemption_bound = bound;
     builder.max_branches = 20_000;
-    // A truncated pass is no pass, whatever the environment says.
+    // A truncated run proves nothing, so loom's environment variables must not truncate it.
     builder.max_duration = None;
     builder.max_permutations = None;
 
@@ -46,7 +46,7 @@ pub fn model(name: &'static str, bound: Option<usize>, execution: impl Fn() + Se
     println!("{name} bound={bound} iterations={iterations} time={:.2?}", started.elapsed());
 }
 
-/// Prints the first panic on one line; a failing model may abort the process right after it.
+/// Prints the first panic on one line, because a failing model may abort the process right after it.
 fn report_failure(name: &'static str, iterations: Arc<AtomicU64>) {
     let earlier = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {

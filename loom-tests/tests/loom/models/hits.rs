@@ -1,5 +1,5 @@
-//! The hit path: `try_check_out` with `pop_at_once`, and the drop of a lease with `push_at_once`, against each other and
-//! against all that changes a shard's head.
+//! Models of the hit path: `try_check_out` with `pop_at_once`, and the drop of a lease with `push_at_once`. They run
+//! concurrently with each other and with every operation that changes a shard's head.
 
 use loom::thread;
 use wharf::Clear;
@@ -8,8 +8,8 @@ use super::harness::model;
 use super::world::*;
 
 #[test]
-fn two_hits_share_no_connection() {
-    model("two_hits_share_no_connection", None, || {
+fn concurrent_hits_share_no_connection() {
+    model("concurrent_hits_share_no_connection", None, || {
         let pool = unheard(options(1, 1));
         check_in(leased(&pool));
         let other = thread::spawn({
@@ -17,15 +17,15 @@ fn two_hits_share_no_connection() {
             move || hit(&pool).map(check_in).is_some()
         });
         let here = hit(&pool).map(check_in).is_some();
-        assert!(other.join().unwrap() || here, "one of the two is first");
+        assert!(other.join().unwrap() || here, "both hits missed");
         assert_eq!(pool.status().available, 1);
         wind_up(pool);
     });
 }
 
 #[test]
-fn two_returns_lose_no_connection() {
-    model("two_returns_lose_no_connection", None, || {
+fn concurrent_returns_lose_no_connection() {
+    model("concurrent_returns_lose_no_connection", None, || {
         let pool = unheard(options(2, 2));
         let [here, there] = [(); 2].map(|()| leased(&pool));
         let other = thread::spawn(move || check_in(there));
@@ -37,8 +37,8 @@ fn two_returns_lose_no_connection() {
 }
 
 #[test]
-fn a_hit_against_a_return_loses_no_connection() {
-    model("a_hit_against_a_return_loses_no_connection", None, || {
+fn hit_during_a_return_loses_no_connection() {
+    model("hit_during_a_return_loses_no_connection", None, || {
         let pool = unheard(options(2, 2));
         let [here, there] = [(); 2].map(|()| leased(&pool));
         check_in(here);
@@ -52,8 +52,8 @@ fn a_hit_against_a_return_loses_no_connection() {
 }
 
 #[test]
-fn a_hit_sees_what_the_last_user_did() {
-    model("a_hit_sees_what_the_last_user_did", None, || {
+fn hit_sees_the_last_users_writes() {
+    model("hit_sees_the_last_users_writes", None, || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
@@ -64,8 +64,8 @@ fn a_hit_sees_what_the_last_user_did() {
 }
 
 #[test]
-fn a_hit_never_mistakes_an_old_head_for_a_new_one() {
-    model("a_hit_never_mistakes_an_old_head_for_a_new_one", Some(6), || {
+fn hit_never_mistakes_an_old_head_for_a_new_one() {
+    model("hit_never_mistakes_an_old_head_for_a_new_one", Some(6), || {
         let pool = unheard(options(2, 2));
         let leases = [(); 2].map(|()| leased(&pool));
         leases.into_iter().for_each(check_in);
@@ -87,8 +87,8 @@ fn a_hit_never_mistakes_an_old_head_for_a_new_one() {
 }
 
 #[test]
-fn a_hit_and_its_return_against_a_registration_lose_no_wake_up() {
-    model("a_hit_and_its_return_against_a_registration_lose_no_wake_up", Some(4), || {
+fn hit_and_return_while_a_check_out_queues_up_lose_no_wake_up() {
+    model("hit_and_return_while_a_check_out_queues_up_lose_no_wake_up", Some(4), || {
         let pool = unheard(options(1, 1));
         check_in(leased(&pool));
         let hits = thread::spawn({
@@ -98,29 +98,29 @@ fn a_hit_and_its_return_against_a_registration_lose_no_wake_up() {
         let idle = connection(acquire(&pool));
         check_in(check_out(&pool, idle));
         hits.join().unwrap();
-        check_in(hit(&pool).expect("nobody waits, so the connection is there for all"));
+        check_in(hit(&pool).expect("no check-out waits, but the connection is not available"));
         wind_up(pool);
     });
 }
 
 #[test]
-fn a_hit_never_overtakes_a_queued_waiter() {
-    model("a_hit_never_overtakes_a_queued_waiter", Some(3), || {
+fn hit_never_overtakes_a_waiter() {
+    model("hit_never_overtakes_a_waiter", Some(3), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let mut waits = queued(&pool);
         let returns = thread::spawn(move || check_in(lease));
-        assert!(hit(&pool).is_none(), "the connection is the waiter's");
+        assert!(hit(&pool).is_none(), "the hit overtook the waiter");
         returns.join().unwrap();
-        drop(connection(poll(&mut waits).expect("the waiter is served")));
-        check_in(hit(&pool).expect("nobody waits, so the connection is there for all"));
+        drop(connection(poll(&mut waits).expect("the waiter was not served")));
+        check_in(hit(&pool).expect("no check-out waits, but the connection is not available"));
         wind_up(pool);
     });
 }
 
 #[test]
-fn a_hit_against_a_clear_shares_no_connection_with_it() {
-    model("a_hit_against_a_clear_shares_no_connection_with_it", Some(6), || {
+fn hit_during_a_clear_shares_no_connection_with_it() {
+    model("hit_during_a_clear_shares_no_connection_with_it", Some(6), || {
         let pool = unheard(options(1, 1));
         check_in(leased(&pool));
         let clears = thread::spawn({
@@ -138,17 +138,17 @@ fn a_hit_against_a_clear_shares_no_connection_with_it() {
     });
 }
 
-/// The stale connection lies in the shard, or it does not: a hit after the clear tells.
+/// A hit after the clear shows whether the stale connection is in the shard.
 #[test]
-fn a_return_against_a_clear_leaves_no_stale_connection_to_hit() {
-    model("a_return_against_a_clear_leaves_no_stale_connection_to_hit", Some(6), || {
+fn return_during_a_clear_leaves_no_stale_connection_to_hit() {
+    model("return_during_a_clear_leaves_no_stale_connection_to_hit", Some(6), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
         pool.clear(Clear::new()).unwrap();
         pool.ready();
         returns.join().unwrap();
-        assert!(hit(&pool).is_none(), "a connection of an older generation");
+        assert!(hit(&pool).is_none(), "the hit took a connection of an older generation");
         pool.maintain();
         assert_empty(&pool);
         wind_up(pool);
@@ -156,8 +156,8 @@ fn a_return_against_a_clear_leaves_no_stale_connection_to_hit() {
 }
 
 #[test]
-fn a_hit_against_a_close_shares_no_connection_with_it() {
-    model("a_hit_against_a_close_shares_no_connection_with_it", Some(4), || {
+fn hit_during_a_close_shares_no_connection_with_it() {
+    model("hit_during_a_close_shares_no_connection_with_it", Some(4), || {
         let pool = unheard(options(1, 1));
         check_in(leased(&pool));
         let closes = thread::spawn({
@@ -172,24 +172,24 @@ fn a_hit_against_a_close_shares_no_connection_with_it() {
 }
 
 #[test]
-fn a_return_against_a_close_is_closed_once() {
-    model("a_return_against_a_close_is_closed_once", Some(6), || {
+fn connection_returned_during_a_close_is_closed_once() {
+    model("connection_returned_during_a_close_is_closed_once", Some(6), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
         pool.close();
         returns.join().unwrap();
-        assert!(hit(&pool).is_none(), "a closed pool has nothing to hit");
+        assert!(hit(&pool).is_none(), "the hit took a connection of a closed pool");
         assert_empty(&pool);
         wind_up(pool);
     });
 }
 
-/// One connection goes from the bottom of one stack to the top of the other, while the caller holds a third. A reading
-/// of its new height with the old head would count the held one as available.
+/// One connection moves from the bottom of one stack to the top of the other, while the caller holds another. Reading
+/// the new height with the old head would count the held connection as available.
 #[test]
-fn a_consistent_status_counts_a_held_connection_as_in_use() {
-    model("a_consistent_status_counts_a_held_connection_as_in_use", Some(2), || {
+fn consistent_status_counts_a_held_connection_as_in_use() {
+    model("consistent_status_counts_a_held_connection_as_in_use", Some(2), || {
         let pool = unheard(options(8, 3));
         let [held, first, second] = [(); 3].map(|()| leased(&pool));
         check_in(first);
@@ -199,7 +199,7 @@ fn a_consistent_status_counts_a_held_connection_as_in_use() {
             let pool = pool.clone();
             move || {
                 prefer_shard(0);
-                let moved = hit(&pool).expect("nobody else takes it");
+                let moved = hit(&pool).expect("the stack is empty");
                 prefer_shard(1);
                 check_in(moved);
             }
@@ -213,14 +213,14 @@ fn a_consistent_status_counts_a_held_connection_as_in_use() {
 }
 
 #[test]
-fn a_hit_takes_nothing_where_events_are_due() {
-    model("a_hit_takes_nothing_where_events_are_due", None, || {
+fn hit_takes_no_connection_if_the_environment_listens() {
+    model("hit_takes_no_connection_if_the_environment_listens", None, || {
         let pool = recorded(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
-        assert!(hit(&pool).is_none(), "a check-out without its events");
+        assert!(hit(&pool).is_none(), "the hit took a connection without its events");
         returns.join().unwrap();
-        assert!(hit(&pool).is_none(), "a check-out without its events");
+        assert!(hit(&pool).is_none(), "the hit took a connection without its events");
         wind_up(pool);
     });
 }

@@ -1,4 +1,5 @@
-//! Orderings 5 and 9: the limits hold at every instant, and nothing is left after close, which is noticed.
+//! Models of orderings 5 and 9: the counts never exceed the limits, nothing is left after a close, and the end of the
+//! last connection is noticed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +10,8 @@ use wharf::unstable::pool::{Grant, Permit};
 use super::harness::model;
 use super::world::*;
 
-/// What the tokens that exist add up to. std's, because loom's threads take turns and these are no part of the pool.
+/// The sums of the tokens that exist. These are std's atomics, because loom's threads take turns, and because they are
+/// not part of the pool.
 #[derive(Default)]
 struct Tokens {
     total: AtomicU32,
@@ -18,7 +20,7 @@ struct Tokens {
 
 impl Tokens {
     fn more(count: &AtomicU32, limit: u32) {
-        assert!(count.fetch_add(1, Ordering::Relaxed) < limit, "more than {limit} at an instant");
+        assert!(count.fetch_add(1, Ordering::Relaxed) < limit, "more than {limit} at one instant");
     }
 
     fn less(count: &AtomicU32) {
@@ -26,7 +28,7 @@ impl Tokens {
     }
 }
 
-/// Three threads try once to get a permit each, and do `open` with it.
+/// Runs three threads that each try once to get a permit, and call `open` with it.
 fn limits<R: Send + 'static>(
     name: &'static str,
     max_pool_size: u32,
@@ -56,25 +58,25 @@ fn limits<R: Send + 'static>(
 }
 
 #[test]
-fn total_stays_within_max_pool_size_at_every_instant() {
+fn total_never_exceeds_max_pool_size() {
     let open_and_fail = |_: &Arc<Pool>, permit: Permit<World>, tokens: &Tokens| {
         let pending = permit.create().unwrap();
         Tokens::less(&tokens.total);
         Tokens::less(&tokens.pending);
         drop(pending);
     };
-    limits("total_stays_within_max_pool_size_at_every_instant", 1, 2, open_and_fail, |()| ());
+    limits("total_never_exceeds_max_pool_size", 1, 2, open_and_fail, |()| ());
 }
 
 #[test]
-fn pending_stays_within_max_connecting_at_every_instant() {
+fn pending_never_exceeds_max_connecting() {
     let open_and_keep = |pool: &Arc<Pool>, permit: Permit<World>, tokens: &Tokens| {
         let (idle, opening) = permit.create().unwrap().established(pool.environment().connect()).unwrap();
         Tokens::less(&tokens.pending);
         drop(opening);
         check_out(pool, idle)
     };
-    limits("pending_stays_within_max_connecting_at_every_instant", 3, 1, open_and_keep, check_in);
+    limits("pending_never_exceeds_max_connecting", 3, 1, open_and_keep, check_in);
 }
 
 #[test]
@@ -95,7 +97,8 @@ fn both_counts_return_to_zero_after_close() {
     });
 }
 
-/// Whoever closes a pool and then finds something left relies on being told when it is gone.
+/// Checks that the end of `last` is noticed. A thread that closes a pool and finds a connection left relies on a
+/// notification when the connection is gone.
 fn noticed<T: Send + 'static>(name: &'static str, bound: Option<usize>, last: fn(&Arc<Pool>) -> T, end: fn(T)) {
     model(name, bound, move || {
         let pool = unheard(options(1, 1));
@@ -110,25 +113,26 @@ fn noticed<T: Send + 'static>(name: &'static str, bound: Option<usize>, last: fn
         pool.close();
         let left = pool.status().total;
         let told = ends.join().unwrap();
-        assert!(left == 0 || told > 0, "nobody says that the last connection is gone");
+        assert!(left == 0 || told > 0, "the end of the last connection was not noticed");
         wind_up(pool);
     });
 }
 
-/// A good one comes to the shard's head, which tells already. A broken one does not.
+/// The drain fails, because a broken connection does not reach the shard's head, whose update would order the two
+/// threads.
 #[test]
-fn the_end_of_a_closed_pools_last_connection_is_noticed() {
+fn end_of_the_last_connection_of_a_closed_pool_is_noticed() {
     let breaks = |draining| end_drain(draining, false);
-    noticed("the_end_of_a_closed_pools_last_connection_is_noticed", Some(4), begin_drain, breaks);
+    noticed("end_of_the_last_connection_of_a_closed_pool_is_noticed", Some(4), begin_drain, breaks);
 }
 
 #[test]
-fn the_end_of_a_closed_pools_last_establishment_is_noticed() {
-    noticed("the_end_of_a_closed_pools_last_establishment_is_noticed", Some(4), pending, drop);
+fn end_of_the_last_establishment_of_a_closed_pool_is_noticed() {
+    noticed("end_of_the_last_establishment_of_a_closed_pool_is_noticed", Some(4), pending, drop);
 }
 
 #[test]
-fn the_end_of_a_closed_pools_last_permit_is_noticed() {
+fn end_of_the_last_permit_of_a_closed_pool_is_noticed() {
     let unused = |pool: &Arc<Pool>| permit(acquire(pool));
-    noticed("the_end_of_a_closed_pools_last_permit_is_noticed", Some(6), unused, drop);
+    noticed("end_of_the_last_permit_of_a_closed_pool_is_noticed", Some(6), unused, drop);
 }

@@ -1,4 +1,4 @@
-//! What the models have in common, and the models by subject.
+//! The models by subject, and what they share.
 
 mod clearing;
 pub mod controls;

@@ -1,5 +1,6 @@
-//! Orderings 3 and 4 for those who open a connection and take one that comes back sooner. In all of these models the own
-//! connection never arrives: who is not woken by the one that comes back waits forever, which loom reports.
+//! Models of orderings 3 and 4 for openers, which take a connection that comes back sooner than their own. In all of
+//! these models the opener's own connection never arrives. An opener that is not woken by a returning connection waits
+//! forever, which loom reports.
 
 use loom::thread;
 
@@ -7,8 +8,8 @@ use super::harness::model;
 use super::world::*;
 
 #[test]
-fn a_check_in_against_an_opener_loses_no_wake_up() {
-    model("a_check_in_against_an_opener_loses_no_wake_up", Some(6), || {
+fn check_in_while_an_opener_queues_up_loses_no_wake_up() {
+    model("check_in_while_an_opener_queues_up_loses_no_wake_up", Some(6), || {
         let pool = unheard(options(2, 1));
         let lease = leased(&pool);
         let own = pending(&pool);
@@ -16,15 +17,15 @@ fn a_check_in_against_an_opener_loses_no_wake_up() {
         let idle = loom::future::block_on(pool.acquire_as_opener());
         check_in(check_out(&pool, idle));
         returns.join().unwrap();
-        drop(pool.try_take().expect("nobody waits, so the connection is there for all"));
+        drop(pool.try_take().expect("no check-out waits, but the connection is not available"));
         drop(own);
         wind_up(pool);
     });
 }
 
 #[test]
-fn an_opener_who_gives_up_loses_no_connection_for_the_next() {
-    model("an_opener_who_gives_up_loses_no_connection_for_the_next", Some(3), || {
+fn cancelled_opener_passes_its_connection_on() {
+    model("cancelled_opener_passes_its_connection_on", Some(3), || {
         let pool = unheard(options(2, 1));
         let lease = leased(&pool);
         let own = pending(&pool);
@@ -34,15 +35,15 @@ fn an_opener_who_gives_up_loses_no_connection_for_the_next() {
         drop(connection(loom::future::block_on(waits)));
         returns.join().unwrap();
         gives_up.join().unwrap();
-        drop(pool.try_take().expect("nobody waits, so the connection is there for all"));
+        drop(pool.try_take().expect("no check-out waits, but the connection is not available"));
         drop(own);
         wind_up(pool);
     });
 }
 
 #[test]
-fn who_leaves_the_queue_lowers_no_flag_over_an_opener() {
-    model("who_leaves_the_queue_lowers_no_flag_over_an_opener", Some(3), || {
+fn waiter_that_leaves_keeps_the_flags_raised_for_an_opener() {
+    model("waiter_that_leaves_keeps_the_flags_raised_for_an_opener", Some(3), || {
         let pool = unheard(options(2, 1));
         let lease = leased(&pool);
         let own = pending(&pool);
@@ -52,15 +53,15 @@ fn who_leaves_the_queue_lowers_no_flag_over_an_opener() {
         drop(loom::future::block_on(opens));
         leaves.join().unwrap();
         returns.join().unwrap();
-        drop(pool.try_take().expect("nobody waits, so the connection is there for all"));
+        drop(pool.try_take().expect("no check-out waits, but the connection is not available"));
         drop(own);
         wind_up(pool);
     });
 }
 
 #[test]
-fn a_permit_that_comes_free_is_not_for_an_opener() {
-    model("a_permit_that_comes_free_is_not_for_an_opener", Some(3), || {
+fn freed_permit_goes_to_a_waiter_and_not_to_an_opener() {
+    model("freed_permit_goes_to_a_waiter_and_not_to_an_opener", Some(3), || {
         let pool = unheard(options(2, 2));
         let (own, fails) = (pending(&pool), pending(&pool));
         let (opens, waits) = (opener(&pool), queued(&pool));

@@ -1,4 +1,4 @@
-//! Orderings 1, 2 and 7: what is announced and counted when connections are opened.
+//! Models of orderings 1, 2 and 7: the events and the counts when connections are opened.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use wharf::{Clear, Phase, PoolEvent};
 use super::harness::model;
 use super::world::*;
 
-/// Every `ConnectionCreated` comes after a `PoolReady` that no `PoolCleared` has taken back.
+/// Asserts that every `ConnectionCreated` comes after a `PoolReady`, with no `PoolCleared` between the two.
 fn assert_created_while_ready(pool: &Pool) {
     let mut ready = false;
     for name in pool.environment().names() {
@@ -23,8 +23,8 @@ fn assert_created_while_ready(pool: &Pool) {
 }
 
 #[test]
-fn pool_ready_is_emitted_before_any_establishment_of_a_check_out() {
-    model("pool_ready_is_emitted_before_any_establishment_of_a_check_out", None, || {
+fn pool_ready_is_emitted_before_a_check_out_creates_a_connection() {
+    model("pool_ready_is_emitted_before_a_check_out_creates_a_connection", None, || {
         let pool = paused_and_recorded(options(1, 1));
         let marks = thread::spawn({
             let pool = pool.clone();
@@ -39,8 +39,8 @@ fn pool_ready_is_emitted_before_any_establishment_of_a_check_out() {
 }
 
 #[test]
-fn pool_ready_is_emitted_before_any_establishment_in_the_background() {
-    model("pool_ready_is_emitted_before_any_establishment_in_the_background", None, || {
+fn pool_ready_is_emitted_before_the_background_task_creates_a_connection() {
+    model("pool_ready_is_emitted_before_the_background_task_creates_a_connection", None, || {
         let pool = paused_and_recorded(options(1, 1).min_pool_size(1));
         let marks = thread::spawn({
             let pool = pool.clone();
@@ -54,8 +54,8 @@ fn pool_ready_is_emitted_before_any_establishment_in_the_background() {
 }
 
 #[test]
-fn pool_ready_is_emitted_before_any_establishment_while_another_clears() {
-    model("pool_ready_is_emitted_before_any_establishment_while_another_clears", Some(3), || {
+fn connections_are_created_only_between_pool_ready_and_pool_cleared() {
+    model("connections_are_created_only_between_pool_ready_and_pool_cleared", Some(3), || {
         let pool = paused_and_recorded(options(1, 1));
         let marks = thread::spawn({
             let pool = pool.clone();
@@ -65,7 +65,7 @@ fn pool_ready_is_emitted_before_any_establishment_while_another_clears() {
             let pool = pool.clone();
             move || pool.clear(Clear::new()).unwrap()
         });
-        let grant = poll(&mut waiter(&pool)).expect("there is a permit or a refusal");
+        let grant = poll(&mut waiter(&pool)).expect("neither a permit nor a refusal");
         make_use(&pool, grant);
         marks.join().unwrap();
         clears.join().unwrap();
@@ -75,23 +75,23 @@ fn pool_ready_is_emitted_before_any_establishment_while_another_clears() {
 }
 
 #[test]
-fn who_sees_the_pool_ready_knows_that_it_was_announced() {
-    model("who_sees_the_pool_ready_knows_that_it_was_announced", None, || {
+fn thread_that_sees_a_ready_pool_sees_the_pool_ready_event() {
+    model("thread_that_sees_a_ready_pool_sees_the_pool_ready_event", None, || {
         let pool = paused_and_recorded(options(1, 1));
         let marks = thread::spawn({
             let pool = pool.clone();
             move || pool.ready()
         });
         if pool.state().phase == Phase::Ready {
-            assert!(pool.environment().known() >= 2, "PoolCreated and PoolReady");
+            assert!(pool.environment().known() >= 2, "PoolCreated or PoolReady is not visible");
         }
         marks.join().unwrap();
         wind_up(pool);
     });
 }
 
-/// One connection becomes available and stops being pending, while a check-out searches. It must find that one, and
-/// never open a second.
+/// A connection becomes available and stops being pending while a check-out searches. The check-out must find this
+/// connection, and never open a second one.
 fn becomes_available(name: &'static str, max_pool_size: u32) {
     model(name, Some(6), move || {
         let pool = unheard(options(max_pool_size, 1));
@@ -103,7 +103,7 @@ fn becomes_available(name: &'static str, max_pool_size: u32) {
         let idle = connection(acquire(&pool));
         check_in(check_out(&pool, idle));
         opens.join().unwrap();
-        assert_eq!(pool.environment().opened(), 1, "a needless connection");
+        assert_eq!(pool.environment().opened(), 1, "the check-out opened a needless connection");
         wind_up(pool);
     });
 }
@@ -135,13 +135,13 @@ fn ids_are_in_the_order_of_the_created_events() {
     });
 }
 
-/// A check-out has the right to open a connection, and a task that is to do it. Another connection may come first, and
-/// then the check-out gives the right up, for which another check-out waits.
+/// A check-out shares its permit with the task that opens the connection. If another connection comes first, the
+/// check-out gives the permit up, for which a second check-out waits.
 #[test]
-fn a_permit_is_used_once_or_given_up() {
-    model("a_permit_is_used_once_or_given_up", Some(4), || {
+fn shared_permit_is_used_once_or_given_up() {
+    model("shared_permit_is_used_once_or_given_up", Some(4), || {
         let pool = unheard(options(1, 1));
-        let right = Arc::new(SharedPermit::new(permit(poll(&mut waiter(&pool)).expect("there is a permit"))));
+        let right = Arc::new(SharedPermit::new(permit(poll(&mut waiter(&pool)).expect("no permit"))));
         let waits = queued(&pool);
         let opens = thread::spawn({
             let (pool, right) = (pool.clone(), right.clone());
@@ -155,7 +155,7 @@ fn a_permit_is_used_once_or_given_up() {
         drop(right);
         let granted = loom::future::block_on(waits);
         assert_eq!(given_up, matches!(granted, Grant::Permit(_)), "{granted:?}");
-        assert_ne!(opens.join().unwrap(), given_up, "one of the two has the right");
+        assert_ne!(opens.join().unwrap(), given_up, "both owners took the permit, or neither");
         drop(granted);
         wind_up(pool);
     });

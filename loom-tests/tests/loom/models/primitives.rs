@@ -1,4 +1,4 @@
-//! What the rest is built of: the watch for a change, and the lock for short sections.
+//! Models of the primitives: the watch for a change, and the brief lock.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use wharf::unstable::primitives::{BriefLock, Watch};
 use super::harness::model;
 use super::world::*;
 
-/// What a drain does while it goes on. A missed change is a deadlock, which loom reports.
+/// Watches the pool as a drain does. A missed change is a deadlock, which loom reports.
 #[test]
-fn a_clear_against_a_watch_is_never_missed() {
-    model("a_clear_against_a_watch_is_never_missed", Some(4), || {
+fn watch_never_misses_a_clear() {
+    model("watch_never_misses_a_clear", Some(4), || {
         let pool = watched(options(1, 1));
         let mut draining = begin_drain(&pool);
         let clears = thread::spawn({
@@ -32,8 +32,8 @@ fn a_clear_against_a_watch_is_never_missed() {
 }
 
 #[test]
-fn a_close_against_a_watch_is_never_missed() {
-    model("a_close_against_a_watch_is_never_missed", Some(4), || {
+fn watch_never_misses_a_close() {
+    model("watch_never_misses_a_close", Some(4), || {
         let pool = watched(options(1, 1));
         let mut draining = begin_drain(&pool);
         let closes = thread::spawn({
@@ -51,10 +51,11 @@ fn a_close_against_a_watch_is_never_missed() {
     });
 }
 
-/// The value lies in a loom cell: two holders at a time, or one that does not see what the last one did, are a race.
+/// The value is in a loom cell. Two holders at the same time are a race, and so is a holder that does not see the last
+/// holder's writes.
 #[test]
-fn a_brief_lock_has_one_holder_that_sees_what_the_last_one_did() {
-    model("a_brief_lock_has_one_holder_that_sees_what_the_last_one_did", Some(3), || {
+fn brief_lock_has_one_holder_that_sees_the_last_holders_writes() {
+    model("brief_lock_has_one_holder_that_sees_the_last_holders_writes", Some(3), || {
         let lock = Arc::new(BriefLock::new(0_u32));
         let other = thread::spawn({
             let lock = lock.clone();

@@ -1,4 +1,5 @@
-//! A renewal makes all connections stale as a clear does, and leaves the pool ready and the queue in place.
+//! Models of a renewal. It makes all connections stale as a clear does, but the pool stays ready and the waiters stay
+//! in the queue.
 
 use loom::thread;
 use wharf::{ConnectionClosedReason, Phase};
@@ -8,8 +9,8 @@ use super::harness::model;
 use super::world::*;
 
 #[test]
-fn check_in_against_a_renewal_is_closed_once_as_stale() {
-    model("check_in_against_a_renewal_is_closed_once_as_stale", None, || {
+fn connection_checked_in_during_a_renewal_is_closed_once_as_stale() {
+    model("connection_checked_in_during_a_renewal_is_closed_once_as_stale", None, || {
         let pool = recorded(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
@@ -24,8 +25,8 @@ fn check_in_against_a_renewal_is_closed_once_as_stale() {
 }
 
 #[test]
-fn registration_against_a_renewal_is_served() {
-    model("registration_against_a_renewal_is_served", Some(2), || {
+fn check_out_that_queues_up_during_a_renewal_is_served() {
+    model("check_out_that_queues_up_during_a_renewal_is_served", Some(2), || {
         let pool = unheard(options(1, 1));
         check_in(leased(&pool));
         let renews = thread::spawn({
@@ -44,8 +45,8 @@ fn registration_against_a_renewal_is_served() {
 }
 
 #[test]
-fn waiter_is_served_through_a_renewal() {
-    model("waiter_is_served_through_a_renewal", Some(2), || {
+fn waiter_is_served_despite_a_renewal() {
+    model("waiter_is_served_despite_a_renewal", Some(2), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let waits = queued(&pool);
@@ -57,7 +58,8 @@ fn waiter_is_served_through_a_renewal() {
                 pool.maintain();
             }
         });
-        // What comes back before the renewal is granted, and stale when it is looked at. A permit in its stead comes next.
+        // A connection that comes back before the renewal may be granted and then be stale. Its capacity leads to a
+        // permit next.
         let grant = match loom::future::block_on(waits) {
             wharf::unstable::pool::Grant::Connection(idle) if idle.is_stale() => {
                 drop(idle);

@@ -1,4 +1,5 @@
-//! Load-balanced mode: what the clear of one service reaches, and what the background run does to the others.
+//! Models of load-balanced mode: which connections the clear of a service reaches, and what maintenance does with the
+//! others.
 
 use bson::oid::ObjectId;
 use loom::thread;
@@ -14,11 +15,11 @@ fn load_balanced(max_pool_size: u32) -> PoolOptions {
     options(max_pool_size, 1).load_balanced(true)
 }
 
-/// A connection to a service, opened and checked out.
+/// Opens a connection to a service and checks it out.
 fn leased_of(pool: &std::sync::Arc<Pool>, service: ObjectId) -> Leased {
     let pending = pending(pool);
     pending.identify(service);
-    let (idle, opening) = pending.established(pool.environment().connect()).expect("nobody interrupts");
+    let (idle, opening) = pending.established(pool.environment().connect()).expect("interrupted without a clear");
     drop(opening);
     check_out(pool, idle)
 }
@@ -32,15 +33,15 @@ fn closed(pool: &Pool) -> Vec<(u64, ConnectionClosedReason)> {
 }
 
 #[test]
-fn a_check_in_against_a_clear_of_its_service_is_closed_once_as_stale() {
-    model("a_check_in_against_a_clear_of_its_service_is_closed_once_as_stale", None, || {
+fn connection_checked_in_during_a_clear_of_its_service_is_closed_once_as_stale() {
+    model("connection_checked_in_during_a_clear_of_its_service_is_closed_once_as_stale", None, || {
         let pool = recorded(load_balanced(1));
         let lease = leased_of(&pool, CLEARED);
         let returns = thread::spawn(move || check_in(lease));
         assert!(pool.clear_service(CLEARED, Clear::new()).unwrap());
         pool.maintain();
         returns.join().unwrap();
-        // The run may have come before the check-in, which then has closed the connection itself: no second run.
+        // If maintenance came first, the check-in closed the connection itself. No second run is needed.
         assert_empty(&pool);
         assert_eq!(closed(&pool), [(1, ConnectionClosedReason::Stale)]);
         wind_up(pool);
@@ -48,8 +49,8 @@ fn a_check_in_against_a_clear_of_its_service_is_closed_once_as_stale() {
 }
 
 #[test]
-fn a_check_out_while_a_run_looks_through_the_shards_is_handed_what_is_put_back() {
-    model("a_check_out_while_a_run_looks_through_the_shards_is_handed_what_is_put_back", Some(4), || {
+fn check_out_during_maintenance_gets_the_connection_that_is_put_back() {
+    model("check_out_during_maintenance_gets_the_connection_that_is_put_back", Some(4), || {
         let pool = recorded(load_balanced(2));
         let (cleared, kept) = (leased_of(&pool, CLEARED), leased_of(&pool, KEPT));
         check_in(kept);
@@ -58,7 +59,7 @@ fn a_check_out_while_a_run_looks_through_the_shards_is_handed_what_is_put_back()
             let pool = pool.clone();
             move || pool.maintain()
         });
-        // While the run has the connection off its shard this finds nothing, and there is no permit either.
+        // While maintenance has taken the connection off its shard, this finds neither a connection nor a permit.
         check_in(check_out(&pool, connection(acquire(&pool))));
         runs.join().unwrap();
         assert_eq!(closed(&pool), []);
@@ -69,8 +70,8 @@ fn a_check_out_while_a_run_looks_through_the_shards_is_handed_what_is_put_back()
 }
 
 #[test]
-fn a_clear_of_a_service_reaches_every_shard_in_one_of_two_runs() {
-    model("a_clear_of_a_service_reaches_every_shard_in_one_of_two_runs", Some(4), || {
+fn clear_of_a_service_reaches_every_shard_in_one_of_two_runs() {
+    model("clear_of_a_service_reaches_every_shard_in_one_of_two_runs", Some(4), || {
         let pool = recorded(options(8, 1).load_balanced(true));
         let [first, second] = [(); 2].map(|()| leased_of(&pool, CLEARED));
         check_in(first);
@@ -82,7 +83,7 @@ fn a_clear_of_a_service_reaches_every_shard_in_one_of_two_runs() {
         });
         pool.maintain();
         clears.join().unwrap();
-        // A run that has taken note of the clear has done all there is to do.
+        // If the first run noticed the clear, it has closed both connections, and this run closes none.
         pool.maintain();
         assert_eq!(closed(&pool).len(), 2);
         assert_empty(&pool);

@@ -1,4 +1,4 @@
-//! Two shards, where others have one: what is done to the shards is done to all of them.
+//! Models with two shards, where most models have one. Operations on the shards must reach each of them.
 
 use loom::thread;
 use wharf::Clear;
@@ -12,18 +12,18 @@ fn check_in_on(shard: usize, lease: Leased) {
     check_in(lease);
 }
 
-/// A check-in and a hit on each shard: none is flagged, and each keeps what it is given.
+/// Asserts, with a check-in and a hit on each shard, that no shard is flagged and each keeps a connection.
 fn assert_each_shard_serves(pool: &std::sync::Arc<Pool>, mut lease: Leased) {
     for shard in 0..2 {
         check_in_on(shard, lease);
-        lease = hit(pool).expect("nobody waits, so the connection is there for all");
+        lease = hit(pool).expect("no check-out waits, but the connection is not available");
     }
     check_in(lease);
 }
 
 #[test]
-fn a_clear_against_returns_leaves_nothing_stale_on_any_shard() {
-    model("a_clear_against_returns_leaves_nothing_stale_on_any_shard", Some(3), || {
+fn clear_during_returns_leaves_no_stale_connection_on_any_shard() {
+    model("clear_during_returns_leaves_no_stale_connection_on_any_shard", Some(3), || {
         let pool = unheard(options(8, 2));
         let [first, second] = [(); 2].map(|()| leased(&pool));
         let returns = thread::spawn(move || {
@@ -35,7 +35,7 @@ fn a_clear_against_returns_leaves_nothing_stale_on_any_shard() {
         returns.join().unwrap();
         for shard in 0..2 {
             prefer_shard(shard);
-            assert!(hit(&pool).is_none(), "a connection of an older generation");
+            assert!(hit(&pool).is_none(), "the hit took a connection of an older generation");
         }
         pool.maintain();
         assert_empty(&pool);
@@ -44,8 +44,8 @@ fn a_clear_against_returns_leaves_nothing_stale_on_any_shard() {
 }
 
 #[test]
-fn a_close_against_returns_empties_every_shard() {
-    model("a_close_against_returns_empties_every_shard", Some(2), || {
+fn close_during_returns_empties_every_shard() {
+    model("close_during_returns_empties_every_shard", Some(2), || {
         let pool = unheard(options(8, 2));
         let [first, second] = [(); 2].map(|()| leased(&pool));
         let returns = thread::spawn(move || {
@@ -60,8 +60,8 @@ fn a_close_against_returns_empties_every_shard() {
 }
 
 #[test]
-fn a_cancelled_waiter_leaves_no_shard_flagged() {
-    model("a_cancelled_waiter_leaves_no_shard_flagged", Some(3), || {
+fn cancelled_waiter_leaves_no_shard_flagged() {
+    model("cancelled_waiter_leaves_no_shard_flagged", Some(3), || {
         let pool = unheard(options(8, 1));
         let lease = leased(&pool);
         let own = pending(&pool);
@@ -72,7 +72,7 @@ fn a_cancelled_waiter_leaves_no_shard_flagged() {
         });
         check_in_on(1, lease);
         cancels.join().unwrap();
-        let lease = hit(&pool).expect("nobody waits, so the connection is there for all");
+        let lease = hit(&pool).expect("no check-out waits, but the connection is not available");
         assert_each_shard_serves(&pool, lease);
         drop(own);
         wind_up(pool);
@@ -80,8 +80,8 @@ fn a_cancelled_waiter_leaves_no_shard_flagged() {
 }
 
 #[test]
-fn an_opener_is_served_from_every_shard_and_leaves_none_flagged() {
-    model("an_opener_is_served_from_every_shard_and_leaves_none_flagged", Some(3), || {
+fn opener_is_served_from_every_shard_and_leaves_none_flagged() {
+    model("opener_is_served_from_every_shard_and_leaves_none_flagged", Some(3), || {
         let pool = unheard(options(8, 1));
         let lease = leased(&pool);
         let own = pending(&pool);
@@ -95,8 +95,8 @@ fn an_opener_is_served_from_every_shard_and_leaves_none_flagged() {
 }
 
 #[test]
-fn a_clear_against_an_opener_that_gives_up_leaves_no_shard_flagged() {
-    model("a_clear_against_an_opener_that_gives_up_leaves_no_shard_flagged", Some(3), || {
+fn opener_cancelled_during_a_clear_leaves_no_shard_flagged() {
+    model("opener_cancelled_during_a_clear_leaves_no_shard_flagged", Some(3), || {
         let pool = unheard(options(8, 1));
         let lease = leased(&pool);
         let own = pending(&pool);
@@ -115,8 +115,8 @@ fn a_clear_against_an_opener_that_gives_up_leaves_no_shard_flagged() {
 }
 
 #[test]
-fn a_clear_against_a_registration_leaves_no_shard_flagged() {
-    model("a_clear_against_a_registration_leaves_no_shard_flagged", Some(2), || {
+fn check_out_that_queues_up_during_a_clear_leaves_no_shard_flagged() {
+    model("check_out_that_queues_up_during_a_clear_leaves_no_shard_flagged", Some(2), || {
         let pool = unheard(options(8, 1));
         let lease = leased(&pool);
         let own = pending(&pool);

@@ -1,4 +1,4 @@
-//! The shard's stack: whose connection it is, and what the next holder sees.
+//! Models of a shard's stack: each connection has one holder, and the next holder sees the writes of the last.
 
 use loom::thread;
 use wharf::unstable::pool::Grant;
@@ -7,8 +7,8 @@ use super::harness::model;
 use super::world::*;
 
 #[test]
-fn an_old_head_is_never_mistaken_for_a_new_one() {
-    model("an_old_head_is_never_mistaken_for_a_new_one", Some(6), || {
+fn old_head_is_never_mistaken_for_a_new_one() {
+    model("old_head_is_never_mistaken_for_a_new_one", Some(6), || {
         let pool = unheard(options(2, 2));
         let leases = [(); 2].map(|()| leased(&pool));
         leases.into_iter().for_each(check_in);
@@ -31,8 +31,8 @@ fn an_old_head_is_never_mistaken_for_a_new_one() {
 }
 
 #[test]
-fn a_check_in_publishes_what_was_done_with_the_connection() {
-    model("a_check_in_publishes_what_was_done_with_the_connection", None, || {
+fn check_in_publishes_the_users_writes() {
+    model("check_in_publishes_the_users_writes", None, || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
@@ -44,10 +44,10 @@ fn a_check_in_publishes_what_was_done_with_the_connection() {
     });
 }
 
-/// Without a waker, which would synchronise by itself.
+/// Uses no waker, because a waker would synchronise on its own.
 #[test]
-fn a_hand_over_publishes_what_was_done_with_the_connection() {
-    model("a_hand_over_publishes_what_was_done_with_the_connection", None, || {
+fn hand_over_publishes_the_users_writes() {
+    model("hand_over_publishes_the_users_writes", None, || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let mut waits = queued(&pool);

@@ -1,4 +1,4 @@
-//! Orderings 3 and 4: no wake-up is lost, nothing that was handed over is lost, and nobody overtakes.
+//! Models of orderings 3 and 4: no wake-up and no grant is lost, and no check-out overtakes a waiter.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -12,8 +12,8 @@ use super::harness::model;
 use super::world::*;
 
 #[test]
-fn a_check_in_against_a_registration_loses_no_wake_up() {
-    model("a_check_in_against_a_registration_loses_no_wake_up", Some(6), || {
+fn check_in_while_a_check_out_queues_up_loses_no_wake_up() {
+    model("check_in_while_a_check_out_queues_up_loses_no_wake_up", Some(6), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let returns = thread::spawn(move || check_in(lease));
@@ -25,8 +25,8 @@ fn a_check_in_against_a_registration_loses_no_wake_up() {
 }
 
 #[test]
-fn a_check_in_to_another_shard_against_a_registration_loses_no_wake_up() {
-    model("a_check_in_to_another_shard_against_a_registration_loses_no_wake_up", Some(6), || {
+fn check_in_to_another_shard_while_a_check_out_queues_up_loses_no_wake_up() {
+    model("check_in_to_another_shard_while_a_check_out_queues_up_loses_no_wake_up", Some(6), || {
         let pool = unheard(options(8, 1));
         let lease = leased(&pool);
         let blocks_opening = pending(&pool);
@@ -43,8 +43,8 @@ fn a_check_in_to_another_shard_against_a_registration_loses_no_wake_up() {
 }
 
 #[test]
-fn a_permit_that_comes_free_against_a_registration_loses_no_wake_up() {
-    model("a_permit_that_comes_free_against_a_registration_loses_no_wake_up", None, || {
+fn permit_freed_while_a_check_out_queues_up_loses_no_wake_up() {
+    model("permit_freed_while_a_check_out_queues_up_loses_no_wake_up", None, || {
         let pool = unheard(options(1, 1));
         let pending = pending(&pool);
         let fails = thread::spawn(move || drop(pending));
@@ -55,8 +55,8 @@ fn a_permit_that_comes_free_against_a_registration_loses_no_wake_up() {
 }
 
 #[test]
-fn two_check_outs_share_one_connection_and_both_are_answered() {
-    model("two_check_outs_share_one_connection_and_both_are_answered", Some(2), || {
+fn two_check_outs_are_both_served_by_one_connection() {
+    model("two_check_outs_are_both_served_by_one_connection", Some(2), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let others = [(); 2].map(|()| {
@@ -74,7 +74,7 @@ fn two_check_outs_share_one_connection_and_both_are_answered() {
     });
 }
 
-/// The first in the queue gives up while something is granted. The second must get it.
+/// The first waiter is cancelled while it may be granted what `prepare` returns. The second waiter must get it.
 fn cancelled(name: &'static str, prepare: impl Fn(&Arc<Pool>) -> Box<dyn FnOnce() + Send> + Send + Sync + 'static) {
     model(name, Some(3), move || {
         let pool = unheard(options(1, 1));
@@ -93,38 +93,38 @@ fn cancelled(name: &'static str, prepare: impl Fn(&Arc<Pool>) -> Box<dyn FnOnce(
 }
 
 #[test]
-fn a_cancelled_waiter_loses_no_connection_for_the_next() {
-    cancelled("a_cancelled_waiter_loses_no_connection_for_the_next", |pool| {
+fn cancelled_waiter_passes_its_connection_on() {
+    cancelled("cancelled_waiter_passes_its_connection_on", |pool| {
         let lease = leased(pool);
         Box::new(move || check_in(lease))
     });
 }
 
 #[test]
-fn a_cancelled_waiter_loses_no_permit_for_the_next() {
-    cancelled("a_cancelled_waiter_loses_no_permit_for_the_next", |pool| {
+fn cancelled_waiter_passes_its_permit_on() {
+    cancelled("cancelled_waiter_passes_its_permit_on", |pool| {
         let pending = pending(pool);
         Box::new(move || drop(pending))
     });
 }
 
 #[test]
-fn a_connection_for_the_last_waiter_who_gave_up_is_available_again() {
-    model("a_connection_for_the_last_waiter_who_gave_up_is_available_again", None, || {
+fn connection_granted_to_a_cancelled_last_waiter_is_available_again() {
+    model("connection_granted_to_a_cancelled_last_waiter_is_available_again", None, || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let only = queued(&pool);
         let cancels = thread::spawn(move || drop(only));
         check_in(lease);
         cancels.join().unwrap();
-        drop(pool.try_take().expect("the connection is there for all"));
+        drop(pool.try_take().expect("the connection is not available"));
         wind_up(pool);
     });
 }
 
 #[test]
-fn a_clear_against_a_registration_lets_nobody_wait_forever() {
-    model("a_clear_against_a_registration_lets_nobody_wait_forever", Some(5), || {
+fn check_out_that_queues_up_during_a_clear_is_refused() {
+    model("check_out_that_queues_up_during_a_clear_is_refused", Some(5), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let clears = thread::spawn({
@@ -139,8 +139,8 @@ fn a_clear_against_a_registration_lets_nobody_wait_forever() {
 }
 
 #[test]
-fn a_close_against_a_registration_lets_nobody_wait_forever() {
-    model("a_close_against_a_registration_lets_nobody_wait_forever", Some(5), || {
+fn check_out_that_queues_up_during_a_close_is_refused() {
+    model("check_out_that_queues_up_during_a_close_is_refused", Some(5), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let closes = thread::spawn({
@@ -155,8 +155,8 @@ fn a_close_against_a_registration_lets_nobody_wait_forever() {
 }
 
 #[test]
-fn a_clear_against_a_hand_over_answers_the_waiter_once() {
-    model("a_clear_against_a_hand_over_answers_the_waiter_once", Some(3), || {
+fn hand_over_during_a_clear_answers_the_waiter_once() {
+    model("hand_over_during_a_clear_answers_the_waiter_once", Some(3), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let waits = queued(&pool);
@@ -175,8 +175,8 @@ fn a_clear_against_a_hand_over_answers_the_waiter_once() {
 }
 
 #[test]
-fn a_cleared_connection_is_never_handed_to_a_later_waiter() {
-    model("a_cleared_connection_is_never_handed_to_a_later_waiter", Some(3), || {
+fn stale_connection_is_never_handed_to_a_later_waiter() {
+    model("stale_connection_is_never_handed_to_a_later_waiter", Some(3), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let earlier = queued(&pool);
@@ -190,7 +190,8 @@ fn a_cleared_connection_is_never_handed_to_a_later_waiter() {
     });
 }
 
-/// Somebody waits, something comes free, and a newcomer asks for it. The one who waits must be first.
+/// A connection or a permit is freed while one check-out waits and another one arrives. The waiter must be served
+/// first.
 fn in_order(name: &'static str, prepare: impl Fn(&Arc<Pool>) -> Box<dyn FnOnce() + Send> + Send + Sync + 'static) {
     model(name, Some(2), move || {
         let pool = unheard(options(1, 1));
@@ -217,46 +218,46 @@ fn in_order(name: &'static str, prepare: impl Fn(&Arc<Pool>) -> Box<dyn FnOnce()
 }
 
 #[test]
-fn a_newcomer_never_overtakes_who_waits_for_a_connection() {
-    in_order("a_newcomer_never_overtakes_who_waits_for_a_connection", |pool| {
+fn newcomer_never_overtakes_a_waiter_for_a_connection() {
+    in_order("newcomer_never_overtakes_a_waiter_for_a_connection", |pool| {
         let lease = leased(pool);
         Box::new(move || check_in(lease))
     });
 }
 
 #[test]
-fn a_newcomer_never_overtakes_who_waits_for_a_permit() {
-    in_order("a_newcomer_never_overtakes_who_waits_for_a_permit", |pool| {
+fn newcomer_never_overtakes_a_waiter_for_a_permit() {
+    in_order("newcomer_never_overtakes_a_waiter_for_a_permit", |pool| {
         let pending = pending(pool);
         Box::new(move || drop(pending))
     });
 }
 
 #[test]
-fn a_warm_up_never_overtakes_who_waits_for_a_permit() {
-    model("a_warm_up_never_overtakes_who_waits_for_a_permit", Some(6), || {
+fn background_task_never_overtakes_a_waiter_for_a_permit() {
+    model("background_task_never_overtakes_a_waiter_for_a_permit", Some(6), || {
         let pool = unheard(options(1, 1).min_pool_size(1));
         let failing = pending(&pool);
         let mut waits = queued(&pool);
         let fails = thread::spawn(move || drop(failing));
-        assert!(pool.populate().is_none(), "the permit belongs to who waits");
+        assert!(pool.populate().is_none(), "the background task overtook the waiter");
         fails.join().unwrap();
-        drop(permit(poll(&mut waits).expect("a permit")));
+        drop(permit(poll(&mut waits).expect("no permit")));
         wind_up(pool);
     });
 }
 
 #[test]
-fn the_second_in_the_queue_is_never_served_before_the_first() {
-    model("the_second_in_the_queue_is_never_served_before_the_first", None, || {
+fn second_waiter_is_never_served_before_the_first() {
+    model("second_waiter_is_never_served_before_the_first", None, || {
         let pool = unheard(options(2, 2));
         let leases = [(); 2].map(|()| leased(&pool));
         let (mut first, mut second) = (queued(&pool), queued(&pool));
         let returns = thread::spawn(move || leases.into_iter().for_each(check_in));
         if let Some(granted) = poll(&mut second) {
-            // The first connection was granted by the thread that has since granted the second, which we still hold: given
-            // back, it would go to the first.
-            drop(connection(poll(&mut first).expect("the first is served first")));
+            // The granter granted the first connection before the second one. The second one is still held here,
+            // because giving it back would serve the first waiter.
+            drop(connection(poll(&mut first).expect("the second waiter was served first")));
             drop(connection(granted));
         }
         returns.join().unwrap();
@@ -265,10 +266,10 @@ fn the_second_in_the_queue_is_never_served_before_the_first() {
     });
 }
 
-/// It has queued up with a waker that wakes nobody.
+/// The waiter has queued up with a waker that does nothing.
 #[test]
-fn a_waiter_polled_with_another_waker_is_woken_by_that_one() {
-    model("a_waiter_polled_with_another_waker_is_woken_by_that_one", None, || {
+fn waiter_polled_with_a_new_waker_is_woken_through_it() {
+    model("waiter_polled_with_a_new_waker_is_woken_through_it", None, || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let waits = queued(&pool);
@@ -281,8 +282,8 @@ fn a_waiter_polled_with_another_waker_is_woken_by_that_one() {
 
 /// A second poll compares the wakers without the lock, while the granter may be moving the waker out.
 #[test]
-fn a_waiter_polled_again_with_its_waker_is_woken_once_it_is_served() {
-    model("a_waiter_polled_again_with_its_waker_is_woken_once_it_is_served", None, || {
+fn waiter_polled_again_with_its_waker_is_woken_when_served() {
+    model("waiter_polled_again_with_its_waker_is_woken_when_served", None, || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let mut waits = queued(&pool);
@@ -300,11 +301,11 @@ fn a_waiter_polled_again_with_its_waker_is_woken_once_it_is_served() {
 
 /// A clear takes all waiters out of the queue at once, and refuses them one after the other.
 ///
-/// The second one is not polled before the end of the clear: it would wait for its grant as the first one does, and loom
-/// never tires of running two threads in turn that both wait for a third.
+/// The second waiter is not polled before the end of the clear. It would wait for its grant as the first one does, and
+/// loom would run two threads that wait for a third one in turns without end.
 #[test]
-fn a_waiter_that_leaves_during_a_clear_is_counted_out_once() {
-    model("a_waiter_that_leaves_during_a_clear_is_counted_out_once", Some(2), || {
+fn waiter_cancelled_during_a_clear_is_counted_out_once() {
+    model("waiter_cancelled_during_a_clear_is_counted_out_once", Some(2), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let (first, second) = (queued(&pool), queued(&pool));

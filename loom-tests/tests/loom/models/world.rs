@@ -1,4 +1,4 @@
-//! The world of the models: dummy connections that notice races and double holders, and an environment that records.
+//! The environment of the models: it records events. Its dummy connections detect races and double holders.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -20,10 +20,12 @@ pub type Leased = Lease<World>;
 pub type Drain = Draining<World>;
 pub type Opened = (Idle<World>, Opening<World>);
 
-/// A connection. Its marks are std's: loom neither sees nor reorders them, so they add no synchronisation that could
-/// hide a bug, and change where loom has switched threads.
+/// A dummy connection.
+///
+/// Its marks are std's atomics, which loom neither sees nor reorders. So they add no synchronisation that could hide a
+/// bug, and they change only between loom's switches of threads.
 pub struct Connection {
-    /// What users do to it. loom reports every access that is not ordered with the one before.
+    /// Written by each user. loom reports every access that is not ordered after the previous one.
     contents: UnsafeCell<u32>,
     held: AtomicBool,
     needs_drain: AtomicBool,
@@ -36,23 +38,23 @@ impl Connection {
 
     #[allow(unsafe_code)]
     pub fn operate(&self) {
-        // SAFETY: one holder at a time, which is what the models check: loom panics before a race.
+        // SAFETY: there is one holder at a time. The models check this: loom panics before a race.
         self.contents.with_mut(|contents| unsafe { *contents += 1 });
     }
 }
 
 pub struct World {
     listens: bool,
-    /// In the order of the calls. A std mutex, for the reason that is given at `Connection`.
+    /// The events, in the order of the calls. A std mutex, for the reason that `Connection` gives.
     events: Mutex<Vec<PoolEvent>>,
-    /// How many events were emitted. Makes loom consider a change of threads at each event, and is released, never
-    /// acquired, by those who emit: it orders nothing between them.
+    /// The number of events that were emitted. It lets loom switch threads at each event. Emitting threads release it
+    /// and never acquire it, so it orders nothing between them.
     emitted: AtomicUsize,
-    /// Notified when connections have become stale, where a model watches for that.
+    /// Notified when connections have become stale, if a model watches for that.
     changed: Option<Event>,
     opened: AtomicU32,
     disposed: AtomicU32,
-    /// Who came back undrained, and is not being drained yet.
+    /// The connections that need a drain which no model has begun yet.
     drains: Mutex<Vec<Drain>>,
 }
 
@@ -69,18 +71,18 @@ impl World {
         }
     }
 
-    /// What tells that connections have become stale, in a pool that is [`watched`].
+    /// Returns the event that is notified when connections have become stale. The pool must be a [`watched`] one.
     pub fn changed(&self) -> &Event {
-        self.changed.as_ref().expect("a watched pool")
+        self.changed.as_ref().expect("the pool is not watched")
     }
 
-    /// The events so far, as a subscriber in another thread would see them.
+    /// Returns the events so far, as a subscriber on another thread would see them.
     pub fn seen(&self) -> Vec<PoolEvent> {
         let seen = self.emitted.load(Ordering::Acquire);
         self.events.lock().unwrap()[..seen].to_vec()
     }
 
-    /// How many events the calling thread knows of by what it has acquired otherwise.
+    /// Returns how many events the calling thread sees without acquiring the counter.
     pub fn known(&self) -> usize {
         self.emitted.load(Ordering::Relaxed)
     }
@@ -101,17 +103,17 @@ impl World {
         self.disposed.load(StatisticOrdering::Relaxed)
     }
 
-    /// The connection that came back undrained last, if it was not closed at once.
+    /// Returns the drain of the connection that was last checked in undrained.
     pub fn last_draining(&self) -> Option<Drain> {
         self.drains.lock().unwrap().pop()
     }
 
-    /// How often the calling thread has asked for maintenance.
+    /// Returns how often the calling thread has requested maintenance.
     pub fn maintenance_asked_for_here(&self) -> usize {
         RUNS.with(Cell::get)
     }
 
-    /// A connection for a pool to have.
+    /// Returns a new connection.
     pub fn connect(&self) -> Connection {
         self.opened.fetch_add(1, StatisticOrdering::Relaxed);
         Connection::new()
@@ -162,7 +164,7 @@ impl Environment for World {
     }
 
     fn dispose(&self, connection: Connection) {
-        assert!(!connection.held.load(StatisticOrdering::Relaxed), "closed while it is held");
+        assert!(!connection.held.load(StatisticOrdering::Relaxed), "a held connection was closed");
         connection.operate();
         self.disposed.fetch_add(1, StatisticOrdering::Relaxed);
     }
@@ -178,7 +180,7 @@ impl Environment for World {
     }
 }
 
-/// Options without a background task.
+/// Returns options without maintenance in the background.
 pub fn options(max_pool_size: u32, max_connecting: u32) -> PoolOptions {
     PoolOptions::default()
         .max_pool_size(max_pool_size)
@@ -186,26 +188,26 @@ pub fn options(max_pool_size: u32, max_connecting: u32) -> PoolOptions {
         .background_interval(BackgroundInterval::Never)
 }
 
-/// A paused pool whose environment records events.
+/// Returns a paused pool whose environment records events.
 pub fn paused_and_recorded(options: PoolOptions) -> Arc<Pool> {
     Core::new("server:27017", options, 2, World::new(true)).unwrap()
 }
 
-/// A ready pool whose environment records events.
+/// Returns a ready pool whose environment records events.
 pub fn recorded(options: PoolOptions) -> Arc<Pool> {
     let pool = paused_and_recorded(options);
     assert!(pool.ready());
     pool
 }
 
-/// A ready pool that nobody listens to.
+/// Returns a ready pool whose environment does not listen to events.
 pub fn unheard(options: PoolOptions) -> Arc<Pool> {
     let pool = Core::new("server:27017", options, 2, World::new(false)).unwrap();
     assert!(pool.ready());
     pool
 }
 
-/// A ready pool that announces when connections have become stale.
+/// Returns a ready pool whose environment notifies an event when connections have become stale.
 pub fn watched(options: PoolOptions) -> Arc<Pool> {
     let world = World { changed: Some(Event::new()), ..World::new(false) };
     let pool = Core::new("server:27017", options, 2, world).unwrap();
@@ -215,7 +217,7 @@ pub fn watched(options: PoolOptions) -> Arc<Pool> {
 
 pub type Waiter = Pin<Box<dyn Future<Output = Granted> + Send>>;
 
-/// A check-out that can be sent to another thread.
+/// Returns a check-out that can be sent to another thread.
 pub fn waiter(pool: &Arc<Pool>) -> Waiter {
     let pool = pool.clone();
     Box::pin(async move { pool.acquire().await })
@@ -229,23 +231,23 @@ pub fn poll(waiter: &mut Waiter) -> Option<Granted> {
     }
 }
 
-/// A check-out that has queued up.
+/// Returns a check-out that has queued up.
 pub fn queued(pool: &Arc<Pool>) -> Waiter {
     let mut waiter = waiter(pool);
-    assert!(poll(&mut waiter).is_none(), "nothing to be had, so it waits");
+    assert!(poll(&mut waiter).is_none(), "the check-out did not queue up");
     waiter
 }
 
-/// A check-out that has a connection of its own on the way, and waits for one that comes back sooner.
+/// Returns an opener that waits for a connection that comes back sooner than its own.
 pub fn opener(pool: &Arc<Pool>) -> Pin<Box<dyn Future<Output = Idle<World>> + Send>> {
     let pool = pool.clone();
     let mut opener = Box::pin(async move { pool.acquire_as_opener().await });
     let polled = opener.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert!(polled.is_pending(), "nothing to be had, so it waits");
+    assert!(polled.is_pending(), "the opener did not queue up");
     opener
 }
 
-/// Waits for a check-out.
+/// Waits until a check-out is granted something.
 pub fn acquire(pool: &Arc<Pool>) -> Granted {
     loom::future::block_on(pool.acquire())
 }
@@ -253,28 +255,28 @@ pub fn acquire(pool: &Arc<Pool>) -> Granted {
 pub fn permit(grant: Granted) -> Permit<World> {
     match grant {
         Grant::Permit(permit) => permit,
-        other => panic!("not the right to open a connection, but {other:?}"),
+        other => panic!("expected a permit, got {other:?}"),
     }
 }
 
 pub fn connection(grant: Granted) -> Idle<World> {
     match grant {
         Grant::Connection(idle) => idle,
-        other => panic!("not a connection, but {other:?}"),
+        other => panic!("expected a connection, got {other:?}"),
     }
 }
 
-/// The right to open a connection, made use of, in a pool that is ready and idle.
+/// Creates a connection in a pool that is ready and admits one.
 pub fn pending(pool: &Arc<Pool>) -> Pending<World> {
-    permit(poll(&mut waiter(pool)).expect("there is a permit")).create().expect("the pool is ready")
+    permit(poll(&mut waiter(pool)).expect("no permit")).create().expect("the pool is not ready")
 }
 
-/// An open connection that still counts as pending.
+/// Opens a connection, which still counts as pending.
 pub fn opened(pool: &Arc<Pool>) -> Opened {
-    pending(pool).established(pool.environment().connect()).expect("nobody interrupts")
+    pending(pool).established(pool.environment().connect()).expect("interrupted without a clear")
 }
 
-/// A connection, opened and checked out.
+/// Opens a connection and checks it out.
 pub fn leased(pool: &Arc<Pool>) -> Leased {
     let (idle, opening) = opened(pool);
     drop(opening);
@@ -285,21 +287,21 @@ pub fn check_out(pool: &Arc<Pool>, idle: Idle<World>) -> Leased {
     used(idle.check_out(pool.check_out_started()))
 }
 
-/// The hit path's check-out. Its check-in is the drop of any lease, in a pool that nobody listens to.
+/// Checks out on the hit path. If the environment does not listen, the drop of any lease is a check-in on the hit path.
 pub fn hit(pool: &Arc<Pool>) -> Option<Leased> {
     pool.try_check_out().map(used)
 }
 
 fn used(lease: Leased) -> Leased {
-    assert!(!lease.held.swap(true, StatisticOrdering::Relaxed), "held twice");
-    assert!(!lease.needs_drain.load(StatisticOrdering::Relaxed), "left undrained by an earlier user");
+    assert!(!lease.held.swap(true, StatisticOrdering::Relaxed), "a connection has two holders");
+    assert!(!lease.needs_drain.load(StatisticOrdering::Relaxed), "an undrained connection was checked out");
     lease.operate();
     lease
 }
 
 pub fn check_in(lease: Leased) {
     lease.operate();
-    assert!(lease.held.swap(false, StatisticOrdering::Relaxed), "checked in twice");
+    assert!(lease.held.swap(false, StatisticOrdering::Relaxed), "a connection was checked in twice");
     drop(lease);
 }
 
@@ -308,13 +310,13 @@ pub fn check_in_undrained(lease: Leased) {
     check_in(lease);
 }
 
-/// A connection that was checked in undrained, and is being drained.
+/// Checks in a connection that needs a drain, and returns the drain.
 pub fn begin_drain(pool: &Arc<Pool>) -> Drain {
     check_in_undrained(leased(pool));
-    pool.environment().last_draining().expect("it came back undrained")
+    pool.environment().last_draining().expect("the check-in began no drain")
 }
 
-/// Ends a drain, with success or without.
+/// Ends a drain, successfully or not.
 pub fn end_drain(mut draining: Drain, succeeds: bool) {
     let (connection, _) = draining.revocable();
     connection.operate();
@@ -322,7 +324,7 @@ pub fn end_drain(mut draining: Drain, succeeds: bool) {
     drop(draining);
 }
 
-/// Makes use of a grant: checks a connection out and in, or opens one and makes it available.
+/// Uses a grant: checks its connection out and in, or opens a connection and makes it available.
 pub fn make_use(pool: &Arc<Pool>, grant: Granted) {
     match grant {
         Grant::Connection(idle) => check_in(check_out(pool, idle)),
@@ -336,21 +338,25 @@ pub fn make_use(pool: &Arc<Pool>, grant: Granted) {
     }
 }
 
-/// Closes the pool after all else has ended. Nothing may be left: no count, no connection, no reference to the pool.
+/// Closes the pool at the end of a model. Asserts that no count, no connection and no reference to the pool is left.
 pub fn wind_up(pool: Arc<Pool>) {
     pool.close();
     assert_empty(&pool);
-    assert_eq!(Arc::strong_count(&pool), 1, "a connection still keeps the pool");
+    assert_eq!(Arc::strong_count(&pool), 1, "a reference to the pool is left");
 }
 
 pub fn assert_empty(pool: &Arc<Pool>) {
     let status = pool.status();
-    assert_eq!((status.total, status.pending), (0, 0), "both counts return to zero");
+    assert_eq!((status.total, status.pending), (0, 0), "the counts did not return to zero");
     assert_eq!((status.available, status.stale, status.waiting), (0, 0, 0));
-    assert_eq!(pool.environment().disposed(), pool.environment().opened(), "each connection is closed exactly once");
+    assert_eq!(pool.environment().disposed(), pool.environment().opened(), "not every connection was closed once");
     let events = pool.environment().events();
     let ids = |name| events.iter().filter(move |event| event.name() == name).filter_map(PoolEvent::connection_id);
     for id in ids("ConnectionCreated") {
-        assert_eq!(ids("ConnectionClosed").filter(|closed| *closed == id).count(), 1, "one end for connection {id}");
+        assert_eq!(
+            ids("ConnectionClosed").filter(|closed| *closed == id).count(),
+            1,
+            "ConnectionClosed of connection {id}"
+        );
     }
 }
