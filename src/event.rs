@@ -19,6 +19,7 @@ use crate::options::PoolOptions;
 #[non_exhaustive]
 pub enum PoolEvent {
     /// `PoolCreatedEvent`: a pool was built. It is paused.
+    #[non_exhaustive]
     PoolCreated {
         /// The address that the pool connects to.
         address: Arc<str>,
@@ -26,11 +27,13 @@ pub enum PoolEvent {
         options: PoolOptions,
     },
     /// `PoolReadyEvent`: the pool was marked ready, and may open connections from now on.
+    #[non_exhaustive]
     PoolReady {
         /// The address that the pool connects to.
         address: Arc<str>,
     },
     /// `PoolClearedEvent`: all connections became stale, or those of one service in load-balanced mode.
+    #[non_exhaustive]
     PoolCleared {
         /// The address that the pool connects to.
         address: Arc<str>,
@@ -40,11 +43,13 @@ pub enum PoolEvent {
         interrupt_in_use_connections: bool,
     },
     /// `PoolClosedEvent`: the pool was closed for good.
+    #[non_exhaustive]
     PoolClosed {
         /// The address that the pool connects to.
         address: Arc<str>,
     },
     /// `ConnectionCreatedEvent`: a connection was created, and is being established.
+    #[non_exhaustive]
     ConnectionCreated {
         /// The address that the pool connects to.
         address: Arc<str>,
@@ -52,6 +57,7 @@ pub enum PoolEvent {
         connection_id: u64,
     },
     /// `ConnectionReadyEvent`: a connection is established.
+    #[non_exhaustive]
     ConnectionReady {
         /// The address that the pool connects to.
         address: Arc<str>,
@@ -61,6 +67,7 @@ pub enum PoolEvent {
         duration: Duration,
     },
     /// `ConnectionClosedEvent`: a connection left the pool.
+    #[non_exhaustive]
     ConnectionClosed {
         /// The address that the pool connects to.
         address: Arc<str>,
@@ -72,11 +79,13 @@ pub enum PoolEvent {
         error: Option<EventError>,
     },
     /// `ConnectionCheckOutStartedEvent`: a check-out began.
+    #[non_exhaustive]
     ConnectionCheckOutStarted {
         /// The address that the pool connects to.
         address: Arc<str>,
     },
     /// `ConnectionCheckOutFailedEvent`: a check-out ended without a connection.
+    #[non_exhaustive]
     ConnectionCheckOutFailed {
         /// The address that the pool connects to.
         address: Arc<str>,
@@ -88,6 +97,7 @@ pub enum PoolEvent {
         error: Option<EventError>,
     },
     /// `ConnectionCheckedOutEvent`: a check-out got a connection.
+    #[non_exhaustive]
     ConnectionCheckedOut {
         /// The address that the pool connects to.
         address: Arc<str>,
@@ -97,6 +107,7 @@ pub enum PoolEvent {
         duration: Duration,
     },
     /// `ConnectionCheckedInEvent`: a connection was checked in.
+    #[non_exhaustive]
     ConnectionCheckedIn {
         /// The address that the pool connects to.
         address: Arc<str>,
@@ -188,6 +199,7 @@ impl PoolEvent {
 
 /// Why a connection was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ConnectionClosedReason {
     /// The pool was cleared after the connection was created.
     Stale,

@@ -22,6 +22,7 @@ pub enum CommandError {
     /// The server executed the command, or refused to, and reports that it failed. The connection remains usable.
     /// [`is_retryable`](CommandError::is_retryable) and the error's labels tell whether to retry.
     #[error("command on {origin} failed: {source}")]
+    #[non_exhaustive]
     Server {
         /// The connection and server of the command.
         origin: Box<Origin>,
@@ -31,6 +32,7 @@ pub enum CommandError {
     /// The network failed, the server closed the connection, or a read or write took longer than `socketTimeoutMS`. The
     /// server may have executed the command.
     #[error("connection to {origin} failed during a command: {source}")]
+    #[non_exhaustive]
     Network {
         /// The connection and server of the command.
         origin: Box<Origin>,
@@ -41,6 +43,7 @@ pub enum CommandError {
     /// The time of `timeoutMS` was up. The server may have executed the command, except after
     /// [`Unsent`](CommandTimeoutError::Unsent).
     #[error("command on {origin} did not finish {}: {source}", InTime(*limit))]
+    #[non_exhaustive]
     Timeout {
         /// The connection and server of the command.
         origin: Box<Origin>,
@@ -52,6 +55,7 @@ pub enum CommandError {
     /// The command is too large to be sent, and the connection remains usable. Or the reply breaks the protocol, and a
     /// retry does not help.
     #[error("wire protocol error on a connection to {origin}: {source}")]
+    #[non_exhaustive]
     Wire {
         /// The connection and server of the command.
         origin: Box<Origin>,
@@ -61,6 +65,7 @@ pub enum CommandError {
     /// While the connection was idle, the server closed it or sent bytes that no request asked for, or the network
     /// failed. The command was not sent, and may be run on another connection.
     #[error("connection to {origin} was lost before the command was sent: {source}")]
+    #[non_exhaustive]
     Lost {
         /// The connection and server of the command.
         origin: Box<Origin>,
@@ -71,6 +76,7 @@ pub enum CommandError {
     /// The connection was errored or in the middle of another command. The command was not sent, and may be run on
     /// another connection.
     #[error("connection to {origin} cannot be reused after an earlier failure or cancellation")]
+    #[non_exhaustive]
     Closed {
         /// The connection and server of the command.
         origin: Box<Origin>,
@@ -78,6 +84,7 @@ pub enum CommandError {
     /// The server asked the connection to authenticate again (error 391), and that failed. The server refused the
     /// command with that error, and the command was not run again. The connection is closed.
     #[error("connection to {origin} could not authenticate again: {source}")]
+    #[non_exhaustive]
     Reauthentication {
         /// The connection and server of the command.
         origin: Box<Origin>,
@@ -122,6 +129,7 @@ impl fmt::Display for InTime {
 
 /// The connection and server on which an error occurred.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Origin {
     /// The endpoint's address.
     pub address: Arc<str>,

@@ -14,12 +14,14 @@ pub enum ForeignProtocolError {
     Tls,
     /// An HTTP response.
     #[error("the peer answered in HTTP ({start:?}): is this a MongoDB server?")]
+    #[non_exhaustive]
     Http {
         /// The first line of the answer.
         start: PeerText,
     },
     /// Text in an unknown protocol.
     #[error("the peer answered with text ({start:?}): is this a MongoDB server?")]
+    #[non_exhaustive]
     Text {
         /// The first line of the answer.
         start: PeerText,

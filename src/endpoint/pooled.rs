@@ -286,6 +286,7 @@ pub enum OperationError {
     CheckOut(#[from] CheckOutError),
     /// There was no connection to run the command on within `timeoutMS`.
     #[error("no connection within timeoutMS ({}): {source}", Milliseconds(*limit))]
+    #[non_exhaustive]
     CheckOutTimeout {
         /// The time that the operation was allowed.
         limit: Duration,

@@ -21,12 +21,14 @@ pub enum ResolveError {
     InvalidOption(#[from] InvalidOption),
     /// wharf was built without its feature `srv`.
     #[error("{name:?} needs an SRV look-up, but wharf was built without its feature `srv`")]
+    #[non_exhaustive]
     FeatureMissing {
         /// The name that was to be resolved.
         name: String,
     },
     /// The system's DNS configuration could not be read.
     #[error("{name:?} cannot be resolved, because the system's DNS configuration cannot be read: {source}")]
+    #[non_exhaustive]
     Configuration {
         /// The name that was to be resolved.
         name: String,
@@ -35,12 +37,14 @@ pub enum ResolveError {
     },
     /// The future was not polled on a tokio runtime, which the look-up needs.
     #[error("{name:?} can only be resolved on a tokio runtime")]
+    #[non_exhaustive]
     NoRuntime {
         /// The name that was to be resolved.
         name: String,
     },
     /// The look-up failed, or there are no records. A retry may succeed.
     #[error("the {record} records of {name:?} could not be found: {}", PrintableError(source))]
+    #[non_exhaustive]
     Lookup {
         /// The name that was looked up.
         name: String,
@@ -51,6 +55,7 @@ pub enum ResolveError {
     },
     /// The DNS did not answer within `connectTimeoutMS`. A retry may succeed.
     #[error("{name:?} was not resolved within {limit:?} (connectTimeoutMS)")]
+    #[non_exhaustive]
     Timeout {
         /// The name that was to be resolved.
         name: String,
@@ -59,6 +64,7 @@ pub enum ResolveError {
     },
     /// An SRV record names a server outside of the name's domain.
     #[error("the SRV records of {name:?} name the server {server:?}, but it must be below {domain:?}")]
+    #[non_exhaustive]
     ForeignServer {
         /// The name that was resolved.
         name: String,
@@ -71,6 +77,7 @@ pub enum ResolveError {
     #[error(
         "an SRV record of {name:?} names {server:?} and port {port}, but must have a valid name and a port other than 0"
     )]
+    #[non_exhaustive]
     InvalidServer {
         /// The name that was resolved.
         name: String,
@@ -81,6 +88,7 @@ pub enum ResolveError {
     },
     /// There is more than one TXT record.
     #[error("{name:?} has {records} TXT records, but must have at most one")]
+    #[non_exhaustive]
     SeveralTxtRecords {
         /// The name that was resolved.
         name: String,
@@ -89,6 +97,7 @@ pub enum ResolveError {
     },
     /// The TXT record is malformed.
     #[error("the TXT record of {name:?} is invalid: {}", PrintableError(source))]
+    #[non_exhaustive]
     TxtRecord {
         /// The name that was resolved.
         name: String,

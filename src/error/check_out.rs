@@ -103,6 +103,7 @@ impl From<NoRuntimeError> for CheckOutError {
 /// `PoolClosedError`: a check-out failed because the pool was closed.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[error("Attempted to check out a connection from closed connection pool")]
+#[non_exhaustive]
 pub struct PoolClosedError {
     /// The pool's address.
     pub address: Arc<str>,
@@ -114,6 +115,7 @@ pub struct PoolClosedError {
 /// the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was not
 /// [`sent`](Self::sent).
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct PoolClearedError {
     /// The pool's address.
     pub address: Arc<str>,
@@ -246,6 +248,7 @@ impl WaitQueueTimeoutError {
 
 /// What holds connections in use (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holders {
     /// Connections pinned to a cursor.
     pub cursors: u32,
@@ -289,6 +292,7 @@ impl StdError for WaitQueueTimeoutError {}
     "no tokio runtime for the connection pool for {address}: the pool's runtime has ended, and the check-out is not \
      polled on a running one"
 )]
+#[non_exhaustive]
 pub struct NoRuntimeError {
     /// The pool's address.
     pub address: Arc<str>,

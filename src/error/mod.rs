@@ -27,6 +27,7 @@ pub(crate) use crate::sentence::debug_as_sentence;
 debug_as_sentence!(ClearError);
 
 /// A connection was checked into a pool that did not create it. The connection is unchanged and in `connection`.
+#[non_exhaustive]
 pub struct CheckInError<C> {
     /// The connection, still checked out of its own pool.
     pub connection: C,
@@ -50,6 +51,7 @@ impl<C> StdError for CheckInError<C> {}
 
 /// A pool in load-balanced mode was cleared as a whole, or another pool by service.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum ClearError {
     /// The pool is in load-balanced mode: specify the service whose connections become stale.
     #[error("a pool in load-balanced mode is cleared by serviceId")]

@@ -1,5 +1,6 @@
 //! The builder of a pool.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,17 @@ pub struct PoolBuilder<E: Establish> {
     on_failure: Option<Arc<FailureSink>>,
     timeout: Option<Duration>,
     runtime: Option<Handle>,
+}
+
+impl<E: Establish> fmt::Debug for PoolBuilder<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBuilder")
+            .field("address", &self.address)
+            .field("options", &self.options)
+            .field("subscribers", &self.subscribers.len())
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<E: Establish> PoolBuilder<E> {

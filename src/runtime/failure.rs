@@ -1,5 +1,7 @@
 //! The failure sink of a pool, which is usually the monitor of the server.
 
+use std::fmt;
+
 use bson::oid::ObjectId;
 
 use super::environment::TokioEnvironment;
@@ -20,6 +22,15 @@ pub struct FailedConnection<'f> {
     pub(super) pool: &'f dyn Clearable,
 }
 
+impl fmt::Debug for FailedConnection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FailedConnection")
+            .field("error", &self.error)
+            .field("service", &self.service)
+            .finish_non_exhaustive()
+    }
+}
+
 impl FailedConnection<'_> {
     /// Returns the error, with the connection's number and generation.
     #[must_use]
@@ -36,7 +47,7 @@ impl FailedConnection<'_> {
     /// Returns whether the specifications require the pool to be cleared because of this error.
     ///
     /// It is not cleared if the server may be overloaded (`SystemOverloadedError`), if the server reports that it is
-    /// not the primary or is draining without shutting down, or in load-balanced mode before the handshake has named
+    /// not the primary or is recovering without shutting down, or in load-balanced mode before the handshake has named
     /// the service.
     #[must_use]
     pub fn clears_pool(&self) -> bool {

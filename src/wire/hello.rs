@@ -356,6 +356,7 @@ pub enum IncompatibleServerError {
         "Server at {address} requires wire version {version}, but this version of wharf only supports up to \
          {MAX_WIRE_VERSION}."
     )]
+    #[non_exhaustive]
     TooNew {
         /// The server's address.
         address: String,
@@ -367,6 +368,7 @@ pub enum IncompatibleServerError {
         "Server at {address} reports wire version {version}, but this version of wharf requires at least \
          {MIN_WIRE_VERSION} (MongoDB 4.2)."
     )]
+    #[non_exhaustive]
     TooOld {
         /// The server's address.
         address: String,

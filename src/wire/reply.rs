@@ -82,6 +82,7 @@ impl ServerError {
 
 /// A server's state, according to an error (SDAM, "not writable primary and node is recovering").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum StateChange {
     /// "not writable primary": the server is available, but is not the primary.
     NotWritablePrimary,

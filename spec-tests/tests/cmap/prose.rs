@@ -33,7 +33,7 @@ async fn options_of_created_pools(options: &Options) -> HashMap<String, Vec<(&'s
     let build = |endpoint: Endpoint| {
         let created = created.clone();
         let note = move |event: &PoolEvent| {
-            if let PoolEvent::PoolCreated { address, options } = event {
+            if let PoolEvent::PoolCreated { address, options, .. } = event {
                 created.lock().unwrap().insert(address.to_string(), options.non_default());
             }
         };

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use wharf::{CheckOutError, Clear, Connection, Establish, Phase, Pool, PoolClearedError};
+use wharf::{CheckOutError, Clear, Connection, Establish, Phase, Pool};
 
 use super::case::{Case, millis, number};
 use super::recorder::{Recorder, Recording, matches};
@@ -185,9 +185,10 @@ impl<E: Establish> Stage<E> {
                 let mut connection = self.take(operation);
                 let interrupted = connection.interruptible(async |_| std::future::pending::<()>().await).await;
                 self.labelled.lock().unwrap().insert(label(operation).into(), connection);
-                let cleared = interrupted.expect_err("an endless operation returned");
+                let mut cleared = interrupted.expect_err("an endless operation returned");
                 // This operation sends nothing, which only its caller knows.
-                let error = CheckOutError::from(PoolClearedError { sent: false, ..cleared });
+                cleared.sent = false;
+                let error = CheckOutError::from(cleared);
                 return Err(to_json(&error));
             }
             "assertStatus" => self.assert_status(operation),

@@ -133,6 +133,7 @@ impl AsyncWrite for Overheard<'_> {
 
 /// The proxy could not be reached, or did not connect to the server.
 #[derive(Error)]
+#[non_exhaustive]
 pub struct ProxyError {
     /// The proxy's host and port.
     pub proxy: String,

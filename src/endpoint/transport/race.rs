@@ -121,6 +121,7 @@ where
 
 /// None of a server's addresses accepted a connection.
 #[derive(Error)]
+#[non_exhaustive]
 pub struct ConnectError {
     /// Every address with its failure, in the order in which the attempts ended. Never empty.
     pub attempts: Vec<ConnectAttempt>,
@@ -134,6 +135,7 @@ crate::error::debug_as_sentence!(ConnectError);
 /// An attempt to connect to one address.
 #[derive(Error)]
 #[error("{peer}: {source}{}", obstacle(source).map(|why| format!("; {why}")).unwrap_or_default())]
+#[non_exhaustive]
 pub struct ConnectAttempt {
     /// The IP address and port, or the path of a Unix domain socket.
     pub peer: String,

@@ -53,6 +53,7 @@ impl<'a> OutgoingSequence<'a> {
 
 /// The documents of a sequence, in the caller's memory. They are copied once, into the buffer that is sent.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum OutgoingDocuments<'a> {
     /// Documents that the caller borrows from several places.
     Borrowed(&'a [&'a RawDocument]),

@@ -175,7 +175,7 @@ async fn check_out_counts_towards_the_timeout_and_replaces_wait_queue_timeout() 
     let begun = Instant::now();
     let error = pool.run(Command::new("admin", &ping).timeout(SHORT)).await.unwrap_err();
     assert!(begun.elapsed() >= SHORT);
-    let OperationError::CheckOutTimeout { limit: SHORT, source: CheckOutError::WaitQueueTimeout(source) } = &error
+    let OperationError::CheckOutTimeout { limit: SHORT, source: CheckOutError::WaitQueueTimeout(source), .. } = &error
     else {
         panic!("unexpected error: {error}")
     };

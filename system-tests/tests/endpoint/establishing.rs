@@ -75,7 +75,7 @@ async fn closed_port_counts_as_overload() {
     server.stop().await;
     let error = endpoint.connect().await.unwrap_err();
     assert_refused(&error, Stage::Connect, OVERLOADED);
-    let ConnectError { attempts, timeout } = cause(&error);
+    let ConnectError { attempts, timeout, .. } = cause(&error);
     let attempts: Vec<_> = attempts.iter().map(|attempt| (&*attempt.peer, attempt.source.kind())).collect();
     assert_eq!(attempts, [(endpoint.address(), io::ErrorKind::ConnectionRefused)]);
     assert_eq!(*timeout, None);

@@ -59,7 +59,9 @@ async fn failed_reauthentication_is_reported_and_closes_the_connection() {
 
     secured.fail(&root, "leaving", doc! { "times": 1 }, expire()).await;
     let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
-    let OperationError::Command(CommandError::Reauthentication { origin, source }) = &error else { panic!("{error}") };
+    let OperationError::Command(CommandError::Reauthentication { origin, source, .. }) = &error else {
+        panic!("{error}")
+    };
     assert_eq!(source.server_error().unwrap().code, 18);
     assert_eq!((source.username.as_deref(), origin.connection_id), (Some("leaver"), Some(1)));
     assert!(!error.clears_pool() && !error.is_retryable() && !error.has_label("RetryableError"), "{error}");
