@@ -107,7 +107,7 @@ impl Write for Escaping<'_, '_> {
         let mut rest = text;
         while !rest.is_empty() {
             let end = rest.find(is_unprintable).unwrap_or(rest.len());
-            let fits = rest[..end].floor_char_boundary(self.room);
+            let fits = floor_char_boundary(&rest[..end], self.room);
             self.shown.write_str(&rest[..fits])?;
             self.room -= fits;
             rest = &rest[fits..];
@@ -143,6 +143,13 @@ fn is_unprintable(character: char) -> bool {
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
                 | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
         )
+}
+
+/// Returns the last boundary of a character that is not after `index`.
+///
+/// `str::floor_char_boundary` needs Rust 1.91.
+pub(crate) fn floor_char_boundary(text: &str, index: usize) -> usize {
+    (0..=index.min(text.len())).rev().find(|&index| text.is_char_boundary(index)).unwrap_or(0)
 }
 
 #[cfg(test)]

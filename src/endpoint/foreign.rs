@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::wire::PeerText;
 
 /// The peer answered the first hello in a protocol other than MongoDB's. A retry does not help.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ForeignProtocolError {
     /// A TLS record, with which a server refuses a client that does not begin with a TLS handshake.
@@ -27,6 +27,8 @@ pub enum ForeignProtocolError {
         start: PeerText,
     },
 }
+
+crate::error::debug_as_sentence!(ForeignProtocolError);
 
 /// How many bytes of a text are examined and shown.
 const START: usize = 64;

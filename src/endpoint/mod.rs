@@ -32,6 +32,8 @@ mod connection;
 mod deadline;
 mod direct;
 mod drain;
+#[cfg(test)]
+mod error_tests;
 mod exhaust;
 mod failure;
 mod foreign;

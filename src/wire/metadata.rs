@@ -6,6 +6,7 @@ use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf};
 
 use crate::options::{DriverInfo, InvalidOption};
+use crate::printable::floor_char_boundary;
 
 /// The maximum length of the metadata document, in bytes, including all of BSON's overhead.
 pub const MAX_METADATA: usize = 512;
@@ -140,7 +141,7 @@ impl ClientMetadata {
 
         let excess = document.as_bytes().len() - MAX_METADATA;
         let mut platform = metadata.platform_with_libraries();
-        platform.truncate(platform.floor_char_boundary(platform.len().saturating_sub(excess)));
+        platform.truncate(floor_char_boundary(&platform, platform.len().saturating_sub(excess)));
         metadata.with_platform(&platform)
     }
 

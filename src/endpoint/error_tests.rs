@@ -1,0 +1,153 @@
+//! What `main` prints of each public error. The test `public_api` compares this list with the public surface.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::rawdoc;
+
+use super::*;
+use crate::error::{
+    CheckInError, CheckOutError, ClearError, Holders, Labels, NoRuntimeError, PoolClearedError, PoolClosedError,
+    TimeLimit, WaitQueueTimeoutError,
+};
+use crate::options::Mechanism;
+use crate::runtime::BuildError;
+use crate::wire::reply::{self, Unsuccessful};
+
+fn server_error() -> Box<ServerError> {
+    let reply = rawdoc! { "ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "Authentication failed." };
+    let Err(Unsuccessful::Command(error)) = reply::check(&reply) else { panic!("no error: {reply:?}") };
+    error
+}
+
+fn authentication_error() -> AuthenticationError {
+    AuthenticationError {
+        mechanism: Mechanism::ScramSha256,
+        username: Some("app".to_owned()),
+        database: "admin".to_owned(),
+        cause: AuthenticationCause::Refused(server_error()),
+    }
+}
+
+fn establish_error() -> EstablishError {
+    EstablishError::permanent(Stage::Authenticate, authentication_error()).with_labels(Labels::RETRYABLE).in_pool(
+        address(),
+        3,
+        0,
+    )
+}
+
+fn command_error() -> CommandError {
+    let origin = Origin {
+        address: address(),
+        connection_id: Some(3),
+        server_connection_id: Some(17),
+        generation: Some(0),
+        service_id: None,
+    };
+    CommandError::Server { origin: Box::new(origin), source: server_error() }
+}
+
+fn address() -> Arc<str> {
+    "localhost:27017".into()
+}
+
+/// Returns a sample of each public error.
+fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
+    fn sample<E: StdError + 'static>(name: &'static str, error: E) -> (&'static str, Box<dyn StdError>) {
+        let path = std::any::type_name::<E>();
+        let type_name = path.split('<').next().and_then(|path| path.rsplit("::").next());
+        assert_eq!(type_name, Some(name), "the sample is of another type");
+        (name, Box::new(error))
+    }
+    macro_rules! samples {
+        ($($name:ident => $sample:expr,)*) => { vec![$(sample(stringify!($name), $sample)),*] };
+    }
+    let limit = ConnectTimeoutError::new("connectTimeoutMS", Duration::from_secs(10));
+    let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+    samples! {
+        AuthenticationCause => AuthenticationCause::Refused(server_error()),
+        AuthenticationError => authentication_error(),
+        BuildError => BuildError::InvalidOption(InvalidOption::because("maxConnecting", "must be at least 1")),
+        CheckInError => CheckInError { connection: (), address: address() },
+        CheckOutError => CheckOutError::from(establish_error()),
+        ClearError => ClearError::NotLoadBalanced,
+        CommandError => command_error(),
+        CommandTimeoutError => CommandTimeoutError::Server(server_error()),
+        ConnectAttempt => ConnectAttempt { peer: "127.0.0.1:27017".to_owned(), source: refused() },
+        ConnectError => ConnectError {
+            attempts: vec![ConnectAttempt { peer: "127.0.0.1:27017".to_owned(), source: refused() }],
+            timeout: Some(limit),
+        },
+        ConnectTimeoutError => limit,
+        EstablishError => establish_error(),
+        ForeignProtocolError => ForeignProtocolError::Http { start: "HTTP/1.1 400 Bad Request".into() },
+        IncompatibleServerError => IncompatibleServerError::NoLoadBalancer,
+        InvalidAddress => Endpoint::new("localhost:99999").unwrap_err(),
+        InvalidOption => InvalidOption::because("journal", "cannot be true with w=0"),
+        NoRuntimeError => NoRuntimeError::of(&address()),
+        OcspError => OcspError::Missing,
+        OperationError => OperationError::from(command_error()),
+        PoolClearedError => PoolClearedError {
+            address: address(),
+            cause: Some(Arc::new(command_error())),
+            interrupted: false,
+            sent: false,
+            never_ready: false,
+        },
+        PoolClosedError => PoolClosedError { address: address() },
+        ProxyError => ProxyError { proxy: "localhost:1080".to_owned(), reply: None, source: Arc::new(refused()) },
+        ResolveError => ResolveError::from(InvalidOption::because("srvMaxHosts", "cannot be negative")),
+        ScramError => ScramError::Nonce,
+        ServerError => *server_error(),
+        TlsError => TlsError::NotSpoken { source: Arc::new(refused()) },
+        WaitQueueTimeoutError => WaitQueueTimeoutError {
+            address: address(),
+            max_pool_size: 100,
+            total: 100,
+            in_use: 100,
+            pending: 0,
+            waiting: 7,
+            waited: Duration::from_millis(1500),
+            limit: TimeLimit::WaitQueueTimeout,
+            holders: Some(Holders { cursors: 1, transactions: 2, other_operations: 97 }),
+        },
+        WireError => WireError::Unasked { count: 12 },
+    }
+}
+
+/// Returns the first word that only `#[derive(Debug)]` writes: the name of a type with a bracket, or a document's bytes.
+fn derived(text: &str) -> Option<&str> {
+    let is_struct = |word: &str| {
+        let name = word.trim_end_matches(['{', '(']);
+        let opens = word.len() > name.len() || text.contains(&format!("{name} {{"));
+        opens && name.starts_with(|first: char| first.is_ascii_uppercase()) && name.chars().all(char::is_alphanumeric)
+    };
+    let is_hexadecimal = |word: &str| word.chars().filter(char::is_ascii_hexdigit).count() >= 24 && !word.contains(':');
+    text.split(' ').find(|word| is_struct(word) || is_hexadecimal(word) || word.contains("Error("))
+}
+
+#[test]
+fn every_public_error_prints_as_a_sentence_also_by_its_debug() {
+    for (name, error) in samples() {
+        let (shown, printed) = (error.to_string(), format!("{error:?}"));
+        assert!(!shown.is_empty() && printed.starts_with(&shown), "{name}: {printed}");
+        assert_eq!(derived(&printed), None, "{name}: {printed}");
+        assert!(!printed.contains('\n'), "{name}: {printed}");
+        assert_eq!(format!("{error:#?}"), printed, "{name}");
+    }
+}
+
+#[test]
+fn derived_debug_is_recognised() {
+    for printed in [
+        "CheckOut(Connection(ConnectionError(ConnectionErrorParts { address: \"a\" })))",
+        "Origin { address: \"a\" }",
+        "it failed: RawDocumentBuf { data: \"5500000002636f6465\" }",
+        "reply 5500000002636f6465006b0000000270",
+    ] {
+        assert!(derived(printed).is_some(), "{printed}");
+    }
+}

@@ -1,0 +1,107 @@
+//! The public surface of wharf: it is the listing in `public-api.txt`.
+//!
+//! rustdoc writes the surface as JSON, which a stable toolchain does if `RUSTC_BOOTSTRAP` is set. That variable is set for
+//! this one call of cargo, which has a target folder of its own: it would make cargo build dependencies anew.
+#![cfg(not(any(loom, shuttle)))]
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use wharf_system_tests::root;
+
+/// The format of rustdoc's JSON that the crate `public-api` reads in the version of `Cargo.toml`.
+const FORMAT: u64 = 57;
+/// A toolchain that writes it.
+const TOOLCHAIN: &str = "Rust 1.95";
+/// The listing, from the root.
+const LISTING: &str = "public-api.txt";
+/// The unit test that has a sample of each public error.
+const SAMPLES: &str = "src/endpoint/error_tests.rs";
+
+/// Has rustdoc describe the library, and returns the path of its JSON.
+fn described() -> PathBuf {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let target = root().join("target/public-api");
+    let output = Command::new(cargo)
+        .args(["rustdoc", "--package", "wharf", "--lib", "--quiet", "--target-dir"])
+        .arg(&target)
+        .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
+        .env("RUSTC_BOOTSTRAP", "1")
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    target.join("doc/wharf.json")
+}
+
+/// Returns the public items, one a line. Left out are the implementations of traits that every type has.
+fn surface() -> Vec<String> {
+    let json = described();
+    let document: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let format = document["format_version"].as_u64();
+    assert_eq!(
+        format,
+        Some(FORMAT),
+        "this toolchain's rustdoc writes JSON of another format than {FORMAT}, so the public surface cannot be compared: \
+         run the test with {TOOLCHAIN}, or change the version of `public-api` in system-tests/Cargo.toml and the constants \
+         of this test"
+    );
+    let listed = public_api::Builder::from_rustdoc_json(json).omit_blanket_impls(true).omit_auto_trait_impls(true).build();
+    listed.unwrap().items().map(ToString::to_string).collect()
+}
+
+/// Returns the names of the types for which the surface has this implementation.
+fn implementing<'s>(surface: &'s [String], implementation: &str) -> BTreeSet<&'s str> {
+    let of_type = |line: &'s String| {
+        let path = line.split_once(implementation)?.1.split(['<', ' ']).next()?;
+        path.rsplit("::").next()
+    };
+    surface.iter().filter(|line| line.starts_with("impl")).filter_map(of_type).collect()
+}
+
+/// Returns the names of the structs and enums in the surface.
+fn types(surface: &[String]) -> BTreeSet<&str> {
+    let name = |line: &str| {
+        let path = line.trim_start_matches("#[non_exhaustive] ");
+        let path = path.strip_prefix("pub struct ").or_else(|| path.strip_prefix("pub enum "))?.to_owned();
+        let path = path.split(['<', '(', ' ']).next()?.to_owned();
+        line.match_indices(&path).next().map(|(start, _)| start..start + path.len())
+    };
+    let names = surface.iter().filter_map(|line| name(line).map(|range| &line[range]));
+    names.filter_map(|path| path.rsplit("::").next()).collect()
+}
+
+#[test]
+fn public_surface_is_as_listed() {
+    let surface = surface();
+    let text = surface.join("\n") + "\n";
+    let path = root().join(LISTING);
+    if env::var_os("UPDATE_PUBLIC_API").is_some() {
+        fs::write(&path, &text).unwrap();
+    }
+    let listed = fs::read_to_string(&path).unwrap_or_default();
+    if listed != text {
+        let (listed, present): (BTreeSet<_>, BTreeSet<_>) = (listed.lines().collect(), text.lines().collect());
+        let removed: String = listed.difference(&present).map(|line| format!("- {line}\n")).collect();
+        let added: String = present.difference(&listed).map(|line| format!("+ {line}\n")).collect();
+        panic!(
+            "the public surface is not as {LISTING} has it:\n{removed}{added}If that is meant, run the test again with \
+             UPDATE_PUBLIC_API=1 and commit the listing"
+        );
+    }
+
+    let shown = implementing(&surface, "core::fmt::Debug for ");
+    let types = types(&surface);
+    assert!(types.contains("Pool") && types.contains("CheckOutError"), "{types:?}");
+    assert_eq!(types.difference(&shown).collect::<Vec<_>>(), Vec::<&&str>::new(), "these types have no Debug");
+
+    let samples = fs::read_to_string(root().join(SAMPLES)).unwrap();
+    let sampled = |error: &&str| samples.contains(&format!("\n        {error} =>"));
+    let errors = implementing(&surface, "core::error::Error for ");
+    assert!(errors.contains("CheckOutError") && errors.contains("WireError"), "{errors:?}");
+    let forgotten: Vec<_> = errors.iter().filter(|error| !sampled(error)).collect();
+    assert!(forgotten.is_empty(), "{SAMPLES} has no sample of {forgotten:?}");
+}
