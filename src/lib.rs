@@ -56,7 +56,7 @@ pub mod endpoint;
 mod error;
 mod event;
 mod milliseconds;
-pub mod options;
+mod options;
 mod pool;
 mod printable;
 #[cfg(not(loom))]

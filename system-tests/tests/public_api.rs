@@ -49,7 +49,8 @@ fn surface() -> Vec<String> {
          run the test with {TOOLCHAIN}, or change the version of `public-api` in system-tests/Cargo.toml and the constants \
          of this test"
     );
-    let listed = public_api::Builder::from_rustdoc_json(json).omit_blanket_impls(true).omit_auto_trait_impls(true).build();
+    let listed =
+        public_api::Builder::from_rustdoc_json(json).omit_blanket_impls(true).omit_auto_trait_impls(true).build();
     listed.unwrap().items().map(ToString::to_string).collect()
 }
 
