@@ -16,6 +16,20 @@ use crate::wire::reply::StateChange;
 use crate::wire::{ServerError, WireError};
 
 /// A command has no successful reply.
+///
+/// ```
+/// use wharf::CommandError;
+///
+/// fn advice(error: &CommandError) -> &'static str {
+///     match error {
+///         CommandError::Server { .. } if error.is_retryable() => "try again after a pause",
+///         CommandError::Server { .. } => "look at the code: the server refused",
+///         CommandError::Lost { .. } | CommandError::Closed { .. } => "try again on another connection",
+///         CommandError::Network { .. } | CommandError::Timeout { .. } => "try again if it may be executed twice",
+///         _ => "do not try again",
+///     }
+/// }
+/// ```
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum CommandError {
@@ -96,6 +110,19 @@ pub enum CommandError {
 crate::error::debug_as_sentence!(CommandError);
 
 /// How far a command came when its time was up.
+///
+/// ```
+/// use wharf::CommandError;
+/// use wharf::endpoint::CommandTimeoutError;
+///
+/// fn may_have_been_executed(error: &CommandError) -> bool {
+///     match error {
+///         CommandError::Timeout { source, .. } => !matches!(source, CommandTimeoutError::Unsent),
+///         CommandError::Lost { .. } | CommandError::Closed { .. } => false,
+///         _ => true,
+///     }
+/// }
+/// ```
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum CommandTimeoutError {

@@ -271,6 +271,20 @@ impl Connection<Endpoint> {
 }
 
 /// An operation on a connection of a pool failed.
+///
+/// ```
+/// use wharf::OperationError;
+///
+/// fn advice(error: &OperationError) -> &'static str {
+///     match error {
+///         error if error.is_retryable() => "try again after a pause",
+///         error if error.is_timeout() => "shed load",
+///         OperationError::Interrupted(cleared) if cleared.sent => "try again if it may be executed twice",
+///         OperationError::Command(error) if error.is_network_error() => "try again if it may be executed twice",
+///         _ => "do not try again",
+///     }
+/// }
+/// ```
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum OperationError {

@@ -13,6 +13,14 @@ use crate::printable::PrintableError;
 pub use hickory_resolver;
 
 /// The servers of a deployment could not be resolved.
+///
+/// ```
+/// use wharf::ResolveError;
+///
+/// fn may_succeed_later(error: &ResolveError) -> bool {
+///     matches!(error, ResolveError::Lookup { .. } | ResolveError::Timeout { .. })
+/// }
+/// ```
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum ResolveError {

@@ -18,6 +18,20 @@ debug_as_sentence!(CheckOutError, PoolClosedError, PoolClearedError, WaitQueueTi
 ///
 /// The variants are boxed, so that a check-out's result takes two words. Moving a larger result took three percent of a
 /// successful check-out.
+///
+/// ```
+/// use wharf::CheckOutError;
+///
+/// fn advice(error: &CheckOutError) -> &'static str {
+///     match error {
+///         CheckOutError::WaitQueueTimeout(_) => "shed load: all connections are in use",
+///         CheckOutError::PoolCleared(_) => "try again when the pool is ready",
+///         CheckOutError::Establish(error) if error.is_retryable() => "try again after a pause",
+///         CheckOutError::Establish(_) => "look at the address, the options and the credential",
+///         _ => "do not try again on this pool",
+///     }
+/// }
+/// ```
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum CheckOutError {
@@ -101,6 +115,15 @@ impl From<NoRuntimeError> for CheckOutError {
 }
 
 /// `PoolClosedError`: a check-out failed because the pool was closed.
+///
+/// ```
+/// use wharf::{CheckOutError, PoolClosedError};
+///
+/// fn of_closed_pool(error: &CheckOutError) -> Option<&PoolClosedError> {
+///     // Its pool serves no check-out any more: take the pool that replaces it.
+///     if let CheckOutError::PoolClosed(error) = error { Some(error) } else { None }
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Error)]
 #[error("Attempted to check out a connection from closed connection pool")]
 #[non_exhaustive]
@@ -114,6 +137,18 @@ pub struct PoolClosedError {
 /// The specifications of retryable reads and writes count this as a retryable error. They retry reads, and writes that
 /// the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was not
 /// [`sent`](Self::sent).
+///
+/// ```
+/// use wharf::PoolClearedError;
+///
+/// fn advice(error: &PoolClearedError) -> &'static str {
+///     match error {
+///         error if error.sent => "run it again only if it may be executed twice",
+///         error if error.never_ready => "call Pool::ready",
+///         _ => "try again when the pool is ready",
+///     }
+/// }
+/// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct PoolClearedError {
@@ -155,6 +190,17 @@ impl StdError for PoolClearedError {
 }
 
 /// `WaitQueueTimeoutError`: a check-out timed out.
+///
+/// ```
+/// use wharf::WaitQueueTimeoutError;
+///
+/// fn advice(error: &WaitQueueTimeoutError) -> &'static str {
+///     match error.pending() {
+///         0 => "all connections are in use: shed load, or raise maxPoolSize",
+///         _ => "connections are being opened: raise maxConnecting, or minPoolSize",
+///     }
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct WaitQueueTimeoutError {
     pub(crate) address: Arc<str>,
@@ -287,6 +333,15 @@ impl StdError for WaitQueueTimeoutError {}
 ///
 /// The pool's runtime has ended, and the check-out is not polled on another runtime, or on one that is about to end as
 /// well. Nothing was sent.
+///
+/// ```
+/// use wharf::CheckOutError;
+///
+/// fn needs_a_runtime(error: &CheckOutError) -> bool {
+///     // Poll the next check-out on a runtime: the pool moves there.
+///     matches!(error, CheckOutError::NoRuntime(_))
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Error)]
 #[error(
     "no tokio runtime for the connection pool for {address}: the pool's runtime has ended, and the check-out is not \

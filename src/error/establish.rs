@@ -216,6 +216,18 @@ impl StdError for EstablishError {
 }
 
 /// A step of establishing or reauthenticating a connection took longer than a limit allows.
+///
+/// An [`Establish`](crate::Establish) may return it as the cause of its error, so that
+/// [`EstablishError::is_timeout`] is true:
+///
+/// ```
+/// use std::time::Duration;
+/// use wharf::{ConnectTimeoutError, EstablishError, Stage};
+///
+/// let timeout = ConnectTimeoutError::new("connectTimeoutMS", Duration::from_secs(10));
+/// assert_eq!(timeout.to_string(), "it did not finish within connectTimeoutMS (10000 ms)");
+/// assert!(EstablishError::overloaded(Stage::Connect, timeout).is_timeout());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[error("it did not finish within {option} ({})", Milliseconds(*limit))]

@@ -27,6 +27,15 @@ pub(crate) use crate::sentence::debug_as_sentence;
 debug_as_sentence!(ClearError);
 
 /// A connection was checked into a pool that did not create it. The connection is unchanged and in `connection`.
+///
+/// ```
+/// # async fn example(pool: wharf::Pool<wharf::Endpoint>, connection: wharf::Connection<wharf::Endpoint>) {
+/// if let Err(error) = pool.check_in(connection) {
+///     eprintln!("{error}");
+///     drop(error.connection); // checks it into its own pool
+/// }
+/// # }
+/// ```
 #[non_exhaustive]
 pub struct CheckInError<C> {
     /// The connection, still checked out of its own pool.
@@ -50,6 +59,18 @@ impl<C> fmt::Display for CheckInError<C> {
 impl<C> StdError for CheckInError<C> {}
 
 /// A pool in load-balanced mode was cleared as a whole, or another pool by service.
+///
+/// ```
+/// use bson::oid::ObjectId;
+/// use wharf::{Clear, ClearError, Endpoint, Pool};
+///
+/// fn clear(pool: &Pool<Endpoint>, service_id: ObjectId) -> Result<bool, ClearError> {
+///     match pool.clear(Clear::new()) {
+///         Err(ClearError::ServiceIdRequired) => pool.clear_service(service_id, Clear::new()),
+///         cleared => cleared,
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ClearError {

@@ -54,6 +54,18 @@ pub struct Core<E: Environment> {
 }
 
 /// How to clear a pool.
+///
+/// ```no_run
+/// use std::io;
+/// use std::sync::Arc;
+/// use wharf::{Clear, ClearError, Endpoint, Pool};
+///
+/// /// Clears a pool whose server a monitor has not heard from in time.
+/// fn server_is_silent(pool: &Pool<Endpoint>) -> Result<bool, ClearError> {
+///     let cause = Arc::new(io::Error::from(io::ErrorKind::TimedOut));
+///     pool.clear(Clear::new().because(cause).interrupt_in_use_connections(true))
+/// }
+/// ```
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct Clear {

@@ -17,6 +17,23 @@ use crate::options::{InvalidOption, PoolOptions};
 use crate::pool::Core;
 
 /// Builds a [`Pool`].
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use wharf::{Endpoint, FailedConnection, PoolOptions};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = Endpoint::new("localhost")?
+///     .pool()
+///     .options(PoolOptions::default().max_pool_size(20))
+///     .timeout(Some(Duration::from_secs(1)))
+///     .subscriber(|event: &wharf::PoolEvent| println!("{}", event.name()))
+///     .on_failure(|failed: &FailedConnection<'_>| eprintln!("{}", failed.error()))
+///     .build()?;
+/// # let _ = pool;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use]
 pub struct PoolBuilder<E: Establish> {
     address: String,
@@ -119,6 +136,14 @@ impl<E: Establish> PoolBuilder<E> {
 }
 
 /// The error for a pool that could not be built.
+///
+/// ```
+/// use wharf::{BuildError, Endpoint};
+///
+/// // Outside of a tokio runtime.
+/// let error = Endpoint::new("localhost").unwrap().pool().build().unwrap_err();
+/// assert!(matches!(error, BuildError::NoRuntime));
+/// ```
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BuildError {

@@ -19,6 +19,34 @@ use crate::pool::{Core, Lease, Purpose};
 /// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call that
 /// never blocks, and takes no lock unless a check-out waits. A connection keeps its pool's memory alive, but does not
 /// keep the pool open.
+///
+/// It dereferences to the established connection. Here that is a number:
+///
+/// ```
+/// use wharf::{Establish, EstablishError, Establishing, Pool};
+///
+/// struct Numbers;
+///
+/// impl Establish for Numbers {
+///     type Connection = u64;
+///
+///     async fn establish(&self, connecting: Establishing) -> Result<u64, EstablishError> {
+///         Ok(10 * connecting.connection_id())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = Pool::builder("numbers", Numbers).build()?;
+/// pool.ready();
+/// let mut connection = pool.check_out().await?;
+/// *connection += 1;
+/// assert_eq!((connection.id(), *connection), (1, 11));
+/// drop(connection);
+/// assert_eq!(*pool.check_out().await?, 11, "the same connection");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Connection<E: Establish> {
     /// Taken only by `drop`.
     lease: ManuallyDrop<Lease<TokioEnvironment<E>>>,

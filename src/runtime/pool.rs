@@ -86,6 +86,23 @@ use crate::sync::contained;
 ///
 /// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password again, and obtains its own OIDC
 /// tokens. The parent's keys and tokens are leaked in the child, and not wiped from its memory.
+///
+/// # Example
+///
+/// ```no_run
+/// use wharf::{Endpoint, Pool};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool: Pool<Endpoint> = Endpoint::new("localhost")?.pool().build()?;
+/// pool.ready();
+/// let connection = pool.check_out().await?;
+/// assert_eq!(pool.status().in_use, 1);
+/// drop(connection); // checks it in
+/// pool.close();
+/// pool.closed().await;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Pool<E: Establish> {
     /// The core that `shared` also has. With this copy, a check-out loads one pointer instead of two.
     pub(super) core: Arc<Core<TokioEnvironment<E>>>,
@@ -125,6 +142,18 @@ impl<E: Establish> Pool<E> {
     /// same error. They do not try to open connections one after the other.
     ///
     /// A check-out fails at once while the pool is paused, as it is before the first [`Pool::ready`].
+    ///
+    /// ```no_run
+    /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bson::rawdoc;
+    ///
+    /// // Two commands on one connection.
+    /// let mut connection = pool.check_out().await?;
+    /// connection.run_command("admin", &rawdoc! { "ping": 1 }).await?;
+    /// connection.run_command("admin", &rawdoc! { "hello": 1 }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

@@ -11,6 +11,17 @@ use crate::error::Labels;
 use crate::printable::Printable;
 
 /// A command that the server executed or refused, and that failed: a reply with `ok: 0`.
+///
+/// ```
+/// use wharf::OperationError;
+///
+/// const DUPLICATE_KEY: i32 = 11_000;
+///
+/// fn is_duplicate(error: &OperationError) -> bool {
+///     let refused = error.command_error().and_then(|error| error.server_error());
+///     refused.is_some_and(|error| error.code == DUPLICATE_KEY)
+/// }
+/// ```
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ServerError {

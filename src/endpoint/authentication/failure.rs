@@ -18,6 +18,17 @@ use crate::wire::{ServerError, WireError};
 ///
 /// This is the source of an [`EstablishError`] at [`Stage::Authenticate`], and of the error of a command for which the
 /// server asked the connection to authenticate again. It contains the user's name, but no secrets.
+///
+/// ```
+/// use wharf::EstablishError;
+/// use wharf::endpoint::AuthenticationError;
+///
+/// fn refused_user(error: &EstablishError) -> Option<&str> {
+///     let error: &AuthenticationError = error.cause().downcast_ref()?;
+///     error.server_error()?;
+///     error.username.as_deref()
+/// }
+/// ```
 #[non_exhaustive]
 pub struct AuthenticationError {
     /// The mechanism that was used: the credential's, or the one that was negotiated.
@@ -74,6 +85,19 @@ impl StdError for AuthenticationError {
 }
 
 /// Why a connection could not be authenticated.
+///
+/// ```
+/// use wharf::endpoint::{AuthenticationCause, AuthenticationError};
+///
+/// fn advice(error: &AuthenticationError) -> &'static str {
+///     match &error.cause {
+///         AuthenticationCause::Refused(_) => "look at the user, the password and authSource",
+///         AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_) => "try again after a pause",
+///         AuthenticationCause::Provider(_) => "look at the file, the service or the callback",
+///         _ => "look at the message",
+///     }
+/// }
+/// ```
 #[derive(Error)]
 #[non_exhaustive]
 pub enum AuthenticationCause {
