@@ -10,9 +10,9 @@ use std::task::{Context, Poll, ready};
 use bson::RawDocument;
 use zeroize::Zeroize;
 
+use super::decompressing::Decompressing;
 use super::inbox::Inbox;
 use super::transport::Transport;
-use super::unpacking::Unpacking;
 use crate::condition::Condition;
 use crate::error::Cause;
 use crate::options::Compressor;
@@ -34,7 +34,7 @@ pub(super) const KEPT_CAPACITY: usize = 64 * 1024;
 /// The uncompressed length in bytes from which a compressed reply is decompressed on a blocking thread.
 ///
 /// A shorter reply takes some milliseconds at worst.
-pub(super) const LONG_TO_UNPACK: usize = 1024 * 1024;
+pub(super) const LONG_TO_DECOMPRESS: usize = 1024 * 1024;
 
 /// A byte stream that carries one request and its reply at a time.
 ///
@@ -64,9 +64,9 @@ pub(super) struct Channel {
     /// A message before compression, or after decompression.
     pub(super) plain: Vec<u8>,
     /// Whether `plain` holds the received reply.
-    pub(super) is_unpacked: bool,
+    pub(super) is_decompressed: bool,
     /// A large reply that is being decompressed on another thread.
-    pub(super) unpacking: Option<Unpacking>,
+    pub(super) decompressing: Option<Decompressing>,
     /// The error that made the channel errored.
     fault: Option<Cause>,
 }
@@ -96,7 +96,7 @@ pub(super) enum ExchangeState {
         header: Header,
     },
     /// The reply is complete, and is being decompressed on another thread.
-    Unpacking {
+    Decompressing {
         /// What identified the reply.
         awaited: Awaited,
         /// The reply's header.
@@ -210,8 +210,8 @@ impl Channel {
             incoming: Inbox::default(),
             taken: 0,
             plain: Vec::new(),
-            is_unpacked: false,
-            unpacking: None,
+            is_decompressed: false,
+            decompressing: None,
             fault: None,
         }
     }
@@ -248,8 +248,8 @@ impl Channel {
             self.state = ExchangeState::Errored;
         }
         self.taken = 0;
-        self.is_unpacked = false;
-        self.unpacking = None;
+        self.is_decompressed = false;
+        self.decompressing = None;
         self.incoming.zeroize();
         for buffer in [&mut self.outgoing, &mut self.plain] {
             buffer.zeroize();
@@ -284,7 +284,7 @@ impl Channel {
             // Only the server knows how many replies will follow. Closing the connection also stops it.
             ExchangeState::Sending { then: Some(awaited), .. }
             | ExchangeState::Receiving(awaited)
-            | ExchangeState::Unpacking { awaited, .. }
+            | ExchangeState::Decompressing { awaited, .. }
             | ExchangeState::Received { awaited, .. } => {
                 if awaited.exhaust {
                     Condition::Broken
@@ -440,7 +440,7 @@ impl Channel {
             }
             ExchangeState::Receiving(awaited) => self.poll_receive(context, awaited),
             ExchangeState::Idle | ExchangeState::Lent | ExchangeState::Received { .. } => Poll::Ready(Ok(true)),
-            ExchangeState::Unpacking { awaited, header } => self.poll_unpack(context, awaited, header),
+            ExchangeState::Decompressing { awaited, header } => self.poll_decompress(context, awaited, header),
             ExchangeState::Discarding { left } => self.poll_discard(context, left),
             ExchangeState::Errored => Poll::Ready(Err(ExchangeError::Errored)),
         }
@@ -479,7 +479,7 @@ impl Channel {
                 Ok(Progress::Missing(missing)) => missing,
                 Ok(Progress::Whole(header)) => {
                     if header.op_code == compressed::OP_CODE {
-                        return self.begin_unpacking(context, awaited, header);
+                        return self.begin_decompressing(context, awaited, header);
                     }
                     self.state = ExchangeState::Received { awaited, header };
                     return Poll::Ready(Ok(true));
@@ -511,7 +511,7 @@ impl Channel {
         let bytes = if awaited.exhaust { &self.incoming[..length] } else { &self.incoming[..] };
         let is_plain = header.op_code == compressed::OP_CODE;
         let message = if is_plain {
-            if !std::mem::take(&mut self.is_unpacked) {
+            if !std::mem::take(&mut self.is_decompressed) {
                 self.plain.clear();
                 compressed::decompress(bytes, self.most_received, &mut self.plain)?;
             }

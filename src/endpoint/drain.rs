@@ -68,7 +68,7 @@ impl Channel {
                 ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } => self.settle(),
                 ExchangeState::Sending { then: Some(awaited), .. }
                 | ExchangeState::Receiving(awaited)
-                | ExchangeState::Unpacking { awaited, .. }
+                | ExchangeState::Decompressing { awaited, .. }
                 | ExchangeState::Received { awaited, .. }
                     if awaited.exhaust =>
                 {
@@ -86,7 +86,7 @@ impl Channel {
                     self.take_reply()?;
                     self.settle();
                 }
-                ExchangeState::Flushing | ExchangeState::Unpacking { .. } | ExchangeState::Discarding { .. } => {
+                ExchangeState::Flushing | ExchangeState::Decompressing { .. } | ExchangeState::Discarding { .. } => {
                     self.advance().await?;
                 }
                 ExchangeState::Errored => return Err(ExchangeError::Errored.into()),

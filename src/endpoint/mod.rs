@@ -30,6 +30,7 @@ mod channel;
 mod command;
 mod connection;
 mod deadline;
+mod decompressing;
 mod direct;
 mod drain;
 #[cfg(test)]
@@ -45,7 +46,6 @@ mod srv;
 #[cfg(test)]
 mod tests;
 mod transport;
-mod unpacking;
 
 pub use authentication::{AuthenticationCause, AuthenticationError};
 pub use command::Command;

@@ -215,12 +215,12 @@ fn uncompressed_content_is_unwrapped() {
 #[test]
 fn compressor_that_is_not_compiled_in_is_refused() {
     for (compressor, id) in [(Compressor::Snappy, 1), (Compressor::Zlib { level: 6 }, 2), (Compressor::Zstd, 3)] {
-        let packed = compress(&message(&rawdoc! {}), compressor, LIMIT, &mut Vec::new());
-        let unpacked = decompressed(&envelope(2013, 10, id, b"x"));
+        let compressed = compress(&message(&rawdoc! {}), compressor, LIMIT, &mut Vec::new());
+        let reply = decompressed(&envelope(2013, 10, id, b"x"));
         let refused =
             |error| matches!(error, Some(WireError::Compressor { value, .. }) if value.starts_with(&id.to_string()));
-        assert_eq!(refused(packed.err()), !compressor.is_supported());
-        assert_eq!(refused(unpacked.err()), !compressor.is_supported());
+        assert_eq!(refused(compressed.err()), !compressor.is_supported());
+        assert_eq!(refused(reply.err()), !compressor.is_supported());
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use zeroize::Zeroize;
 
-use super::channel::{Awaited, Channel, ExchangeError, ExchangeState, LONG_TO_UNPACK};
+use super::channel::{Awaited, Channel, ExchangeError, ExchangeState, LONG_TO_DECOMPRESS};
 use super::inbox::Inbox;
 use crate::wire::{Header, WireError, compressed};
 
@@ -20,9 +20,9 @@ use crate::wire::{Header, WireError, compressed};
 mod tests;
 
 /// A reply that is being decompressed. Dropping it cancels a decompression that has not begun.
-pub(super) struct Unpacking(JoinHandle<Unpacked>);
+pub(super) struct Decompressing(JoinHandle<Decompressed>);
 
-impl Drop for Unpacking {
+impl Drop for Decompressing {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -30,13 +30,13 @@ impl Drop for Unpacking {
 
 /// The channel's buffers. They are wiped if the channel no longer wants them back, because it may be wiping its own.
 #[derive(Default)]
-struct Unpacked {
+struct Decompressed {
     incoming: Inbox,
     plain: Vec<u8>,
     outcome: Option<WireError>,
 }
 
-impl Drop for Unpacked {
+impl Drop for Decompressed {
     fn drop(&mut self) {
         self.incoming.zeroize();
         self.plain.zeroize();
@@ -49,7 +49,7 @@ impl Channel {
     /// A smaller reply is decompressed when it is taken. So is any reply outside of a runtime, where there is no
     /// blocking thread.
     #[cold]
-    pub(super) fn begin_unpacking(
+    pub(super) fn begin_decompressing(
         &mut self,
         context: &mut Context<'_>,
         awaited: Awaited,
@@ -57,51 +57,51 @@ impl Channel {
     ) -> Poll<Result<bool, ExchangeError>> {
         let (length, most) = (header.message_length as usize, self.most_received);
         // A size above the limit is refused when the reply is taken, before any decompression.
-        let is_large = |size| (LONG_TO_UNPACK..=most as usize).contains(&size);
+        let is_large = |size| (LONG_TO_DECOMPRESS..=most as usize).contains(&size);
         let elsewhere = compressed::announced_size(&self.incoming[..length]).is_some_and(is_large);
         let Some(runtime) = elsewhere.then(|| Handle::try_current().ok()).flatten() else {
             self.state = ExchangeState::Received { awaited, header };
             return Poll::Ready(Ok(true));
         };
-        let mut buffers = Unpacked {
+        let mut buffers = Decompressed {
             incoming: std::mem::take(&mut self.incoming),
             plain: std::mem::take(&mut self.plain),
             outcome: None,
         };
-        let unpack = move || {
-            let Unpacked { incoming, plain, outcome } = &mut buffers;
+        let decompress = move || {
+            let Decompressed { incoming, plain, outcome } = &mut buffers;
             plain.clear();
             *outcome = compressed::decompress(&incoming[..length], most, plain).err();
             buffers
         };
-        self.unpacking = Some(Unpacking(runtime.spawn_blocking(unpack)));
-        self.state = ExchangeState::Unpacking { awaited, header };
-        self.poll_unpack(context, awaited, header)
+        self.decompressing = Some(Decompressing(runtime.spawn_blocking(decompress)));
+        self.state = ExchangeState::Decompressing { awaited, header };
+        self.poll_decompress(context, awaited, header)
     }
 
     /// Polls the decompression.
     #[cold]
-    pub(super) fn poll_unpack(
+    pub(super) fn poll_decompress(
         &mut self,
         context: &mut Context<'_>,
         awaited: Awaited,
         header: Header,
     ) -> Poll<Result<bool, ExchangeError>> {
-        let Some(Unpacking(unpacking)) = &mut self.unpacking else {
+        let Some(Decompressing(decompressing)) = &mut self.decompressing else {
             unreachable!("BUG: no reply is being decompressed")
         };
-        let unpacked = ready!(Pin::new(unpacking).poll(context));
-        self.unpacking = None;
-        let Ok(mut unpacked) = unpacked else {
+        let decompressed = ready!(Pin::new(decompressing).poll(context));
+        self.decompressing = None;
+        let Ok(mut decompressed) = decompressed else {
             let ended = "the runtime ended while a reply was being decompressed";
             return Poll::Ready(Err(self.network(io::Error::other(ended))));
         };
-        self.incoming = std::mem::take(&mut unpacked.incoming);
-        self.plain = std::mem::take(&mut unpacked.plain);
-        if let Some(error) = unpacked.outcome.take() {
+        self.incoming = std::mem::take(&mut decompressed.incoming);
+        self.plain = std::mem::take(&mut decompressed.plain);
+        if let Some(error) = decompressed.outcome.take() {
             return Poll::Ready(Err(self.wire(error)));
         }
-        self.is_unpacked = true;
+        self.is_decompressed = true;
         self.state = ExchangeState::Received { awaited, header };
         Poll::Ready(Ok(true))
     }

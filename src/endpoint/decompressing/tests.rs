@@ -81,7 +81,7 @@ fn large_reply_is_decompressed_on_a_blocking_thread_and_can_be_left_meanwhile() 
         let other_work = tokio::task::spawn_blocking(move || released.recv());
         exchange(&mut channel, &mut server, |number| packed(number, &body, compressor)).await;
         read_all(&mut channel).await;
-        assert!(matches!(channel.state, ExchangeState::Unpacking { .. }), "{:?}", channel.state);
+        assert!(matches!(channel.state, ExchangeState::Decompressing { .. }), "{:?}", channel.state);
         assert_eq!(channel.condition(), Condition::NeedsDrain);
         assert!(channel.is_sent());
 
@@ -99,7 +99,7 @@ fn large_reply_is_decompressed_on_a_blocking_thread_and_can_be_left_meanwhile() 
         let small = rawdoc! { "ok": 1, "text": "wharf ".repeat(1_000) };
         exchange(&mut channel, &mut server, |number| packed(number, &small, compressor)).await;
         read_all(&mut channel).await;
-        assert!(matches!(channel.state, ExchangeState::Received { .. }) && !channel.is_unpacked);
+        assert!(matches!(channel.state, ExchangeState::Received { .. }) && !channel.is_decompressed);
         assert_eq!(channel.take_body().unwrap().document, &*small);
     });
 }
@@ -139,10 +139,10 @@ fn large_reply_outside_of_a_runtime_is_decompressed_when_it_is_taken() {
     thread::scope(|scope| {
         scope.spawn(move || runtime.block_on(stopped));
         while channel.poll_finish(&mut Context::from_waker(Waker::noop())).map(Result::unwrap).is_pending() {
-            assert!(channel.unpacking.is_none());
+            assert!(channel.decompressing.is_none());
             thread::yield_now();
         }
-        assert!(matches!(channel.state, ExchangeState::Received { .. }) && !channel.is_unpacked);
+        assert!(matches!(channel.state, ExchangeState::Received { .. }) && !channel.is_decompressed);
         assert_eq!(channel.take_body().unwrap().document, &*body);
         drop(channel);
         stop.send(()).unwrap();
