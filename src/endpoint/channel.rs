@@ -67,7 +67,7 @@ pub(super) struct Channel {
     pub(super) is_decompressed: bool,
     /// A large reply that is being decompressed on another thread.
     pub(super) decompressing: Option<Decompressing>,
-    /// The error that made the channel errored.
+    /// The error that broke the channel.
     fault: Option<Cause>,
 }
 
@@ -110,7 +110,7 @@ pub(super) enum ExchangeState {
         left: u64,
     },
     /// The stream failed, or what comes next on it is unknown.
-    Errored,
+    Broken,
 }
 
 /// The reply that an exchange waits for.
@@ -182,7 +182,7 @@ pub(super) enum ExchangeError {
     /// Either the request must not be sent, and nothing has happened, or the reply is malformed.
     Wire(WireError),
     /// An earlier exchange failed or is unfinished, so the stream cannot carry another.
-    Errored,
+    NotReusable,
 }
 
 impl From<WireError> for ExchangeError {
@@ -241,11 +241,11 @@ impl Channel {
 
     /// Overwrites and frees the buffers, after something that may be secret was sent or received.
     ///
-    /// An unfinished exchange cannot continue without the buffers, so the channel is then errored.
+    /// An unfinished exchange cannot continue without the buffers, so the channel is then broken.
     pub fn wipe(&mut self) {
         self.settle();
         if self.state != ExchangeState::Idle {
-            self.state = ExchangeState::Errored;
+            self.state = ExchangeState::Broken;
         }
         self.taken = 0;
         self.is_decompressed = false;
@@ -293,7 +293,7 @@ impl Channel {
                 }
             }
             ExchangeState::Flushing | ExchangeState::Discarding { .. } => Condition::NeedsDrain,
-            ExchangeState::Errored => Condition::Broken,
+            ExchangeState::Broken => Condition::Broken,
         }
     }
 
@@ -327,7 +327,7 @@ impl Channel {
     /// # Errors
     ///
     /// [`ExchangeError::Network`] if the stream has ended or failed, [`ExchangeError::Wire`] if bytes have arrived. The
-    /// channel is then errored.
+    /// channel is then broken.
     #[inline]
     pub fn glance(&mut self) -> Result<(), ExchangeError> {
         match self.transport.take_unasked() {
@@ -341,13 +341,13 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ExchangeError::Wire`] or [`ExchangeError::Errored`]. Nothing has happened in either case.
+    /// [`ExchangeError::Wire`] or [`ExchangeError::NotReusable`]. Nothing has happened in either case.
     #[inline]
     pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
         if !self.is_idle() {
             // An earlier request of which nothing was sent makes room for this one.
             if !self.condition().is_reusable() {
-                return Err(ExchangeError::Errored);
+                return Err(ExchangeError::NotReusable);
             }
             self.settle();
         }
@@ -442,7 +442,7 @@ impl Channel {
             ExchangeState::Idle | ExchangeState::Lent | ExchangeState::Received { .. } => Poll::Ready(Ok(true)),
             ExchangeState::Decompressing { awaited, header } => self.poll_decompress(context, awaited, header),
             ExchangeState::Discarding { left } => self.poll_discard(context, left),
-            ExchangeState::Errored => Poll::Ready(Err(ExchangeError::Errored)),
+            ExchangeState::Broken => Poll::Ready(Err(ExchangeError::NotReusable)),
         }
     }
 
@@ -500,12 +500,12 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ExchangeError::Wire`] if the message is not a valid reply. The channel is then errored.
+    /// [`ExchangeError::Wire`] if the message is not a valid reply. The channel is then broken.
     #[inline(always)] // Into the connection's `outcome`, as `poll_finish`.
     pub fn take_body(&mut self) -> Result<Body<'_>, ExchangeError> {
-        let ExchangeState::Received { awaited, header } = self.state else { return Err(ExchangeError::Errored) };
+        let ExchangeState::Received { awaited, header } = self.state else { return Err(ExchangeError::NotReusable) };
         // Until the message turns out to be a valid reply.
-        self.state = ExchangeState::Errored;
+        self.state = ExchangeState::Broken;
         let length = header.message_length as usize;
         // The next reply of a stream may have been read along with this one.
         let bytes = if awaited.exhaust { &self.incoming[..length] } else { &self.incoming[..] };
@@ -577,9 +577,9 @@ impl Channel {
         matches!(self.state, ExchangeState::Sending { written: 0, .. })
     }
 
-    /// Makes the channel errored because a reply breaks the protocol above the framing.
-    pub fn condemn(&mut self) {
-        self.state = ExchangeState::Errored;
+    /// Breaks the channel because a reply breaks the protocol above the framing.
+    pub fn mark_broken(&mut self) {
+        self.state = ExchangeState::Broken;
     }
 
     /// Ends a state that is not an exchange. A lent reply is no longer read, and a request of which nothing was sent is
@@ -641,24 +641,24 @@ impl Channel {
         Ok(())
     }
 
-    /// Returns the error that made the channel errored, if there was one.
+    /// Returns the error that broke the channel, if there was one.
     pub(super) fn fault(&self) -> Option<&Cause> {
         self.fault.as_ref()
     }
 
-    /// Makes the channel errored because the stream failed.
+    /// Breaks the channel because the stream failed.
     #[cold]
     pub(super) fn network(&mut self, error: io::Error) -> ExchangeError {
-        self.state = ExchangeState::Errored;
+        self.state = ExchangeState::Broken;
         // The caller of the command gets the error itself.
         self.fault = Some(Arc::new(io::Error::new(error.kind(), error.to_string())));
         ExchangeError::Network(error)
     }
 
-    /// Makes the channel errored because the peer broke the protocol.
+    /// Breaks the channel because the peer broke the protocol.
     #[cold]
     pub(super) fn wire(&mut self, error: WireError) -> ExchangeError {
-        self.state = ExchangeState::Errored;
+        self.state = ExchangeState::Broken;
         self.fault = Some(Arc::new(error.clone()));
         ExchangeError::Wire(error)
     }

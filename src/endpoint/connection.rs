@@ -100,7 +100,7 @@ impl Identity {
         Box::new(match error {
             ExchangeError::Network(source) => CommandError::Network { origin, source: Arc::new(source) },
             ExchangeError::Wire(source) => CommandError::Wire { origin, source },
-            ExchangeError::Errored => CommandError::Closed { origin },
+            ExchangeError::NotReusable => CommandError::Closed { origin },
         })
     }
 }
@@ -112,7 +112,7 @@ impl Identity {
         let source = match found {
             ExchangeError::Network(source) => source,
             ExchangeError::Wire(unasked) => io::Error::new(io::ErrorKind::InvalidData, unasked),
-            ExchangeError::Errored => return self.failed(found),
+            ExchangeError::NotReusable => return self.failed(found),
         };
         Box::new(CommandError::Lost { origin: self.origin(), source: Arc::new(source) })
     }
@@ -217,7 +217,7 @@ impl EndpointConnection {
     /// Encodes the command. Nothing is sent yet.
     pub(super) fn begin(&mut self, command: &Command<'_>, max_time: MaxTime) -> Result<(), Box<CommandError>> {
         if !self.condition().is_reusable() {
-            return Err(self.identity.failed(ExchangeError::Errored));
+            return Err(self.identity.failed(ExchangeError::NotReusable));
         }
         if let Err(error) = self.channel.glance() {
             return Err(self.identity.lost(error));
@@ -329,7 +329,7 @@ impl EndpointConnection {
         let reply = self.channel.take_body().map_err(|error| self.identity.failed(error))?;
         let examined = examine(reply.document, limit, &self.identity).map(|()| reply.document.to_owned());
         if let Err(failure) = &examined {
-            self.condemn_after(failure);
+            self.break_after(failure);
         }
         self.channel.trim();
         examined
@@ -339,18 +339,18 @@ impl EndpointConnection {
     pub(super) fn take(&mut self, limit: Limit) -> Result<Reply, Box<CommandError>> {
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
         if let Err(failure) = examine(self.channel.body(&reply), limit, &self.identity) {
-            self.condemn_after(&failure);
+            self.break_after(&failure);
             self.channel.settle();
             return Err(failure);
         }
         Ok(reply)
     }
 
-    /// Makes the channel errored if the reply breaks the protocol above its framing: no further reply is read then.
+    /// Breaks the channel if the reply breaks the protocol above its framing: no further reply is read then.
     #[cold]
-    fn condemn_after(&mut self, failure: &CommandError) {
+    fn break_after(&mut self, failure: &CommandError) {
         if let CommandError::Wire { .. } = failure {
-            self.channel.condemn();
+            self.channel.mark_broken();
         }
     }
 

@@ -89,7 +89,7 @@ impl Channel {
                 ExchangeState::Flushing | ExchangeState::Decompressing { .. } | ExchangeState::Discarding { .. } => {
                     self.advance().await?;
                 }
-                ExchangeState::Errored => return Err(ExchangeError::Errored.into()),
+                ExchangeState::Broken => return Err(ExchangeError::NotReusable.into()),
             }
         }
     }

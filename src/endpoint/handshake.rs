@@ -124,7 +124,7 @@ impl Handshake {
                         transport::stream_failed(Stage::Hello, without_answer(channel, error))
                     }
                     Ok(Err(ExchangeError::Wire(error))) => EstablishError::permanent(Stage::Hello, error),
-                    Ok(Ok(_) | Err(ExchangeError::Errored)) => {
+                    Ok(Ok(_) | Err(ExchangeError::NotReusable)) => {
                         unreachable!("BUG: hello is the first command on its channel")
                     }
                     Err(timeout) => EstablishError::overloaded(Stage::Hello, timeout),

@@ -137,7 +137,7 @@ pub enum AuthenticationCause {
     Interrupted,
     /// An earlier exchange on the connection failed or was cancelled, so it cannot carry a conversation.
     #[error("an earlier exchange on the connection failed or was cancelled")]
-    Errored,
+    NotReusable,
 }
 
 crate::error::debug_as_sentence!(AuthenticationCause);
@@ -162,7 +162,7 @@ impl From<ExchangeError> for AuthenticationCause {
         match error {
             ExchangeError::Network(error) => Self::Network(error),
             ExchangeError::Wire(error) => Self::Wire(error),
-            ExchangeError::Errored => Self::Errored,
+            ExchangeError::NotReusable => Self::NotReusable,
         }
     }
 }

@@ -174,7 +174,7 @@ impl Authenticator {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the channel errored if anything may have been sent.
+    /// Dropping the future leaves the channel broken if anything may have been sent.
     pub async fn authenticate(
         self: &Arc<Self>,
         channel: &mut Channel,
@@ -268,7 +268,7 @@ impl Authentication {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the channel errored if anything may have been sent.
+    /// Dropping the future leaves the channel broken if anything may have been sent.
     pub async fn repeat(&mut self, channel: &mut Channel, deadline: Deadline) -> Result<(), AuthenticationError> {
         let Self { authenticator, address, state } = self;
         let mut conversation = Conversation::new(channel, address, deadline);

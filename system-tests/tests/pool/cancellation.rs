@@ -164,7 +164,7 @@ async fn while_waiting_for_a_permit() {
     for kind in KINDS {
         let steps: &[fn(&mut World)] = &[
             |world| {
-                world.held.as_mut().unwrap().errored = true;
+                world.held.as_mut().unwrap().broken = true;
                 drop(world.held.take());
             },
             |_| {},
@@ -237,7 +237,7 @@ async fn waiter_behind_a_cancelled_one_is_served() {
             let mut context = Context::from_waker(Waker::noop());
             assert!(first.as_mut().poll(&mut context).is_pending());
             assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(wakes.clone()))).is_pending());
-            held.as_mut().unwrap().errored = spoil;
+            held.as_mut().unwrap().broken = spoil;
             drop(held.take());
             assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "the first waiter is served first");
             if polls_after_grant == 1 {
@@ -281,7 +281,7 @@ async fn storm_of_cancellations_loses_nothing() {
                     .await;
                     if let Some(connection) = got {
                         let mut connection = connection.unwrap();
-                        connection.errored = round % 11 == 0;
+                        connection.broken = round % 11 == 0;
                         tokio::task::yield_now().await;
                     }
                 }

@@ -251,7 +251,7 @@ async fn interrupted_operation_reports_whether_it_had_started() {
     let mock = Mock::new([]);
     let (pool, log) = pool(PoolOptions::default(), &mock);
     let mut connection = pool.check_out().await.unwrap();
-    let done = connection.interruptible(async |connection| connection.errored).await.unwrap();
+    let done = connection.interruptible(async |connection| connection.broken).await.unwrap();
     assert!(!done, "a completed operation counts as interrupted");
     let operation = tokio::spawn(async move {
         let outcome = connection.interruptible(async |_| std::future::pending::<()>().await).await;

@@ -169,7 +169,7 @@ async fn capacity_of_a_closed_connection_is_free_while_a_subscriber_holds_up_its
     let pool = filled(1).await;
     let stopped = stop_in(&pool, "ConnectionClosed");
     let mut connection = check_out(&pool);
-    connection.errored = true;
+    connection.broken = true;
     std::thread::scope(|scope| {
         let closer = scope.spawn(move || drop(connection));
         stopped.reached.recv().unwrap();

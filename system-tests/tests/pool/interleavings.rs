@@ -86,7 +86,7 @@ async fn closed_completes_when_the_last_permit_is_unused() {
     let mut held = pool.check_out().await.unwrap();
     let mut waiter = pin!(pool.check_out());
     assert!(poll_once(waiter.as_mut()).await.is_none());
-    held.errored = true;
+    held.broken = true;
     drop(held);
     assert_eq!(counts(&pool), (1, 1, 0, 0, 0), "the waiter does not hold an unnoticed permit");
     pool.close();

@@ -91,7 +91,7 @@ async fn last_handle_closes_the_pool_while_a_connection_is_in_use() {
     drop(clone);
     assert_eq!(log.take(), ["ConnectionClosed 2 poolClosed", "PoolClosed"]);
     assert_eq!(
-        (mock.live(), out.errored, out.address()),
+        (mock.live(), out.broken, out.address()),
         (1, false, "mock:27017"),
         "the connection in use has become unusable"
     );

@@ -66,7 +66,7 @@ impl Mock {
 /// A connection. In load-balanced mode, all connections belong to [`service`].
 #[derive(Debug)]
 pub struct MockConnection {
-    pub errored: bool,
+    pub broken: bool,
     live: Arc<AtomicUsize>,
 }
 
@@ -86,7 +86,7 @@ impl Establish for Mock {
     async fn establish(&self, connecting: Establishing) -> Result<MockConnection, EstablishError> {
         // Counted from the start of the attempt, as a socket would exist from then on.
         self.live.fetch_add(1, Ordering::SeqCst);
-        let connection = MockConnection { errored: false, live: self.live.clone() };
+        let connection = MockConnection { broken: false, live: self.live.clone() };
         if connecting.load_balanced() {
             connecting.identify(service());
         }
@@ -108,7 +108,7 @@ impl Establish for Mock {
     }
 
     fn condition(&self, connection: &mut MockConnection) -> Condition {
-        if connection.errored { Condition::Broken } else { Condition::Reusable }
+        if connection.broken { Condition::Broken } else { Condition::Reusable }
     }
 }
 

@@ -79,7 +79,7 @@ async fn granted_permit_passes_on_when_a_connection_is_available() {
     let (pool, log) = pool(PoolOptions::default().max_pool_size(2), &mock);
     let [mut breaks, returns] = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
     let mut waits = begun(&pool).await;
-    breaks.errored = true;
+    breaks.broken = true;
     drop(breaks);
     assert_eq!(counts(&pool), (2, 1, 0, 1, 0), "the waiter does not hold an unnoticed permit");
     drop(returns);
@@ -361,7 +361,7 @@ async fn waiter_that_leaves_behind_an_opener_does_not_block_populating() {
     assert_eq!(counts(&pool), (3, 1, 0, 2, 1));
     leaves.abort();
     settle().await;
-    breaks.iter_mut().for_each(|connection| connection.errored = true);
+    breaks.iter_mut().for_each(|connection| connection.broken = true);
     drop(breaks);
     settle().await;
     assert_eq!(
