@@ -100,7 +100,7 @@ impl Identity {
         Box::new(match error {
             ExchangeError::Network(source) => CommandError::Network { origin, source: Arc::new(source) },
             ExchangeError::Wire(source) => CommandError::Wire { origin, source },
-            ExchangeError::NotReusable => CommandError::Closed { origin },
+            ExchangeError::NotReusable => CommandError::NotReusable { origin },
         })
     }
 }

@@ -100,7 +100,7 @@ impl DirectConnection {
     /// # Cancel safety
     ///
     /// Dropping the future after its first poll leaves the connection in the middle of the command, and the next
-    /// command fails with [`CommandError::Closed`]. Whether the server executes the command is unknown. [`drain`](EndpointConnection::drain)
+    /// command fails with [`CommandError::NotReusable`]. Whether the server executes the command is unknown. [`drain`](EndpointConnection::drain)
     /// finishes the command.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandError> {
         let limit = command.limit(self.connection.options());

@@ -50,7 +50,7 @@ impl DirectConnection {
     ///
     /// # Errors
     ///
-    /// [`CommandError::Wire`], [`Lost`](CommandError::Lost) and [`Closed`](CommandError::Closed), as for
+    /// [`CommandError::Wire`], [`Lost`](CommandError::Lost) and [`NotReusable`](CommandError::NotReusable), as for
     /// [`run`](Self::run). Nothing has been sent in these cases.
     pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, CommandError> {
         let limit = self.connection.begin_exhaust(&command).map_err(|failure| *failure)?;

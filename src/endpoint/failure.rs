@@ -87,11 +87,11 @@ pub enum CommandError {
         /// [`InvalidData`](io::ErrorKind::InvalidData) with a [`WireError`] inside for unexpected bytes.
         source: Arc<io::Error>,
     },
-    /// The connection was errored or in the middle of another command. The command was not sent, and may be run on
+    /// The connection was broken or in the middle of another command. The command was not sent, and may be run on
     /// another connection.
     #[error("connection to {origin} cannot be reused after an earlier failure or cancellation")]
     #[non_exhaustive]
-    Closed {
+    NotReusable {
         /// The connection and server of the command.
         origin: Box<Origin>,
     },
@@ -193,7 +193,7 @@ impl CommandError {
             | Self::Timeout { origin, .. }
             | Self::Wire { origin, .. }
             | Self::Lost { origin, .. }
-            | Self::Closed { origin }
+            | Self::NotReusable { origin }
             | Self::Reauthentication { origin, .. } => origin,
         }
     }
@@ -205,7 +205,7 @@ impl CommandError {
             | Self::Timeout { origin, .. }
             | Self::Wire { origin, .. }
             | Self::Lost { origin, .. }
-            | Self::Closed { origin }
+            | Self::NotReusable { origin }
             | Self::Reauthentication { origin, .. } => origin,
         }
     }
@@ -228,7 +228,7 @@ impl CommandError {
             | Self::Timeout { .. }
             | Self::Wire { .. }
             | Self::Lost { .. }
-            | Self::Closed { .. } => None,
+            | Self::NotReusable { .. } => None,
         }
     }
 
@@ -271,7 +271,7 @@ impl CommandError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Lost { .. } | Self::Closed { .. } => true,
+            Self::Lost { .. } | Self::NotReusable { .. } => true,
             Self::Server { .. } | Self::Reauthentication { .. } => {
                 Labels::RETRYABLE.names().all(|label| self.has_label(label))
             }

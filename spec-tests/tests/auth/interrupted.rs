@@ -151,7 +151,7 @@ async fn cancelled_reauthentication_makes_the_connection_unusable() {
         }
         assert!(!connection.condition().is_reusable());
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-        assert!(matches!(failure, CommandError::Closed { .. }), "{failure}");
+        assert!(matches!(failure, CommandError::NotReusable { .. }), "{failure}");
         assert!(!tokio::time::timeout(AGES, connection.drain()).await.unwrap());
     }
 }

@@ -131,7 +131,7 @@ async fn command_cancelled_after_it_was_sent_leaves_the_connection_not_reusable(
     }
     assert!(!connection.condition().is_reusable());
     let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
-    assert!(matches!(failure, CommandError::Closed { .. }), "{failure}");
+    assert!(matches!(failure, CommandError::NotReusable { .. }), "{failure}");
     assert_eq!(server.counters().commands("ping"), 1);
 }
 

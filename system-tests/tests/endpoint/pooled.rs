@@ -198,7 +198,7 @@ async fn dropped_command_closes_its_connection_if_no_reply_comes() {
     }
     assert!(!connection.condition().is_reusable());
     let failure = ping(&mut connection).await.unwrap_err();
-    assert!(matches!(failure, OperationError::Command(CommandError::Closed { .. })), "{failure}");
+    assert!(matches!(failure, OperationError::Command(CommandError::NotReusable { .. })), "{failure}");
     assert!(failure.is_retryable());
     drop(connection);
     assert_eq!(why_closed(reason).await, ConnectionClosedReason::Error);
