@@ -243,7 +243,7 @@ impl Channel {
     ///
     /// An unfinished exchange cannot continue without the buffers, so the channel is then broken.
     pub fn wipe(&mut self) {
-        self.settle();
+        self.return_to_idle();
         if self.state != ExchangeState::Idle {
             self.state = ExchangeState::Broken;
         }
@@ -349,7 +349,7 @@ impl Channel {
             if !self.condition().is_reusable() {
                 return Err(ExchangeError::NotReusable);
             }
-            self.settle();
+            self.return_to_idle();
         }
         let request_id = self.last_request_id.wrapping_add(1);
         self.last_request_id = request_id;
@@ -539,7 +539,7 @@ impl Channel {
         Ok(Body { document: message.body, is_plain, more_to_come })
     }
 
-    /// Takes the reply like [`take_body`](Self::take_body), for a body that is read later. [`settle`](Self::settle)
+    /// Takes the reply like [`take_body`](Self::take_body), for a body that is read later. [`return_to_idle`](Self::return_to_idle)
     /// frees a large buffer that holds it.
     ///
     /// # Errors
@@ -585,7 +585,7 @@ impl Channel {
     /// Ends a state that is not an exchange. A lent reply is no longer read, and a request of which nothing was sent is
     /// dropped.
     #[cold]
-    pub fn settle(&mut self) {
+    pub fn return_to_idle(&mut self) {
         if let ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } = self.state {
             self.state = ExchangeState::Idle;
             self.trim();

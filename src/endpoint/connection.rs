@@ -182,15 +182,19 @@ impl EndpointConnection {
 
     /// Returns [`condition`](Self::condition) at check-in, and frees the buffer of a large reply that was lent out.
     #[inline]
-    pub(super) fn settle(&mut self) -> Condition {
-        if self.channel.is_idle() && !self.reauthenticating { Condition::Reusable } else { self.settle_amid_exchange() }
+    pub(super) fn condition_at_check_in(&mut self) -> Condition {
+        if self.channel.is_idle() && !self.reauthenticating {
+            Condition::Reusable
+        } else {
+            self.condition_at_check_in_amid_exchange()
+        }
     }
 
     #[cold]
-    fn settle_amid_exchange(&mut self) -> Condition {
+    fn condition_at_check_in_amid_exchange(&mut self) -> Condition {
         let condition = self.condition_amid_exchange();
         if condition.is_reusable() {
-            self.channel.settle();
+            self.channel.return_to_idle();
         }
         condition
     }
@@ -340,7 +344,7 @@ impl EndpointConnection {
         let reply = self.channel.take_reply().map_err(|error| self.identity.failed(error))?;
         if let Err(failure) = examine(self.channel.body(&reply), limit, &self.identity) {
             self.break_after(&failure);
-            self.channel.settle();
+            self.channel.return_to_idle();
             return Err(failure);
         }
         Ok(reply)

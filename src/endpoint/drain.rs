@@ -65,7 +65,7 @@ impl Channel {
             match self.state {
                 ExchangeState::Idle => return Ok(()),
                 // Never sent, or no longer read.
-                ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } => self.settle(),
+                ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } => self.return_to_idle(),
                 ExchangeState::Sending { then: Some(awaited), .. }
                 | ExchangeState::Receiving(awaited)
                 | ExchangeState::Decompressing { awaited, .. }
@@ -84,7 +84,7 @@ impl Channel {
                 }
                 ExchangeState::Received { .. } => {
                     self.take_reply()?;
-                    self.settle();
+                    self.return_to_idle();
                 }
                 ExchangeState::Flushing | ExchangeState::Decompressing { .. } | ExchangeState::Discarding { .. } => {
                     self.advance().await?;

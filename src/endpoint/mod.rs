@@ -342,7 +342,7 @@ impl Establish for Endpoint {
 
     #[inline]
     fn condition(&self, connection: &mut EndpointConnection) -> Condition {
-        connection.settle()
+        connection.condition_at_check_in()
     }
 
     fn fault(&self, connection: &EndpointConnection) -> Option<Cause> {
