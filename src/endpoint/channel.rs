@@ -329,7 +329,7 @@ impl Channel {
     /// [`ExchangeError::Network`] if the stream has ended or failed, [`ExchangeError::Wire`] if bytes have arrived. The
     /// channel is then broken.
     #[inline]
-    pub fn glance(&mut self) -> Result<(), ExchangeError> {
+    pub fn check_idle(&mut self) -> Result<(), ExchangeError> {
         match self.transport.take_unasked() {
             Ok(0) => Ok(()),
             Ok(count) => Err(self.wire(WireError::Unasked { count: count as u64 })),

@@ -223,7 +223,7 @@ impl EndpointConnection {
         if !self.condition().is_reusable() {
             return Err(self.identity.failed(ExchangeError::NotReusable));
         }
-        if let Err(error) = self.channel.glance() {
+        if let Err(error) = self.channel.check_idle() {
             return Err(self.identity.lost(error));
         }
         let Command { database, body, sequences, flags, .. } = *command;

@@ -100,7 +100,7 @@ impl<E: Environment> Core<E> {
 
     /// Returns the error for a check-out that was ended by `limit` after `waited`.
     pub fn timed_out(&self, waited: Duration, limit: TimeLimit) -> CheckOutError {
-        let PoolStatus { total, in_use, pending, waiting, .. } = self.glance();
+        let PoolStatus { total, in_use, pending, waiting, .. } = self.rough_status();
         let holders = self.options.load_balanced.then(|| {
             // Relaxed: statistics.
             let [cursors, transactions] = [0, 1].map(|of| self.pinned[of].load(StatisticOrdering::Relaxed));

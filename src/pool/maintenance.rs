@@ -108,7 +108,7 @@ impl<E: Environment> Core<E> {
 
     /// Removes perished connections from the shards.
     ///
-    /// A shard is left alone unless a glance finds a perished connection. Otherwise it is detached, and the connections
+    /// A shard is left alone unless a look at it finds a perished connection. Otherwise it is detached, and the connections
     /// that are still good are put back on it, oldest first.
     ///
     /// # Race window
@@ -120,8 +120,8 @@ impl<E: Environment> Core<E> {
         let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);
         let service_cleared = self.service_cleared.swap(0, order) == 1;
         for shard in self.shards.iter() {
-            let mut glance = shard.glance(&self.slab, self.limits.total);
-            if !service_cleared && !glance.any(|slot| self.idle_for_too_long(slot.since())) {
+            let mut slots = shard.guessed_slots(&self.slab, self.limits.total);
+            if !service_cleared && !slots.any(|slot| self.idle_for_too_long(slot.since())) {
                 continue;
             }
             let detached: Vec<_> = self.slab.chain(shard.detach()).map(|slot| Held::new(self, slot)).collect();

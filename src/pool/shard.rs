@@ -308,7 +308,7 @@ impl Shard {
 
     /// Returns the slots from the top down, as a guess: other threads may take them meanwhile, and the walk may then
     /// leave the stack.
-    pub(super) fn glance<'s, C>(&self, slab: &'s Slab<C>, most: u32) -> impl Iterator<Item = &'s Slot<C>> {
+    pub(super) fn guessed_slots<'s, C>(&self, slab: &'s Slab<C>, most: u32) -> impl Iterator<Item = &'s Slot<C>> {
         slab.guessed_chain(self.load().top).take(most as usize)
     }
 }
@@ -400,7 +400,7 @@ mod tests {
         let top = slab.grow();
         shard.push(&slab, slab.slot(top), || true).unwrap();
         slab.slot(top).set_link(Link { next: Some(500), depth: 2 });
-        let seen: Vec<_> = shard.glance(&slab, 1_000).map(Slot::index).collect();
+        let seen: Vec<_> = shard.guessed_slots(&slab, 1_000).map(Slot::index).collect();
         assert_eq!(seen, [top]);
     }
 

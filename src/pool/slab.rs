@@ -195,7 +195,7 @@ impl<C> Slot<C> {
 
     #[inline]
     pub(super) fn link(&self) -> Link {
-        // Relaxed: published by the swap of the head that leads here. A reader without that head (`Shard::glance`) only
+        // Relaxed: published by the swap of the head that leads here. A reader without that head (`Shard::guessed_slots`) only
         // guesses.
         Link::unpack(self.link.load(Ordering::Relaxed))
     }

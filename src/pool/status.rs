@@ -55,7 +55,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Returns the numbers, each of which is right, but possibly from different instants.
-    pub(super) fn glance(&self) -> PoolStatus {
+    pub(super) fn rough_status(&self) -> PoolStatus {
         self.collect().status
     }
 
