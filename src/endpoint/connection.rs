@@ -103,9 +103,7 @@ impl Identity {
             ExchangeError::NotReusable => CommandError::NotReusable { origin },
         })
     }
-}
 
-impl Identity {
     /// Returns the error of a command that was not sent because the idle stream had failed or held unexpected bytes.
     #[cold]
     fn lost(&self, found: ExchangeError) -> Box<CommandError> {

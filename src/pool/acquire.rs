@@ -17,7 +17,7 @@ use super::shard::Popped;
 use super::slab::Slot;
 use super::state::Phase;
 use super::tokens::Idle;
-use super::waitlist::{Lane, Node, WaitQueue};
+use super::waitlist::{Lane, LockedWaitList, Node};
 use crate::sync::atomic::Ordering;
 use crate::sync::discard;
 
@@ -240,7 +240,7 @@ impl<E: Environment> Core<E> {
 
     /// If no check-out waits yet, raises the shards' flags for the one that is about to, and takes an available
     /// connection.
-    fn look_for_the_first(&self, queue: &WaitQueue<Grant<E>>) -> Option<&Slot<E::Connection>> {
+    fn look_for_the_first(&self, queue: &LockedWaitList<Grant<E>>) -> Option<&Slot<E::Connection>> {
         if queue.len(Lane::Openers) > 0 || queue.len(Lane::Waiters) > 0 {
             // INV-5: the flags are raised, and there is no connection.
             return None;

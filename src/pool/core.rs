@@ -16,7 +16,7 @@ use super::registry::Registry;
 use super::shard::Shards;
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
-use super::waitlist::{Lane, TurnedAway, WaitList, WaitQueue};
+use super::waitlist::{Lane, LockedWaitList, TurnedAway, WaitList};
 use crate::error::{Cause, ClearError, EstablishError};
 use crate::event::{ConnectionClosedReason, PoolEvent};
 use crate::options::{InvalidOption, PoolOptions};
@@ -104,15 +104,20 @@ impl Clear {
 impl<E: Environment> Core<E> {
     /// Builds a paused pool and emits `PoolCreated`.
     ///
-    /// `shards` is the number of threads that use the pool at a time. Small pools get fewer shards than that, so that
+    /// `threads` is the number of threads that use the pool at a time. Small pools get fewer shards than that, so that
     /// searching them all stays cheap.
     ///
     /// # Errors
     ///
     /// [`InvalidOption`] if the options are invalid.
-    pub fn new(address: &str, options: PoolOptions, shards: usize, environment: E) -> Result<Arc<Self>, InvalidOption> {
+    pub fn new(
+        address: &str,
+        options: PoolOptions,
+        threads: usize,
+        environment: E,
+    ) -> Result<Arc<Self>, InvalidOption> {
         let epoch = environment.now();
-        let core = Self::paused(address, options, shards, environment, 0, epoch)?;
+        let core = Self::paused(address, options, threads, environment, 0, epoch)?;
         core.emit(|| PoolEvent::PoolCreated { address: core.address.clone(), options: core.options.clone() });
         Ok(core)
     }
@@ -175,7 +180,7 @@ impl<E: Environment> Core<E> {
     fn paused(
         address: &str,
         options: PoolOptions,
-        shards: usize,
+        threads: usize,
         environment: E,
         generation: u64,
         epoch: Instant,
@@ -189,7 +194,7 @@ impl<E: Environment> Core<E> {
             epoch,
             state: CachePadded::new(PoolWord::new(PoolState { phase: Phase::Paused, generation })),
             capacity: CachePadded::new(Capacity::new()),
-            shards: Shards::new(shards, capacity),
+            shards: Shards::new(threads, capacity),
             slab: Slab::new(capacity),
             wait_list: CachePadded::new(WaitList::new()),
             registry: Mutex::new(Registry::default()),
@@ -486,7 +491,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Lowers the flags that are no longer needed. Called under the queue's lock, after the queue has become shorter.
-    pub(super) fn settle(&self, queue: &WaitQueue<Grant<E>>) {
+    pub(super) fn settle(&self, queue: &LockedWaitList<Grant<E>>) {
         if queue.len(Lane::Waiters) > 0 {
             return;
         }

@@ -229,7 +229,7 @@ impl<E: Environment> Held<E> {
         let connection_id = self.id();
         // SAFETY: INV-1: the token is consumed, so nothing borrows the connection.
         let connection = unsafe { self.slot().replace(None) };
-        let (home, waker) = {
+        let (reference, waker) = {
             let mut registry = core.registry.lock();
             // Emitted under the lock, so that no connection is seen closed as stale before the pool is seen cleared.
             let address = &core.address;
@@ -241,7 +241,7 @@ impl<E: Environment> Held<E> {
             let waker = self.slot().take_waker();
             self.slot().set_stamp(Stamp::default());
             registry.free.push(self.slot().index());
-            (record.home, waker)
+            (record.core, waker)
         };
         // Dropped outside of the lock, because it is foreign code.
         discard(waker);
@@ -264,7 +264,7 @@ impl<E: Environment> Held<E> {
             core.environment.deliver();
         }
         // Last, because it may free the core.
-        drop(home);
+        drop(reference);
     }
 
     /// Records since when the connection is available, if that matters.

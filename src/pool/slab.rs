@@ -64,7 +64,7 @@ pub(super) struct Record {
     pub(super) purpose: Purpose,
     /// INV-2 (a connection keeps its pool): an `Arc` of the core, from the connection's creation until the slot is
     /// freed. Tokens hold plain pointers to the core and rely on it.
-    pub(super) home: Option<Arc<dyn Any + Send + Sync>>,
+    pub(super) core: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: INV-1: one owner at a time touches `record` and `value`, on any thread, hence `C: Send`. INV-6 guarantees the

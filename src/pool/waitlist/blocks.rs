@@ -161,7 +161,7 @@ impl<G> Claimed<G> {
     }
 }
 
-/// The nodes that [`WaitQueue::turn_away`] took out of [`Lane::Waiters`]: all nodes up to this era.
+/// The nodes that [`LockedWaitList::turn_away`] took out of [`Lane::Waiters`]: all nodes up to this era.
 #[must_use = "the owners wait for a refusal"]
 pub(in crate::pool) struct TurnedAway<G> {
     era: u32,
@@ -169,7 +169,7 @@ pub(in crate::pool) struct TurnedAway<G> {
 }
 
 pub(in crate::pool) struct WaitList<G> {
-    queue: BriefLock<WaitQueue<G>>,
+    queue: BriefLock<LockedWaitList<G>>,
 }
 
 impl<G> WaitList<G> {
@@ -178,23 +178,23 @@ impl<G> WaitList<G> {
     pub(in crate::pool) const BATCH: usize = 16;
 
     pub(in crate::pool) fn new() -> Self {
-        Self { queue: BriefLock::new(WaitQueue::new()) }
+        Self { queue: BriefLock::new(LockedWaitList::new()) }
     }
 
-    pub(in crate::pool) fn lock(&self) -> BriefGuard<'_, WaitQueue<G>> {
+    pub(in crate::pool) fn lock(&self) -> BriefGuard<'_, LockedWaitList<G>> {
         self.queue.lock()
     }
 
     /// Takes the lock, with room for one more node in `lane`. If there is no room, allocates a block outside of the
     /// lock.
     #[inline]
-    pub(in crate::pool) fn lock_with_room(&self, lane: Lane) -> BriefGuard<'_, WaitQueue<G>> {
+    pub(in crate::pool) fn lock_with_room(&self, lane: Lane) -> BriefGuard<'_, LockedWaitList<G>> {
         let queue = self.lock();
         if queue.has_room(lane) { queue } else { self.make_room(queue) }
     }
 
     #[cold]
-    fn make_room<'l>(&'l self, queue: BriefGuard<'l, WaitQueue<G>>) -> BriefGuard<'l, WaitQueue<G>> {
+    fn make_room<'l>(&'l self, queue: BriefGuard<'l, LockedWaitList<G>>) -> BriefGuard<'l, LockedWaitList<G>> {
         drop(queue);
         let block = Block::new();
         let mut queue = self.lock();
@@ -219,7 +219,7 @@ impl<G> WaitList<G> {
     /// Leaves the queue, and calls `settle` while the lock is held. Returns the grant if one came first. Called by the
     /// owner of a node that was enqueued and whose grant was not taken since then.
     #[allow(unsafe_code)]
-    pub(in crate::pool) fn leave(&self, node: &Node<G>, settle: impl FnOnce(&WaitQueue<G>)) -> Option<G> {
+    pub(in crate::pool) fn leave(&self, node: &Node<G>, settle: impl FnOnce(&LockedWaitList<G>)) -> Option<G> {
         let mut queue = self.lock();
         if !queue.remove(node) {
             drop(queue);
@@ -275,12 +275,12 @@ impl<G> WaitList<G> {
 /// The layout puts all that a saturated pool needs, and the number of openers, into the lock's cache line. A second
 /// line that moves from core to core with each hand-over cost an eighth of the throughput.
 #[repr(C)]
-pub(in crate::pool) struct WaitQueue<G> {
+pub(in crate::pool) struct LockedWaitList<G> {
     waiters: Chain<G>,
     openers: Chain<G>,
     /// Blocks without waiting nodes, linked by `next`.
     spare: Option<NonNull<Block<G>>>,
-    /// The blocks that [`WaitQueue::turn_away`] took out of `waiters` and whose nodes are not all claimed yet.
+    /// The blocks that [`LockedWaitList::turn_away`] took out of `waiters` and whose nodes are not all claimed yet.
     away: Chain<G>,
     /// Counts how often all of `waiters` were turned away, modulo 2^32. A block of this lane records the era in which
     /// it was linked, which says whether the block is in `waiters` or in `away`.
@@ -289,7 +289,7 @@ pub(in crate::pool) struct WaitQueue<G> {
 
 // SAFETY: a chain owns its blocks, and the thread that has the queue has exclusive access to them. Nodes: INV-4.
 #[allow(unsafe_code)]
-unsafe impl<G: Send> Send for WaitQueue<G> {}
+unsafe impl<G: Send> Send for LockedWaitList<G> {}
 
 /// A lane's blocks, in order.
 #[repr(C)]
@@ -362,7 +362,7 @@ enum Which {
     Away,
 }
 
-impl<G> WaitQueue<G> {
+impl<G> LockedWaitList<G> {
     fn new() -> Self {
         Self { waiters: Chain::new(), openers: Chain::new(), spare: None, away: Chain::new(), era: 0 }
     }
@@ -564,7 +564,7 @@ impl<G> Chain<G> {
     }
 }
 
-impl<G> Drop for WaitQueue<G> {
+impl<G> Drop for LockedWaitList<G> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         for mut next in [self.waiters.first, self.openers.first, self.away.first, self.spare] {

@@ -83,16 +83,16 @@ impl<G> Claimed<G> {
 }
 
 pub(in crate::pool) struct WaitList<G> {
-    queue: Mutex<WaitQueue<G>>,
+    queue: Mutex<LockedWaitList<G>>,
 }
 
 /// The list, locked.
-pub(in crate::pool) struct WaitQueue<G> {
+pub(in crate::pool) struct LockedWaitList<G> {
     openers: Queue<G>,
     waiters: Queue<G>,
 }
 
-/// Promises that [`WaitQueue::turn_away`] made and that are not kept yet.
+/// Promises that [`LockedWaitList::turn_away`] made and that are not kept yet.
 #[must_use = "waiters wait for a refusal"]
 pub(in crate::pool) struct TurnedAway<G> {
     event: Arc<Event<G>>,
@@ -116,15 +116,15 @@ impl<G> WaitList<G> {
     pub(in crate::pool) const BATCH: usize = 16;
 
     pub(in crate::pool) fn new() -> Self {
-        Self { queue: Mutex::new(WaitQueue { openers: Queue::new(), waiters: Queue::new() }) }
+        Self { queue: Mutex::new(LockedWaitList { openers: Queue::new(), waiters: Queue::new() }) }
     }
 
-    pub(in crate::pool) fn lock(&self) -> MutexGuard<'_, WaitQueue<G>> {
+    pub(in crate::pool) fn lock(&self) -> MutexGuard<'_, LockedWaitList<G>> {
         self.queue.lock()
     }
 
     /// Takes the lock. There is always room.
-    pub(in crate::pool) fn lock_with_room(&self, _: Lane) -> MutexGuard<'_, WaitQueue<G>> {
+    pub(in crate::pool) fn lock_with_room(&self, _: Lane) -> MutexGuard<'_, LockedWaitList<G>> {
         self.lock()
     }
 
@@ -148,7 +148,7 @@ impl<G> WaitList<G> {
     /// Leaves the queue, and calls `settle` while the lock is held. Returns the grant if one was promised. Called by
     /// the owner of a node that was enqueued and whose grant was not taken since then.
     #[allow(unsafe_code)]
-    pub(in crate::pool) fn leave(&self, node: &Node<G>, settle: impl FnOnce(&WaitQueue<G>)) -> Option<G> {
+    pub(in crate::pool) fn leave(&self, node: &Node<G>, settle: impl FnOnce(&LockedWaitList<G>)) -> Option<G> {
         let mut queue = self.lock();
         if let Some(grant) = node.try_take() {
             return Some(grant);
@@ -179,7 +179,7 @@ impl<G> WaitList<G> {
     }
 }
 
-impl<G> WaitQueue<G> {
+impl<G> LockedWaitList<G> {
     /// Returns the number of waiters in a lane that are not promised anything.
     pub(in crate::pool) fn len(&self, lane: Lane) -> u32 {
         match lane {

@@ -13,9 +13,9 @@
 //!
 //! The interface, in the order of a waiter's life:
 //!
-//! - [`WaitQueue::enqueue`], under the lock: appends the node to a lane. Its owner is waiting from here on.
-//! - [`WaitQueue::claim_first`], under the lock: claims the first node of a lane, which promises it a grant.
-//! - [`WaitQueue::turn_away`], under the lock: takes all nodes of [`Lane::Waiters`] out of the queue.
+//! - [`LockedWaitList::enqueue`], under the lock: appends the node to a lane. Its owner is waiting from here on.
+//! - [`LockedWaitList::claim_first`], under the lock: claims the first node of a lane, which promises it a grant.
+//! - [`LockedWaitList::turn_away`], under the lock: takes all nodes of [`Lane::Waiters`] out of the queue.
 //!   [`WaitList::claim_turned_away`] then claims a few of them at a time, which promises each a refusal.
 //! - `Claimed::grant`, outside of the lock: keeps the promise.
 //! - [`WaitList::poll`]: the owner takes the grant if it has come.
@@ -47,6 +47,6 @@ mod listener;
 mod tests;
 
 #[cfg(not(feature = "event-listener-queue"))]
-pub(super) use blocks::{Node, TurnedAway, WaitList, WaitQueue};
+pub(super) use blocks::{LockedWaitList, Node, TurnedAway, WaitList};
 #[cfg(feature = "event-listener-queue")]
-pub(super) use listener::{Node, TurnedAway, WaitList, WaitQueue};
+pub(super) use listener::{LockedWaitList, Node, TurnedAway, WaitList};
