@@ -539,8 +539,8 @@ impl Channel {
         Ok(Body { document: message.body, is_plain, more_to_come })
     }
 
-    /// Takes the reply like [`take_body`](Self::take_body), for a body that is read later. [`return_to_idle`](Self::return_to_idle)
-    /// frees a large buffer that holds it.
+    /// Takes the reply like [`take_body`](Self::take_body), for a body that is read later.
+    /// [`return_to_idle`](Self::return_to_idle) frees a large buffer that holds it.
     ///
     /// # Errors
     ///

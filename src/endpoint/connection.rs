@@ -16,7 +16,7 @@ use super::authentication::Authentication;
 use super::channel::{Channel, ExchangeError, Reply, Request};
 use super::command::{Command, Limit, MaxTime};
 use super::deadline::Deadline;
-use super::failure::{CommandError, CommandTimeoutError, Origin};
+use super::error::{CommandError, CommandTimeoutError, Origin};
 use crate::boxed::boxed;
 use crate::condition::Condition;
 use crate::error::Cause;

@@ -6,7 +6,7 @@ use bson::{RawDocument, RawDocumentBuf};
 
 use super::command::Command;
 use super::connection::EndpointConnection;
-use super::failure::CommandError;
+use super::error::CommandError;
 use crate::boxed::boxed;
 #[cfg(doc)]
 use crate::condition::Condition;
@@ -100,8 +100,8 @@ impl DirectConnection {
     /// # Cancel safety
     ///
     /// Dropping the future after its first poll leaves the connection in the middle of the command, and the next
-    /// command fails with [`CommandError::NotReusable`]. Whether the server executes the command is unknown. [`drain`](EndpointConnection::drain)
-    /// finishes the command.
+    /// command fails with [`CommandError::NotReusable`]. Whether the server executes the command is unknown.
+    /// [`drain`](EndpointConnection::drain) finishes the command.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, CommandError> {
         let limit = command.limit(self.connection.options());
         let outcome = self.connection.complete(&command, limit).await.and_then(|()| self.connection.outcome(limit));

@@ -6,7 +6,7 @@ use super::Endpoint;
 use super::command::{Command, Limit, MaxTime};
 use super::connection::EndpointConnection;
 use super::direct::DirectConnection;
-use super::failure::CommandError;
+use super::error::CommandError;
 use super::pooled::OperationError;
 use crate::runtime::Connection;
 use crate::wire::Flags;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::Endpoint;
 use super::command::{Command, Limit, MaxTime};
 use super::connection::EndpointConnection;
-use super::failure::CommandError;
+use super::error::CommandError;
 use crate::boxed::boxed;
 use crate::error::{CheckOutError, PoolClearedError};
 use crate::milliseconds::Milliseconds;

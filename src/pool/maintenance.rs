@@ -108,8 +108,8 @@ impl<E: Environment> Core<E> {
 
     /// Removes perished connections from the shards.
     ///
-    /// A shard is left alone unless a look at it finds a perished connection. Otherwise it is detached, and the connections
-    /// that are still good are put back on it, oldest first.
+    /// A shard is left alone unless a look at it finds a perished connection. Otherwise it is detached, and the
+    /// connections that are still good are put back on it, oldest first.
     ///
     /// # Race window
     ///

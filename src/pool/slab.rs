@@ -195,8 +195,8 @@ impl<C> Slot<C> {
 
     #[inline]
     pub(super) fn link(&self) -> Link {
-        // Relaxed: published by the swap of the head that leads here. A reader without that head (`Shard::guessed_slots`) only
-        // guesses.
+        // Relaxed: published by the swap of the head that leads here. A reader without that head
+        // (`Shard::guessed_slots`) only guesses.
         Link::unpack(self.link.load(Ordering::Relaxed))
     }
 

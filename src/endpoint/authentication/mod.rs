@@ -19,7 +19,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 #[cfg(feature = "aws")]
 mod aws;
 mod conversation;
-mod failure;
+mod error;
 #[cfg(any(feature = "aws", feature = "oidc"))]
 mod http;
 mod keys;
@@ -30,10 +30,10 @@ mod scram;
 mod token_file;
 
 pub(super) use conversation::{Wiped, Wiping};
-pub use failure::{AuthenticationCause, AuthenticationError};
+pub use error::{AuthenticationCause, AuthenticationError};
 
 use conversation::Conversation;
-use failure::AuthenticationCause as Cause;
+use error::AuthenticationCause as Cause;
 use keys::KeyCache;
 use scram::Scram;
 
