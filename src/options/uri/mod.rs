@@ -19,6 +19,8 @@ mod table;
 mod text;
 mod value;
 
+use zeroize::Zeroizing;
+
 use super::{InvalidOption, Options, Secret, ServerAddress, SrvName, UriWarning};
 use draft::{Draft, Rejection};
 use table::{OldName, Repetition, Row};
@@ -300,7 +302,7 @@ impl Reader {
         let before = draft.clone();
         let text = if row.is_raw { Some(value.to_owned()) } else { decode(value) };
         let set = match text {
-            Some(text) => row.read(draft, Value { option, text, reader: self }),
+            Some(text) => row.read(draft, Value { option, text: Zeroizing::new(text), reader: self }),
             None => Err(Rejection::NotDecoded),
         };
         let problem = match set {

@@ -223,7 +223,7 @@ const TLS: [Row; 8] = [
     })
     .protects(),
     row("tlsCertificateKeyFilePassword", "none", "a password", "The password of the private key", |draft, value| {
-        draft.tls.certificate_key_file_password = Some(Secret::new(value.text));
+        draft.tls.certificate_key_file_password = Some(Secret::new(value.into_text()));
         Ok(())
     })
     .secret()
@@ -272,7 +272,7 @@ const AUTHENTICATION: [Row; 3] = [
 
 const SRV: [Row; 3] = [
     row("srvServiceName", "mongodb", "the name of a service", "The service of the SRV records", |draft, value| {
-        value.text.clone_into(&mut draft.srv(value.option)?.service_name);
+        draft.srv(value.option)?.service_name.clone_from(&value.text);
         Ok(())
     }),
     row("srvMaxHosts", "0", "0 (all) to 2147483647", "How many of the servers to use", |draft, value| {
@@ -298,12 +298,12 @@ const PROXY: [Row; 4] = [
     })
     .once(),
     row("proxyUsername", "none", "1 to 255 bytes", "The user's name at the proxy", |draft, value| {
-        draft.proxy_username = Some(value.text).filter(|text| !text.is_empty());
+        draft.proxy_username = Some(value.into_text()).filter(|text| !text.is_empty());
         Ok(())
     })
     .once(),
     row("proxyPassword", "none", "1 to 255 bytes", "The user's password at the proxy", |draft, value| {
-        draft.proxy_password = Some(Secret::new(value.text)).filter(|text| !text.reveal().is_empty());
+        draft.proxy_password = Some(Secret::new(value.into_text())).filter(|text| !text.reveal().is_empty());
         Ok(())
     })
     .secret()
@@ -339,7 +339,7 @@ const READS: [Row; 5] = [
         Ok(())
     }),
     row("readConcernLevel", "the server's", "a level's name", "Which writes a read sees", |draft, value| {
-        draft.options.read_concern = Some(value.text);
+        draft.options.read_concern = Some(value.into_text());
         Ok(())
     }),
     row("retryReads", "true", FLAG, "Whether to retry reads after a network error", |draft, value| {
@@ -362,7 +362,7 @@ const WRITES: [Row; 4] = [
 
 const SERVERS: [Row; 9] = [
     row("replicaSet", "none", "a name", "The replica set that the hosts are members of", |draft, value| {
-        draft.options.replica_set = Some(value.text);
+        draft.options.replica_set = Some(value.into_text());
         Ok(())
     }),
     row("directConnection", "not set", FLAG, "Whether the one host is the whole deployment", |draft, value| {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use zeroize::Zeroizing;
+
 use super::super::{Acknowledgement, InvalidOption, Mechanism, UriWarning};
 use super::Reader;
 use super::draft::Rejection;
@@ -11,15 +13,20 @@ use super::draft::Rejection;
 pub(super) struct Value<'r> {
     /// The option's name, as messages show it.
     pub option: &'static str,
-    /// The value, percent-decoded unless the option does that by itself.
-    pub text: String,
+    /// The value, percent-decoded unless the option does that by itself. It may be a secret.
+    pub text: Zeroizing<String>,
     pub reader: &'r mut Reader,
 }
 
 impl Value<'_> {
+    /// Returns the value as it is.
+    pub fn into_text(mut self) -> String {
+        std::mem::take(&mut *self.text)
+    }
+
     /// Reads a text that is not empty.
     pub fn name(self) -> Result<String, Rejection> {
-        if self.text.is_empty() { Err(Rejection::NotAllowed) } else { Ok(self.text) }
+        if self.text.is_empty() { Err(Rejection::NotAllowed) } else { Ok(self.into_text()) }
     }
 
     /// Reads the path of a file.
@@ -32,7 +39,7 @@ impl Value<'_> {
         if self.text.is_empty() {
             return Err(Rejection::Fatal(InvalidOption::because(self.option, "must not be empty")));
         }
-        Ok(self.text)
+        Ok(self.into_text())
     }
 
     /// Reads a number: digits, and nothing else.
@@ -71,20 +78,20 @@ impl Value<'_> {
             "0" | "-1" | "no" | "n" | "f" => false,
             _ => return Err(Rejection::NotAllowed),
         };
-        self.reader.warn(UriWarning::DeprecatedBoolean { option: self.option, value: self.text, meaning });
+        self.reader.warn(UriWarning::DeprecatedBoolean { option: self.option, value: self.text.to_string(), meaning });
         Ok(meaning)
     }
 
     /// Reads one of `words`, by its name.
     pub fn word<W: Copy>(&self, words: &[W], name: fn(W) -> &'static str) -> Result<W, Rejection> {
-        words.iter().copied().find(|word| name(*word) == self.text).ok_or(Rejection::NotAllowed)
+        words.iter().copied().find(|word| name(*word) == self.text.as_str()).ok_or(Rejection::NotAllowed)
     }
 
     /// Reads a mechanism. Without it, a client would authenticate in another way.
     pub fn mechanism(&self) -> Result<Mechanism, Rejection> {
         Mechanism::named(&self.text).ok_or_else(|| {
             let must = format!("one of {}", Mechanism::supported());
-            Rejection::Fatal(InvalidOption::new(self.option, must, format!("{:?}", self.text)))
+            Rejection::Fatal(InvalidOption::new(self.option, must, format!("{:?}", self.text.as_str())))
         })
     }
 
@@ -92,7 +99,7 @@ impl Value<'_> {
     pub fn acknowledgement(self) -> Result<Acknowledgement, Rejection> {
         match self.text.parse::<i64>() {
             Ok(_) => self.number(0, i32::MAX.unsigned_abs().into()).map(Acknowledgement::Servers),
-            Err(_) => Ok(Acknowledgement::Mode(self.text)),
+            Err(_) => Ok(Acknowledgement::Mode(self.into_text())),
         }
     }
 }

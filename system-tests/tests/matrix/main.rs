@@ -33,8 +33,8 @@
 //! | | the client's, at a mongod | `pools::required_client_certificate_also_authenticates` |
 //! | wrong host name | TLS | `pools::invalid_server_certificate_is_not_overload` |
 //! | | TLS behind SOCKS5 | `transport/proxy::tls_goes_through_the_proxy_to_the_server` |
-//! | | SRV (outside the name's domain) | `uri_srv/resolving::errors_say_the_name_and_what_is_wrong` |
-//! | silence | SRV and TXT records | `uri_srv/resolving::a_silent_name_server_is_waited_for_as_long_as_a_connection` |
+//! | | SRV (outside the name's domain) | `uri_srv/resolving::errors_name_the_record_and_the_problem` |
+//! | silence | SRV and TXT records | `uri_srv/resolving::connect_timeout_limits_the_wait_for_a_silent_name_server` |
 //! | | the system's resolver | `silent::name_not_resolved_in_time_says_nothing_about_the_server` |
 //! | | SOCKS5, each message | `silent::proxy_that_falls_silent_at_any_message_says_nothing_about_the_server` |
 //! | | TCP | `silent::server_that_does_not_accept_in_time_may_be_overloaded` |
