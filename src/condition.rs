@@ -13,7 +13,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Whether the connection can be checked out again as it is.
+    /// Returns whether the connection can be checked out again as it is.
     #[must_use]
     #[inline]
     pub fn is_reusable(self) -> bool {

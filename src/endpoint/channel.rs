@@ -297,7 +297,7 @@ impl Channel {
         }
     }
 
-    /// Whether the request is written entirely, so that only reading is left.
+    /// Returns whether the request is written entirely, so that only reading is left.
     #[inline]
     pub fn is_sent(&self) -> bool {
         !matches!(
@@ -306,7 +306,7 @@ impl Channel {
         )
     }
 
-    /// Whether any part of the current exchange has left this process. False if there is no exchange.
+    /// Returns whether any part of the current exchange has left this process. False if there is no exchange.
     pub fn has_sent(&self) -> bool {
         !matches!(self.state, ExchangeState::Idle | ExchangeState::Lent | ExchangeState::Sending { written: 0, .. })
     }
@@ -566,13 +566,13 @@ impl Channel {
         if is_plain { &self.plain } else { &self.incoming }
     }
 
-    /// Whether there is no exchange.
+    /// Returns whether there is no exchange.
     #[inline]
     pub fn is_idle(&self) -> bool {
         matches!(self.state, ExchangeState::Idle)
     }
 
-    /// Whether a request was begun and nothing of it has been sent.
+    /// Returns whether a request was begun and nothing of it has been sent.
     pub fn is_unsent(&self) -> bool {
         matches!(self.state, ExchangeState::Sending { written: 0, .. })
     }

@@ -229,7 +229,7 @@ impl EndpointConnection {
         self.channel.begin(&request).map_err(|error| self.identity.failed(error))
     }
 
-    /// Whether a command with this limit needs to read the clock.
+    /// Returns whether a command with this limit needs to read the clock.
     #[inline]
     pub(super) fn is_timed(&self, limit: Limit) -> bool {
         match limit {
@@ -278,7 +278,7 @@ impl EndpointConnection {
         Poll::Ready(finished.map_err(|error| self.identity.failed(error)))
     }
 
-    /// Whether [`poll_finish`](Self::poll_finish) may still send something.
+    /// Returns whether [`poll_finish`](Self::poll_finish) may still send something.
     #[inline]
     pub(super) fn is_sending(&self) -> bool {
         !self.channel.is_sent()
@@ -356,7 +356,7 @@ impl EndpointConnection {
         }
     }
 
-    /// Whether the command failed because the server asks the connection to authenticate again, and it has a
+    /// Returns whether the command failed because the server asks the connection to authenticate again, and it has a
     /// credential.
     pub(super) fn must_authenticate(&self, failure: &CommandError) -> bool {
         let code = failure.server_error().map(|error| error.code);
@@ -422,7 +422,7 @@ impl EndpointConnection {
         &self.identity.hello
     }
 
-    /// Whether the connection was authenticated.
+    /// Returns whether the connection was authenticated.
     ///
     /// Always false without a credential. Always true with a credential, unless the connection belongs to no pool and
     /// its server says that it is an arbiter.

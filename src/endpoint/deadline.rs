@@ -41,7 +41,7 @@ impl Deadline {
         Self { each, ..self }
     }
 
-    /// Whether the deadline counts all time.
+    /// Returns whether the deadline counts all time.
     #[cfg(feature = "oidc")]
     pub fn is_whole(self) -> bool {
         self.whole

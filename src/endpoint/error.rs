@@ -254,7 +254,7 @@ impl CommandError {
         }
     }
 
-    /// Whether the server gave the error this label.
+    /// Returns whether the server gave the error this label.
     ///
     /// wharf adds no labels. The specifications label errors of commands on established connections by the kind of
     /// operation, which only the caller knows.
@@ -263,7 +263,7 @@ impl CommandError {
         self.any_server_error().is_some_and(|error| error.has_label(label))
     }
 
-    /// Whether any kind of command may be retried: the server says so with the label `RetryableError`, or the
+    /// Returns whether any kind of command may be retried: the server says so with the label `RetryableError`, or the
     /// command was not sent.
     ///
     /// After a network failure or a timeout the server may have executed the command, so only a caller that knows the
@@ -279,7 +279,8 @@ impl CommandError {
         }
     }
 
-    /// Whether a time limit ended the command: the client's, or the limit that the client had sent to the server.
+    /// Returns whether a time limit ended the command: the client's, or the limit that the client had sent to the
+    /// server.
     ///
     /// A timeout says nothing about the server, because the command may just be slow (SDAM, "Network error when reading
     /// or writing").
@@ -293,7 +294,7 @@ impl CommandError {
         }
     }
 
-    /// Whether the network failed or the server closed the connection, other than by a timeout.
+    /// Returns whether the network failed or the server closed the connection, other than by a timeout.
     #[must_use]
     pub fn is_network_error(&self) -> bool {
         self.network_error().is_some() && !self.is_timeout()
@@ -309,8 +310,8 @@ impl CommandError {
         self.any_server_error().and_then(ServerError::state_change)
     }
 
-    /// Whether the specifications mark the server as Unknown: after a network error that is not a timeout, and after a
-    /// state change.
+    /// Returns whether the specifications mark the server as Unknown: after a network error that is not a timeout, and
+    /// after a state change.
     ///
     /// This and [`clears_pool`](Self::clears_pool) are meant for errors of the pool's current generation. Errors of
     /// older generations must be ignored. In load-balanced mode no server is marked.
@@ -319,8 +320,8 @@ impl CommandError {
         self.is_network_error() || self.state_change().is_some()
     }
 
-    /// Whether the specifications clear the server's pool: after a network error that is not a timeout, and when the
-    /// server is shutting down (SDAM, "Error handling pseudocode").
+    /// Returns whether the specifications clear the server's pool: after a network error that is not a timeout, and
+    /// when the server is shutting down (SDAM, "Error handling pseudocode").
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.is_network_error() || self.state_change() == Some(StateChange::ShuttingDown)

@@ -35,7 +35,7 @@ impl EndpointConnection {
     }
 }
 
-/// Whether a failed reply is the last. After a timeout of the client, more replies may follow.
+/// Returns whether a failed reply is the last. After a timeout of the client, more replies may follow.
 fn ends_replies(failure: &CommandError) -> bool {
     failure.server_error().is_some() || !failure.is_timeout()
 }
@@ -92,7 +92,7 @@ impl Replies<'_, DirectConnection> {
         }
     }
 
-    /// Whether the last reply has been returned.
+    /// Returns whether the last reply has been returned.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over
@@ -149,7 +149,7 @@ impl Replies<'_, Connection<Endpoint>> {
         }
     }
 
-    /// Whether the last reply has been returned.
+    /// Returns whether the last reply has been returned.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over

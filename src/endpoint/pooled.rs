@@ -312,7 +312,7 @@ pub enum OperationError {
 crate::error::debug_as_sentence!(OperationError);
 
 impl OperationError {
-    /// Whether the operation may be retried, for any kind of command.
+    /// Returns whether the operation may be retried, for any kind of command.
     ///
     /// True if nothing of it was sent and a new attempt may succeed, or if the server says so with the label
     /// `RetryableError`. False if the check-out timed out or met a closed pool.
@@ -331,8 +331,8 @@ impl OperationError {
         }
     }
 
-    /// Whether a time limit expired: `timeoutMS`, or the limit of the wait queue, of the socket, or of opening a
-    /// connection.
+    /// Returns whether a time limit expired: `timeoutMS`, or the limit of the wait queue, of the socket, or of opening
+    /// a connection.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {
@@ -343,14 +343,14 @@ impl OperationError {
         }
     }
 
-    /// Whether the specifications clear the pool because of this error. See [`CommandError::clears_pool`] and
+    /// Returns whether the specifications clear the pool because of this error. See [`CommandError::clears_pool`] and
     /// [`Pool::clear_after`].
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.command_error().is_some_and(CommandError::clears_pool)
     }
 
-    /// Whether the specifications mark the server as Unknown because of this error. See
+    /// Returns whether the specifications mark the server as Unknown because of this error. See
     /// [`CommandError::marks_server_unknown`].
     #[must_use]
     pub fn marks_server_unknown(&self) -> bool {
@@ -373,7 +373,7 @@ impl OperationError {
         }
     }
 
-    /// Whether the server or the check-out gave the error this label.
+    /// Returns whether the server or the check-out gave the error this label.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         match self {

@@ -65,7 +65,7 @@ impl CheckOutError {
         }
     }
 
-    /// Whether the operation that needed the connection may be retried. It was not sent in any case.
+    /// Returns whether the operation that needed the connection may be retried. It was not sent in any case.
     ///
     /// Pause before a retry: a paused pool refuses at once.
     #[must_use]

@@ -162,22 +162,22 @@ impl EstablishError {
         self.0.labels
     }
 
-    /// Whether the operation that needed the connection may be retried, according to a label or to
+    /// Returns whether the operation that needed the connection may be retried, according to a label or to
     /// [`with_retryable`](Self::with_retryable).
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.0.retryable || self.0.labels.contains(Labels::RETRYABLE)
     }
 
-    /// Whether the specifications clear the pool because of this error. See
+    /// Returns whether the specifications clear the pool because of this error. See
     /// [`with_clears_pool`](Self::with_clears_pool). Always false with the label `SystemOverloadedError`.
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.0.clears_pool && !self.0.labels.contains(Labels::SYSTEM_OVERLOADED)
     }
 
-    /// Whether the attempt timed out: the error or one of its sources is a [`ConnectTimeoutError`], or an [`io::Error`]
-    /// of kind [`TimedOut`](io::ErrorKind::TimedOut).
+    /// Returns whether the attempt timed out: the error or one of its sources is a [`ConnectTimeoutError`], or an
+    /// [`io::Error`] of kind [`TimedOut`](io::ErrorKind::TimedOut).
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         let mut next: Option<&(dyn StdError + 'static)> = Some(&*self.0.source);

@@ -23,7 +23,7 @@ impl Labels {
         Self(self.0 | other.0)
     }
 
-    /// Whether this set contains every label of `other`.
+    /// Returns whether this set contains every label of `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

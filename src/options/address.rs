@@ -153,7 +153,7 @@ pub(crate) fn split_zone(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether `zone` can be a zone: the number or the name of an interface (RFC 6874, `unreserved`).
+/// Returns whether `zone` can be a zone: the number or the name of an interface (RFC 6874, `unreserved`).
 fn is_zone(zone: &str) -> bool {
     !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
 }

@@ -124,7 +124,7 @@ impl Mechanism {
         }
     }
 
-    /// Whether the server does not store the users of this mechanism, so that their source is `$external`.
+    /// Returns whether the server does not store the users of this mechanism, so that their source is `$external`.
     fn is_external(self) -> bool {
         matches!(self, Self::MongoDbX509 | Self::MongoDbAws | Self::MongoDbOidc | Self::Gssapi)
     }

@@ -301,7 +301,7 @@ impl PoolOptions {
         self.background_interval
     }
 
-    /// Whether time alone can leave work for the background task.
+    /// Returns whether time alone can leave work for the background task.
     ///
     /// Such work is to close connections that were idle for too long, and to retry to open connections towards
     /// `minPoolSize`. All its other work follows from a clear, a close or a call of `ready`, and each of these requests a

@@ -58,7 +58,7 @@ impl SrvName {
         Ok(Self { host, service_name: SERVICE_NAME.to_owned(), max_hosts: 0, allowed_hosts_suffix: None })
     }
 
-    /// Whether the text, without a dot at its end, is a name of the DNS.
+    /// Returns whether the text, without a dot at its end, is a name of the DNS.
     pub(crate) fn is_name(text: &str) -> bool {
         let is_label = |label: &str| {
             let unfit = |char: char| char.is_whitespace() || char.is_control() || "/?#%[]@:,\\\"".contains(char);
@@ -82,7 +82,7 @@ impl SrvName {
         }
     }
 
-    /// Whether a server of this name (in ASCII, in lower case, without a dot at its end) is in the
+    /// Returns whether a server of this name (in ASCII, in lower case, without a dot at its end) is in the
     /// [`domain`](Self::domain).
     #[cfg(any(test, feature = "srv"))]
     pub(crate) fn accepts(&self, server: &str) -> bool {
@@ -140,7 +140,7 @@ fn read_suffix(suffix: &str) -> Result<String, InvalidOption> {
     Ok(domain)
 }
 
-/// Whether the public may register names under the domain (Public Suffix List).
+/// Returns whether the public may register names under the domain (Public Suffix List).
 fn is_public_suffix(domain: &str) -> bool {
     #[cfg(feature = "srv")]
     return !PRIVATE_NAMES.contains(&domain) && psl::suffix_str(domain) == Some(domain);

@@ -279,7 +279,7 @@ impl TlsOptions {
         self.client_config.as_ref().map(|Made(config)| config)
     }
 
-    /// Whether there is a client's certificate to present.
+    /// Returns whether there is a client's certificate to present.
     pub(super) fn has_client_certificate(&self) -> bool {
         self.certificate_key_file.is_some()
             || self.certificate_key.is_some()

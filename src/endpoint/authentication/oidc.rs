@@ -211,7 +211,7 @@ impl Oidc {
     }
 }
 
-/// Whether a pattern in lower case matches the host.
+/// Returns whether a pattern in lower case matches the host.
 fn matches(pattern: &str, host: &str) -> bool {
     match pattern.strip_prefix('*') {
         // The period stays, so that `*.example.com` matches neither `example.com` nor `badexample.com`.
@@ -248,7 +248,7 @@ fn is_not_accepted(outcome: &Result<(), Cause>) -> bool {
     matches!(outcome, Err(Cause::Refused(error)) if error.code == NOT_ACCEPTED)
 }
 
-/// Whether a token could not be obtained in time.
+/// Returns whether a token could not be obtained in time.
 pub(super) fn is_timeout(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
     matches!(error.downcast_ref(), Some(NoToken::Timeout { .. }))
 }

@@ -199,7 +199,7 @@ enum Stream {
 }
 
 impl Transport {
-    /// Whether the stream uses TLS.
+    /// Returns whether the stream uses TLS.
     pub fn is_secured(&self) -> bool {
         matches!(self.stream, Stream::Tls(_))
     }

@@ -56,7 +56,7 @@ pub(super) async fn connect(
     }
 }
 
-/// Whether the network failed, on either side of the proxy, rather than the proxy refusing.
+/// Returns whether the network failed, on either side of the proxy, rather than the proxy refusing.
 fn is_of_network(error: &tokio_socks::Error) -> bool {
     use tokio_socks::Error as Socks;
     matches!(

@@ -166,7 +166,7 @@ pub struct ConnectAttempt {
 crate::error::debug_as_sentence!(ConnectAttempt);
 
 impl ConnectError {
-    /// Whether every attempt failed because of this process or machine: too many open files, no free port, no
+    /// Returns whether every attempt failed because of this process or machine: too many open files, no free port, no
     /// permission. Such a failure says nothing about the server.
     #[must_use]
     pub fn is_local(&self) -> bool {

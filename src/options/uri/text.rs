@@ -12,7 +12,7 @@ pub(super) fn decode(text: &str) -> Option<String> {
     percent_decode_str(text).decode_utf8().ok().map(|decoded| decoded.into_owned())
 }
 
-/// Whether a text has only characters that occur in names of options.
+/// Returns whether a text has only characters that occur in names of options.
 pub(super) fn is_plain(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 64

@@ -185,15 +185,15 @@ fn with_printable_names(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), Error::InvalidCertificate(source))
 }
 
-/// Whether the peer has sent something other than TLS records.
+/// Returns whether the peer has sent something other than TLS records.
 fn is_no_tls(error: &io::Error) -> bool {
     let source = error.get_ref().and_then(|source| source.downcast_ref());
     let Some(Error::InvalidMessage(invalid)) = source else { return false };
     matches!(invalid, InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion)
 }
 
-/// Whether TLS itself failed and not the network below it: a certificate that one end does not accept, an alert, or
-/// bytes that are not TLS.
+/// Returns whether TLS itself failed and not the network below it: a certificate that one end does not accept, an
+/// alert, or bytes that are not TLS.
 pub(super) fn is_refusal(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|source| source.is::<Error>())
 }

@@ -115,7 +115,7 @@ fn is_signed_by(response: &OcspResponse<'_>, key: PublicKey<'_>, algorithms: &Al
     })
 }
 
-/// Whether the issuer itself has issued this certificate for signing OCSP responses, and it is valid now.
+/// Returns whether the issuer itself has issued this certificate for signing OCSP responses, and it is valid now.
 ///
 /// Whether that certificate was revoked in turn is not checked. Responders' certificates are short-lived, or state that
 /// no check is needed (RFC 6960, section 4.2.2.2.1).

@@ -78,7 +78,7 @@ impl Verifier {
         Ok(Self { check, algorithms: provider.signature_verification_algorithms })
     }
 
-    /// Whether the name in a certificate matters.
+    /// Returns whether the name in a certificate matters.
     pub fn checks_name(&self) -> bool {
         matches!(self.check, Check::Chain { name: true, .. })
     }
@@ -150,7 +150,7 @@ fn read_system_authorities() -> Result<RootCertStore, TlsError> {
     Ok(authorities)
 }
 
-/// Whether the only objection so far is that the certificate belongs to an authority.
+/// Returns whether the only objection so far is that the certificate belongs to an authority.
 fn is_of_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(OtherError(source))) = error else { return false };
     matches!(source.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))

@@ -93,7 +93,7 @@ impl Agent {
     }
 }
 
-/// Whether this is a loopback address, or the fixed address of an ECS or EKS agent.
+/// Returns whether this is a loopback address, or the fixed address of an ECS or EKS agent.
 fn is_local(address: IpAddr) -> bool {
     const AGENTS: [IpAddr; 3] = [
         IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
