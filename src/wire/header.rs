@@ -111,7 +111,7 @@ mod tests {
             let mut bytes = [0; LENGTH];
             bytes[..4].copy_from_slice(&declared.to_le_bytes());
             let error = Header::read(&bytes, 1_000).unwrap_err();
-            assert_eq!(error.to_string(), format!("messageLength is {shown} bytes, but must be 16 to 1000"));
+            assert_eq!(error.to_string(), format!("messageLength must be 16 to 1000 bytes, got {shown}"));
         }
     }
 }

@@ -544,11 +544,11 @@ mod tests {
     #[test]
     fn invalid_field_is_refused_by_name_value_and_range() {
         let refusals = [
-            (rawdoc! { "maxWireVersion": "17" }, "maxWireVersion is String, but must be a whole number"),
-            (rawdoc! { "connectionId": 1.5 }, "connectionId is 1.5, but must be a whole number"),
-            (rawdoc! { "maxMessageSizeBytes": 15 }, "maxMessageSizeBytes is 15, but must be 1024 to 2147483647"),
-            (rawdoc! { "maxWriteBatchSize": 0 }, "maxWriteBatchSize is 0, but must be 1 to 2147483647"),
-            (rawdoc! { "serviceId": 1 }, "serviceId is Int32, but must be an ObjectId"),
+            (rawdoc! { "maxWireVersion": "17" }, "maxWireVersion must be a whole number, got String"),
+            (rawdoc! { "connectionId": 1.5 }, "connectionId must be a whole number, got 1.5"),
+            (rawdoc! { "maxMessageSizeBytes": 15 }, "maxMessageSizeBytes must be 1024 to 2147483647, got 15"),
+            (rawdoc! { "maxWriteBatchSize": 0 }, "maxWriteBatchSize must be 1 to 2147483647, got 0"),
+            (rawdoc! { "serviceId": 1 }, "serviceId must be an ObjectId, got Int32"),
         ];
         for (document, message) in refusals {
             assert_eq!(HelloReply::read(document).unwrap_err().to_string(), format!("the reply's {message}"));

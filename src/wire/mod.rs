@@ -64,7 +64,7 @@ pub const DEFAULT_MAX_MESSAGE_SIZE: u32 = 48_000_000;
 #[non_exhaustive]
 pub enum WireError {
     /// A length is impossible in its place, or larger than the limit.
-    #[error("{field} is {value} bytes, but must be {least} to {most}")]
+    #[error("{field} must be {least} to {most} bytes, got {value}")]
     Length {
         /// The field that holds the length.
         field: &'static str,
@@ -92,7 +92,7 @@ pub enum WireError {
         count: u64,
     },
     /// The message has another operation than the expected one.
-    #[error("opCode is {value}, but must be {allowed}")]
+    #[error("opCode must be {allowed}, got {value}")]
     OpCode {
         /// The operation in the header.
         value: i32,
@@ -100,7 +100,7 @@ pub enum WireError {
         allowed: i32,
     },
     /// A compressed message contains another operation than the expected one.
-    #[error("originalOpcode is {value}, but must be {allowed}")]
+    #[error("originalOpcode must be {allowed}, got {value}")]
     OriginalOpCode {
         /// The operation in the message.
         value: i32,
@@ -108,7 +108,7 @@ pub enum WireError {
         allowed: i32,
     },
     /// The compressor of a message, received or to be sent, is unknown or not compiled in.
-    #[error("compressorId is {value}, but must be {allowed}")]
+    #[error("compressorId must be {allowed}, got {value}")]
     Compressor {
         /// The compressor's number, and its name if it has one.
         value: String,
@@ -124,7 +124,7 @@ pub enum WireError {
         reason: PeerText,
     },
     /// The message answers another request.
-    #[error("responseTo is {value}, but must be {allowed}")]
+    #[error("responseTo must be {allowed}, got {value}")]
     ResponseTo {
         /// The `responseTo` in the header.
         value: i32,
@@ -140,25 +140,25 @@ pub enum WireError {
         allowed: u32,
     },
     /// A section has a payload type that does not exist.
-    #[error("payloadType is {value}, but must be 0 or 1")]
+    #[error("payloadType must be 0 or 1, got {value}")]
     PayloadType {
         /// The payload type in the section.
         value: u8,
     },
     /// A message has no body, or several.
-    #[error("the message has {count} sections of payload type 0, but must have exactly 1")]
+    #[error("the message must have exactly 1 section of payload type 0, got {count}")]
     Bodies {
         /// The number of bodies.
         count: u64,
     },
     /// A reply has sections of payload type 1, which only requests have.
-    #[error("the reply has {count} sections of payload type 1, but must have none")]
+    #[error("the reply must have no section of payload type 1, got {count}")]
     Sequences {
         /// The number of sequences.
         count: u64,
     },
     /// The identifier of a document sequence is invalid.
-    #[error("identifier is {value:?}, but must be {allowed}")]
+    #[error("identifier must be {allowed}, got {value:?}")]
     Identifier {
         /// The identifier, with replacement characters where it is not UTF-8.
         value: PeerText,
@@ -174,7 +174,7 @@ pub enum WireError {
         reason: PeerText,
     },
     /// The checksum does not match the message.
-    #[error("checksum is {value:#010x}, but must be {allowed:#010x}")]
+    #[error("checksum must be {allowed:#010x}, got {value:#010x}")]
     Checksum {
         /// The checksum at the end of the message.
         value: u32,
@@ -182,7 +182,7 @@ pub enum WireError {
         allowed: u32,
     },
     /// A field of a reply is missing, or has the wrong type or value.
-    #[error("the reply's {field} is {value}, but must be {allowed}")]
+    #[error("the reply's {field} {}", requirement(value, allowed))]
     ReplyField {
         /// The field's name.
         field: &'static str,
@@ -194,3 +194,11 @@ pub enum WireError {
 }
 
 crate::error::debug_as_sentence!(WireError);
+
+/// Returns what [`WireError::ReplyField`] says of its field.
+fn requirement(value: &PeerText, allowed: &str) -> String {
+    match value.as_str() {
+        "missing" => "is missing".to_owned(),
+        value => format!("must be {allowed}, got {value}"),
+    }
+}

@@ -91,7 +91,7 @@ impl ServerError {
     }
 }
 
-/// A server's state, according to an error (SDAM, "not writable primary and node is recovering").
+/// A change of a server's state that an error reports (SDAM, "not writable primary and node is recovering").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StateChange {
@@ -104,8 +104,8 @@ pub enum StateChange {
 }
 
 impl StateChange {
-    /// Returns what a reply says about the server's state, in its error or in its `writeConcernError`. The reply may report
-    /// success. Errors in `writeErrors` do not concern the server's state.
+    /// Returns what a reply says about the server's state, in its error or in its `writeConcernError`. The reply may
+    /// report success. Errors in `writeErrors` do not concern the server's state.
     #[must_use]
     pub fn of_reply(reply: &RawDocument) -> Option<Self> {
         match check(reply) {
@@ -319,7 +319,7 @@ mod tests {
         for not_a_number in [f64::NAN, -f64::NAN, f64::from_bits(0x7ff0_0000_0000_0001)] {
             for reply in [rawdoc! { "ok": not_a_number }, rawdoc! { "n": 1, "ok": not_a_number }] {
                 let Err(Unsuccessful::Wire(error)) = check(&reply) else { panic!("not a wire error: {reply:?}") };
-                assert_eq!(error.to_string(), "the reply's ok is NaN, but must be 0 or 1");
+                assert_eq!(error.to_string(), "the reply's ok must be 0 or 1, got NaN");
             }
         }
         for number in [f64::INFINITY, -1.0, f64::MIN_POSITIVE, 2.0] {
@@ -399,9 +399,9 @@ mod tests {
 
     #[test]
     fn reply_without_a_valid_ok_is_refused() {
-        for (reply, value) in [(rawdoc! {}, "missing"), (rawdoc! { "ok": "yes" }, "String")] {
+        for (reply, value) in [(rawdoc! {}, "is missing"), (rawdoc! { "ok": "yes" }, "must be 0 or 1, got String")] {
             let Err(Unsuccessful::Wire(error)) = check(&reply) else { panic!("not a wire error") };
-            assert_eq!(error.to_string(), format!("the reply's ok is {value}, but must be 0 or 1"));
+            assert_eq!(error.to_string(), format!("the reply's ok {value}"));
         }
     }
 }

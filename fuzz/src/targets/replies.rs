@@ -59,7 +59,7 @@ fn reply(bytes: &[u8]) -> bool {
             true
         }
         Err(Unsuccessful::Wire(error)) => {
-            assert!(error.to_string().starts_with("the reply's ok is "));
+            assert!(error.to_string().starts_with("the reply's ok "));
             false
         }
     }

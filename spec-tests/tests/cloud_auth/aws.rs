@@ -86,7 +86,7 @@ async fn incomplete_variables_are_an_error_that_names_the_missing_one() {
         ("AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"),
     ] {
         let error = connect(&server, credential(variables(&[(set, "token-half")]))).await.unwrap_err();
-        let expected = format!("the environment variable {missing} is not set, but must be set where {set} is");
+        let expected = format!("the environment variable {missing} must be set where {set} is");
         assert!(shown(&error).contains(&expected), "{error}");
     }
     assert_eq!(server.state().count("saslStart"), 0);
@@ -178,7 +178,7 @@ async fn web_identity_is_exchanged_in_the_region_of_the_environment() {
         _ => None,
     });
     let text = shown(&connect(&server, credential(cloud)).await.unwrap_err());
-    assert!(text.contains("AWS_REGION is \"no region\", but must be a region's name"), "{text}");
+    assert!(text.contains("AWS_REGION must be a region's name, such as eu-central-1, got \"no region\""), "{text}");
 }
 
 #[tokio::test]
@@ -236,18 +236,21 @@ async fn invalid_answer_of_a_service_is_named() {
     let long = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "a".repeat(20_000)).into_bytes();
     let broken = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec();
     for (answer, expected) in [
-        (Answer::Says(404, SECRET_KEY.to_owned()), "its status is 404 Not Found, but must be 200 OK"),
-        (Answer::Says(302, String::new()), "its status is 302 Found"),
-        (Answer::ok(""), "the body of its answer is something else, but must be a JSON object"),
-        (Answer::ok("[]"), "but must be a JSON object"),
-        (Answer::ok(r#"{"Code":"Failed"}"#), "Code of its answer is something else, but must be \"Success\""),
-        (Answer::ok("{}"), "AccessKeyId of its answer is missing, but must be text"),
-        (with("AccessKeyId", "".into()), "AccessKeyId of its answer is something else"),
-        (with("SecretAccessKey", 1.into()), "SecretAccessKey of its answer is something else"),
-        (with("Token", serde_json::Value::Null), "Token of its answer is something else"),
-        (with("Expiration", "tomorrow".into()), "Expiration of its answer is another text"),
-        (with("Expiration", (-1).into()), "Expiration of its answer is another number"),
-        (with("Expiration", true.into()), "Expiration of its answer is something else"),
+        (Answer::Says(404, SECRET_KEY.to_owned()), "its status must be 200 OK, got 404 Not Found"),
+        (Answer::Says(302, String::new()), "its status must be 200 OK, got 302 Found"),
+        (Answer::ok(""), "the body of its answer must be a JSON object, got something else"),
+        (Answer::ok("[]"), "must be a JSON object"),
+        (Answer::ok(r#"{"Code":"Failed"}"#), "Code of its answer must be \"Success\", got something else"),
+        (Answer::ok("{}"), "AccessKeyId of its answer is missing"),
+        (with("AccessKeyId", "".into()), "AccessKeyId of its answer must be text, got something else"),
+        (with("SecretAccessKey", 1.into()), "SecretAccessKey of its answer must be text, got something else"),
+        (with("Token", serde_json::Value::Null), "Token of its answer must be text, got something else"),
+        (
+            with("Expiration", "tomorrow".into()),
+            "Expiration of its answer must be a time such as 2026-01-31T12:00:00Z, got another text",
+        ),
+        (with("Expiration", (-1).into()), "Expiration of its answer must be seconds since 1970, got another number"),
+        (with("Expiration", true.into()), "Expiration of its answer must be a time, got something else"),
         (Answer::ok("x".repeat(65_537)), "its answer is longer than 65536 bytes"),
         (Answer::Sends(long), "the exchange failed"),
         (Answer::Sends(broken), "the exchange failed"),
@@ -316,7 +319,7 @@ async fn server_that_violates_the_conversation_is_rejected() {
         ("saslStart", server::sasl(doc! {}, false), "s (server nonce) is missing"),
         ("saslStart", server::sasl(doc! {}, true), "done is true"),
         ("saslStart", doc! { "ok": 1 }, "conversationId is missing"),
-        ("saslContinue", server::sasl(doc! {}, false), "done is false, but must be true after the last message"),
+        ("saslContinue", server::sasl(doc! {}, false), "done must be true after the last message, got false"),
         ("saslContinue", doc! {}, "ok is missing"),
     ];
     for (command, reply, expected) in replies {

@@ -85,7 +85,11 @@ async fn answer_without_a_token_is_named() {
         ("azure", Answer::ok(r#"{"access_token":1}"#), "access_token of its answer must be text"),
         ("azure", Answer::ok("x".repeat(65_537)), "its answer is longer than 65536 bytes"),
         ("gcp", Answer::ok(" \n"), "the body of its answer must be a token"),
-        ("gcp", Answer::Says(403, "not here".to_owned()), "403 Forbidden, but must be 200 OK; it says \"not here\""),
+        (
+            "gcp",
+            Answer::Says(403, "not here".to_owned()),
+            "its status must be 200 OK, got 403 Forbidden; it says \"not here\"",
+        ),
         ("gcp", Answer::Says(500, "x".repeat(5_000)), "500 Internal Server Error"),
         ("gcp", Answer::Sends(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx".to_vec()), "the exchange failed"),
     ] {

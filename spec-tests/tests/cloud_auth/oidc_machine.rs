@@ -276,7 +276,7 @@ async fn conversation_that_does_not_end_is_rejected() {
     let (server, callback) = (Server::of_tokens(&["token-a"]).await, Callback::new(&["token-a"]));
     server.state().replies.insert("saslStart", server::sasl(bson::doc! {}, false));
     let error = callback.endpoint(&server).connect().await.unwrap_err();
-    assert!(shown(&error).contains("done is false, but must be true after the last message"), "{error}");
+    assert!(shown(&error).contains("done must be true after the last message, got false"), "{error}");
 }
 
 #[tokio::test]

@@ -153,23 +153,23 @@ mod tests {
             build(&mut document);
             SaslReply::read(&document).unwrap_err().to_string()
         };
-        assert_eq!(with(&|_| {}), "the reply's conversationId is missing, but must be a whole number");
+        assert_eq!(with(&|_| {}), "the reply's conversationId is missing");
         let no_payload = with(&|document| document.append(cstr!("conversationId"), 1));
-        assert_eq!(no_payload, "the reply's payload is missing, but must be binary data");
+        assert_eq!(no_payload, "the reply's payload is missing");
         let no_done = with(&|document| {
             document.append(cstr!("conversationId"), 1);
             document.append(cstr!("payload"), binary(b""));
         });
-        assert_eq!(no_done, "the reply's done is missing, but must be a boolean");
+        assert_eq!(no_done, "the reply's done is missing");
         let text = with(&|document| {
             document.append(cstr!("conversationId"), 1);
             document.append(cstr!("payload"), "text");
         });
-        assert_eq!(text, "the reply's payload is String, but must be binary data");
+        assert_eq!(text, "the reply's payload must be binary data, got String");
         let long = with(&|document| {
             document.append(cstr!("conversationId"), 1);
             document.append(cstr!("payload"), binary(&[0; MAX_PAYLOAD + 1]));
         });
-        assert_eq!(long, "the reply's payload is 65537 bytes, but must be at most 65536 bytes");
+        assert_eq!(long, "the reply's payload must be at most 65536 bytes, got 65537 bytes");
     }
 }

@@ -111,7 +111,7 @@ fn level_is_respected_after_another_level() {
     for level in [-2, 10, i32::MAX, i32::MIN] {
         let mut buffer = vec![1];
         let error = compress(&message, Compressor::Zlib { level }, LIMIT, &mut buffer).unwrap_err().to_string();
-        assert!(error.ends_with(&format!("zlibCompressionLevel is {level}, but must be -1 to 9")), "{error}");
+        assert!(error.ends_with(&format!("zlibCompressionLevel must be -1 to 9, got {level}")), "{error}");
         assert_eq!(buffer, [1]);
     }
 }
@@ -174,7 +174,7 @@ fn only_a_whole_op_msg_is_compressed() {
             format!("message needs {length} bytes, but only {} are available", length - 1)
         );
         assert!(refusal(&[&whole[..], b"x"].concat()).starts_with("1 unexpected bytes follow the end of the message"));
-        assert_eq!(refusal(&compressed(&whole, compressor)), "opCode is 2012, but must be 2013");
+        assert_eq!(refusal(&compressed(&whole, compressor)), "opCode must be 2013, got 2012");
     }
 }
 
@@ -184,21 +184,20 @@ fn each_mistake_of_an_envelope_is_named() {
     let mistakes = [
         (vec![1, 0], "header needs 16 bytes, but only 2 are available"),
         (resized(envelope(2013, 0, 0, b"")[..24].to_vec()), "OP_COMPRESSED needs 25 bytes, but only 24 are available"),
-        (message(&rawdoc! {}), "opCode is 2013, but must be 2012"),
-        (envelope(2012, 10, 0, inside), "originalOpcode is 2012, but must be 2013"),
-        (envelope(1, 10, 0, inside), "originalOpcode is 1, but must be 2013"),
-        (envelope(2013, -1, 0, inside), "uncompressedSize is -1 bytes, but must be 0 to 1048560"),
-        (envelope(2013, 1_048_561, 0, inside), "uncompressedSize is 1048561 bytes, but must be 0 to 1048560"),
+        (message(&rawdoc! {}), "opCode must be 2012, got 2013"),
+        (envelope(2012, 10, 0, inside), "originalOpcode must be 2013, got 2012"),
+        (envelope(1, 10, 0, inside), "originalOpcode must be 2013, got 1"),
+        (envelope(2013, -1, 0, inside), "uncompressedSize must be 0 to 1048560 bytes, got -1"),
+        (envelope(2013, 1_048_561, 0, inside), "uncompressedSize must be 0 to 1048560 bytes, got 1048561"),
         (envelope(2013, 9, 0, inside), "compressedMessage is not valid noop data: it has 10 bytes instead of 9"),
     ];
     for (bytes, error) in mistakes {
         assert_eq!(refusal(&bytes), error, "{bytes:?}");
     }
     for id in [4, 255] {
-        assert!(
-            refusal(&envelope(2013, 10, id, inside))
-                .starts_with(&format!("compressorId is {id}, but must be 0 (noop)"))
-        );
+        let error = refusal(&envelope(2013, 10, id, inside));
+        assert!(error.starts_with("compressorId must be 0 (noop)"), "{error}");
+        assert!(error.ends_with(&format!(", got {id}")), "{error}");
     }
     let mut too_long = envelope(2013, 10, 0, inside);
     too_long.push(0);

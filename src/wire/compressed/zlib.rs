@@ -27,7 +27,7 @@ impl Zlib {
                 let compression = match u32::try_from(level) {
                     Ok(level @ 0..=9) => Compression::new(level),
                     Err(_) if level == -1 => Compression::default(),
-                    _ => return Err(format!("zlibCompressionLevel is {level}, but must be -1 to 9")),
+                    _ => return Err(format!("zlibCompressionLevel must be -1 to 9, got {level}")),
                 };
                 &mut slot.insert((level, Compress::new(compression, true))).1
             }

@@ -161,7 +161,7 @@ pub enum OcspError {
     #[error("the server stapled no OCSP response, but its certificate requires one (Must-Staple)")]
     Missing,
     /// The response is longer than [`MAX_LENGTH`].
-    #[error("the stapled OCSP response is {length} bytes long, but must be at most {}", MAX_LENGTH)]
+    #[error("the stapled OCSP response must be at most {} bytes long, got {length}", MAX_LENGTH)]
     Length {
         /// The response's length, in bytes.
         length: usize,
@@ -173,7 +173,7 @@ pub enum OcspError {
         reason: String,
     },
     /// The response only says that the responder had no answer.
-    #[error("the stapled OCSP response has no answer: responseStatus is {status}, but must be 0 (successful)")]
+    #[error("the stapled OCSP response has no answer: responseStatus must be 0 (successful), got {status}")]
     Unsuccessful {
         /// The `responseStatus`.
         status: u8,

@@ -46,7 +46,7 @@ fn message_beyond_the_limit_is_not_encoded() {
     let length = encoded(&outgoing(&body, &[])).len() as u32;
     let mut buffer = Vec::new();
     let error = encode(&outgoing(&body, &[]), length - 1, &mut buffer).unwrap_err();
-    assert_eq!(error.to_string(), format!("messageLength is {length} bytes, but must be 16 to {}", length - 1));
+    assert_eq!(error.to_string(), format!("messageLength must be 16 to {} bytes, got {length}", length - 1));
     assert!(buffer.is_empty());
 }
 
@@ -82,24 +82,21 @@ fn each_mistake_is_named() {
         (vec![1, 0, 0], "header needs 16 bytes, but only 3 are available"),
         (PING[..50].to_vec(), "message needs 51 bytes, but only 50 are available"),
         (too_long, "1 unexpected bytes follow the end of the message"),
-        (other_operation, "opCode is 2012, but must be 2013"),
+        (other_operation, "opCode must be 2013, got 2012"),
         (framed(4, EMPTY_BODY), "flagBits is 0x00000004, but of the low 16 bits only 0x0003 may be set"),
-        (framed(0, b""), "the message has 0 sections of payload type 0, but must have exactly 1"),
-        (with_body(EMPTY_BODY), "the message has 2 sections of payload type 0, but must have exactly 1"),
-        (framed(0, b"\x02"), "payloadType is 2, but must be 0 or 1"),
+        (framed(0, b""), "the message must have exactly 1 section of payload type 0, got 0"),
+        (with_body(EMPTY_BODY), "the message must have exactly 1 section of payload type 0, got 2"),
+        (framed(0, b"\x02"), "payloadType must be 0 or 1, got 2"),
         (framed(0, b"\0\x05\0\0\0"), "body needs 5 bytes, but only 4 are available"),
-        (framed(0, b"\0\x04\0\0\0\0"), "body is 4 bytes, but must be 5 to 5"),
-        (framed(0, b"\0\x06\0\0\0\0"), "body is 6 bytes, but must be 5 to 5"),
-        (framed(0, b"\0\xff\xff\xff\xff\0"), "body is -1 bytes, but must be 5 to 5"),
+        (framed(0, b"\0\x04\0\0\0\0"), "body must be 5 to 5 bytes, got 4"),
+        (framed(0, b"\0\x06\0\0\0\0"), "body must be 5 to 5 bytes, got 6"),
+        (framed(0, b"\0\xff\xff\xff\xff\0"), "body must be 5 to 5 bytes, got -1"),
         (framed(1, b"\0\0\0"), "checksum needs 4 bytes, but only 3 are available"),
-        (with_body(b"\x01\x07\0\0\0a\0"), "document sequence size is 7 bytes, but must be 6 to 6"),
-        (with_body(b"\x01\x06\0\0\0ab"), "identifier is \"ab\", but must be ended by a zero byte"),
-        (with_body(b"\x01\x06\0\0\0\0\0"), "identifier is \"\", but must be at least one character of UTF-8"),
-        (with_body(b"\x01\x06\0\0\0\xff\0"), "identifier is \"\u{fffd}\", but must be at least one character of UTF-8"),
-        (
-            with_body(b"\x01\x06\0\0\0a\0\x01\x06\0\0\0a\0"),
-            "identifier is \"a\", but must be unique within its message",
-        ),
+        (with_body(b"\x01\x07\0\0\0a\0"), "document sequence size must be 6 to 6 bytes, got 7"),
+        (with_body(b"\x01\x06\0\0\0ab"), "identifier must be ended by a zero byte, got \"ab\""),
+        (with_body(b"\x01\x06\0\0\0\0\0"), "identifier must be at least one character of UTF-8, got \"\""),
+        (with_body(b"\x01\x06\0\0\0\xff\0"), "identifier must be at least one character of UTF-8, got \"\u{fffd}\""),
+        (with_body(b"\x01\x06\0\0\0a\0\x01\x06\0\0\0a\0"), "identifier must be unique within its message, got \"a\""),
         (with_body(b"\x01\x08\0\0\0a\0\0\0"), "document of a sequence needs 5 bytes, but only 2 are available"),
     ];
     for (bytes, message) in mistakes {
@@ -117,7 +114,7 @@ fn document_limit_applies_to_sequences_but_not_to_the_body() {
     let documents = [large];
     let sequences = [OutgoingSequence::new("documents", &documents)];
     let error = Message::decode(&encoded(&outgoing(&rawdoc! {}, &sequences)), limits).unwrap_err();
-    assert_eq!(error.to_string(), "document of a sequence is 113 bytes, but must be 5 to 50");
+    assert_eq!(error.to_string(), "document of a sequence must be 5 to 50 bytes, got 113");
 }
 
 #[test]

@@ -38,21 +38,21 @@ pub(in crate::endpoint::authentication) enum Unavailable {
     Custom(#[source] CallbackError),
     #[error("the operating system has no random numbers: {0}")]
     Random(#[source] getrandom::Error),
-    #[error("the environment variable {name} is {value}, but must be {allowed}")]
-    Variable { name: &'static str, value: &'static str, allowed: &'static str },
-    #[error("the environment variable {name} is {value:?}, but must be {allowed}")]
+    #[error("the environment variable {name} must be {allowed}")]
+    Variable { name: &'static str, allowed: &'static str },
+    #[error("the environment variable {name} must be {allowed}, got {value:?}")]
     Text { name: &'static str, value: String, allowed: &'static str },
-    #[error(
-        "the host of the environment variable {name} has the address {address}, but the variable must be {allowed}"
-    )]
+    #[error("the environment variable {name} must be {allowed}, got a host with the address {address}")]
     Address { name: &'static str, address: IpAddr, allowed: &'static str },
     #[error("{name}: {source}")]
     File { name: &'static str, source: TokenFileError },
     #[error("{service} gave no {what}: {source}")]
     Http { service: &'static str, what: &'static str, source: HttpError },
-    #[error("{service} gave no {what}: its status is {status}, but must be 200 OK")]
+    #[error("{service} gave no {what}: its status must be 200 OK, got {status}")]
     Status { service: &'static str, what: &'static str, status: StatusCode },
-    #[error("{service} gave no {what}: {field} of its answer is {value}, but must be {allowed}")]
+    #[error("{service} gave no {what}: {field} of its answer is missing")]
+    Missing { service: &'static str, what: &'static str, field: &'static str },
+    #[error("{service} gave no {what}: {field} of its answer must be {allowed}, got {value}")]
     Answer {
         service: &'static str,
         what: &'static str,
@@ -68,7 +68,7 @@ pub(super) fn from_variables(cloud: &CloudEnvironment) -> Result<Option<AwsCrede
     const KEY: &str = "AWS_SECRET_ACCESS_KEY";
     const TOKEN: &str = "AWS_SESSION_TOKEN";
     let (id, key, token) = (text(cloud, ID)?, text(cloud, KEY)?, text(cloud, TOKEN)?);
-    let missing = |name, allowed| Err(Unavailable::Variable { name, value: "not set", allowed });
+    let missing = |name, allowed| Err(Unavailable::Variable { name, allowed });
     match (id, key, token) {
         (None, None, None) => Ok(None),
         (Some(id), Some(key), token) => {
@@ -100,7 +100,7 @@ async fn read_token(name: &'static str, file: OsString) -> Result<Secret, Unavai
 }
 
 fn text(cloud: &CloudEnvironment, name: &'static str) -> Result<Option<String>, Unavailable> {
-    let refuse = |_| Unavailable::Variable { name, value: "not UTF-8", allowed: "text" };
+    let refuse = |_| Unavailable::Variable { name, allowed: "text in UTF-8" };
     cloud.variable(name).map(OsString::into_string).transpose().map_err(refuse)
 }
 
@@ -132,6 +132,10 @@ impl Question<'_> {
         }
     }
 
+    fn missing(self, field: &'static str) -> Unavailable {
+        Unavailable::Missing { service: self.service, what: self.what, field }
+    }
+
     fn refuse(self, field: &'static str, value: &'static str, allowed: &'static str) -> Unavailable {
         Unavailable::Answer { service: self.service, what: self.what, field, value, allowed }
     }
@@ -156,7 +160,7 @@ impl Question<'_> {
     fn read_credentials(self, value: &mut Value, token: &'static str) -> Result<AwsCredentials, Unavailable> {
         let mut take = |field: &'static str| match value.get_mut(field).map(Value::take) {
             Some(Value::String(text)) if !text.is_empty() => Ok(text),
-            None => Err(self.refuse(field, "missing", "text")),
+            None => Err(self.missing(field)),
             Some(_) => Err(self.refuse(field, "something else", "text")),
         };
         let (id, key, token) = (take("AccessKeyId")?, Secret::new(take("SecretAccessKey")?), Secret::new(take(token)?));
@@ -176,7 +180,7 @@ impl Question<'_> {
             Some(_) => return Err(self.refuse("Expiration", "something else", "a time")),
         };
         let expiration = match seconds.map(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds))) {
-            Some(None) => return Err(self.refuse("Expiration", "too late", "a time that the clock can show")),
+            Some(None) => return Err(self.refuse("Expiration", "a later one", "a time that the clock can show")),
             Some(expiration) => expiration,
             None => None,
         };
@@ -233,7 +237,7 @@ async fn from_web_identity(
     let path = if value.pointer(wrapped).is_some() { wrapped } else { "/Credentials" };
     match value.pointer_mut(path) {
         Some(credentials @ Value::Object(_)) => question.read_credentials(credentials, "SessionToken"),
-        _ => Err(question.refuse("Credentials", "missing", "a JSON object")),
+        _ => Err(question.missing("Credentials")),
     }
 }
 

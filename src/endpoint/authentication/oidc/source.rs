@@ -39,7 +39,7 @@ pub(in crate::endpoint::authentication) enum NoToken {
     File(#[from] TokenFileError),
     #[error("{service} gave no access token: {source}")]
     Http { service: &'static str, source: HttpError },
-    #[error("{service} gave no access token: its status is {status}, but must be 200 OK; it says \"{body}\"")]
+    #[error("{service} gave no access token: its status must be 200 OK, got {status}; it says \"{body}\"")]
     Status { service: &'static str, status: StatusCode, body: PeerText },
     #[error("{service} gave no access token: {field} of its answer must be {allowed}")]
     Answer { service: &'static str, field: &'static str, allowed: &'static str },

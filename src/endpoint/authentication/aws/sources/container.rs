@@ -114,8 +114,7 @@ async fn token(cloud: &CloudEnvironment) -> Result<Option<Secret>, Unavailable> 
     };
     // A line break would begin another header.
     if !token.reveal().bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
-        let (value, allowed) = ("something else (not shown)", "one line of visible ASCII characters");
-        return Err(Unavailable::Variable { name, value, allowed });
+        return Err(Unavailable::Variable { name, allowed: "one line of visible ASCII characters" });
     }
     Ok(Some(token))
 }
@@ -159,8 +158,9 @@ mod tests {
             "http://127.0.0.1/\r\nx-evil: 1",
         ] {
             let error = parse(uri).err().unwrap_or_else(|| panic!("{uri} is accepted"));
-            let expected = format!("{FULL_URI} is {uri:?}, but must be an https URL");
-            assert!(error.to_string().contains(&expected), "{error}");
+            let error = error.to_string();
+            assert!(error.contains(&format!("{FULL_URI} must be an https URL")), "{error}");
+            assert!(error.ends_with(&format!(", got {uri:?}")), "{error}");
         }
         let error = parse("http://user:hidden@127.0.0.1/x").err().unwrap();
         assert!(!error.to_string().contains("hidden"), "{error}");
