@@ -23,7 +23,8 @@ pub enum PoolEvent {
     PoolCreated {
         /// The address that the pool connects to.
         address: Arc<str>,
-        /// The options of the pool. [`PoolOptions::non_default`] lists those that were set.
+        /// The options of the pool. [`PoolOptions::non_default`] lists the options that differ from their default,
+        /// [`PoolOptions::specified`] those that were set.
         options: PoolOptions,
     },
     /// `PoolReadyEvent`: the pool was marked ready, and may open connections from now on.

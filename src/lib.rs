@@ -31,8 +31,8 @@
 //! - Connections use TLS only if the options say so: see [`Options::tls`](Options#structfield.tls).
 //! - A command waits for its reply without a limit, unless [`Options::timeout`](Options#structfield.timeout) or
 //!   [`Command::timeout`] sets one.
-//! - [`OperationError`] and [`CheckOutError`] tell whether to retry. wharf never retries what was sent, and never
-//!   clears a pool by itself.
+//! - [`OperationError`] and [`CheckOutError`] tell whether to retry. wharf sends a command twice only if the server
+//!   refused it and demanded a new authentication (error 391). It never clears a pool by itself.
 //! - A pool's tasks and sockets belong to one tokio runtime. When that runtime ends, they move to the next one that
 //!   uses the pool: see ["Runtimes"](Pool#runtimes).
 //! - Dropping the last handle of a pool closes it. [`Pool::closed`] waits for its last connection to close.
@@ -40,8 +40,9 @@
 //! # Features
 //!
 //! On by default: `snappy`, `zlib` and `zstd`, one for each [`Compressor`]; `srv`, for `mongodb+srv://`; `aws` and
-//! `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`. Off by default: `event-listener-queue`, which replaces
-//! wharf's own queue of waiters, for comparison.
+//! `oidc`, for the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`. Off by default: `log`, which also sends log messages to
+//! the `log` crate when `tracing` has no subscriber; `event-listener-queue`, which replaces wharf's own queue of
+//! waiters, for comparison.
 // Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle))))]

@@ -90,14 +90,14 @@ pub(super) enum ExchangeState {
     Receiving(Awaited),
     /// The reply is complete.
     Received {
-        /// What identified the reply.
+        /// The reply that was awaited.
         awaited: Awaited,
         /// The reply's header.
         header: Header,
     },
     /// The reply is complete, and is being decompressed on another thread.
     Decompressing {
-        /// What identified the reply.
+        /// The reply that was awaited.
         awaited: Awaited,
         /// The reply's header.
         header: Header,
@@ -413,9 +413,10 @@ impl Channel {
     ///
     /// A function, because all state is in the channel: a future would only add a state machine, and every command
     /// comes through here.
-    #[inline(always)] // Into the connection's own, where a command's code lies together.
+    // Inlined into `EndpointConnection::poll_finish`, so that a command's code is contiguous.
+    #[inline(always)]
     pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
-        // The course of nearly every command, without a detour.
+        // The usual case.
         while let ExchangeState::Sending { written, then } = self.state {
             ready!(self.poll_send(context, written, then))?;
         }
@@ -501,7 +502,8 @@ impl Channel {
     /// # Errors
     ///
     /// [`ExchangeError::Wire`] if the message is not a valid reply. The channel is then broken.
-    #[inline(always)] // Into the connection's `outcome`, as `poll_finish`.
+    // Inlined into `EndpointConnection::outcome`, for the same reason as `poll_finish`.
+    #[inline(always)]
     pub fn take_body(&mut self) -> Result<Body<'_>, ExchangeError> {
         let ExchangeState::Received { awaited, header } = self.state else { return Err(ExchangeError::NotReusable) };
         // Until the message turns out to be a valid reply.
@@ -617,7 +619,7 @@ impl Channel {
         }
     }
 
-    /// Returns how much of the awaited reply has arrived. Refuses a header that cannot belong to it at once.
+    /// Returns how much of the awaited reply has arrived. Refuses a wrong header as soon as it has arrived.
     fn progress(&self, awaited: Awaited) -> Result<Progress, WireError> {
         let available = self.incoming.len();
         let Some(header) = Header::read(&self.incoming, self.most_received)? else {

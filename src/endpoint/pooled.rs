@@ -52,9 +52,10 @@ impl Pool<Endpoint> {
     /// restart of the server, this may happen once for each connection that the pool had. If a connection that was
     /// opened since then is lost as well, the server itself closes connections, and the call fails with that error.
     ///
-    /// This method clears nothing, and retries no command that was sent: see [`clear_after`](Self::clear_after) and
-    /// [`OperationError::is_retryable`]. A successful reply to a write may say in its `writeConcernError` that the
-    /// server is shutting down: see [`StateChange::of_reply`].
+    /// This method clears nothing. It sends a command twice only if the server refused it and demanded a new
+    /// authentication (error 391). See [`clear_after`](Self::clear_after) and [`OperationError::is_retryable`]. A
+    /// successful reply to a write may say in its `writeConcernError` that the server is shutting down: see
+    /// [`StateChange::of_reply`].
     ///
     /// # Errors
     ///

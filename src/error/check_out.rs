@@ -331,8 +331,8 @@ impl StdError for WaitQueueTimeoutError {}
 
 /// A check-out needs a tokio runtime to open a connection or to keep a time limit, and there is none.
 ///
-/// The pool's runtime has ended, and the check-out is not polled on another runtime, or on one that is about to end as
-/// well. Nothing was sent.
+/// The pool's runtime has ended, and the check-out is polled outside of any runtime or on one that is about to end.
+/// Nothing was sent.
 ///
 /// ```
 /// use wharf::CheckOutError;

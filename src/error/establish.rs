@@ -119,7 +119,7 @@ impl EstablishError {
         self.changed(|parts| parts.clears_pool = clears_pool)
     }
 
-    /// Returns the error with the connection's place in its pool.
+    /// Returns the error with the connection's pool, number and generation.
     pub(crate) fn in_pool(self, address: Arc<str>, connection_id: u64, generation: u64) -> Self {
         self.changed(|parts| parts.pooled = Some(Pooled { address, connection_id, generation }))
     }

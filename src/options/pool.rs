@@ -54,7 +54,8 @@ macro_rules! pool_options {
                 #[doc = concat!("\n`", $uri, "` in connection strings. Default ", $default, "; allowed: ", $allowed, ".")]
                 pub $field: $type,
             )*
-            /// How long the background task rests between two runs. Not part of connection strings. Default 10 seconds.
+            /// How long the background task waits between two rounds of maintenance. Not part of connection strings.
+            /// Default 10 seconds.
             pub background_interval: BackgroundInterval,
             /// Whether the address is a load balancer's.
             ///
@@ -64,7 +65,7 @@ macro_rules! pool_options {
             specified: Specified,
         }
 
-        /// Which options were set by a method, also to their default.
+        /// Which options were set by a method, even if to their default.
         #[derive(Debug, Clone, Copy, Default)]
         struct Specified {
             $($field: bool,)*
@@ -175,8 +176,8 @@ pub(crate) struct PoolOption {
     /// The default, as connection strings write it.
     #[cfg(not(loom))]
     pub default: &'static str,
-    /// The numbers that work, of connections or of milliseconds. Of what the specification allows, connection strings
-    /// refuse what is above the range, and ignore what is below.
+    /// The values that a pool accepts. If the specification allows a value outside this range, a connection string with
+    /// a larger value is an error, and a smaller one is ignored.
     pub range: RangeInclusive<u64>,
     /// The numbers that connection strings may give, in words.
     pub allowed: &'static str,
@@ -224,19 +225,19 @@ impl PartialEq for Specified {
 
 impl Eq for Specified {}
 
-/// How long the background task rests between the end of one run and the beginning of the next.
+/// How long the background task waits between two rounds of maintenance.
 ///
 /// The specification leaves the interval open; its test format calls it `backgroundThreadIntervalMS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackgroundInterval {
-    /// A run begins this long after the end of the last one, and at once after a clear.
+    /// Maintenance begins this long after the end of the last round, and at once after a clear.
     ///
-    /// Without `minPoolSize` and `maxIdleTimeMS`, time alone leaves nothing to do, and a run begins only when there is
-    /// work. In load-balanced mode runs always begin at intervals.
+    /// Without `minPoolSize` and `maxIdleTimeMS`, time alone leaves nothing to do, and maintenance begins only when
+    /// there is work. In load-balanced mode it always begins at intervals.
     Every(Duration),
-    /// No run ever begins. For tests: such a pool does not open connections towards `minPoolSize`, does not close idle
-    /// connections without traffic, and does not interrupt connections in use.
+    /// No maintenance ever begins. For tests: such a pool does not open connections towards `minPoolSize`, does not
+    /// close idle connections without traffic, and does not interrupt connections in use.
     Never,
 }
 
@@ -304,8 +305,8 @@ impl PoolOptions {
     /// Returns whether time alone can leave work for the background task.
     ///
     /// Such work is to close connections that were idle for too long, and to retry to open connections towards
-    /// `minPoolSize`. All its other work follows from a clear, a close or a call of `ready`, and each of these requests a
-    /// run. In load-balanced mode, runs at intervals look again for connections of cleared services.
+    /// `minPoolSize`. All its other work follows from a clear, a close or a call of `ready`, and each of these requests
+    /// maintenance. In load-balanced mode, maintenance at intervals looks again for connections of cleared services.
     pub(crate) fn needs_intervals(&self) -> bool {
         self.min_pool_size > 0 || !self.max_idle_time.is_zero() || self.load_balanced
     }
@@ -316,7 +317,8 @@ impl PoolOptions {
         if self.max_pool_size == 0 { MAX_CONNECTIONS } else { self.max_pool_size }
     }
 
-    /// Returns the options that the log of a pool's creation shows: those that were set, also to their default.
+    /// Returns the options that the log of a pool's creation shows: those that were set, even if to
+    /// their default.
     ///
     /// Each has the specification's name and unit.
     #[must_use]

@@ -54,7 +54,7 @@ enum Queued<E: Environment> {
 }
 
 impl<E: Environment> Core<E> {
-    /// How many stale connections a check-out closes on its way. It closes as many again each time it finds no permit.
+    /// How many stale connections a check-out closes on its way. It closes as many again in each further search.
     /// Maintenance closes the rest.
     const CLOSED_ON_THE_WAY: usize = 4;
 
@@ -64,8 +64,8 @@ impl<E: Environment> Core<E> {
     ///
     /// # Race window
     ///
-    /// While a [`Core::clear`] runs that has not reached this shard yet, the connection may be of the generation that
-    /// is being cleared. The check-out then counts as one before the clear, which it would have been an instant
+    /// If a concurrent [`Core::clear`] has not reached this shard yet, the connection may be of the generation that is
+    /// being cleared. The check-out then counts as one before the clear, which it would have been an instant
     /// earlier. This cannot happen after `clear` has returned.
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
         let shard = self.shard(self.environment.shard_hint());
@@ -79,8 +79,9 @@ impl<E: Environment> Core<E> {
 
     /// Checks out in the most frequent case, in which the caller only has to take the top of its thread's stack.
     ///
-    /// Returns `None` in all other cases, such as if a subscriber listens, if connections must be vetted, or if the
-    /// stack is empty. Does the work of [`Core::try_take`] and [`Idle::check_out`] in one step.
+    /// Returns `None` otherwise: if a subscriber listens, if connections must be vetted, if the stack is empty or its
+    /// top is not one of the slab's first slots, or if another thread changes the stack first. Does the work of
+    /// [`Core::try_take`] and [`Idle::check_out`] in one step.
     #[inline]
     pub fn try_check_out(self: &Arc<Self>) -> Option<Lease<E>> {
         if self.vetting || self.environment.listens() {
@@ -211,7 +212,7 @@ impl<E: Environment> Core<E> {
             let wanted = refused.is_some_and(|counts| counts.wants_a_drain_closed(self.limits));
             return if wanted { Queued::WaitsForDrain } else { Queued::Waits };
         }
-        // Drains no longer keep the first waiter waiting, and so they do not keep this one waiting.
+        // The first waiter has the drains closed that it needs (INV-8). They hold up no later waiter either.
         queue.enqueue(Lane::Waiters, node, waker);
         Queued::Waits
     }
@@ -238,8 +239,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// If no check-out waits yet, raises the shards' flags for the one that is about to, and takes an available
-    /// connection.
+    /// If no check-out waits yet, raises the shards' flags for the caller, which is about to queue up, and takes an
+    /// available connection.
     fn look_for_the_first(&self, queue: &LockedWaitList<Grant<E>>) -> Option<&Slot<E::Connection>> {
         if queue.len(Lane::Openers) > 0 || queue.len(Lane::Waiters) > 0 {
             // INV-5: the flags are raised, and there is no connection.

@@ -11,7 +11,7 @@ use crate::sync::unless_mutant;
 /// A reading of the capacity word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Connections that exist: pending, available and in use.
+    /// Connections that exist: pending, available, in use, being drained, and stale ones that are still to be closed.
     pub(super) total: u32,
     /// Pending connections. A permit counts as one.
     pub(super) pending: u32,

@@ -67,7 +67,8 @@ impl<E: Environment> Held<E> {
 
     #[inline]
     pub(super) fn core(&self) -> &Core<E> {
-        // SAFETY: INV-2: the connection holds an `Arc` of the core until its slot is freed, which ends this ownership.
+        // SAFETY: INV-2: the connection holds an `Arc` of the core until its slot is released, which ends this
+        // ownership.
         unsafe { &*self.core_pointer() }
     }
 
@@ -198,8 +199,8 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Closes the connection, for a reason other than an error. Emits `ConnectionClosed`, frees the slot, gives back
-    /// the capacity and disposes of the connection. `pending` says whether the connection still counts as pending.
+    /// Closes the connection, for a reason other than an error. Emits `ConnectionClosed`, releases the slot, gives
+    /// back the capacity and disposes of the connection. `pending` says whether the connection still counts as pending.
     pub(super) fn retire(self, reason: ConnectionClosedReason, pending: bool) {
         self.close(reason, None, pending, true);
     }
@@ -245,8 +246,8 @@ impl<E: Environment> Held<E> {
         };
         // Dropped outside of the lock, because it is foreign code.
         discard(waker);
-        // The slot is freed before the capacity is given back, so that there are never more slots than the capacity
-        // allows.
+        // The slot is released before the capacity is given back, so that there are never more slots than the
+        // capacity allows.
         if core.capacity.release(1, u32::from(pending)) && serves {
             core.serve_permits();
         }

@@ -14,7 +14,7 @@
 //! | capacity word (`capacity.rs`) | total, pending, waiting flag, draining flag, version | creating, establishing and closing a connection; the first and the last waiter; the first and the last drain |
 //! | a shard's head (`shard.rs`), one per CPU core | top of the stack, flag, tag | check-out and check-in; the first and the last check-out to wait |
 //! | wait list (`waitlist/`) | the check-outs that wait, in order | check-outs that wait, and the threads that serve them |
-//! | registry (`registry.rs`) | ids, free slots, stale stacks, services, drains | all operations that are rare |
+//! | registry (`registry.rs`) | free slots, detached stacks, services, drains; connection numbers are given out under its lock | all operations that are rare |
 //!
 //! A check-out that finds a connection on top of its thread's shard swaps that head, and its check-in swaps it back.
 //! Neither writes anything else that is shared, and neither takes a lock. The only other shared cache line that a
@@ -24,8 +24,8 @@
 //! # Invariants
 //!
 //! - INV-1 (one owner): a slot has one owner at a time, and only the owner touches its connection (`slab.rs`).
-//! - INV-2 (a connection keeps its pool): each connection's slot holds an `Arc` of the core until the slot is freed. So
-//!   a token needs only a pointer, and check-out and check-in touch no reference count (`slab.rs`).
+//! - INV-2 (a connection keeps its pool): each connection's slot holds an `Arc` of the core until the slot is released
+//!   to the registry. So a token needs only a pointer, and check-out and check-in touch no reference count (`slab.rs`).
 //! - INV-3 (nodes stay), INV-4 (access to a node's cells) and INV-7 (blocks stay): `waitlist/blocks.rs`.
 //! - INV-5 (while check-outs wait): while a check-out is in the queue, all shards are flagged and empty. While a waiter
 //!   is in the queue, and not only openers, the capacity word is flagged, and no other check-out is admitted
@@ -53,12 +53,11 @@
 //!
 //! A check-out that holds a permit waits as an opener from the start. The connection is opened only after the tasks
 //! that are ready have run. If a connection comes back first, none is opened, and the permit goes to the next in the
-//! queue. The task that will open the connection is the one to wait for the ready tasks, because the check-out may not
-//! be polled meanwhile. As in any fair queue, a grant stays with its check-out until the check-out is polled or
-//! dropped.
+//! queue. The opening task waits for the ready tasks, because the check-out itself may not be polled in the meantime.
+//! As in any fair queue, a grant stays with its check-out until the check-out is polled or dropped.
 //!
-//! Two things pass an opener. A new connection that no check-out claims goes to a waiter first, which would otherwise
-//! open one more: this keeps the pool from opening more connections than it needs. And a check-out that was granted a
+//! Two things pass an opener. A new connection that no check-out claims goes to a waiter first. Otherwise the waiter
+//! would open another, and the pool would hold more connections than it needs. And a check-out that was granted a
 //! permit after waiting becomes an opener only when its task runs. Until then, a connection that comes back is for the
 //! check-outs in the queue, or for any check-out.
 //!
@@ -102,7 +101,7 @@
 //!
 //! - No fairness between shards: a thread takes from its own shard first.
 //! - No counter of available connections.
-//! - No epoch-based reclamation: slots are never freed.
+//! - No epoch-based reclamation: slots are never deallocated while the pool lives.
 //! - No lock on the hot path, and no claim that the waiting path has none. The work under the wait list's lock is
 //!   bounded, however many check-outs wait or leave: a few cache lines, and all shards' heads when the first check-out
 //!   comes to wait or the last one goes. `sync/brief.rs` says how long a thread may wait for that lock.

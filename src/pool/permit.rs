@@ -15,7 +15,7 @@ use super::waitlist::Lane;
 use crate::event::PoolEvent;
 use crate::sync::{Mutex, wake};
 
-/// The right to open one connection, which counts as pending already.
+/// The right to open one connection. A permit already counts as a pending connection.
 #[must_use = "dropping it gives the permit to the next in the queue"]
 pub struct Permit<E: Environment> {
     core: Arc<Core<E>>,

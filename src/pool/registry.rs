@@ -1,6 +1,6 @@
 //! The registry: what changes rarely, under one mutex.
 //!
-//! Creating and freeing a slot go through here, and so do marking the pool ready, clearing it and closing it.
+//! Allocating and releasing a slot go through here, and so do marking the pool ready, clearing it and closing it.
 //! Connection ids are given out, and `ConnectionCreated` events emitted, under this lock, so that their orders are the
 //! same.
 //!

@@ -87,14 +87,14 @@ pub(super) struct Shards {
 }
 
 impl Shards {
-    /// The most shards that a pool of many cores can use. A power of two.
+    /// The most shards that a pool on a machine with many cores can use. A power of two.
     #[cfg(not(any(loom, shuttle)))]
     const MOST: usize = 64;
     /// Small, because the model checkers explore every shard that there is room for.
     #[cfg(any(loom, shuttle))]
     const MOST: usize = 4;
 
-    /// Creates as many shards as threads, but with at least four connections for each.
+    /// Creates about one shard for each thread (a power of two), but no more than one for every four connections.
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
         Self { room: std::array::from_fn(|_| CachePadded::new(Shard::new())), len: Self::count(threads, capacity) }
     }
@@ -158,11 +158,12 @@ impl Shard {
     /// Takes the top in a single attempt, if it is one of the slab's first slots. If this finds nothing, [`Shard::pop`]
     /// may still find something.
     ///
-    /// Code without a second attempt and without a call needs few registers and saves none.
+    /// Without a loop and a call, the compiler needs few registers and saves none on the stack.
     #[inline]
     pub(super) fn pop_at_once<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
         // The flag is not checked. A shard is flagged and not empty only while the first check-out to wait holds the
-        // list's lock and has not queued up yet (INV-5). A check-out that takes the top then has come before that one.
+        // list's lock and has not queued up yet (INV-5). A check-out that takes the top at that moment counts as
+        // earlier than the one that is queuing up.
         let head = self.load();
         let slot = slab.first_slot(head.top?)?;
         let below = Head { top: slot.link().next, ..head.next() };
@@ -180,7 +181,7 @@ impl Shard {
             }
             let Some(top) = head.top else { return Popped::Empty };
             // The slot may have been taken and its link rewritten since `load`. Then the tag has changed too, and the
-            // swap fails. Slots are never freed, so the read itself is always allowed.
+            // swap fails. Slots are never deallocated, so the read itself is always allowed.
             let slot = slab.slot(top);
             match self.swap(head, Head { top: slot.link().next, ..head.next() }) {
                 Ok(()) => return Popped::Slot(slot),

@@ -1,7 +1,7 @@
-//! The slab: one slot for each connection that exists, in segments that are never freed while the pool lives.
+//! The slab: one slot for each connection that exists, in segments that are never deallocated while the pool lives.
 //!
-//! Slots are never freed, so reading one by an outdated index is always allowed. The tag of the head that the index
-//! came from decides whether the value that was read still holds.
+//! Slots are never deallocated, so reading one by an outdated index is always allowed. The tag of the head that the
+//! index came from decides whether the value that was read still holds.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::sync::{Mutex, OnceLock, UnsafeCell, unless_mutant};
 
 /// Room for one connection.
 ///
-/// INV-1 (one owner): from its allocation until it is freed, a slot has one owner at a time: a token, the stack that it
-/// is pushed on, or its entry in the drain queue. Only the owner touches `record` and `value`. Ownership passes by the
-/// swaps of a shard's head, by a hand-over through the wait list, under the registry's lock, or by moving a token. Each
-/// of these is a release and an acquire.
+/// INV-1 (one owner): from its allocation until it is released to the registry, a slot has one owner at a time: a
+/// token, the stack that it is pushed on, or its entry in the drain queue. Only the owner touches `record` and `value`.
+/// Ownership passes by the swaps of a shard's head, by a hand-over through the wait list, under the registry's lock, or
+/// by moving a token. Each of these is a release and an acquire.
 #[repr(align(64))]
 pub(super) struct Slot<C> {
     /// Written by the owner before a push. Any thread may read it at any time.
@@ -63,7 +63,7 @@ pub(super) struct Record {
     pub(super) membership: Option<Membership>,
     pub(super) purpose: Purpose,
     /// INV-2 (a connection keeps its pool): an `Arc` of the core, from the connection's creation until the slot is
-    /// freed. Tokens hold plain pointers to the core and rely on it.
+    /// released to the registry. Tokens hold plain pointers to the core and rely on it.
     pub(super) core: Option<Arc<dyn Any + Send + Sync>>,
 }
 

@@ -16,9 +16,10 @@ use crate::pool::{Core, Lease, Purpose};
 
 /// A connection that is checked out of a [`Pool`](crate::Pool). Dropping it checks it in.
 ///
-/// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call that
-/// never blocks, and takes no lock unless a check-out waits. A connection keeps its pool's memory alive, but does not
-/// keep the pool open.
+/// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call. It
+/// takes no lock unless a check-out waits, a subscriber listens, or the connection has to be closed or drained. These
+/// locks are held for a few steps only. It blocks for longer only while it delivers events to a slow subscriber. A
+/// connection keeps its pool's memory alive, but does not keep the pool open.
 ///
 /// It dereferences to the established connection. Here that is a number:
 ///
@@ -83,8 +84,8 @@ impl<E: Establish> Connection<E> {
         self.lease.service().map(|(service_id, _)| service_id)
     }
 
-    /// Returns whether the pool has been cleared or closed since the connection was created. A stale connection is
-    /// closed at check-in.
+    /// Returns whether the pool or the connection's service has been cleared, or the pool closed, since the connection
+    /// was created. A stale connection is closed at check-in.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.lease.is_stale()

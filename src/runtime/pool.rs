@@ -56,9 +56,9 @@ use crate::sync::contained;
 ///
 /// When the runtime ends, its connections can no longer be used. They become stale, which increments the generation,
 /// and are closed. The pool then moves: the next check-out that opens a connection, or the next call of
-/// [`Pool::ready`], makes its own runtime that of the pool, and starts a background task there. So a pool in a `static`
-/// serves one runtime after the other, for example in tests that have a runtime each. Check-outs that wait on another
-/// runtime keep waiting. A command that uses a connection of the ended runtime fails as after a network failure. If
+/// [`Pool::ready`], moves the pool to the runtime it is called on, and starts a background task there. So a pool in a
+/// `static` serves one runtime after the other, for example in tests that have a runtime each. Check-outs that wait on
+/// another runtime keep waiting. A command that uses a connection of the ended runtime fails with a network error. If
 /// that must not happen to a pool in a `static`, give the pool a runtime that lives as long as the process.
 ///
 /// Check-outs may also be polled outside of tokio, by another executor. Then the pool's runtime opens the connections
@@ -131,8 +131,8 @@ impl<E: Establish> Pool<E> {
     /// Checks out a connection.
     ///
     /// This is an available connection, or a new one within `maxPoolSize` and `maxConnecting`. Otherwise the check-out
-    /// waits, in the order of arrival, for a connection that comes back. A check-out that opens a new connection takes
-    /// one that comes back sooner.
+    /// waits, in the order of arrival, for a connection that comes back. While its new connection is being opened, a
+    /// check-out takes another connection that is checked in sooner.
     ///
     /// `timeoutMS` ([`PoolBuilder::timeout`]) limits the whole check-out. Without it, `waitQueueTimeoutMS` limits the
     /// time in the queue (by default there is no limit), and only the establisher limits the opening of a connection.
@@ -273,7 +273,7 @@ impl<E: Establish> Pool<E> {
         let core = &self.core;
         let delivery = core.environment().publisher.delivery();
         let mut change = delivery.watch();
-        // The list of the event cannot handle a waker that panics.
+        // event-listener cannot handle a waker that panics.
         poll_fn(|context| {
             let waker = contained(context.waker().clone());
             delivery.poll_ended(&mut change, &mut Context::from_waker(&waker), || core.status().total == 0)
