@@ -1,6 +1,9 @@
 //! What a connection is good for when it comes back.
 
 /// The condition of a connection that is checked in: whether it can be checked out again.
+///
+/// There will be no other condition: the code that passes a connection on matches on all of them, in the pool and in an
+/// [`Establish`](crate::Establish) of your own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Condition {
     /// The connection can be checked out again as it is.

@@ -8,6 +8,7 @@ use super::held::Held;
 
 /// What a connection in use is held for (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Purpose {
     /// One operation.
     #[default]

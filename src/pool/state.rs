@@ -4,6 +4,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::unless_mutant;
 
 /// Whether a pool serves check-outs.
+///
+/// There will be no other phase: the CMAP specification names these three states. So a caller can match on all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// The server is not known to be reachable, so check-outs fail at once with a retryable error. Every pool starts in
