@@ -412,7 +412,7 @@ impl EndpointConnection {
 
     /// Returns the address of the endpoint that opened the connection.
     #[must_use]
-    pub fn address(&self) -> &Arc<str> {
+    pub fn address(&self) -> &str {
         &self.identity.address
     }
 

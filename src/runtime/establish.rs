@@ -142,7 +142,7 @@ impl Establishing {
 
     /// Returns the pool's address.
     #[must_use]
-    pub fn address(&self) -> &Arc<str> {
+    pub fn address(&self) -> &str {
         &self.address
     }
 

@@ -20,7 +20,7 @@ async fn handshake_contains_what_the_specification_requires() {
     assert_eq!((hello.min_wire_version, hello.max_wire_version), (0, 21));
     assert_eq!((hello.max_message_size, hello.max_document_size), (48_000_000, 16_777_216));
     assert_eq!((hello.hello_ok, hello.server_connection_id, hello.service_id), (true, Some(1), None));
-    assert_eq!(**connection.address(), server.address());
+    assert_eq!(*connection.address(), *server.address());
     assert_eq!(connection.peer_address().unwrap().to_string(), server.address());
     assert_ne!(connection.local_address(), connection.peer_address());
 }

@@ -29,7 +29,7 @@ async fn proxy_is_sent_the_servers_name_unchanged() {
     let proxy = proxy(socket_address(&server), None, None).await;
     let connection = connect(options(format!("{NAME}:4711")).proxy(through(&proxy))).await.unwrap();
     assert_eq!(connection.peer_address().unwrap().port(), proxy.port());
-    assert_eq!(&**connection.address(), "db.invalid:4711");
+    assert_eq!(connection.address(), "db.invalid:4711");
     let request = SocksRequest { methods: vec![0], host: NAME.to_owned(), by_name: true, port: 4711 };
     assert_eq!(proxy.requests(), [request]);
 }

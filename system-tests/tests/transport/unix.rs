@@ -13,7 +13,7 @@ async fn mongod_is_reached_by_the_path_of_its_socket() {
     // Neither the proxy nor TCP options apply.
     let proxy = ProxyOptions::new("nonexistent.invalid");
     let connection = connect(options(socket.display()).proxy(proxy)).await.unwrap();
-    assert_eq!(**connection.address(), *socket.to_string_lossy());
+    assert_eq!(*connection.address(), *socket.to_string_lossy());
     assert_eq!((connection.local_address(), connection.peer_address()), (None, None));
 
     mongod.stop().unwrap();
