@@ -334,8 +334,8 @@ impl Establish for Endpoint {
         self.open(OpenContext {
             connection_id: connecting.connection_id(),
             generation: connecting.generation(),
-            each_command: self.limit_of_each_command(connecting.in_background()),
-            identify: if connecting.load_balanced() { Some(&identify) } else { None },
+            each_command: self.limit_of_each_command(connecting.is_in_background()),
+            identify: if connecting.is_load_balanced() { Some(&identify) } else { None },
         })
         .await
     }

@@ -105,7 +105,7 @@ impl Pool<Endpoint> {
         let Some(generation) = failure.origin().generation.filter(|_| failure.clears_pool()) else { return false };
         let clear = Clear::new().because(Arc::new(failure.clone())).only_at_generation(generation);
         match failure.origin().service_id {
-            Some(service_id) if self.options().is_load_balanced() => self.clear_service(service_id, clear),
+            Some(service_id) if self.options().load_balanced => self.clear_service(service_id, clear),
             _ => self.clear(clear),
         }
         .unwrap_or(false)

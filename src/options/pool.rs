@@ -292,12 +292,6 @@ impl PoolOptions {
         Ok(())
     }
 
-    /// Returns whether the pool is in load-balanced mode.
-    #[must_use]
-    pub fn is_load_balanced(&self) -> bool {
-        self.load_balanced
-    }
-
     pub(crate) fn interval(&self) -> BackgroundInterval {
         self.background_interval
     }

@@ -160,13 +160,13 @@ impl Establishing {
 
     /// Returns whether the pool is in load-balanced mode, in which [`Establishing::identify`] must be called.
     #[must_use]
-    pub fn load_balanced(&self) -> bool {
+    pub fn is_load_balanced(&self) -> bool {
         self.load_balanced
     }
 
     /// Returns whether the connection is opened in the background towards `minPoolSize`, rather than for a check-out.
     #[must_use]
-    pub fn in_background(&self) -> bool {
+    pub fn is_in_background(&self) -> bool {
         self.in_background
     }
 

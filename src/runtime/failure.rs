@@ -80,7 +80,7 @@ pub(super) trait Clearable {
 
 impl<E: Establish> Clearable for Core<TokioEnvironment<E>> {
     fn is_load_balanced(&self) -> bool {
-        self.options().is_load_balanced()
+        self.options().load_balanced
     }
 
     fn clear(&self, clear: Clear) -> Result<bool, ClearError> {

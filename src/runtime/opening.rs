@@ -121,7 +121,7 @@ async fn establish<E: Establish>(
         core.address().clone(),
         connection_id,
         generation,
-        core.options().is_load_balanced(),
+        core.options().load_balanced,
         requester.is_none(),
         Box::new({
             let shared = shared.clone();

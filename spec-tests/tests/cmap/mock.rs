@@ -59,7 +59,7 @@ impl Establish for Mock {
         if self.overload.contains(&id) {
             return Err(EstablishError::overloaded(Stage::Connect, error()));
         }
-        if connecting.load_balanced() {
+        if connecting.is_load_balanced() {
             let turn = (id as usize - 1) % self.services.len();
             connecting.identify(service_id(&self.services[turn]));
         }

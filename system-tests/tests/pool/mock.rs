@@ -87,7 +87,7 @@ impl Establish for Mock {
         // Counted from the start of the attempt, as a socket would exist from then on.
         self.live.fetch_add(1, Ordering::SeqCst);
         let connection = MockConnection { broken: false, live: self.live.clone() };
-        if connecting.load_balanced() {
+        if connecting.is_load_balanced() {
             connecting.identify(service());
         }
         let attempt = self.attempts.lock().unwrap().pop_front();
