@@ -106,7 +106,7 @@ pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
 #[doc(inline)]
 pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 #[doc(inline)]
-pub use pool::{Clear, Phase, PoolStatus, Purpose};
+pub use pool::{Clear, Phase, PoolStatus, Purpose, ServiceStatus};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use runtime::{BuildError, Connection, Establish, Establishing, FailedConnection, Pool, PoolBuilder, Subscriber};

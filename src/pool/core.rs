@@ -16,6 +16,7 @@ use super::registry::Registry;
 use super::shard::Shards;
 use super::slab::Slab;
 use super::state::{Phase, PoolState, PoolWord};
+use super::status::ServiceStatus;
 use super::waitlist::{Lane, LockedWaitList, TurnedAway, WaitList};
 use crate::error::{Cause, ClearError, EstablishError};
 use crate::event::{ConnectionClosedReason, PoolEvent};
@@ -303,7 +304,7 @@ impl<E: Environment> Core<E> {
             return Err(ClearError::NotLoadBalanced);
         }
         let mut registry = self.registry.lock();
-        let generation = registry.services.generation_and_len(service_id).map(|(generation, _)| generation);
+        let generation = registry.services.status(service_id).map(|status| status.generation);
         if self.state.load().phase == Phase::Closed
             || generation.is_none()
             || clear.generation.is_some_and(|asked| Some(asked) != generation)
@@ -363,8 +364,8 @@ impl<E: Environment> Core<E> {
     }
 
     /// Returns a service's generation and the number of connections to it, in load-balanced mode.
-    pub fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
-        self.registry.lock().services.generation_and_len(service_id)
+    pub fn service(&self, service_id: ObjectId) -> Option<ServiceStatus> {
+        self.registry.lock().services.status(service_id)
     }
 
     /// Returns the number of the connection that was created last, or 0 if there was none.

@@ -141,5 +141,5 @@ pub use lease::{Interruption, Lease};
 pub use permit::{Permit, SharedPermit};
 pub use pinning::Purpose;
 pub use state::{Phase, PoolState};
-pub use status::PoolStatus;
+pub use status::{PoolStatus, ServiceStatus};
 pub use tokens::{Established, Idle, Interrupted, Opening, Pending};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bson::oid::ObjectId;
 
+use super::status::ServiceStatus;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The services that have connections. A part of the registry, under its lock.
@@ -100,10 +101,11 @@ impl Services {
     }
 
     /// Returns a service's generation and the number of its connections.
-    pub(super) fn generation_and_len(&self, service_id: ObjectId) -> Option<(u64, u32)> {
+    pub(super) fn status(&self, service_id: ObjectId) -> Option<ServiceStatus> {
         let service = self.present.get(&service_id)?;
         // Relaxed: changes are made under the registry's lock.
-        Some((service.generation.load(Ordering::Relaxed), service.members.len() as u32))
+        let generation = service.generation.load(Ordering::Relaxed);
+        Some(ServiceStatus { generation, connections: service.members.len() as u32 })
     }
 }
 
@@ -115,21 +117,21 @@ mod tests {
     fn service_is_counted_while_it_has_connections_and_never_repeats_a_generation() {
         let (mut services, service) = (Services::default(), ObjectId::new());
         let old = services.join(service, 0);
-        assert_eq!(services.generation_and_len(service), Some((0, 1)));
+        assert_eq!(services.status(service), Some(ServiceStatus { generation: 0, connections: 1 }));
         assert_eq!(services.clear(service), Some(0));
         assert!(old.is_stale());
         let new = services.join(service, 1);
         assert!(!new.is_stale());
-        assert_eq!(services.generation_and_len(service), Some((1, 2)));
+        assert_eq!(services.status(service), Some(ServiceStatus { generation: 1, connections: 2 }));
         assert_eq!(services.members(service, 0).collect::<Vec<_>>(), [0]);
         services.quit(&old, 0);
         services.quit(&new, 1);
-        assert_eq!(services.generation_and_len(service), None);
+        assert_eq!(services.status(service), None);
         let next = services.join(service, 0);
         assert!(!next.is_stale());
         assert_eq!(
-            services.generation_and_len(service),
-            Some((2, 1)),
+            services.status(service),
+            Some(ServiceStatus { generation: 2, connections: 1 }),
             "an error at generation 0 or 1 is not of this entry"
         );
     }

@@ -35,6 +35,17 @@ pub struct PoolStatus {
     pub consistent: bool,
 }
 
+/// A snapshot of a service behind a load balancer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServiceStatus {
+    /// The generation of new connections to the service. Each clear raises it. A service that loses its last connection
+    /// and gets another one starts beyond the generations that it had.
+    pub generation: u64,
+    /// Connections to the service that exist, from the time when the handshake has named the service.
+    pub connections: u32,
+}
+
 impl<E: Environment> Core<E> {
     /// How many times a snapshot is attempted before an inconsistent one is returned.
     const ATTEMPTS: u32 = 64;

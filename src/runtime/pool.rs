@@ -19,7 +19,7 @@ use super::publisher::Subscriber;
 use crate::boxed::boxed;
 use crate::error::{CheckInError, CheckOutError, ClearError};
 use crate::options::PoolOptions;
-use crate::pool::{Clear, Core, Environment, Phase, PoolStatus};
+use crate::pool::{Clear, Core, Environment, Phase, PoolStatus, ServiceStatus};
 use crate::sync::contained;
 
 /// A pool of connections to one address.
@@ -288,9 +288,10 @@ impl<E: Establish> Pool<E> {
         self.here().core.status()
     }
 
-    /// Returns the generation of a service and the number of connections to it, in load-balanced mode.
+    /// Returns the generation of a service and the number of connections to it, in load-balanced mode. Returns `None` if
+    /// there are no connections to it.
     #[must_use]
-    pub fn service(&self, service_id: ObjectId) -> Option<(u64, u32)> {
+    pub fn service(&self, service_id: ObjectId) -> Option<ServiceStatus> {
         self.here().core.service(service_id)
     }
 

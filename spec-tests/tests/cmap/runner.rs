@@ -193,7 +193,8 @@ impl<E: Establish> Stage<E> {
             }
             "assertStatus" => self.assert_status(operation),
             "assertService" => {
-                let (generation, count) = self.pool.service(service_id(&operation["serviceId"])).unwrap_or_default();
+                let status = self.pool.service(service_id(&operation["serviceId"]));
+                let (generation, count) = status.map_or((0, 0), |status| (status.generation, status.connections));
                 let service = json!({ "generation": generation, "connections": count });
                 matches(&operation["service"], Some(&service), "service").unwrap_or_else(|error| panic!("{error}"));
             }

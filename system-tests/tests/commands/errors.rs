@@ -61,8 +61,8 @@ async fn load_balanced_error_names_its_service_and_the_services_generation() {
     assert!(pool.clear_after(&errors[0]));
     assert!(!pool.clear_after(&errors[1]), "an error of an older generation cleared its service");
     assert_eq!((pool.status().phase, pool.status().generation), (Phase::Ready, 0), "the whole pool was cleared");
-    assert_eq!(pool.service(services[0]).map(|(generation, _)| generation), Some(1));
-    assert_eq!(pool.service(services[1]).map(|(generation, _)| generation), Some(0));
+    assert_eq!(pool.service(services[0]).map(|status| status.generation), Some(1));
+    assert_eq!(pool.service(services[1]).map(|status| status.generation), Some(0));
     assert!(held[0].is_stale() && !held[1].is_stale());
     held[1].run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
 
