@@ -1,5 +1,6 @@
 //! The pool's options, checked once when a pool is built.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -314,11 +315,12 @@ impl PoolOptions {
     /// Returns the options that the log of a pool's creation shows: those that were set, even if to
     /// their default.
     ///
-    /// Each has the specification's name and unit.
+    /// Each has the specification's name and unit. `loadBalanced` is not among them, because the specification does not
+    /// log it (CMAP, "Connection Pool Logging").
     #[must_use]
-    pub fn specified(&self) -> Vec<(&'static str, u64)> {
+    pub fn specified(&self) -> Vec<(&'static str, OptionValue)> {
         let specified = Self::TABLE.iter().filter(|option| (option.is_specified)(self) || (option.differs)(self));
-        specified.map(|option| (option.name, (option.value)(self))).collect()
+        specified.map(|option| (option.name, OptionValue::Number((option.value)(self)))).collect()
     }
 
     /// Returns the options that differ from their default, as the `PoolCreated` event carries them.
@@ -333,7 +335,7 @@ impl PoolOptions {
     }
 }
 
-/// The value of an option in a `PoolCreated` event.
+/// The value of a pool's option, as events and the log show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionValue {
@@ -341,6 +343,15 @@ pub enum OptionValue {
     Number(u64),
     /// `true` or `false`.
     Flag(bool),
+}
+
+impl fmt::Display for OptionValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Flag(flag) => flag.fmt(f),
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -8,6 +8,7 @@ use tracing::debug;
 use super::sentence::Sentence;
 use crate::error::{CheckOutError, EstablishError};
 use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
+use crate::options::OptionValue;
 use crate::printable::PrintableError;
 use crate::runtime::Subscriber;
 
@@ -74,7 +75,12 @@ fn log_structured(event: &PoolEvent) {
     match event {
         PoolEvent::PoolCreated { options, .. } => {
             let specified = options.specified();
-            let option = |name| specified.iter().find(|(set, _)| *set == name).map(|(_, value)| *value);
+            let option = |name| {
+                specified.iter().find_map(|(set, value)| match value {
+                    OptionValue::Number(number) if *set == name => Some(*number),
+                    _ => None,
+                })
+            };
             debug!(
                 target: TARGET,
                 serverHost,
