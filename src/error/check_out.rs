@@ -195,23 +195,33 @@ impl StdError for PoolClearedError {
 /// use wharf::WaitQueueTimeoutError;
 ///
 /// fn advice(error: &WaitQueueTimeoutError) -> &'static str {
-///     match error.pending() {
+///     match error.pending {
 ///         0 => "all connections are in use: shed load, or raise maxPoolSize",
 ///         _ => "connections are being opened: raise maxConnecting, or minPoolSize",
 ///     }
 /// }
 /// ```
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WaitQueueTimeoutError {
-    pub(crate) address: Arc<str>,
-    pub(crate) max_pool_size: u32,
-    pub(crate) total: u32,
-    pub(crate) in_use: u32,
-    pub(crate) pending: u32,
-    pub(crate) waiting: u32,
-    pub(crate) waited: Duration,
-    pub(crate) limit: TimeLimit,
-    pub(crate) holders: Option<Holders>,
+    /// The pool's address.
+    pub address: Arc<str>,
+    /// The pool's `maxPoolSize` (0 means no limit).
+    pub max_pool_size: u32,
+    /// How many connections the pool had when the time was up.
+    pub total: u32,
+    /// How many of the connections were in use.
+    pub in_use: u32,
+    /// How many of the connections were pending.
+    pub pending: u32,
+    /// How many other check-outs were waiting.
+    pub waiting: u32,
+    /// How long the check-out had waited, in the queue and for a connection of its own.
+    pub waited: Duration,
+    /// The limit that ended the check-out.
+    pub limit: TimeLimit,
+    /// What held the connections in use, in load-balanced mode.
+    pub holders: Option<Holders>,
 }
 
 /// The limit that ended a check-out.
@@ -233,62 +243,6 @@ impl fmt::Display for TimeLimit {
             Self::Timeout => "timeoutMS",
             Self::Deadline => "the caller's deadline",
         })
-    }
-}
-
-impl WaitQueueTimeoutError {
-    /// Returns the pool's address.
-    #[must_use]
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// Returns the pool's `maxPoolSize` (0 means no limit).
-    #[must_use]
-    pub fn max_pool_size(&self) -> u32 {
-        self.max_pool_size
-    }
-
-    /// Returns how many connections the pool had when the time was up.
-    #[must_use]
-    pub fn total(&self) -> u32 {
-        self.total
-    }
-
-    /// Returns how many of the connections were in use.
-    #[must_use]
-    pub fn in_use(&self) -> u32 {
-        self.in_use
-    }
-
-    /// Returns how many of the connections were pending.
-    #[must_use]
-    pub fn pending(&self) -> u32 {
-        self.pending
-    }
-
-    /// Returns how many other check-outs were waiting.
-    #[must_use]
-    pub fn waiting(&self) -> u32 {
-        self.waiting
-    }
-
-    /// Returns how long the check-out had waited, in the queue and for a connection of its own.
-    #[must_use]
-    pub fn waited(&self) -> Duration {
-        self.waited
-    }
-
-    /// Returns the limit that ended the check-out.
-    #[must_use]
-    pub fn limit(&self) -> TimeLimit {
-        self.limit
-    }
-
-    /// Returns what held the connections in use, in load-balanced mode.
-    #[must_use]
-    pub fn holders(&self) -> Option<Holders> {
-        self.holders
     }
 }
 

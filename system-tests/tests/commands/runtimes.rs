@@ -109,8 +109,8 @@ async fn timeout_bounds_a_check_out_of_an_endpoint() {
     let CheckOutError::WaitQueueTimeout(error) = pool.check_out().await.unwrap_err() else {
         panic!("unexpected error")
     };
-    assert_eq!(error.limit(), wharf::TimeLimit::Timeout);
-    assert!(error.waited() >= SHORT);
+    assert_eq!(error.limit, wharf::TimeLimit::Timeout);
+    assert!(error.waited >= SHORT);
 }
 
 async fn block_hello(server: &EmbeddedServer, milliseconds: i64) {

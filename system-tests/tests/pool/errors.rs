@@ -123,9 +123,9 @@ async fn wait_queue_timeout_in_load_balanced_mode_names_the_holders() {
     let CheckOutError::WaitQueueTimeout(error) = pool.check_out().await.unwrap_err() else {
         panic!("unexpected error")
     };
-    let holders = error.holders().unwrap();
+    let holders = error.holders.unwrap();
     assert_eq!((holders.cursors, holders.transactions, holders.other_operations), (0, 1, 3));
-    assert_eq!((error.max_pool_size(), error.address()), (4, "mock:27017"));
+    assert_eq!((error.max_pool_size, &*error.address), (4, "mock:27017"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,9 +147,9 @@ async fn wait_queue_timeout_reports_address_sizes_and_time() {
         "Timed out while checking out a connection from connection pool for mock:27017 after 1.5s (waitQueueTimeoutMS): \
          connections in use: 1, being opened: 1, maxPoolSize: 2, other check-outs waiting: 1"
     );
-    assert_eq!((error.address(), error.max_pool_size(), error.total()), ("mock:27017", 2, 2));
-    assert_eq!((error.in_use(), error.pending(), error.waiting()), (1, 1, 1));
-    assert_eq!((error.waited(), error.limit()), (Duration::from_millis(1500), TimeLimit::WaitQueueTimeout));
+    assert_eq!((&*error.address, error.max_pool_size, error.total), ("mock:27017", 2, 2));
+    assert_eq!((error.in_use, error.pending, error.waiting), (1, 1, 1));
+    assert_eq!((error.waited, error.limit), (Duration::from_millis(1500), TimeLimit::WaitQueueTimeout));
     drop(held);
     late.await.unwrap().unwrap();
     mock.let_one_in();

@@ -20,7 +20,7 @@ async fn exhausted(options: PoolOptions, timeout: Option<Duration>) -> Pool<Mock
 
 fn ended_by(error: CheckOutError) -> (TimeLimit, Duration) {
     match error {
-        CheckOutError::WaitQueueTimeout(error) => (error.limit(), error.waited()),
+        CheckOutError::WaitQueueTimeout(error) => (error.limit, error.waited),
         other => panic!("unexpected error: {other}"),
     }
 }
