@@ -55,12 +55,12 @@ struct Parts {
     source: Cause,
 }
 
-/// The connection that failed, and its pool.
+/// The pool, and the connection that failed.
 #[derive(Clone)]
 struct Pooled {
     address: Arc<str>,
-    connection_id: u64,
-    generation: u64,
+    /// The connection's number and generation, or `None` if the failure came before its creation.
+    created: Option<(u64, u64)>,
 }
 
 impl EstablishError {
@@ -121,7 +121,12 @@ impl EstablishError {
 
     /// Returns the error with the connection's pool, number and generation.
     pub(crate) fn in_pool(self, address: Arc<str>, connection_id: u64, generation: u64) -> Self {
-        self.changed(|parts| parts.pooled = Some(Pooled { address, connection_id, generation }))
+        self.changed(|parts| parts.pooled = Some(Pooled { address, created: Some((connection_id, generation)) }))
+    }
+
+    /// Returns the error with its pool, for a failure before the connection was created.
+    pub(crate) fn before_creation(self, address: Arc<str>) -> Self {
+        self.changed(|parts| parts.pooled = Some(Pooled { address, created: None }))
     }
 
     fn changed(mut self, change: impl FnOnce(&mut Parts)) -> Self {
@@ -135,19 +140,23 @@ impl EstablishError {
         self.0.pooled.as_ref().map(|pooled| &*pooled.address)
     }
 
-    /// Returns the number of the connection that failed, or 0 if the pool's runtime ended before a connection was
-    /// created. Returns `None` if the connection belonged to no pool.
+    /// Returns the number of the connection that failed, or `None` if it belonged to no pool or was not created yet.
     #[must_use]
     pub fn connection_id(&self) -> Option<u64> {
-        self.0.pooled.as_ref().map(|pooled| pooled.connection_id)
+        self.created().map(|(connection_id, _)| connection_id)
     }
 
-    /// Returns the generation in which the connection was created, or `None` if it belonged to no pool.
+    fn created(&self) -> Option<(u64, u64)> {
+        self.0.pooled.as_ref()?.created
+    }
+
+    /// Returns the generation in which the connection was created, or `None` if it belonged to no pool or was not
+    /// created yet.
     ///
     /// An error of an older generation than the pool's says nothing new about the server.
     #[must_use]
     pub fn generation(&self) -> Option<u64> {
-        self.0.pooled.as_ref().map(|pooled| pooled.generation)
+        self.created().map(|(_, generation)| generation)
     }
 
     /// Returns how far the attempt came.
@@ -202,8 +211,14 @@ impl EstablishError {
 impl fmt::Display for EstablishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Parts { pooled, stage, source, .. } = &*self.0;
-        if let Some(Pooled { address, connection_id, .. }) = pooled {
-            write!(f, "connection {connection_id} to {address} could not be established: ")?;
+        match pooled {
+            Some(Pooled { address, created: Some((connection_id, _)) }) => {
+                write!(f, "connection {connection_id} to {address} could not be established: ")?;
+            }
+            Some(Pooled { address, created: None }) => {
+                write!(f, "a connection to {address} could not be established: ")?;
+            }
+            None => {}
         }
         write!(f, "{stage}: {}", PrintableError(source))
     }
@@ -275,5 +290,27 @@ impl fmt::Display for Stage {
             Self::Hello => "MongoDB handshake",
             Self::Authenticate => "authentication",
         })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_before_the_creation_of_a_connection_names_no_connection() {
+        let failure = || EstablishError::permanent(Stage::Connect, io::Error::other("the task ended"));
+        let error = failure().before_creation("mock:27017".into());
+        assert_eq!((error.address(), error.connection_id(), error.generation()), (Some("mock:27017"), None, None));
+        assert_eq!(
+            error.to_string(),
+            "a connection to mock:27017 could not be established: connecting: the task ended"
+        );
+        let error = failure().in_pool("mock:27017".into(), 3, 1);
+        assert_eq!((error.connection_id(), error.generation()), (Some(3), Some(1)));
+        assert_eq!(
+            error.to_string(),
+            "connection 3 to mock:27017 could not be established: connecting: the task ended"
+        );
     }
 }

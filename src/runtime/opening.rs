@@ -33,7 +33,7 @@ pub(super) struct OpenRequest<E: Establish> {
 type HeldPermit<E> = Permit<TokioEnvironment<E>>;
 
 /// A connection's number and generation.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Created {
     id: u64,
     generation: u64,
@@ -54,13 +54,12 @@ impl<E: Establish> OpenRequest<E> {
     /// Returns the error for a check-out whose task ended without an outcome.
     pub fn task_ended(&self) -> CheckOutError {
         let core = &self.core;
-        let Created { id, generation } = match self.created.get() {
-            Some(created) => *created,
-            None if core.state().phase != Phase::Ready => return core.refused(core.refusal()),
-            None => Created::default(),
-        };
-        let failure = EstablishError::permanent(Stage::Connect, TaskEnded);
-        failure.in_pool(core.address().clone(), id, generation).into()
+        let (failure, address) = (EstablishError::permanent(Stage::Connect, TaskEnded), core.address().clone());
+        match self.created.get() {
+            Some(Created { id, generation }) => failure.in_pool(address, *id, *generation).into(),
+            None if core.state().phase != Phase::Ready => core.refused(core.refusal()),
+            None => failure.before_creation(address).into(),
+        }
     }
 }
 
