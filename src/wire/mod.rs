@@ -123,6 +123,14 @@ pub enum WireError {
         /// The reason.
         reason: PeerText,
     },
+    /// The message cannot be compressed, for example at an invalid zlib level.
+    #[error("the message cannot be compressed with {compressor}: {reason}")]
+    Compression {
+        /// The compressor that the caller chose.
+        compressor: &'static str,
+        /// The reason.
+        reason: String,
+    },
     /// The message answers another request.
     #[error("responseTo must be {allowed}, got {value}")]
     ResponseTo {

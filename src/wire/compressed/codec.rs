@@ -116,7 +116,7 @@ impl Codec {
         buffer: &mut Vec<u8>,
     ) -> Result<(), WireError> {
         #[allow(unused, reason = "without any compressor")]
-        let refused = |reason: String| WireError::Compressed { compressor: compressor.name(), reason: reason.into() };
+        let refused = |reason: String| WireError::Compression { compressor: compressor.name(), reason };
         match compressor {
             #[cfg(feature = "snappy")]
             Compressor::Snappy => self.snappy.compress(content, buffer).map_err(refused),

@@ -105,7 +105,7 @@ pub fn may_be_compressed(command: &RawDocument) -> bool {
 /// - [`WireError::Compressor`] if `compressor` is not compiled in ([`Compressor::is_supported`]).
 /// - [`WireError::Length`], [`WireError::Truncated`], [`WireError::Unasked`] or [`WireError::OpCode`] if `message` is
 ///   not one whole `OP_MSG`.
-/// - [`WireError::Compressed`] if the compressor fails, for example at a zlib level outside -1 to 9.
+/// - [`WireError::Compression`] if the compressor fails, for example at a zlib level outside -1 to 9.
 pub fn compress(
     message: &[u8],
     compressor: Compressor,
