@@ -288,8 +288,8 @@ impl<E: Establish> Pool<E> {
         self.here().core.status()
     }
 
-    /// Returns the generation of a service and the number of connections to it, in load-balanced mode. Returns `None` if
-    /// there are no connections to it.
+    /// Returns the generation of a service and the number of connections to it, in load-balanced mode.
+    /// `None` if there are no connections to it.
     #[must_use]
     pub fn service(&self, service_id: ObjectId) -> Option<ServiceStatus> {
         self.here().core.service(service_id)
