@@ -315,9 +315,9 @@ async fn server_that_violates_the_conversation_is_rejected() {
     let not_mine =
         doc! { "s": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: vec![0; 64] }, "h": "h" };
     let replies: [(&str, Document, &str); 6] = [
-        ("saslStart", server::sasl(not_mine, false), "s (server nonce) is another conversation's"),
+        ("saslStart", server::sasl(not_mine, false), "s (server nonce) must be the client's nonce followed by the server's, got another"),
         ("saslStart", server::sasl(doc! {}, false), "s (server nonce) is missing"),
-        ("saslStart", server::sasl(doc! {}, true), "done is true"),
+        ("saslStart", server::sasl(doc! {}, true), "done must be false before the last message, got true"),
         ("saslStart", doc! { "ok": 1 }, "conversationId is missing"),
         ("saslContinue", server::sasl(doc! {}, false), "done must be true after the last message, got false"),
         ("saslContinue", doc! {}, "ok is missing"),
