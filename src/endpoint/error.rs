@@ -24,7 +24,7 @@ use crate::wire::{ServerError, WireError};
 ///     match error {
 ///         CommandError::Server { .. } if error.is_retryable() => "try again after a pause",
 ///         CommandError::Server { .. } => "look at the code: the server refused",
-///         CommandError::Lost { .. } | CommandError::Closed { .. } => "try again on another connection",
+///         CommandError::Lost { .. } | CommandError::NotReusable { .. } => "try again on another connection",
 ///         CommandError::Network { .. } | CommandError::Timeout { .. } => "try again if it may be executed twice",
 ///         _ => "do not try again",
 ///     }
@@ -118,7 +118,7 @@ crate::error::debug_as_sentence!(CommandError);
 /// fn may_have_been_executed(error: &CommandError) -> bool {
 ///     match error {
 ///         CommandError::Timeout { source, .. } => !matches!(source, CommandTimeoutError::Unsent),
-///         CommandError::Lost { .. } | CommandError::Closed { .. } => false,
+///         CommandError::Lost { .. } | CommandError::NotReusable { .. } => false,
 ///         _ => true,
 ///     }
 /// }
