@@ -315,7 +315,11 @@ async fn server_that_violates_the_conversation_is_rejected() {
     let not_mine =
         doc! { "s": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: vec![0; 64] }, "h": "h" };
     let replies: [(&str, Document, &str); 6] = [
-        ("saslStart", server::sasl(not_mine, false), "s (server nonce) must be the client's nonce followed by the server's, got another"),
+        (
+            "saslStart",
+            server::sasl(not_mine, false),
+            "s (server nonce) must be the client's nonce followed by the server's, got another",
+        ),
         ("saslStart", server::sasl(doc! {}, false), "s (server nonce) is missing"),
         ("saslStart", server::sasl(doc! {}, true), "done must be false before the last message, got true"),
         ("saslStart", doc! { "ok": 1 }, "conversationId is missing"),

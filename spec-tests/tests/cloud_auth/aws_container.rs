@@ -142,7 +142,9 @@ async fn invalid_token_is_an_error_that_names_its_variable() {
 async fn failed_agent_is_an_error_and_the_role_of_the_node_is_not_used() {
     let node = Node::start(3600).await;
     let failing = HttpServer::start(|_| Answer::Says(500, String::new())).await;
-    for (uri, expected) in [(&*failing.url, "its status must be 200 OK, got 500"), ("http://127.0.0.1:9", "connecting failed")] {
+    for (uri, expected) in
+        [(&*failing.url, "its status must be 200 OK, got 500"), ("http://127.0.0.1:9", "connecting failed")]
+    {
         let text = node.refusal(&[(FULL_URI, uri)]).await;
         assert!(text.contains("the agent of AWS_CONTAINER_CREDENTIALS_FULL_URI gave no credentials"), "{text}");
         assert!(text.contains(expected), "{text}");

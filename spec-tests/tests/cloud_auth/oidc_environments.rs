@@ -61,7 +61,10 @@ async fn azure_with_a_wrong_user_shows_the_answer_of_the_service() {
     let metadata = HttpServer::start(|_| Answer::Says(400, r#"{"error":"Identity not found"}"#.to_owned())).await;
     let credential = with_resource("azure", variables(&[]).azure(&metadata.url)).username("bad");
     let text = shown(&connect(&server, credential).await.unwrap_err());
-    assert!(text.contains("its status must be 200 OK, got 400 Bad Request") && text.contains("Identity not found"), "{text}");
+    assert!(
+        text.contains("its status must be 200 OK, got 400 Bad Request") && text.contains("Identity not found"),
+        "{text}"
+    );
 }
 
 #[tokio::test]

@@ -469,7 +469,10 @@ mod tests {
             _ => "mongodb://a/?",
         };
         let in_words = ["none", "not set", "negotiated", "by mechanism"];
-        let is_value = |row: &Row| !in_words.contains(&row.default) && !row.default.starts_with("the ");
+        // Without zlib, its level has no effect, which is a warning.
+        let is_built = |row: &Row| cfg!(feature = "zlib") || row.name != "zlibCompressionLevel";
+        let is_value =
+            |row: &Row| is_built(row) && !in_words.contains(&row.default) && !row.default.starts_with("the ");
         let mut compared = 0;
         for row in Row::all().filter(is_value) {
             let context = context(row.name);
@@ -479,7 +482,7 @@ mod tests {
             assert_eq!(given, left_out, "{}", row.name);
             compared += 1;
         }
-        assert!(compared >= 30, "{compared}");
+        assert!(compared >= 29, "{compared}");
     }
 
     #[test]
