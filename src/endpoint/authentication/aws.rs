@@ -11,7 +11,6 @@ use super::{Cause, Conversation};
 use crate::options::{AwsCredentials, CloudEnvironment, Credential, InvalidOption, Mechanism, aws};
 use crate::wire::auth::aws::{AccessKeys, NONCE_LENGTH, ServerFirst, Timestamp, client_first, client_second};
 use crate::wire::auth::sasl::{self, SaslReply};
-use crate::wire::{PeerText, WireError};
 
 mod sources;
 
@@ -63,7 +62,7 @@ impl Aws {
         getrandom::fill(&mut nonce).map_err(|error| Cause::Randomness(io::Error::other(error)))?;
         let command = sasl::start(Mechanism::MongoDbAws, client_first(&nonce).as_bytes(), None);
         let reply = SaslReply::read(conversation.run(DATABASE, &command).await?)?;
-        require_done(&reply, false)?;
+        reply.require_done(false)?;
         let server = ServerFirst::read(reply.payload, &nonce)?;
 
         let keys = AccessKeys {
@@ -73,7 +72,7 @@ impl Aws {
         };
         let message = Zeroizing::new(client_second(&server, keys, now())?.into_bytes());
         let command = sasl::advance(&reply.conversation_id, &message);
-        require_done(&SaslReply::read(conversation.run_secret(DATABASE, command).await?)?, true)?;
+        SaslReply::read(conversation.run_secret(DATABASE, command).await?)?.require_done(true)?;
         Ok(())
     }
 
@@ -109,15 +108,6 @@ fn is_valid(credentials: &AwsCredentials) -> bool {
 fn now() -> Timestamp {
     // A clock before 1970 is as wrong as a clock at 1970: the server refuses the signature and says why.
     Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
-}
-
-/// Refuses a reply that ends the conversation too early, or does not end it.
-fn require_done(reply: &SaslReply<'_>, done: bool) -> Result<(), WireError> {
-    let allowed = if done { "true after the last message" } else { "false before the last message" };
-    match reply.done == done {
-        true => Ok(()),
-        false => Err(WireError::ReplyField { field: "done", value: PeerText::of(reply.done), allowed }),
-    }
 }
 
 #[cfg(all(test, unix))]

@@ -21,7 +21,6 @@ use crate::options::{
 use crate::runtime::PerProcess;
 use crate::wire::auth::oidc as messages;
 use crate::wire::auth::sasl::{self, SaslReply};
-use crate::wire::{PeerText, WireError};
 
 mod source;
 mod tokens;
@@ -153,7 +152,7 @@ impl Oidc {
         let command = sasl::start(Mechanism::MongoDbOidc, payload.as_bytes(), None);
         let reply = conversation.run(DATABASE, &command).await?.to_owned();
         let reply = SaslReply::read(&reply)?;
-        require_done(&reply, false)?;
+        reply.require_done(false)?;
         let idp_info = messages::read_idp(reply.payload)?;
         // The refresh token must not be passed on here, because another issuer may have issued it.
         let (token, _) = self.token(conversation, Some(idp_info), None).await?;
@@ -232,16 +231,8 @@ async fn one_step(conversation: &mut Conversation<'_>, token: &Token) -> Result<
 
 /// Runs the last command of a conversation, which carries a token.
 async fn finish(conversation: &mut Conversation<'_>, command: RawDocumentBuf) -> Result<(), Cause> {
-    require_done(&SaslReply::read(conversation.run_secret(DATABASE, command).await?)?, true)?;
+    SaslReply::read(conversation.run_secret(DATABASE, command).await?)?.require_done(true)?;
     Ok(())
-}
-
-fn require_done(reply: &SaslReply<'_>, done: bool) -> Result<(), WireError> {
-    let allowed = if done { "true after the last message" } else { "false before the last message" };
-    match reply.done == done {
-        true => Ok(()),
-        false => Err(WireError::ReplyField { field: "done", value: PeerText::of(reply.done), allowed }),
-    }
 }
 
 fn is_not_accepted(outcome: &Result<(), Cause>) -> bool {

@@ -95,6 +95,19 @@ impl<'a> SaslReply<'a> {
             other => Err(refuse("done", format!("{:?}", other.element_type()), "a boolean")),
         }
     }
+
+    /// Refuses a reply that ends the conversation too early, or does not end it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`WireError::ReplyField`] if `done` differs from what the mechanism expects.
+    pub fn require_done(&self, done: bool) -> Result<(), WireError> {
+        let allowed = if done { "true after the last message" } else { "false before the last message" };
+        match self.done == done {
+            true => Ok(()),
+            false => Err(refuse("done", self.done.to_string(), allowed)),
+        }
+    }
 }
 
 fn field<'a>(reply: &'a RawDocument, field: &'static str, allowed: &'static str) -> Result<RawBsonRef<'a>, WireError> {
