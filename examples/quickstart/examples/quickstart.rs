@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    wharf_quickstart::main().await
+fn main() -> ExitCode {
+    wharf_quickstart::main()
 }

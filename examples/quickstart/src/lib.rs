@@ -22,6 +22,9 @@ use server::Server;
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Runs the load that the command line asks for, and prints the report.
+///
+/// It is not `async`, because the compiler would then translate all of it once more for the example that awaits it.
+#[tokio::main]
 pub async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments).await {
