@@ -1,9 +1,10 @@
 //! Requests and replies over a byte stream, as exchanges that can be paused and resumed.
 
+mod receiving;
+
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -16,9 +17,11 @@ use super::transport::Transport;
 use crate::condition::Condition;
 use crate::error::Cause;
 use crate::options::Compressor;
-use crate::wire::header::{self, Header};
+use crate::wire::header::Header;
 use crate::wire::op_msg::{self, OutgoingSequence};
-use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Message, Outgoing, WireError, compressed};
+use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Flags, HelloReply, Limits, Outgoing, WireError, compressed};
+
+pub(super) use receiving::Reply;
 
 /// The limits that apply until the connection is established.
 ///
@@ -122,14 +125,6 @@ pub(super) struct Awaited {
     pub exhaust: bool,
 }
 
-/// How much of a reply has arrived.
-enum Progress {
-    /// All of it, with this header.
-    Whole(Header),
-    /// This many bytes are missing, as far as is known: at least the rest of the header.
-    Missing(usize),
-}
-
 /// A command as it is sent over the channel.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
@@ -140,24 +135,6 @@ pub(super) struct Request<'a> {
     pub flags: Flags,
     /// Elements that are appended to this command only.
     pub appended: &'a [u8],
-}
-
-/// The body of a reply, in one of the channel's buffers.
-pub(super) struct Body<'c> {
-    pub document: &'c RawDocument,
-    is_plain: bool,
-    /// Whether another reply follows without another request.
-    pub more_to_come: bool,
-}
-
-/// A reply that lies in one of the channel's buffers until the channel is used again. See [`Channel::body`].
-#[derive(Debug)]
-pub(super) struct Reply {
-    /// The range of the body within the buffer.
-    body: Range<usize>,
-    is_plain: bool,
-    /// Whether another reply follows without another request.
-    pub more_to_come: bool,
 }
 
 /// Shows only lengths: commands and replies belong to the application and may hold secrets.
@@ -467,107 +444,6 @@ impl Channel {
         Poll::Ready(Ok(()))
     }
 
-    /// Makes at most one read of the reply. Returns whether the reply is complete.
-    #[inline(always)]
-    fn poll_receive(&mut self, context: &mut Context<'_>, awaited: Awaited) -> Poll<Result<bool, ExchangeError>> {
-        if self.taken > 0 {
-            self.incoming.consume(self.taken);
-            self.taken = 0;
-        }
-        let mut has_read = false;
-        loop {
-            let missing = match self.progress(awaited) {
-                Ok(Progress::Missing(missing)) => missing,
-                Ok(Progress::Whole(header)) => {
-                    if header.op_code == compressed::OP_CODE {
-                        return self.begin_decompressing(context, awaited, header);
-                    }
-                    self.state = ExchangeState::Received { awaited, header };
-                    return Poll::Ready(Ok(true));
-                }
-                Err(error) => return Poll::Ready(Err(self.wire(error))),
-            };
-            if has_read {
-                return Poll::Ready(Ok(false));
-            }
-            if let Err(error) = ready!(self.incoming.poll_fill(&mut self.transport, context, missing)) {
-                return Poll::Ready(Err(self.network(error)));
-            }
-            has_read = true;
-        }
-    }
-
-    /// Takes the reply. This ends the exchange or, if more replies follow, continues with the next of them.
-    ///
-    /// # Errors
-    ///
-    /// [`ExchangeError::Wire`] if the message is not a valid reply. The channel is then broken.
-    // Inlined into `EndpointConnection::outcome`, for the same reason as `poll_finish`.
-    #[inline(always)]
-    pub fn take_body(&mut self) -> Result<Body<'_>, ExchangeError> {
-        let ExchangeState::Received { awaited, header } = self.state else { return Err(ExchangeError::NotReusable) };
-        // Until the message turns out to be a valid reply.
-        self.state = ExchangeState::Broken;
-        let length = header.message_length as usize;
-        // The next reply of a stream may have been read along with this one.
-        let bytes = if awaited.exhaust { &self.incoming[..length] } else { &self.incoming[..] };
-        let is_plain = header.op_code == compressed::OP_CODE;
-        let message = if is_plain {
-            if !std::mem::take(&mut self.is_decompressed) {
-                self.plain.clear();
-                compressed::decompress(bytes, self.most_received, &mut self.plain)?;
-            }
-            Message::decode(&self.plain, self.limits)?
-        } else {
-            header.check_whole(bytes)?;
-            Message::after(header, bytes, self.limits)?
-        };
-        let more_to_come = message.flags.contains(Flags::MORE_TO_COME);
-        if more_to_come && !awaited.exhaust {
-            let (value, allowed) = (message.flags.bits(), Flags::CHECKSUM_PRESENT.bits());
-            return Err(WireError::FlagBits { value, allowed }.into());
-        }
-        if !message.sequences.is_empty() {
-            return Err(WireError::Sequences { count: message.sequences.len() as u64 }.into());
-        }
-        self.state = if more_to_come {
-            self.taken = length;
-            ExchangeState::Receiving(Awaited { response_to: header.request_id, exhaust: true })
-        } else if self.incoming.len() > length {
-            return Err(WireError::Unasked { count: (self.incoming.len() - length) as u64 }.into());
-        } else {
-            ExchangeState::Idle
-        };
-        Ok(Body { document: message.body, is_plain, more_to_come })
-    }
-
-    /// Takes the reply like [`take_body`](Self::take_body), for a body that is read later.
-    /// [`return_to_idle`](Self::return_to_idle) frees a large buffer that holds it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`take_body`](Self::take_body).
-    pub fn take_reply(&mut self) -> Result<Reply, ExchangeError> {
-        let Body { document, is_plain, more_to_come } = self.take_body()?;
-        let (at, length) = (document.as_bytes().as_ptr().addr(), document.as_bytes().len());
-        let start = at - self.buffer(is_plain).as_ptr().addr();
-        if self.is_idle() && self.greatest_capacity() > KEPT_CAPACITY {
-            self.state = ExchangeState::Lent;
-        }
-        Ok(Reply { body: start..start + length, is_plain, more_to_come })
-    }
-
-    /// Returns the body of the reply that was taken last.
-    pub fn body(&self, reply: &Reply) -> &RawDocument {
-        let bytes = &self.buffer(reply.is_plain)[reply.body.clone()];
-        RawDocument::from_bytes(bytes).expect("BUG: a decoded body is not a document")
-    }
-
-    /// Returns the buffer that holds a reply.
-    fn buffer(&self, is_plain: bool) -> &[u8] {
-        if is_plain { &self.plain } else { &self.incoming }
-    }
-
     /// Returns whether there is no exchange.
     #[inline]
     pub fn is_idle(&self) -> bool {
@@ -617,30 +493,6 @@ impl Channel {
         if self.incoming.capacity() > KEPT_CAPACITY {
             self.incoming = Inbox::default();
         }
-    }
-
-    /// Returns how much of the awaited reply has arrived. Refuses a wrong header as soon as it has arrived.
-    fn progress(&self, awaited: Awaited) -> Result<Progress, WireError> {
-        let available = self.incoming.len();
-        let Some(header) = Header::read(&self.incoming, self.most_received)? else {
-            return Ok(Progress::Missing(header::LENGTH - available));
-        };
-        self.check_header(header, awaited)?;
-        Ok(match (header.message_length as usize).saturating_sub(available) {
-            0 => Progress::Whole(header),
-            missing => Progress::Missing(missing),
-        })
-    }
-
-    fn check_header(&self, header: Header, awaited: Awaited) -> Result<(), WireError> {
-        let is_compressed = header.op_code == compressed::OP_CODE && self.accepts_compressed;
-        if header.op_code != op_msg::OP_CODE && !is_compressed {
-            return Err(WireError::OpCode { value: header.op_code, allowed: op_msg::OP_CODE });
-        }
-        if header.response_to != awaited.response_to {
-            return Err(WireError::ResponseTo { value: header.response_to, allowed: awaited.response_to });
-        }
-        Ok(())
     }
 
     /// Returns the error that broke the channel, if there was one.
