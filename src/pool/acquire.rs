@@ -84,7 +84,7 @@ impl<E: Environment> Core<E> {
     /// [`Core::try_take`] and [`Idle::check_out`] in one step.
     #[inline]
     pub fn try_check_out(self: &Arc<Self>) -> Option<Lease<E>> {
-        if self.vetting || self.environment.listens() {
+        if self.attention.is_needed() {
             return None;
         }
         let slot = self.shard(self.environment.shard_hint()).pop_at_once(&self.slab)?;

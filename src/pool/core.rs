@@ -8,6 +8,7 @@ use bson::oid::ObjectId;
 use crossbeam::utils::CachePadded;
 
 use super::acquire::Grant;
+use super::attention::{Attention, Reason};
 use super::capacity::{Capacity, CapacityLimits};
 use super::check_out::Refusal;
 use super::environment::Environment;
@@ -34,6 +35,7 @@ pub struct Core<E: Environment> {
     pub(super) limits: CapacityLimits,
     /// Whether an available connection can perish, so that each must be vetted before use.
     pub(super) vetting: bool,
+    pub(super) attention: Attention,
     /// The instant that `Slot::since` counts from.
     pub(super) epoch: Instant,
     pub(super) state: CachePadded<PoolWord>,
@@ -188,10 +190,19 @@ impl<E: Environment> Core<E> {
     ) -> Result<Arc<Self>, InvalidOption> {
         options.validate()?;
         let capacity = options.capacity();
+        let (vetting, attention) =
+            (options.load_balanced || options.max_idle_time > Duration::ZERO, Attention::default());
+        if vetting {
+            attention.add(Reason::Vetting);
+        }
+        if environment.listens() {
+            attention.add(Reason::Events);
+        }
         Ok(Arc::new(Self {
             address: address.into(),
             limits: CapacityLimits { total: capacity, pending: options.max_connecting },
-            vetting: options.load_balanced || options.max_idle_time > Duration::ZERO,
+            vetting,
+            attention,
             epoch,
             state: CachePadded::new(PoolWord::new(PoolState { phase: Phase::Paused, generation })),
             capacity: CachePadded::new(Capacity::new()),
@@ -221,6 +232,11 @@ impl<E: Environment> Core<E> {
     /// Returns the pool's environment.
     pub fn environment(&self) -> &E {
         &self.environment
+    }
+
+    /// Makes check-outs and check-ins emit events, for an environment that has begun to [listen](Environment::listens).
+    pub fn heed_listeners(&self) {
+        self.attention.add(Reason::Events);
     }
 
     /// Returns the pool's phase and generation.

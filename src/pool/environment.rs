@@ -26,7 +26,8 @@ pub trait Environment: Send + Sync + 'static {
     /// for different threads.
     fn shard_hint(&self) -> usize;
 
-    /// Returns whether a subscriber listens. If not, no events are built.
+    /// Returns whether a subscriber listens. If not, no events are built. An environment that begins to listen later
+    /// calls [`Core::heed_listeners`](super::Core::heed_listeners).
     fn listens(&self) -> bool {
         false
     }

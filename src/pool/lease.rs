@@ -131,7 +131,7 @@ impl<E: Environment> Drop for Lease<E> {
     fn drop(&mut self) {
         let core = self.0.core();
         // If no subscriber listens and nothing is recorded, a push is all there is to do.
-        if !core.vetting && !core.environment.listens() {
+        if !core.attention.is_needed() {
             self.give_back::<true>();
         } else {
             self.give_back_and_tell();

@@ -110,6 +110,7 @@
 //!   (`sync/foreign.rs`).
 
 mod acquire;
+mod attention;
 mod capacity;
 mod check_out;
 mod core;

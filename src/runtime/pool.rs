@@ -317,7 +317,9 @@ impl<E: Establish> Pool<E> {
     /// Only subscribers that were added with [`PoolBuilder::subscriber`] receive the events before, such as
     /// `PoolCreated`. A subscriber that holds a handle of its own pool keeps the pool open until [`Pool::close`].
     pub fn subscribe(&self, subscriber: impl Subscriber) {
-        self.here().core.environment().publisher.subscribe(Arc::new(subscriber));
+        let core = &self.here().core;
+        core.environment().publisher.subscribe(Arc::new(subscriber));
+        core.heed_listeners();
     }
 
     /// Returns the number of the connection that was created last.

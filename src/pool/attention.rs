@@ -1,0 +1,33 @@
+//! Why a check-out and a check-in may have more to do than to pop and to push.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The reasons for which check-outs and check-ins leave the shortest path. The hot path asks one question,
+/// [`Attention::is_needed`], and the long way then looks for the reasons.
+///
+/// A reason that is added or removed concurrently may be missed by the check-outs and check-ins in progress.
+#[derive(Debug, Default)]
+pub(super) struct Attention(AtomicU8);
+
+/// A reason to leave the shortest path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// Available connections can perish, so each is vetted before use.
+    Vetting = 1,
+    /// A subscriber listens.
+    Events = 1 << 1,
+}
+
+impl Attention {
+    /// Returns whether there is any reason.
+    #[inline]
+    pub(super) fn is_needed(&self) -> bool {
+        // Relaxed: nothing is published with a reason; see the race in the type's documentation.
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn add(&self, reason: Reason) {
+        // Relaxed: see `is_needed`.
+        self.0.fetch_or(reason as u8, Ordering::Relaxed);
+    }
+}
