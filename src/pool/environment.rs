@@ -22,6 +22,13 @@ pub trait Environment: Send + Sync + 'static {
     /// it.
     fn now(&self) -> Instant;
 
+    /// Returns the time in nanoseconds since an instant of the environment's choice, for durations that are measured
+    /// often. The difference of two readings is exact to some nanoseconds, or 0 if the later reading is the smaller
+    /// one.
+    ///
+    /// It reads a clock of its own, which tests do not pause. Limits and idle times use [`now`](Self::now).
+    fn stopwatch(&self) -> u64;
+
     /// Returns which shard the calling thread should prefer: the same number for the same thread, and different numbers
     /// for different threads.
     fn shard_hint(&self) -> usize;

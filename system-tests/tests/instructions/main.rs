@@ -132,6 +132,10 @@ impl Environment for Alone {
         Instant::now()
     }
 
+    fn stopwatch(&self) -> u64 {
+        0
+    }
+
     fn shard_hint(&self) -> usize {
         0
     }

@@ -33,6 +33,10 @@ impl Environment for World {
         Instant::now()
     }
 
+    fn stopwatch(&self) -> u64 {
+        0
+    }
+
     fn shard_hint(&self) -> usize {
         let hook = self.at_next_hint.lock().unwrap().take();
         if let Some(hook) = hook {

@@ -138,6 +138,10 @@ impl Environment for World {
         *NOW.get_or_init(Instant::now)
     }
 
+    fn stopwatch(&self) -> u64 {
+        0
+    }
+
     fn shard_hint(&self) -> usize {
         HINT.with(Cell::get)
     }
