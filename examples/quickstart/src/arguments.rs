@@ -45,7 +45,8 @@ pub struct Arguments {
     /// Which of several servers in MONGODB_URI to use [default: the first]
     #[arg(long, value_name = "HOST[:PORT]")]
     host: Option<String>,
-    /// Write every pool event to this file, one JSON object per line; an existing file is overwritten
+    /// Write every pool event to this file, one JSON object per line; an existing file is overwritten. The load never
+    /// waits for the file: events that it cannot take in time are dropped, and the report says how many
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
     /// Start a real mongod and use it instead of MONGODB_URI; the first time, it is downloaded

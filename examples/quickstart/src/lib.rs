@@ -1,6 +1,7 @@
 //! A pool under load, with a report: the quickstart example.
 
 mod arguments;
+mod events;
 mod load;
 mod report;
 mod server;
@@ -10,10 +11,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use wharf::telemetry::{EventCounts, JsonLines};
+use wharf::telemetry::EventCounts;
 use wharf::{Endpoint, Pool, PoolOptions};
 
 use arguments::{Arguments, Mistake, Place};
+use events::EventFile;
 use load::Load;
 use report::Progress;
 use server::Server;
@@ -56,8 +58,8 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     // Created only once the server has answered: the file may be the result of an earlier run.
     let events = match &arguments.events {
         None => None,
-        Some(path) => match File::create(path) {
-            Ok(file) => Some(JsonLines::new(file)),
+        Some(path) => match File::create(path).and_then(|file| EventFile::start(file, events::ROOM)) {
+            Ok(file) => Some(file),
             Err(error) => {
                 server.stop().await?;
                 return Err(Mistake(format!("--events: cannot create {}: {error}", path.display())).into());
@@ -67,7 +69,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let counts = EventCounts::new();
     let mut builder = endpoint.pool().options(pool_options);
     if let Some(events) = &events {
-        builder = builder.subscriber(events.clone());
+        builder = builder.subscriber(events.subscriber());
     }
     let pool = builder.subscriber(counts.clone()).build()?;
     pool.ready();
@@ -86,23 +88,21 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
 
     pool.close();
     pool.closed().await;
-    let status = pool.status();
+    let (status, most) = (pool.status(), pool.options().max_pool_size);
     drop(pool);
-    let written = events.as_ref().map_or(Ok(()), JsonLines::finish);
+    let written = events.map(EventFile::finish).transpose();
     let stopped = server.stop().await;
 
     if interrupted {
         println!("Ended early by Ctrl-C.");
     }
     let results = load.results();
-    print!("{}", report::Table { results: &results, counts: counts.snapshot(), took });
-    if let Some(path) = &arguments.events
-        && written.is_ok()
-    {
-        println!("Wrote {} events to {}.", counts.snapshot().total(), path.display());
+    print!("{}", report::Table { results: &results, counts: counts.snapshot(), took, tasks: arguments.tasks, most });
+    if let (Some(path), Ok(Some(written))) = (&arguments.events, &written) {
+        print!("{}", report::Events { written, path });
     }
     written.map_err(|error| format!("--events: cannot write: {error}"))?;
-    println!("The pool is closed, with {} connections left. {}", status.total, stopped?);
+    println!("The pool is closed, with {} connections left.\n{}", status.total, stopped?);
     if results.commands.is_empty() {
         return Err("not one operation succeeded".into());
     }

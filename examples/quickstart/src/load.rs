@@ -86,7 +86,7 @@ pub struct Results {
 }
 
 impl Results {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let histogram = || Histogram::new_with_max(LONGEST, 3).expect("the bounds are valid");
         Self { check_outs: histogram(), commands: histogram(), errors: BTreeMap::new() }
     }
@@ -145,7 +145,7 @@ fn check_out_error(error: &CheckOutError) -> &'static str {
         CheckOutError::PoolClosed(_) => "check-out: the pool is closed",
         CheckOutError::PoolCleared(_) => "check-out: the pool was cleared",
         CheckOutError::WaitQueueTimeout(_) => "check-out: no connection in time",
-        CheckOutError::Establish(_) => "check-out: connection not established",
+        CheckOutError::Establish(_) => "check-out: no connection established",
         _ => "check-out: other",
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -9,7 +10,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use wharf::PoolStatus;
 use wharf::telemetry::Counts;
 
+use crate::events::{self, Written};
 use crate::load::Results;
+
+/// The width of a terminal that the report fits.
+const COLUMNS: usize = 80;
 
 /// A live line on a terminal, and otherwise a line per second. Both go to standard error.
 pub struct Progress {
@@ -62,25 +67,30 @@ pub struct Table<'r> {
     pub results: &'r Results,
     pub counts: Counts,
     pub took: Duration,
+    /// The number of tasks that used the pool.
+    pub tasks: u32,
+    /// `maxPoolSize`: how many connections they shared at most. 0: no limit.
+    pub most: u32,
 }
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { results, counts, took } = self;
+        let Self { results, counts, took, .. } = self;
         let (operations, seconds) = (results.check_outs.len(), took.as_secs_f64());
         writeln!(f)?;
         let rate = grouped((operations as f64 / seconds) as u64);
-        row(f, "operations", operations, &format!("{rate} a second for {seconds:.2} s"))?;
+        row(f, "operations", operations, &format!("{rate}/s for {seconds:.1} s"))?;
         row(f, "errors", results.errors.values().map(|(count, _)| count).sum(), "")?;
         for (kind, (count, example)) in &results.errors {
             row(f, &format!("  {kind}"), *count, "")?;
-            writeln!(f, "    for example: {example}")?;
+            wrapped(f, "    ", &format!("for example: {example}"))?;
         }
         row(f, "connections created", counts.connection_created, "")?;
 
         writeln!(f, "\n{:<20}{:>10}{:>10}{:>10}{:>10}{:>10}", "latency", "p50", "p90", "p99", "p99.9", "max")?;
         latencies(f, "check-out", &results.check_outs)?;
         latencies(f, "command", &results.commands)?;
+        self.explain(f)?;
 
         writeln!(f, "\nevents")?;
         for (name, count) in counts.iter() {
@@ -90,9 +100,66 @@ impl fmt::Display for Table<'_> {
     }
 }
 
+impl Table<'_> {
+    /// Says why check-outs take longer than commands, where tasks share connections.
+    fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tasks, most) = (self.tasks, self.most);
+        if most == 0 || tasks < most.saturating_mul(2) || self.results.check_outs.is_empty() {
+            return Ok(());
+        }
+        let text = format!(
+            "{} tasks share {} connections, so a check-out waits while about {} other tasks have their turn. \
+             --tasks {most} shows check-outs that do not wait.",
+            grouped(tasks.into()),
+            grouped(most.into()),
+            grouped((tasks / most - 1).into()),
+        );
+        wrapped(f, "  ", &text)
+    }
+}
+
+/// What became of the events, as it is printed.
+pub struct Events<'e> {
+    pub written: &'e Written,
+    pub path: &'e Path,
+}
+
+impl fmt::Display for Events<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Written { events, bytes, dropped } = self.written;
+        writeln!(f, "Wrote {} events ({} bytes) to {}.", grouped(*events), grouped(*bytes), self.path.display())?;
+        if *dropped > 0 {
+            let (dropped, room) = (grouped(*dropped), grouped(events::ROOM as u64));
+            let text = format!("Dropped {dropped} events, because the file was {room} events behind the pool.");
+            wrapped(f, "", &text)?;
+        }
+        Ok(())
+    }
+}
+
 fn row(f: &mut fmt::Formatter<'_>, name: &str, count: u64, remark: &str) -> fmt::Result {
     let count = grouped(count);
-    writeln!(f, "{}", format!("{name:<40}{count:>14}  {remark}").trim_end())
+    writeln!(f, "{}", format!("{name:<38}{count:>14}  {remark}").trim_end())
+}
+
+/// Writes a text on lines that are indented and fit the terminal. A word that is longer than a line is cut into pieces.
+fn wrapped(f: &mut fmt::Formatter<'_>, indent: &str, text: &str) -> fmt::Result {
+    let most = COLUMNS - indent.len();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let letters: Vec<char> = word.chars().collect();
+        for piece in letters.chunks(most) {
+            if !line.is_empty() && line.chars().count() + 1 + piece.len() > most {
+                writeln!(f, "{indent}{line}")?;
+                line.clear();
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.extend(piece);
+        }
+    }
+    writeln!(f, "{indent}{line}")
 }
 
 fn latencies(f: &mut fmt::Formatter<'_>, name: &str, nanos: &Histogram<u64>) -> fmt::Result {
@@ -126,4 +193,55 @@ fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wharf::telemetry::EventCounts;
+
+    fn results(check_outs: u64, nanos: u64) -> Results {
+        let mut results = Results::new();
+        results.check_outs.record_n(nanos, check_outs).unwrap();
+        results
+    }
+
+    fn printed(results: &Results, tasks: u32, most: u32, took: Duration) -> String {
+        Table { results, counts: EventCounts::new().snapshot(), took, tasks, most }.to_string()
+    }
+
+    #[test]
+    fn table_fits_80_columns() {
+        let mut results = results(86_400 * 9_999_999, 3_599_999_999_999);
+        results.commands.record(999_949).unwrap();
+        let long = format!("connection 1 to {}:27017 could not be established: refused", "ä".repeat(200));
+        results.errors.insert("check-out: no connection established", (u64::from(u32::MAX), long.clone()));
+        let printed = printed(&results, 1_000_000, 1_000, Duration::from_secs(86_400));
+        for line in printed.lines() {
+            assert!(line.chars().count() <= COLUMNS, "{line:?}");
+        }
+        assert!(printed.contains("9,999,999/s for 86400.0 s"), "{printed}");
+        let joined: String = printed.split_whitespace().collect();
+        assert!(joined.contains(&long.replace(' ', "")), "{printed}");
+    }
+
+    #[test]
+    fn shared_connections_are_explained_below_the_check_outs() {
+        let printed = |tasks, most| printed(&results(1, 20_000_000), tasks, most, Duration::from_secs(5));
+        let flat = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let told =
+            "4,000 tasks share 100 connections, so a check-out waits while about 39 other tasks have their turn.";
+        assert!(flat(printed(4_000, 100)).contains(told), "{}", printed(4_000, 100));
+        for (tasks, most) in [(4_000, 0), (199, 100), (50, 100)] {
+            assert!(!printed(tasks, most).contains("share"), "{tasks} of {most}");
+        }
+    }
+
+    #[test]
+    fn dropped_events_are_reported() {
+        let path = Path::new("events.jsonl");
+        let print = |dropped| Events { written: &Written { events: 1_234, bytes: 56_789, dropped }, path }.to_string();
+        assert_eq!(print(0), "Wrote 1,234 events (56,789 bytes) to events.jsonl.\n");
+        assert!(print(1_000).contains("Dropped 1,000 events, because"), "{}", print(1_000));
+    }
 }

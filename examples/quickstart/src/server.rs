@@ -70,7 +70,7 @@ impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Embedded(server) => {
-                write!(f, "embedded in this process, at {} (set MONGODB_URI for another)", server.address())
+                write!(f, "embedded in this process, at {} (MONGODB_URI names another)", server.address())
             }
             Self::Mongod(mongod) => {
                 write!(f, "mongod, started for this run at {} (process {})", mongod.address(), mongod.pid())

@@ -62,6 +62,13 @@ fn text(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap()
 }
 
+/// Formats a number as the quickstart does.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(|group| str::from_utf8(group).unwrap()).collect();
+    groups.join(",")
+}
+
 /// Returns the number in the row of this name.
 fn number(output: &str, row: &str) -> u64 {
     let line = output.lines().find(|line| line.trim_start().starts_with(row));
@@ -78,6 +85,14 @@ fn assert_orderly(output: &Output) {
     assert!(stdout.contains("The embedded server is stopped. Nothing is left."), "{stdout}");
     assert_eq!(number(stdout, "errors"), 0, "{stdout}");
     assert!(number(stdout, "operations") > 0, "{stdout}");
+    assert_fits(stdout);
+}
+
+/// Asserts that a terminal of 80 columns shows each line as one, apart from those that name a file.
+fn assert_fits(stdout: &str) {
+    for line in stdout.lines().filter(|line| !line.starts_with("Wrote ")) {
+        assert!(line.chars().count() <= 80, "{} columns: {line:?}", line.chars().count());
+    }
 }
 
 #[test]
@@ -91,8 +106,12 @@ fn run_ends_with_a_table_that_matches_its_events() {
         assert!(stdout.contains(column), "no {column} in\n{stdout}");
     }
 
-    let events = fs::read_to_string(&file.0).unwrap();
-    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let text = fs::read_to_string(&file.0).unwrap();
+    let (lines, bytes) = (grouped(text.lines().count()), grouped(text.len()));
+    let told = format!("Wrote {lines} events ({bytes} bytes) to {}.\n", file.0.display());
+    assert!(stdout.contains(&told), "no {told:?} in\n{stdout}");
+    assert!(stdout.contains("50 tasks share 20 connections"), "{stdout}");
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let kind = |event: &Value| event["type"].as_str().unwrap().to_owned();
     assert_eq!(kind(&events[0]), "PoolCreated");
     assert_eq!(events[0]["options"], serde_json::json!({ "maxPoolSize": 20 }));
@@ -307,7 +326,7 @@ async fn mongod_with_users_and_tls_is_used_by_a_connection_string() {
     assert_eq!(number(stdout, "errors"), 0, "{stdout}");
     assert!(number(stdout, "operations") > 0, "{stdout}");
     assert!(stdout.contains("with TLS, from MONGODB_URI"), "{stdout}");
-    assert!(stdout.contains("The pool is closed, with 0 connections left. The server goes on."), "{stdout}");
+    assert!(stdout.contains("The pool is closed, with 0 connections left.\nThe server goes on."), "{stdout}");
     assert!(!format!("{stdout}{stderr}").contains("ss/word"), "{stdout}\n{stderr}");
 
     // The run fails at the start, before its duration matters.
