@@ -34,6 +34,13 @@ struct Drain {
     waker: Option<Waker>,
 }
 
+impl DrainQueue {
+    /// Returns the number of connections that are drained.
+    pub(super) fn len(&self) -> u32 {
+        self.present.len() as u32
+    }
+}
+
 impl<E: Environment> Core<E> {
     /// Enters a drain. From now on its connection is the caller's, and its slot is the entry's. Also returns whether a
     /// waiter waits for the capacity, which the caller must then serve.

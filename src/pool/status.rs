@@ -17,6 +17,8 @@ pub struct PoolStatus {
     /// How many times the pool was cleared. Closing counts as a clear. So does the end of the runtime that the
     /// connections were registered with, for which no event is emitted.
     pub generation: u64,
+    /// The largest number of connections that may exist (`maxPoolSize`). 0 means no limit.
+    pub max_pool_size: u32,
     /// Connections that exist (totalConnectionCount).
     pub total: u32,
     /// Connections in establishment, and permits to open one (pendingConnectionCount).
@@ -26,6 +28,8 @@ pub struct PoolStatus {
     /// Connections that are checked out, that are drained after a check-out, or that are just passing from one owner to
     /// another.
     pub in_use: u32,
+    /// Those connections in use whose caller has checked them in, and that are drained.
+    pub draining: u32,
     /// Connections that became stale while they were available, and that are still to be closed.
     pub stale: u32,
     /// Check-outs in the queue that neither have a connection of their own on the way nor are about to open one.
@@ -50,7 +54,8 @@ impl<E: Environment> Core<E> {
     /// How many times a snapshot is attempted before an inconsistent one is returned.
     const ATTEMPTS: u32 = 64;
 
-    /// Returns a snapshot. Each attempt takes the wait list's lock for an instant.
+    /// Returns a snapshot. Each attempt takes the wait list's lock for an instant, and while connections are drained the
+    /// registry's lock.
     ///
     /// All words are read twice. Each has a version, so equal readings mean that nothing happened in between.
     pub fn status(&self) -> PoolStatus {
@@ -82,20 +87,24 @@ impl<E: Environment> Core<E> {
         // ORD: Relaxed; the comparison of two collections shows whether this value fits the others.
         let stale = self.stale.load(Ordering::Relaxed);
         let waiting = self.wait_list.lock().len(Lane::Waiters);
+        // Usually no connection is drained, and the flag saves the lock.
+        let draining = if counts.draining { self.registry.lock().drains.len() } else { 0 };
         // If they are from different instants, the parts may exceed the whole.
         let stale = stale.min(counts.total - counts.pending);
         let available = available.min(counts.total - counts.pending - stale);
         let in_use = counts.total - counts.pending - stale - available;
         let (total, pending) = (counts.total, counts.pending);
         Collected {
-            versions: (PoolState { phase, generation }, counts, heads, stale, waiting),
+            versions: (PoolState { phase, generation }, counts, heads, stale, waiting, draining),
             status: PoolStatus {
                 phase,
                 generation,
+                max_pool_size: self.options.max_pool_size,
                 total,
                 pending,
                 available,
                 in_use,
+                draining: draining.min(in_use),
                 stale,
                 waiting,
                 consistent: false,
@@ -105,6 +114,6 @@ impl<E: Environment> Core<E> {
 }
 
 struct Collected {
-    versions: (PoolState, super::capacity::Counts, Vec<u64>, u32, u32),
+    versions: (PoolState, super::capacity::Counts, Vec<u64>, u32, u32, u32),
     status: PoolStatus,
 }

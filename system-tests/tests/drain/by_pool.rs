@@ -101,8 +101,8 @@ async fn give_up(pool: &Pool<Mock>, mock: &Mock, events: &Events) {
     assert!(taken(events).is_empty(), "the connection was checked in before its drain has ended");
     let status = pool.status();
     assert_eq!(
-        (status.total, status.in_use, status.available),
-        (1, 1, 0),
+        (status.total, status.in_use, status.draining, status.available, status.max_pool_size),
+        (1, 1, 1, 0, pool.options().max_pool_size),
         "a connection that is being drained does not count as in use"
     );
 }
@@ -111,8 +111,10 @@ async fn give_up_one(pool: &Pool<Mock>, mock: &Mock, events: &Events) {
     let mut connection = pool.check_out().await.unwrap();
     connection.condition = Condition::NeedsDrain;
     taken(events);
+    let others = pool.status().draining;
     drop(connection);
     tokio::time::timeout(AGES, mock.0.begun.notified()).await.unwrap();
+    assert_eq!(pool.status().draining, others + 1, "the number of connections that are drained");
 }
 
 #[tokio::test]
