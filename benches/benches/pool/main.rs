@@ -15,15 +15,19 @@
 //!
 //! A subject that does not support a case takes no part in it. Its module says why.
 //!
+//! A second series of rounds, `observed`, measures the same cases with metrics and subscribers: see `observed`.
+//!
 //! # Duration
 //!
-//! About six minutes on two cores. `WHARF_BENCH_SECONDS` sets another length, in seconds. criterion's `--quick` is the
-//! same as 60, and also makes criterion itself stop early. A filter, as in `cargo bench --bench pool -- hit`, applies
-//! to criterion's groups as a regular expression and to the rounds as a part of "case/subject". `cargo test --benches`
-//! runs every case once, as a check.
+//! About nine minutes on two cores. `WHARF_BENCH_SECONDS` sets another length, in seconds: 240 is the usual one.
+//! criterion's `--quick` is the same as 60, and also makes criterion itself stop early. A filter, as in `cargo bench
+//! --bench pool -- hit`, applies to criterion's groups as a regular expression and to the rounds as a part of
+//! "case/subject". In the second series the cases begin with "observed/", so the filter `observed` selects that series
+//! alone. `cargo test --benches` runs every case once, as a check.
 
 mod load;
 mod micro;
+mod observed;
 mod rounds;
 mod subjects;
 
@@ -35,7 +39,7 @@ use criterion::{Criterion, SamplingMode};
 
 use load::{LOADS, Length, Load, Throughput, Waits};
 use micro::Run;
-use rounds::Plan;
+use rounds::{Plan, Sheet};
 use subjects::{Clear, Create, Queue, Subject};
 
 /// The subjects, and the cases that each takes part in besides the hits. Their order is that of the columns.
@@ -64,15 +68,28 @@ fn main() {
 
     match arguments.task {
         Task::CriterionOnly => {}
-        Task::Test => test_loads(&entries),
-        Task::Measure => {
-            let sheet = rounds::run(&entries, &arguments.plan(), arguments.filter.as_deref());
-            sheet.print();
-            match sheet.write() {
-                Ok(path) => println!("\nWritten to {}", path.display()),
-                Err(error) => eprintln!("\nThe table could not be written: {error}"),
-            }
+        Task::Test => {
+            test_loads(&entries);
+            observed::test();
         }
+        Task::Measure => {
+            let plan = arguments.plan();
+            let sheet = rounds::run(&entries, &plan, |case, subject| arguments.selects(&format!("{case}/{subject}")));
+            report(&sheet, "The pools", "bench-ratios.json");
+            observed::measure(&arguments, &plan);
+        }
+    }
+}
+
+/// Prints what was measured, if anything was, and writes it to a file in the target directory.
+fn report(sheet: &Sheet, title: &str, file: &str) {
+    if sheet.is_empty() {
+        return;
+    }
+    sheet.print(title);
+    match sheet.write(file) {
+        Ok(path) => println!("\nWritten to {}", path.display()),
+        Err(error) => eprintln!("\nThe table could not be written: {error}"),
     }
 }
 
@@ -103,9 +120,11 @@ fn test_loads(entries: &[Entry]) {
     };
     for load in LOADS {
         for entry in entries {
-            if let (Some(throughput), Some(waits)) = (entry.throughput, entry.waits) {
+            if let Some(throughput) = entry.throughput {
                 throughput(load, length);
-                waits(load, length);
+                if let Some(waits) = entry.waits {
+                    waits(load, length);
+                }
                 println!("Testing {}/{}\nSuccess", load.name, entry.name);
             }
         }
@@ -168,12 +187,21 @@ struct EntryOf<S> {
 }
 
 impl<S: Subject> EntryOf<S> {
-    fn queues(mut self) -> Self
+    fn queues(self) -> Self
+    where
+        S: Queue,
+    {
+        let mut this = self.counts();
+        this.entry.waits = Some(load::waits::<S>);
+        this
+    }
+
+    /// Takes part in the saturated cases, but only in the rounds that count.
+    fn counts(mut self) -> Self
     where
         S: Queue,
     {
         self.entry.throughput = Some(load::throughput::<S>);
-        self.entry.waits = Some(load::waits::<S>);
         self
     }
 
@@ -264,6 +292,11 @@ impl Arguments {
         });
         let seconds = asked.unwrap_or(if quick { Self::QUICK_SECONDS } else { Self::USUAL_SECONDS });
         Self { task, seconds, filter }
+    }
+
+    /// Returns whether the filter selects the case.
+    fn selects(&self, case: &str) -> bool {
+        self.filter.as_deref().is_none_or(|filter| case.contains(filter))
     }
 
     fn plan(&self) -> Plan {

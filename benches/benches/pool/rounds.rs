@@ -33,11 +33,14 @@ pub struct Plan {
     pub load: Length,
 }
 
-/// Runs the rounds, without the cases and subjects whose "case/subject" lacks the filter.
-pub fn run(entries: &[Entry], plan: &Plan, filter: Option<&str>) -> Sheet {
+/// Runs the rounds, without the cases and subjects that are not `wanted`.
+pub fn run(entries: &[Entry], plan: &Plan, wanted: impl Fn(&str, &str) -> bool) -> Sheet {
     let mut sheet = Sheet { subjects: entries.iter().map(|entry| entry.name).collect(), rows: Vec::new() };
-    let wanted =
-        |case: &str, entry: &Entry| filter.is_none_or(|filter| format!("{case}/{}", entry.name).contains(filter));
+    let wanted = |case: &str, entry: &Entry| wanted(case, entry.name);
+    let mut cases = Case::ALL.iter().map(|case| case.name()).chain(LOADS.iter().map(|load| load.name));
+    if !cases.any(|case| entries.iter().any(|entry| wanted(case, entry))) {
+        return sheet;
+    }
     for round in 1..=plan.rounds {
         eprintln!("round {round} of {}", plan.rounds);
         for case in Case::ALL {
@@ -47,7 +50,7 @@ pub fn run(entries: &[Entry], plan: &Plan, filter: Option<&str>) -> Sheet {
                 .collect();
             for _ in 0..plan.turns {
                 for (column, timed) in &mut timed {
-                    sheet.note(case.name(), "ns per operation", *column, timed.turn(plan.slice));
+                    sheet.note(case.name(), TIME, *column, timed.turn(plan.slice));
                 }
             }
         }
@@ -55,7 +58,7 @@ pub fn run(entries: &[Entry], plan: &Plan, filter: Option<&str>) -> Sheet {
             for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(load.name, entry)) {
                 if let Some(throughput) = entry.throughput {
                     let outcome = throughput(load, plan.load);
-                    sheet.note(load.name, "ns per operation", column, outcome.nanos_per_op);
+                    sheet.note(load.name, TIME, column, outcome.nanos_per_op);
                     sheet.note(load.name, "Jain index", column, outcome.jain);
                     sheet.note(load.name, LOST, column, outcome.lost as f64);
                 }
@@ -122,10 +125,13 @@ struct Row {
     values: Vec<Vec<f64>>,
 }
 
+/// The row of the times, and of how much faster two tasks are than one.
+pub const TIME: &str = "ns per operation";
+pub const SPEED_UP: &str = "speed-up";
 const LOST: &str = "lost tasks";
 
 /// The baseline that the others are divided by: the first of these that takes part in the case.
-const BASELINES: [&str; 3] = ["wharf", "floor", "deadpool"];
+const BASELINES: [&str; 4] = ["unmetered", "wharf", "floor", "deadpool"];
 
 impl Sheet {
     fn note(&mut self, case: &'static str, what: &'static str, column: usize, value: f64) {
@@ -142,17 +148,40 @@ impl Sheet {
         let (Some(slow), Some(fast)) = (values(one), values(two)) else { return };
         for (column, (slow, fast)) in slow.into_iter().zip(fast).enumerate() {
             for (slow, fast) in slow.into_iter().zip(fast) {
-                self.note(two.name(), "speed-up", column, slow / fast);
+                self.note(two.name(), SPEED_UP, column, slow / fast);
             }
         }
     }
 
+    /// Returns whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Returns the median of a subject's turns.
+    pub fn median(&self, case: &str, what: &str, subject: &str) -> Option<f64> {
+        let (row, column) = self.find(case, what, subject)?;
+        row.median(column)
+    }
+
+    /// Returns the median of the ratios of one subject's turns to another's adjacent turns.
+    pub fn ratio_of(&self, case: &str, subject: &str, other: &str) -> Option<f64> {
+        let (row, column) = self.find(case, TIME, subject)?;
+        let (_, other) = self.find(case, TIME, other)?;
+        row.ratio(column, other)
+    }
+
+    fn find(&self, case: &str, what: &str, subject: &str) -> Option<(&Row, usize)> {
+        let row = self.rows.iter().find(|row| row.case == case && row.what == what)?;
+        Some((row, self.subjects.iter().position(|&name| name == subject)?))
+    }
+
     /// Prints the medians, and the ratios of the rows that are times.
-    pub fn print(&self) {
-        println!("\nMedians of the turns");
+    pub fn print(&self, title: &str) {
+        println!("\n{title}: medians of the turns");
         self.print_table(|row, column| row.median(column).map(plainly));
         println!(
-            "\nRatio to the baseline's time: more than 1 is slower (medians of the turns' ratios; * is the baseline)"
+            "\n{title}: ratio to the baseline's time; more than 1 is slower (medians of the turns' ratios; * is the baseline)"
         );
         self.print_table(|row, column| {
             let ratio = self.ratio(row, column)?;
@@ -170,12 +199,12 @@ impl Sheet {
         }
     }
 
-    /// Writes medians, extremes and ratios as JSON to `bench-ratios.json` in the target directory.
-    pub fn write(&self) -> std::io::Result<PathBuf> {
+    /// Writes medians, extremes and ratios as JSON to a file in the target directory.
+    pub fn write(&self, file: &str) -> std::io::Result<PathBuf> {
         let target = std::env::var_os("CARGO_TARGET_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
         fs::create_dir_all(&target)?;
-        let path = target.join("bench-ratios.json");
+        let path = target.join(file);
         let rows: Vec<Value> = self.rows.iter().map(|row| self.row_as_json(row)).collect();
         fs::write(&path, format!("{:#}\n", json!({ "subjects": self.subjects, "rows": rows })))?;
         Ok(path)
@@ -205,9 +234,7 @@ impl Sheet {
 
     /// Returns the median of the ratios of the subject's turns to the baseline's adjacent turns, if the row is a time.
     fn ratio(&self, row: &Row, column: usize) -> Option<f64> {
-        let turns = row.values[column].iter().zip(&row.values[self.baseline(row)?]);
-        let ratio = median(turns.map(|(value, baseline)| value / baseline).collect())?;
-        (row.is_time() && ratio.is_finite()).then_some(ratio)
+        row.ratio(column, self.baseline(row)?).filter(|_| row.is_time())
     }
 
     fn print_table(&self, cell: impl Fn(&Row, usize) -> Option<String>) {
@@ -229,6 +256,11 @@ impl Sheet {
 impl Row {
     fn median(&self, column: usize) -> Option<f64> {
         median(self.values[column].clone())
+    }
+
+    fn ratio(&self, column: usize, baseline: usize) -> Option<f64> {
+        let turns = self.values[column].iter().zip(&self.values[baseline]);
+        median(turns.map(|(value, baseline)| value / baseline).collect()).filter(|ratio| ratio.is_finite())
     }
 
     fn is_time(&self) -> bool {

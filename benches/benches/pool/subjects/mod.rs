@@ -8,12 +8,16 @@
 
 use std::future::Future;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 pub mod bb8;
 pub mod deadpool;
 pub mod floor;
 pub mod kanal;
+pub mod model;
+pub mod observed;
 pub mod qp;
 pub mod sqlx;
 pub mod wharf;
@@ -92,4 +96,16 @@ pub trait Clear: Subject {
     fn refill(&self, size: usize) -> impl Future<Output = ()> + Send {
         self.warm(size)
     }
+}
+
+/// Is called for each event, on the thread that delivers it.
+pub type Handler = Arc<dyn Fn() + Send + Sync>;
+
+/// A subject that calls a handler for its events: three for a check-out and check-in.
+pub trait Handled: Subject {
+    /// Creates a pool like [`Subject::open`], with a handler.
+    fn open_handled(size: usize, handler: Handler) -> impl Future<Output = Self> + Send;
+
+    /// Checks out a connection within the limit, or returns nothing.
+    fn check_out_within(&self, limit: Duration) -> impl Future<Output = Option<Self::Guard<'_>>> + Send;
 }

@@ -8,6 +8,7 @@ use super::{Clear, Create, Dummy, Queue, Subject};
 pub struct Wharf(Pool<Opener>);
 
 /// Opens dummies, and reports those marked broken as broken.
+#[derive(Default)]
 pub struct Opener;
 
 impl Establish for Opener {

@@ -1,0 +1,227 @@
+//! A model of the official driver's pool: one task owns the pool's state, and everything reaches it through channels.
+//!
+//! This is the design of the crate `mongodb` 3.x (`src/cmap`), written anew without I/O, errors, clears, pinning and
+//! service ids. It serves to compare designs; the crate itself is compared on a real server by `perf/`. What the model
+//! keeps is the work of a check-out and a check-in:
+//!
+//! - A check-out emits its first event, sends a request with a one-shot channel to the owner, and waits for the answer.
+//! - The owner takes check-ins before requests, queues the requests, and after each message serves the oldest one that
+//!   it can serve. A connection that must be opened is opened by a task of its own, which the check-out awaits.
+//! - A check-in is a message that carries the connection.
+//! - The handler is called with an owned event: for a check-out by its caller, for a check-in by the owner. Each event
+//!   clones the server's address, which is a string.
+//!
+//! The model leaves out the subscription for cancellations that the driver makes at each check-out, and two of the
+//! three allocations for moving a connection. So it costs no more than the driver's pool.
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{interval, timeout};
+
+use super::{Dummy, Handled, Handler, Queue, Subject};
+
+/// The model, with an event handler that hides the event from the compiler.
+pub struct Model {
+    requests: mpsc::UnboundedSender<oneshot::Sender<Answer>>,
+    events: Events,
+}
+
+/// The events of check-outs, check-ins and openings, with the driver's fields.
+#[expect(dead_code, reason = "no handler here reads them, but the driver fills them in")]
+enum Event {
+    CheckOutStarted { address: String },
+    CheckedOut { address: String, id: u32, duration: Duration },
+    CheckedIn { address: String, id: u32 },
+    Created { address: String, id: u32 },
+    Ready { address: String, id: u32, duration: Duration },
+}
+
+/// The handler, and the address that every event clones.
+#[derive(Clone)]
+struct Events {
+    handler: Arc<dyn Fn(Event) + Send + Sync>,
+    address: String,
+}
+
+impl Events {
+    fn emit(&self, event: impl FnOnce(String) -> Event) {
+        (self.handler)(event(self.address.clone()));
+    }
+}
+
+struct Pooled {
+    _connection: Dummy,
+    id: u32,
+    /// Nothing perishes here, but the driver reads the clock for it at every check-in.
+    _available_since: Instant,
+}
+
+/// The owner's answer to a request. If the check-out has given up, the connection comes back all the same.
+enum Answer {
+    Available(Lent),
+    Opening(JoinHandle<Lent>),
+}
+
+/// What the owner takes before requests.
+enum Message {
+    CheckIn(Box<Pooled>),
+    Opened,
+}
+
+/// A connection in use, which its drop sends back.
+pub struct Lent {
+    id: u32,
+    pooled: Option<Box<Pooled>>,
+    messages: mpsc::UnboundedSender<Message>,
+}
+
+impl Lent {
+    fn new(pooled: Box<Pooled>, messages: mpsc::UnboundedSender<Message>) -> Self {
+        Self { id: pooled.id, pooled: Some(pooled), messages }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(pooled) = self.pooled.take() {
+            // The owner ends with the pool. Then the connection is dropped with the message.
+            let _ = self.messages.send(Message::CheckIn(pooled));
+        }
+    }
+}
+
+impl Model {
+    fn with_handler(size: usize, handler: Arc<dyn Fn(Event) + Send + Sync>) -> Self {
+        let events = Events { handler, address: "bench.example:27017".to_owned() };
+        let (requests, request_receiver) = mpsc::unbounded_channel();
+        let (messages, message_receiver) = mpsc::unbounded_channel();
+        let owner = Owner {
+            size,
+            total: 0,
+            opening: 0,
+            opened: 0,
+            available: VecDeque::new(),
+            waiting: VecDeque::new(),
+            requests: request_receiver,
+            received: message_receiver,
+            messages,
+            events: events.clone(),
+        };
+        tokio::spawn(owner.run());
+        Self { requests, events }
+    }
+}
+
+impl Subject for Model {
+    const NAME: &'static str = "model";
+    type Guard<'a> = Lent;
+
+    async fn open(size: usize) -> Self {
+        Self::with_handler(size, Arc::new(|event| drop(black_box(event))))
+    }
+
+    async fn check_out(&self) -> Lent {
+        let start = Instant::now();
+        self.events.emit(|address| Event::CheckOutStarted { address });
+        let (sender, answer) = oneshot::channel();
+        self.requests.send(sender).expect("the owner lives as long as the pool");
+        let lent = match answer.await.expect("the owner answers every request") {
+            Answer::Available(lent) => lent,
+            Answer::Opening(task) => task.await.expect("opening a dummy does not fail"),
+        };
+        self.events.emit(|address| Event::CheckedOut { address, id: lent.id, duration: start.elapsed() });
+        lent
+    }
+}
+
+impl Queue for Model {}
+
+impl Handled for Model {
+    async fn open_handled(size: usize, handler: Handler) -> Self {
+        Self::with_handler(size, Arc::new(move |_| handler()))
+    }
+
+    /// The driver's pool has no time limit of its own, so the caller sets one.
+    async fn check_out_within(&self, limit: Duration) -> Option<Lent> {
+        timeout(limit, self.check_out()).await.ok()
+    }
+}
+
+/// The task that owns the pool's state.
+struct Owner {
+    size: usize,
+    total: usize,
+    opening: usize,
+    opened: u32,
+    /// The last one is handed out first.
+    available: VecDeque<Box<Pooled>>,
+    waiting: VecDeque<oneshot::Sender<Answer>>,
+    requests: mpsc::UnboundedReceiver<oneshot::Sender<Answer>>,
+    received: mpsc::UnboundedReceiver<Message>,
+    messages: mpsc::UnboundedSender<Message>,
+    events: Events,
+}
+
+impl Owner {
+    const MAX_CONNECTING: usize = 2;
+    const MAINTENANCE: Duration = Duration::from_millis(500);
+
+    async fn run(mut self) {
+        let mut maintenance = interval(Self::MAINTENANCE);
+        loop {
+            tokio::select! {
+                biased;
+                Some(message) = self.received.recv() => self.handle(message),
+                request = self.requests.recv() => match request {
+                    Some(request) => self.waiting.push_back(request),
+                    None => return,
+                },
+                // Nothing perishes in the benchmarks.
+                _ = maintenance.tick() => {}
+            }
+            let may_open = self.total < self.size && self.opening < Self::MAX_CONNECTING;
+            if (may_open || !self.available.is_empty())
+                && let Some(request) = self.waiting.pop_front()
+            {
+                self.serve(request);
+            }
+        }
+    }
+
+    fn handle(&mut self, message: Message) {
+        match message {
+            Message::CheckIn(mut pooled) => {
+                self.events.emit(|address| Event::CheckedIn { address, id: pooled.id });
+                pooled._available_since = Instant::now();
+                self.available.push_back(pooled);
+            }
+            Message::Opened => self.opening -= 1,
+        }
+    }
+
+    fn serve(&mut self, request: oneshot::Sender<Answer>) {
+        let messages = self.messages.clone();
+        if let Some(pooled) = self.available.pop_back() {
+            let _ = request.send(Answer::Available(Lent::new(pooled, messages)));
+            return;
+        }
+        self.total += 1;
+        self.opening += 1;
+        self.opened += 1;
+        let (id, events) = (self.opened, self.events.clone());
+        events.emit(|address| Event::Created { address, id });
+        let task = tokio::spawn(async move {
+            let start = Instant::now();
+            let pooled = Box::new(Pooled { _connection: Dummy::open(), id, _available_since: start });
+            events.emit(|address| Event::Ready { address, id, duration: start.elapsed() });
+            let _ = messages.send(Message::Opened);
+            Lent::new(pooled, messages)
+        });
+        let _ = request.send(Answer::Opening(task));
+    }
+}

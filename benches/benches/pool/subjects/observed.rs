@@ -1,0 +1,103 @@
+//! wharf under observation: the pool as it is, and the pool with a subscriber.
+
+use std::hint::black_box;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use wharf::telemetry::EventCounts;
+use wharf::{Connection, Establish, Pool, PoolBuilder, PoolEvent, PoolOptions};
+
+use super::wharf::Opener;
+use super::{Dummy, Handled, Handler, Queue, Subject};
+
+/// A way of observing a pool.
+pub trait Observation: Send + Sync + 'static {
+    const NAME: &'static str;
+
+    /// Opens the dummies. Each type compiles the pool anew, so most observations share one.
+    type Opener: Establish<Connection = Dummy> + Default;
+
+    /// Adds what observes the pool from its beginning.
+    fn observe(builder: PoolBuilder<Self::Opener>) -> PoolBuilder<Self::Opener> {
+        builder
+    }
+}
+
+/// wharf under an observation, with default options except for the size.
+pub struct Observed<O: Observation> {
+    pool: Pool<O::Opener>,
+    observation: PhantomData<O>,
+}
+
+impl<O: Observation> Observed<O> {
+    fn build(size: usize, observe: impl FnOnce(PoolBuilder<O::Opener>) -> PoolBuilder<O::Opener>) -> Self {
+        let size = u32::try_from(size).expect("the size exceeds wharf's limit");
+        let builder =
+            Pool::builder("bench:1", O::Opener::default()).options(PoolOptions::default().max_pool_size(size));
+        let pool = observe(O::observe(builder)).build().expect("invalid options, or no runtime");
+        pool.ready();
+        Self { pool, observation: PhantomData }
+    }
+}
+
+impl<O: Observation> Subject for Observed<O> {
+    const NAME: &'static str = O::NAME;
+    type Guard<'a> = Connection<O::Opener>;
+
+    async fn open(size: usize) -> Self {
+        Self::build(size, |builder| builder)
+    }
+
+    #[inline]
+    async fn check_out(&self) -> Connection<O::Opener> {
+        self.pool.check_out().await.expect("the pool is not ready, or opening failed")
+    }
+}
+
+impl<O: Observation> Queue for Observed<O> {}
+
+impl<O: Observation> Handled for Observed<O> {
+    async fn open_handled(size: usize, handler: Handler) -> Self {
+        Self::build(size, |builder| builder.subscriber(move |_: &PoolEvent| handler()))
+    }
+
+    async fn check_out_within(&self, limit: Duration) -> Option<Connection<O::Opener>> {
+        self.pool.check_out_until(Instant::now() + limit).await.ok()
+    }
+}
+
+/// The pool as it is, with its metrics.
+pub struct Metered;
+
+impl Observation for Metered {
+    const NAME: &'static str = "wharf";
+    type Opener = Opener;
+}
+
+/// One trivial subscriber: a closure that hides the event from the compiler. So the pool builds every event with its
+/// duration and makes every call, and the rest costs next to nothing.
+pub struct Closure;
+
+impl Observation for Closure {
+    const NAME: &'static str = "+closure";
+    type Opener = Opener;
+
+    fn observe(builder: PoolBuilder<Opener>) -> PoolBuilder<Opener> {
+        builder.subscriber(|event: &PoolEvent| {
+            black_box(event);
+        })
+    }
+}
+
+/// One subscriber that counts the events by kind, in counters that all threads share.
+pub struct Counts;
+
+impl Observation for Counts {
+    const NAME: &'static str = "+counts";
+    type Opener = Opener;
+
+    fn observe(builder: PoolBuilder<Opener>) -> PoolBuilder<Opener> {
+        builder.subscriber(EventCounts::new())
+    }
+}
