@@ -207,7 +207,11 @@ impl Owner {
     fn serve(&mut self, request: oneshot::Sender<Answer>) {
         let messages = self.messages.clone();
         if let Some(pooled) = self.available.pop_back() {
-            let _ = request.send(Answer::Available(Lent::new(pooled, messages)));
+            let answer = Answer::Available(Lent::new(pooled, messages));
+            // If the check-out has given up, the connection is available again without having been in use.
+            if let Err(Answer::Available(mut lent)) = request.send(answer) {
+                self.available.extend(lent.pooled.take());
+            }
             return;
         }
         self.total += 1;
