@@ -19,11 +19,12 @@ use std::sync::Arc;
 use bson::oid::ObjectId;
 use thiserror::Error;
 use tokio::runtime::Handle;
+use tracing::{Instrument, debug_span};
 
 use crate::condition::Condition;
 use crate::error::{Cause, EstablishError, Stage};
 use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
-use crate::runtime::{Establish, Establishing, Pool, PoolBuilder};
+use crate::runtime::{Establish, Establishing, Pool, PoolBuilder, TARGET};
 
 mod authentication;
 mod channel;
@@ -250,7 +251,8 @@ impl Endpoint {
             None => Speculation::default(),
         };
         let load_balanced = context.identify.is_some();
-        let mut hello = self.greet(&mut channel, load_balanced, &speculation, deadline).await?;
+        let greeting = self.greet(&mut channel, load_balanced, &speculation, deadline);
+        let mut hello = greeting.instrument(debug_span!(target: TARGET, "hello")).await?;
         if let Some(identify) = context.identify {
             let refuse = |error| EstablishError::permanent(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
@@ -260,6 +262,7 @@ impl Endpoint {
                 let is_pooled = context.connection_id > 0;
                 let outcome =
                     authenticator.authenticate(&mut channel, &self.address, &hello, speculation, deadline, is_pooled);
+                let outcome = outcome.instrument(debug_span!(target: TARGET, "authenticate"));
                 outcome.await.map_err(AuthenticationError::into_establish_error)?.map(Box::new)
             }
             None => None,

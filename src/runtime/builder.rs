@@ -13,6 +13,7 @@ use super::failure::{FailedConnection, FailureSink};
 use super::fork;
 use super::pool::Pool;
 use super::publisher::Subscriber;
+use super::traced::SlowCheckOuts;
 use crate::options::{InvalidOption, PoolOptions};
 use crate::pool::Core;
 
@@ -42,6 +43,7 @@ pub struct PoolBuilder<E: Establish> {
     subscribers: Vec<Arc<dyn Subscriber>>,
     on_failure: Option<Arc<FailureSink>>,
     timeout: Option<Duration>,
+    slow_check_out: Option<Duration>,
     runtime: Option<Handle>,
 }
 
@@ -65,6 +67,7 @@ impl<E: Establish> PoolBuilder<E> {
             subscribers: Vec::new(),
             on_failure: None,
             timeout: None,
+            slow_check_out: None,
             runtime: None,
         }
     }
@@ -106,6 +109,21 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
+    /// Sets how long a check-out may wait before the pool warns of it. By default (`None`) the pool does not warn.
+    ///
+    /// The warning is an event of `tracing` at level `WARN` with the target `wharf::connection`, and is logged when the
+    /// check-out ends: with a connection, an error, or because its caller dropped it (`outcome`). It has the time that
+    /// the check-out waited (`waited_ms`, milliseconds), and the pool's numbers at its end: `in_use`, `available`,
+    /// `pending`, `waiting` and `max` (`maxPoolSize`; 0 means no limit). A pool logs one warning a second at most.
+    /// `suppressed` is the number of slow check-outs since the last warning that were not logged.
+    ///
+    /// A check-out that finds a connection at once is not measured, and costs nothing. A check-out that waits reads a
+    /// clock twice and allocates once more.
+    pub fn slow_check_out(mut self, threshold: Option<Duration>) -> Self {
+        self.slow_check_out = threshold;
+        self
+    }
+
     /// Sets the runtime for the pool's tasks. The default is the runtime that [`PoolBuilder::build`] is called on. When
     /// the runtime ends, the pool [moves](Pool#runtimes).
     pub fn runtime(mut self, runtime: Handle) -> Self {
@@ -127,6 +145,7 @@ impl<E: Establish> PoolBuilder<E> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let mut environment = TokioEnvironment::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
         environment.timeout = self.timeout;
+        environment.slow_check_outs = self.slow_check_out.map(SlowCheckOuts::new);
         let pool = Pool::new(Core::new(&self.address, self.options, threads, environment)?);
         match pool.home(|| Some(runtime)) {
             Some(_) => Ok(pool),

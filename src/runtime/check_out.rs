@@ -14,6 +14,7 @@ use super::establish::Establish;
 use super::fork::Forked;
 use super::opening::Acquired;
 use super::pool::Pool;
+use super::traced;
 use crate::boxed::boxed;
 use crate::error::CheckOutError;
 use crate::pool::{Acquire, Environment, Grant, Idle, Phase, Refusal, Started};
@@ -74,7 +75,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
     #[inline(never)]
     fn wait(mut self: Pin<&mut Self>, started: StartedCheckOut<'p, E>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
         if let Stage::Begins { wait, .. } = self.as_mut().project() {
-            let waiting = ManuallyDrop::new(wait(started.pool()));
+            let waiting = ManuallyDrop::new(traced::observed(started.pool(), wait(started.pool())));
             self.as_mut().set(Self::Waits { started: Some(started), waiting });
         }
         self.poll_waiting(context)
@@ -108,7 +109,11 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
 
 impl<'p, E: Establish> Waiting<'p, E> {
     #[inline]
-    fn poll_for(mut self: Pin<&mut Self>, pool: &'p Pool<E>, context: &mut Context<'_>) -> Poll<Acquired<E>> {
+    pub(super) fn poll_for(
+        mut self: Pin<&mut Self>,
+        pool: &'p Pool<E>,
+        context: &mut Context<'_>,
+    ) -> Poll<Acquired<E>> {
         if let Way::Queue { acquire } = self.as_mut().project() {
             match ready!(acquire.poll(context)) {
                 Grant::Connection(idle) if !idle.is_stale() => return Poll::Ready(Ok(idle)),

@@ -14,6 +14,7 @@ use super::failure::FailureSink;
 use super::fork;
 use super::home::Residence;
 use super::publisher::{Publisher, Subscribers};
+use super::traced::SlowCheckOuts;
 use crate::condition::Condition;
 use crate::error::Cause;
 use crate::event::PoolEvent;
@@ -28,6 +29,8 @@ pub struct TokioEnvironment<E: Establish> {
     /// `timeoutMS`: how long a check-out without a limit of its own may take. Zero means no limit. With `None`,
     /// `waitQueueTimeoutMS` applies instead.
     pub(super) timeout: Option<Duration>,
+    /// Decides which slow check-outs are reported. `None`: none.
+    pub(super) slow_check_outs: Option<SlowCheckOuts>,
     /// Holds the runtime that the pool's tasks run on.
     pub(super) residence: Residence,
     /// Wakes the background task.
@@ -61,6 +64,7 @@ impl<E: Establish> TokioEnvironment<E> {
             publisher,
             on_failure,
             timeout: None,
+            slow_check_outs: None,
             residence: Residence::default(),
             maintenance: tokio::sync::Notify::new(),
             changed: Event::new(),

@@ -16,6 +16,7 @@ mod publisher;
 #[cfg(test)]
 mod tests;
 mod timer;
+mod traced;
 mod waiting;
 
 pub use builder::{BuildError, PoolBuilder};
@@ -28,3 +29,4 @@ pub(crate) use fork::tests::in_child;
 pub use pool::Pool;
 pub use publisher::Subscriber;
 pub(crate) use timer::{Lapse, on_runtime, within};
+pub(crate) use traced::TARGET;

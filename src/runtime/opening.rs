@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
+use tracing::{Instrument, Span};
 
 use super::environment::TokioEnvironment;
 use super::establish::{Establish, Establishing};
 use super::failure::FailedConnection;
+use super::traced;
 use crate::error::{CheckOutError, EstablishError, PoolClearedError, Stage};
 use crate::pool::{Core, Established, Idle, Pending, Permit, Phase, Refusal, SharedPermit};
 use crate::sync::contain;
@@ -68,7 +70,13 @@ impl<E: Establish> OpenRequest<E> {
 /// It yields first, so that tasks that are ready run before it. If one of them checks in a connection, which goes to
 /// the check-out, no new connection is needed. The check-out itself does not yield, because it may not be polled again
 /// for a long time. Until then no other check-out could use the permit.
-pub(super) async fn open_for<E: Establish>(request: Arc<OpenRequest<E>>, requester: oneshot::Sender<Acquired<E>>) {
+///
+/// `cause`: the span of the check-out.
+pub(super) async fn open_for<E: Establish>(
+    request: Arc<OpenRequest<E>>,
+    requester: oneshot::Sender<Acquired<E>>,
+    cause: Span,
+) {
     yield_now().await;
     let Some(permit) = request.take_permit() else { return };
     let core = &request.core;
@@ -76,23 +84,31 @@ pub(super) async fn open_for<E: Establish>(request: Arc<OpenRequest<E>>, request
         Ok(pending) => {
             let created = Created { id: pending.id(), generation: pending.generation() };
             request.created.get_or_init(|| created);
-            open(core.clone(), pending, Some(requester)).await;
+            open(core.clone(), pending, Some((requester, cause))).await;
         }
         // The receiver may be gone.
         Err(refusal) => drop(requester.send(Err(core.refused(refusal)))),
     }
 }
 
-/// Opens the connection and sends it to the check-out that asked for it. If that check-out is gone, the connection goes
+/// Opens the connection and sends it to the check-out that asked for it, whose span `requester` has as well. If that check-out is gone, the connection goes
 /// to the next waiter or becomes available.
 ///
 /// Dropping this future closes the connection.
 pub(super) async fn open<E: Establish>(
     core: SharedCore<E>,
     pending: Pending<TokioEnvironment<E>>,
-    requester: Option<oneshot::Sender<Acquired<E>>>,
+    requester: Option<(oneshot::Sender<Acquired<E>>, Span)>,
 ) {
-    let outcome = establish(&core, pending, requester.as_ref()).await;
+    let (requester, cause) = requester.unzip();
+    let span = traced::establishment(core.address(), pending.id(), cause.as_ref());
+    // An open span of a check-out must not outlast it.
+    drop(cause);
+    let outcome = establish(&core, pending, requester.as_ref()).instrument(span.clone()).await;
+    if let Err(error) = &outcome {
+        traced::failed(&span, error);
+    }
+    drop(span);
     match (requester, outcome) {
         (Some(requester), Ok((idle, opening))) => {
             let unclaimed = requester.send(Ok(idle)).err().and_then(Result::ok);

@@ -16,6 +16,7 @@ use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork;
 use super::publisher::Subscriber;
+use super::traced::SlowCheckOuts;
 use crate::boxed::boxed;
 use crate::error::{CheckInError, CheckOutError, ClearError};
 use crate::options::PoolOptions;
@@ -374,6 +375,8 @@ impl<E: Establish> Pool<E> {
                 is_closed,
             );
             environment.timeout = before.timeout;
+            let slow = before.slow_check_outs.as_ref().map(SlowCheckOuts::threshold);
+            environment.slow_check_outs = slow.map(SlowCheckOuts::new);
             let successor = Self::new(core.after_fork(environment));
             successor.home(|| Handle::try_current().ok());
             successor

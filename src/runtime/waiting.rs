@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
@@ -172,7 +173,7 @@ impl<E: Establish> Pool<E> {
         let Some(home) = self.home(|| Handle::try_current().ok()) else {
             return Opened::Ended(Err(NoRuntimeError::of(core.address()).into()));
         };
-        let task = home.handle().spawn(fork::own(opening::open_for(request.clone(), requester)));
+        let task = home.handle().spawn(fork::own(opening::open_for(request.clone(), requester, Span::current())));
         let first = async {
             tokio::select! {
                 biased;

@@ -10,10 +10,7 @@ use crate::error::{CheckOutError, EstablishError};
 use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
 use crate::options::OptionValue;
 use crate::printable::PrintableError;
-use crate::runtime::Subscriber;
-
-/// The "connection" component of the logging specification.
-const TARGET: &str = "wharf::connection";
+use crate::runtime::{Subscriber, TARGET};
 
 /// Logs every event through [`tracing`], at level `DEBUG` with the target `wharf::connection`.
 ///

@@ -15,10 +15,12 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::lookup_host;
+use tracing::{Instrument, debug_span};
 
 use super::deadline::Deadline;
 use crate::error::{EstablishError, Stage};
 use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress, split_zone};
+use crate::runtime::TARGET;
 
 mod local;
 mod proxy;
@@ -96,20 +98,27 @@ impl Connector {
     pub async fn connect(&self, deadline: Deadline) -> Result<Transport, EstablishError> {
         let socket = match (&self.address.host, &self.proxy) {
             (Host::Unix { path }, _) => connect_unix(path, deadline).await?,
-            (Host::Tcp { name, port }, Some(proxy)) => proxy::connect(proxy, name, *port, deadline).await?,
+            (Host::Tcp { name, port }, Some(proxy)) => {
+                let connecting = proxy::connect(proxy, name, *port, deadline);
+                connecting.instrument(debug_span!(target: TARGET, "proxy")).await?
+            }
             (Host::Tcp { name, port }, None) => connect_tcp(resolve(name, *port, deadline).await?, deadline).await?,
         };
         let (local, peer) = socket.addresses().map_err(|error| EstablishError::overloaded(Stage::Connect, error))?;
         let stream = match &self.tls {
             None => Stream::Plain(socket),
-            Some((tls, identity)) => Stream::Tls(tls.secure(socket, identity, deadline).await?),
+            Some((tls, identity)) => {
+                let secured = tls.secure(socket, identity, deadline);
+                Stream::Tls(secured.instrument(debug_span!(target: TARGET, "tls")).await?)
+            }
         };
         Ok(Transport { stream, local, peer })
     }
 }
 
 async fn connect_tcp(addresses: Vec<SocketAddr>, deadline: Deadline) -> Result<Socket, EstablishError> {
-    let connected = race::connect_first(addresses, Socket::connect, deadline).await;
+    let connecting = race::connect_first(addresses, Socket::connect, deadline);
+    let connected = connecting.instrument(debug_span!(target: TARGET, "connect")).await;
     connected.map_err(unconnected)
 }
 
@@ -124,11 +133,12 @@ fn unconnected(failed: ConnectError) -> EstablishError {
 
 /// Connects to a Unix domain socket. On platforms without them, no connector to one exists.
 async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Socket, EstablishError> {
-    let (source, timeout) = match deadline.bound(Socket::connect_unix(path)).await {
-        Ok(Ok(socket)) => return Ok(socket),
-        Ok(Err(error)) => (error, None),
-        Err(timeout) => (io::Error::new(io::ErrorKind::TimedOut, "no answer in time"), Some(timeout)),
-    };
+    let (source, timeout) =
+        match deadline.bound(Socket::connect_unix(path)).instrument(debug_span!(target: TARGET, "connect")).await {
+            Ok(Ok(socket)) => return Ok(socket),
+            Ok(Err(error)) => (error, None),
+            Err(timeout) => (io::Error::new(io::ErrorKind::TimedOut, "no answer in time"), Some(timeout)),
+        };
     let attempts = vec![ConnectAttempt { peer: path.display().to_string(), source }];
     Err(unconnected(ConnectError { attempts, timeout }))
 }
@@ -137,7 +147,8 @@ async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Sock
 ///
 /// A failure here says nothing about the server's load, so its errors have no label.
 async fn resolve(name: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, EstablishError> {
-    let addresses: Vec<_> = match deadline.bound(lookup_host((name, port))).await {
+    let looking_up = deadline.bound(lookup_host((name, port)));
+    let addresses: Vec<_> = match looking_up.instrument(debug_span!(target: TARGET, "resolve")).await {
         Ok(Ok(addresses)) => addresses.collect(),
         Ok(Err(error)) => return Err(EstablishError::network(Stage::Resolve, error)),
         Err(timeout) => return Err(EstablishError::network(Stage::Resolve, timeout)),
