@@ -56,6 +56,7 @@ mod delivery;
 pub mod endpoint;
 mod error;
 mod event;
+pub mod metrics;
 mod milliseconds;
 mod options;
 mod pool;

@@ -1,12 +1,14 @@
 //! The facade for shared memory: std's primitives, loom's with `--cfg loom`, or shuttle's with `--cfg shuttle`.
 //!
 //! All concurrent code in [`pool`](crate::pool) and in `delivery` uses this facade, so that the models in `loom-tests/`
-//! check the code that ships. There are three deliberate exceptions:
+//! check the code that ships. There are four deliberate exceptions:
 //!
 //! - `Arc`: reference counts guard memory, and no ordering of the pool relies on them.
 //! - A connection's number and the record of its events: they pass on with the ownership of the connection's slot, or
 //!   change under the registry's lock. They are atomics for a forked child, which only reads them.
 //! - The numbers of pinned connections: statistics for an error message, on which nothing depends.
+//! - The counters and histograms of `metrics`: statistics, too. A slot's count of hits is no exception: it relies on the
+//!   ownership of the slot.
 //!
 //! # Mutants
 //!

@@ -78,7 +78,10 @@ impl Pool<Endpoint> {
             };
             match connection.run(command).await {
                 Err(OperationError::Command(CommandError::Lost { .. }))
-                    if connection.id() <= *last_old.get_or_insert_with(|| self.last_created()) => {}
+                    if connection.id() <= *last_old.get_or_insert_with(|| self.last_created()) =>
+                {
+                    self.count_retry();
+                }
                 outcome => return outcome,
             }
         }

@@ -88,7 +88,12 @@ impl<E: Environment> Core<E> {
             return None;
         }
         let slot = self.shard(self.environment.shard_hint()).pop_at_once(&self.slab)?;
-        Some(Lease::of(Held::new(self, slot)))
+        let held = Held::new(self, slot);
+        // Before anything else, while the slot's cache line is at hand.
+        if E::METERED && slot.tally().count_hit() {
+            held.begin_timed_use();
+        }
+        Some(Lease::of(held))
     }
 
     /// Acquires a connection or a permit to open one, in the order of arrival.

@@ -1,6 +1,5 @@
 //! How a check-out starts and ends for its caller and for subscribers: its events and its errors.
 
-use std::num::NonZeroU64;
 use std::sync::atomic::Ordering as StatisticOrdering;
 use std::time::Duration;
 
@@ -12,27 +11,49 @@ use crate::error::{
 };
 use crate::event::{CheckOutFailedReason, EventError, PoolEvent};
 
-/// The start of a check-out, in nanoseconds since the pool's epoch, plus one. The clock is read only if a subscriber
-/// listens.
-#[derive(Debug, Clone, Copy)]
-pub struct Started(Option<NonZeroU64>);
+/// The start of a check-out, and whether it has waited.
+///
+/// Packed, so that the future of a check-out stays small: the reading of the stopwatch plus one, and the mark in the
+/// lowest bit. Zero if the stopwatch was not read: no subscriber listened, and the check-out has found a connection at
+/// once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started(u64);
 
 impl Started {
+    const WAITED: u64 = 1;
+
     /// The start of a check-out without a subscriber.
-    pub(super) const UNHEARD: Self = Self(None);
+    pub(super) const UNHEARD: Self = Self(0);
 
     pub(super) fn now<E: Environment>(core: &Core<E>) -> Self {
-        let nanos = core.environment.now().duration_since(core.epoch).as_nanos() as u64;
-        Self(Some(NonZeroU64::MIN.saturating_add(nanos)))
+        // The lost bit leaves room for 292 years.
+        Self((core.environment.stopwatch() + 1) << 1)
     }
 
+    /// Returns the start with the reading of the stopwatch, which is read now if it was not read before.
+    #[inline]
+    pub fn read<E: Environment>(self, core: &Core<E>) -> Self {
+        if self == Self::UNHEARD { Self::now(core) } else { self }
+    }
+
+    /// Returns the start with the mark that the check-out has waited.
+    #[inline]
+    pub fn waited(self) -> Self {
+        Self(self.0 | Self::WAITED)
+    }
+
+    pub(super) fn has_waited(self) -> bool {
+        self.0 & Self::WAITED != 0
+    }
+
+    /// Returns the nanoseconds from the start until a reading of the stopwatch, or 0 if the start was not read.
+    pub(super) fn until(self, now: u64) -> u64 {
+        (self.0 >> 1).checked_sub(1).map_or(0, |started| now.saturating_sub(started))
+    }
+
+    /// Returns the time since the start, or zero if the start was not read.
     pub(super) fn elapsed<E: Environment>(self, core: &Core<E>) -> Duration {
-        // Without an instant, no subscriber listened at the start. The duration then counts from now.
-        let since_then = |started: NonZeroU64| {
-            let started = Duration::from_nanos(started.get() - 1);
-            core.environment.now().duration_since(core.epoch).saturating_sub(started)
-        };
-        self.0.map(since_then).unwrap_or_default()
+        Duration::from_nanos(self.until(core.environment.stopwatch()))
     }
 }
 
@@ -67,6 +88,9 @@ impl<E: Environment> Core<E> {
 
     /// Emits `ConnectionCheckOutFailed` for an error, and returns the error.
     pub fn check_out_failed(&self, started: Started, error: CheckOutError) -> CheckOutError {
+        if E::METERED {
+            self.count_failure(&error);
+        }
         self.emit(|| PoolEvent::ConnectionCheckOutFailed {
             address: self.address.clone(),
             reason: error.reason(),
@@ -78,6 +102,9 @@ impl<E: Environment> Core<E> {
 
     /// Emits `ConnectionCheckOutFailed` for a check-out that its caller dropped.
     pub fn check_out_cancelled(&self, started: Started) {
+        if E::METERED {
+            self.count_cancelled();
+        }
         self.emit(|| PoolEvent::ConnectionCheckOutFailed {
             address: self.address.clone(),
             reason: CheckOutFailedReason::Cancelled,

@@ -13,6 +13,7 @@ use super::capacity::{Capacity, CapacityLimits};
 use super::check_out::Refusal;
 use super::environment::Environment;
 use super::held::Held;
+use super::measures::Measures;
 use super::registry::Registry;
 use super::shard::Shards;
 use super::slab::Slab;
@@ -54,6 +55,7 @@ pub struct Core<E: Environment> {
     /// The numbers of connections in use that are pinned to a cursor or to a transaction: statistics for an error
     /// message.
     pub(super) pinned: [StatisticU32; 2],
+    pub(super) measures: Measures,
 }
 
 /// How to clear a pool.
@@ -140,6 +142,7 @@ impl<E: Environment> Core<E> {
         let core = Self::paused(&self.address, self.options.clone(), shards, environment, generation, self.epoch)
             .expect("BUG: options that were valid before the fork");
         core.last_id.store(self.last_id(), UnmodelledOrdering::Relaxed);
+        core.measures.begin_after(self.last_id());
         let mut reason = ConnectionClosedReason::Stale;
         match before.phase {
             Phase::Ready => core.emit_locked(|| PoolEvent::PoolCleared {
@@ -198,6 +201,7 @@ impl<E: Environment> Core<E> {
         if environment.listens() {
             attention.add(Reason::Events);
         }
+        let shards = Shards::new(threads, capacity);
         Ok(Arc::new(Self {
             address: address.into(),
             limits: CapacityLimits { total: capacity, pending: options.max_connecting },
@@ -206,7 +210,8 @@ impl<E: Environment> Core<E> {
             epoch,
             state: CachePadded::new(PoolWord::new(PoolState { phase: Phase::Paused, generation })),
             capacity: CachePadded::new(Capacity::new()),
-            shards: Shards::new(threads, capacity),
+            measures: Measures::new(shards.len()),
+            shards,
             slab: Slab::new(capacity),
             wait_list: CachePadded::new(WaitList::new()),
             registry: Mutex::new(Registry::default()),
@@ -292,6 +297,7 @@ impl<E: Environment> Core<E> {
             }
             let before = std::mem::replace(&mut registry.cause, clear.cause.clone());
             if state.phase == Phase::Ready {
+                registry.counts.clears += 1;
                 self.emit_locked(|| PoolEvent::PoolCleared {
                     address: self.address.clone(),
                     service_id: None,
@@ -334,6 +340,7 @@ impl<E: Environment> Core<E> {
         if clear.interrupt_in_use_connections {
             registry.services.interrupt.push((service_id, before));
         }
+        registry.counts.service_clears += 1;
         self.emit_locked(|| PoolEvent::PoolCleared {
             address: self.address.clone(),
             service_id: Some(service_id),

@@ -46,6 +46,7 @@ impl<E: Environment> Core<E> {
     /// waiter waits for the capacity, which the caller must then serve.
     pub(super) fn enter_drain(&self, held: Held<E>) -> (Ticket, bool) {
         let mut registry = self.registry.lock();
+        registry.counts.drains += 1;
         registry.drains.last += 1;
         let ticket = Ticket(registry.drains.last);
         let is_first = registry.drains.present.is_empty();
@@ -54,7 +55,8 @@ impl<E: Environment> Core<E> {
         (ticket, is_first && self.capacity.set_draining(true, self.limits))
     }
 
-    /// Makes the slot of a drain the caller's. Returns `None` if the connection was closed for its capacity.
+    /// Makes the slot of a drain the caller's, which counts what becomes of it. Returns `None` if the connection was
+    /// closed for its capacity.
     pub(super) fn claim_drain(&self, ticket: Ticket) -> Option<Held<E>> {
         let mut registry = self.registry.lock();
         let drain = registry.drains.present.remove(&ticket)?;
@@ -73,6 +75,7 @@ impl<E: Environment> Core<E> {
             let Some((_, drain)) = registry.drains.present.pop_first() else { return false };
             (self.owned_now(&registry, &drain), drain.waker)
         };
+        self.measures.drains.displaced.count();
         let (reason, error) = match held.is_stale() {
             true => (held.stale_reason(), None),
             false => (ConnectionClosedReason::Error, held.explained(Fault::Displaced)),

@@ -93,6 +93,7 @@ impl<E: Environment> Draining<E> {
     /// panicked.
     pub fn close(mut self) {
         if let Some(held) = self.claim() {
+            self.core.measures.drains.failed.count();
             held.close_because(Fault::Panicked);
         }
     }
@@ -127,21 +128,34 @@ impl<E: Environment> Drop for Draining<E> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         let Some(held) = self.claim() else { return };
+        let ends = &self.core.measures.drains;
         if held.is_stale() {
+            ends.given_up.count();
             return held.close_after_use(held.stale_reason());
         }
-        let closed_on_panic = ClosedOnPanic(held);
+        let closed_on_panic = FailedOnPanic(ClosedOnPanic(held));
         // SAFETY: INV-1: the slot is ours, and nothing else borrows the connection.
         let connection = unsafe { held.slot().value_mut() }.expect("BUG: a drain without its connection");
         let condition = self.core.environment.condition(connection);
         std::mem::forget(closed_on_panic);
         if !condition.is_reusable() {
+            ends.failed.count();
             return held.close_because(Fault::Unusable);
         }
+        ends.reused.count();
         held.touch();
         held.end_use();
         held.make_available();
         self.core.environment.deliver();
+    }
+}
+
+/// Counts a drain as failed and closes its connection, if the code that judges the connection panics.
+struct FailedOnPanic<E: Environment>(ClosedOnPanic<E>);
+
+impl<E: Environment> Drop for FailedOnPanic<E> {
+    fn drop(&mut self) {
+        self.0.0.core().measures.drains.failed.count();
     }
 }
 

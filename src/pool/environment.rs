@@ -18,8 +18,11 @@ pub trait Environment: Send + Sync + 'static {
     /// The type of the pool's connections. The core moves them, and never looks inside.
     type Connection: Send + 'static;
 
-    /// Returns the present instant of a monotonic clock. Called only if `maxIdleTimeMS` or an event's duration needs
-    /// it.
+    /// Whether the pool counts and measures what `crate::metrics` documents. `false` only where a benchmark or a model
+    /// compares a pool without metrics.
+    const METERED: bool = true;
+
+    /// Returns the present instant of a monotonic clock. Called only if `maxIdleTimeMS` needs it.
     fn now(&self) -> Instant;
 
     /// Returns the time in nanoseconds since an instant of the environment's choice, for durations that are measured

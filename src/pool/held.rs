@@ -235,6 +235,7 @@ impl<E: Environment> Held<E> {
             // Emitted under the lock, so that no connection is seen closed as stale before the pool is seen cleared.
             let address = &core.address;
             core.emit_locked(|| PoolEvent::ConnectionClosed { address: address.clone(), connection_id, reason, error });
+            registry.counts.close(reason);
             let record = self.record_mut(std::mem::take);
             if let Some(membership) = &record.membership {
                 registry.services.quit(membership, self.slot().index());

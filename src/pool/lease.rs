@@ -146,6 +146,9 @@ impl<E: Environment> Lease<E> {
     fn give_back<const PLAIN: bool>(&mut self) {
         let held = self.0;
         let core = held.core();
+        if E::METERED && held.slot().tally().is_timed() {
+            held.end_timed_use();
+        }
         let closed_on_panic = ClosedOnPanic(held);
         let condition = core.environment.condition(self);
         std::mem::forget(closed_on_panic);

@@ -82,13 +82,15 @@ impl<E: Environment> Core<E> {
 
     /// Interrupts the connections that the last clears have marked, whether in use or pending.
     fn interrupt_cleared(&self) {
+        let counter = &self.measures.interruptions;
         let (generation, wakers) = {
             let mut registry = self.registry.lock();
             let services = std::mem::take(&mut registry.services.interrupt);
             // Under the registry's lock, no slot moves between services, and no service starts a new entry.
             let members =
                 services.iter().flat_map(|(service_id, cleared)| registry.services.members(*service_id, *cleared));
-            let wakers: Vec<Waker> = members.filter_map(|index| self.slab.slot(index).interrupt(|_| true)).collect();
+            let wakers: Vec<Waker> =
+                members.filter_map(|index| self.slab.slot(index).interrupt(counter, |_| true)).collect();
             (registry.interrupt.take(), wakers)
         };
         wakers.into_iter().for_each(wake);
@@ -103,7 +105,7 @@ impl<E: Environment> Core<E> {
     }
 
     fn interrupt_where(&self, applies: impl Fn(Stamp) -> bool) {
-        self.slab.iter().filter_map(|slot| slot.interrupt(&applies)).for_each(wake);
+        self.slab.iter().filter_map(|slot| slot.interrupt(&self.measures.interruptions, &applies)).for_each(wake);
     }
 
     /// Removes perished connections from the shards.

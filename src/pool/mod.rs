@@ -121,6 +121,7 @@ mod fault;
 mod held;
 mod lease;
 mod maintenance;
+mod measures;
 mod perished;
 mod permit;
 mod pinning;
@@ -130,6 +131,7 @@ mod shard;
 mod slab;
 mod state;
 mod status;
+mod tally;
 mod tokens;
 mod waitlist;
 

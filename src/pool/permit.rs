@@ -45,12 +45,12 @@ impl<E: Environment> Permit<E> {
             drop(registry);
             return Err(self.core.refusal());
         }
-        let created = core.environment.now();
+        let created = core.environment.stopwatch();
         let slot = core.slab.slot(registry.allocate(&core.slab));
         let connection_id = core.next_id();
         let reference: Arc<Core<E>> = core.clone();
         slot.set_known_as(connection_id, false);
-        let record = Record { created: Some(created), core: Some(reference), ..Record::default() };
+        let record = Record { created, core: Some(reference), ..Record::default() };
         // SAFETY: INV-1: the slot had no owner, so it is ours.
         unsafe {
             slot.with_record_mut(|present| *present = record);

@@ -7,6 +7,7 @@
 //! Lock order: the registry, then the wait list. No thread takes the registry's lock while it holds the wait list's.
 
 use super::drain_queue::DrainQueue;
+use super::measures::Counts;
 use super::services::Services;
 use super::slab::Slab;
 use crate::error::Cause;
@@ -25,6 +26,8 @@ pub(super) struct Registry {
     pub(super) drains: DrainQueue,
     /// The services behind a load balancer that have connections.
     pub(super) services: Services,
+    /// What is counted under this lock.
+    pub(super) counts: Counts,
 }
 
 impl Registry {

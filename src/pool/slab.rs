@@ -7,10 +7,12 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool as UnmodelledBool, AtomicU64 as UnmodelledU64, Ordering as UnmodelledOrdering};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::pinning::Purpose;
 use super::services::Membership;
+use super::tally::Tally;
+use crate::metrics::Counter;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock, UnsafeCell, unless_mutant};
 
@@ -26,11 +28,16 @@ pub(super) struct Slot<C> {
     link: AtomicU64,
     /// Written by the owner. Any thread may interrupt the connection, which sets `interrupted` and clears `watched`.
     stamp: AtomicU64,
-    /// When the connection last became available, in nanoseconds since the pool's epoch. Written by the owner.
+    /// When the connection last became available, in nanoseconds since the pool's epoch. During a timed use: when the
+    /// use began, on the environment's stopwatch. Written by the owner.
     since: AtomicU64,
+    /// The count of the slot's uses. Written by the owner.
+    tally: Tally,
     index: u32,
     /// Whether the connection's last event said that it is in use. Written by the owner, if a subscriber listens.
     in_use: UnmodelledBool,
+    /// Whether the connection was opened for the check-out that is about to take it. Written by the owner.
+    opened: UnmodelledBool,
     /// The connection's number. Written by the owner, before the connection is live.
     id: UnmodelledU64,
     /// The core that the slot belongs to, for the owner. Set when a connection is created.
@@ -58,7 +65,8 @@ unsafe impl Send for CorePointer {}
 /// What the pool knows about a connection.
 #[derive(Default)]
 pub(super) struct Record {
-    pub(super) created: Option<Instant>,
+    /// When the connection was created, on the environment's stopwatch.
+    pub(super) created: u64,
     /// The service that the connection belongs to, in load-balanced mode.
     pub(super) membership: Option<Membership>,
     pub(super) purpose: Purpose,
@@ -141,8 +149,10 @@ impl<C> Slot<C> {
             link: AtomicU64::new(Link { next: None, depth: 0 }.pack()),
             stamp: AtomicU64::new(Stamp::default().pack()),
             since: AtomicU64::new(0),
+            tally: Tally::new(),
             index,
             in_use: UnmodelledBool::new(false),
+            opened: UnmodelledBool::new(false),
             id: UnmodelledU64::new(0),
             core: UnsafeCell::new(CorePointer(std::ptr::null())),
             record: UnsafeCell::new(Record::default()),
@@ -233,9 +243,9 @@ impl<C> Slot<C> {
         Stamp::unpack(self.stamp.fetch_and(!Stamp::PENDING, Ordering::Relaxed))
     }
 
-    /// Marks the connection as interrupted, if one exists, is not marked yet and is one that `applies` accepts. Returns
-    /// the waker to wake.
-    pub(super) fn interrupt(&self, applies: impl Fn(Stamp) -> bool) -> Option<Waker> {
+    /// Marks the connection as interrupted, and counts that, if a connection exists, is not marked yet and is one that
+    /// `applies` accepts. Returns the waker to wake.
+    pub(super) fn interrupt(&self, counter: &Counter, applies: impl Fn(Stamp) -> bool) -> Option<Waker> {
         let concerned = |stamp: Stamp| stamp.live && !stamp.interrupted && applies(stamp);
         if !concerned(self.stamp()) {
             return None;
@@ -251,6 +261,7 @@ impl<C> Slot<C> {
             })
             .map(Stamp::unpack)
             .ok()?;
+        counter.count();
         let waker = self.waker_left_by(before);
         drop(interrupting);
         waker
@@ -324,6 +335,42 @@ impl<C> Slot<C> {
     pub(super) fn set_since(&self, since: Duration) {
         // Relaxed: see `since`. 584 years fit.
         self.since.store(since.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Sets when a timed use began. Called by the owner, while it uses the connection.
+    ///
+    /// It takes the place of the instant since which the connection is available, which the check-in sets again. A
+    /// thread that looks for connections that were idle for too long may guess wrong in between
+    /// (`Shard::guessed_slots`), and then finds out.
+    pub(super) fn set_use_began(&self, at: u64) {
+        // Relaxed: see `since`.
+        self.since.store(at, Ordering::Relaxed);
+    }
+
+    /// Returns what [`Slot::set_use_began`] has set. Called by the owner, in a timed use.
+    pub(super) fn use_began(&self) -> u64 {
+        // Relaxed: see `since`.
+        self.since.load(Ordering::Relaxed)
+    }
+
+    /// Marks the connection as opened for the check-out that is about to take it. Called by the owner.
+    pub(super) fn mark_opened(&self) {
+        // Relaxed, as in `take_opened_mark`: only the owner uses the mark.
+        self.opened.store(true, UnmodelledOrdering::Relaxed);
+    }
+
+    /// Takes the mark away, and returns whether it was there. Called by the owner.
+    pub(super) fn take_opened_mark(&self) -> bool {
+        let marked = self.opened.load(UnmodelledOrdering::Relaxed);
+        if marked {
+            self.opened.store(false, UnmodelledOrdering::Relaxed);
+        }
+        marked
     }
 
     /// Calls `f` with the record.
@@ -549,15 +596,16 @@ mod tests {
 
     #[test]
     fn interruption_reaches_the_generations_it_is_meant_for() {
-        let slot = Slot::<()>::new(0);
+        let (slot, counter) = (Slot::<()>::new(0), Counter::default());
         let mut context = Context::from_waker(Waker::noop());
         slot.set_stamp(Stamp { generation: 5, live: true, pending: true, ..Stamp::default() });
         assert!(slot.poll_interrupted(&mut context).is_pending());
-        assert!(slot.interrupt(|stamp| stamp.generation <= 4).is_none());
+        assert!(slot.interrupt(&counter, |stamp| stamp.generation <= 4).is_none());
         assert!(slot.poll_interrupted(&mut context).is_pending());
-        assert!(slot.interrupt(|stamp| stamp.generation <= 5).is_some());
+        assert!(slot.interrupt(&counter, |stamp| stamp.generation <= 5).is_some());
         assert!(slot.poll_interrupted(&mut context).is_ready());
         slot.set_stamp(Stamp::default());
-        assert!(slot.interrupt(|_| true).is_none(), "nothing lives here");
+        assert!(slot.interrupt(&counter, |_| true).is_none(), "nothing lives here");
+        assert_eq!(counter.get(), 1);
     }
 }

@@ -16,6 +16,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bson::oid::ObjectId;
 
@@ -90,10 +91,14 @@ impl<E: Environment> Pending<E> {
             return Err(Interrupted);
         }
         let created = held.record(|record| record.created);
+        let took = core.environment.stopwatch().saturating_sub(created);
+        if E::METERED {
+            core.establishment_took(took);
+        }
         core.emit_locked(|| PoolEvent::ConnectionReady {
             address: core.address.clone(),
             connection_id: held.id(),
-            duration: core.environment.now().duration_since(created.unwrap_or(core.epoch)),
+            duration: Duration::from_nanos(took),
         });
         held.touch();
         // Otherwise the task that opened the connection would stay in memory for as long as the connection exists.
@@ -114,9 +119,15 @@ impl<E: Environment> Pending<E> {
     /// Closes the connection, for a caller that does not touch it again. An interruption takes precedence over a fault,
     /// which it may have caused.
     fn close(&self, fault: Fault) {
+        let measures = &self.0.core().measures;
         if self.0.slot().stamp().interrupted {
+            measures.given_up.count();
             self.0.retire(self.0.stale_reason(), true);
         } else {
+            match &fault {
+                Fault::Failed(error) => measures.failed.of(error.stage()).count(),
+                _ => measures.given_up.count(),
+            }
             self.0.retire_because(fault, true);
         }
     }
@@ -193,10 +204,16 @@ impl<E: Environment> Idle<E> {
         ManuallyDrop::new(self).0.offer(Lane::OF_NEW);
     }
 
+    /// Notes that the connection was opened for the check-out that is about to take it.
+    pub fn mark_opened(&self) {
+        self.0.slot().mark_opened();
+    }
+
     /// Checks the connection out, and emits `ConnectionCheckedOut` with the time since `started`.
     #[inline]
     pub fn check_out(self, started: Started) -> Lease<E> {
         let held = ManuallyDrop::new(self).0;
+        held.count_check_out(started);
         let core = held.core();
         core.emit(|| {
             held.slot().set_known_as(held.id(), true);

@@ -78,7 +78,13 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
             let waiting = ManuallyDrop::new(traced::observed(started.pool(), wait(started.pool())));
             self.as_mut().set(Self::Waits { started: Some(started), waiting });
         }
-        self.poll_waiting(context)
+        let polled = self.as_mut().poll_waiting(context);
+        if polled.is_pending()
+            && let Stage::Waits { started: Some(started), .. } = self.project()
+        {
+            started.started = started.started.waited();
+        }
+        polled
     }
 
     #[inline(never)]
@@ -170,7 +176,8 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
             // `ConnectionCheckOutStarted` is delivered before the check-out waits.
             core.environment().deliver();
         }
-        Err(Self { pool, started })
+        // Before the search on other shards, so that the time of a check-out that then waits is all of its time.
+        Err(Self { pool, started: if E::METERED { started.read(core) } else { started } })
     }
 
     #[inline]
@@ -212,7 +219,8 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
 
 impl<E: Establish> Drop for StartedCheckOut<'_, E> {
     fn drop(&mut self) {
-        if self.pool.core.environment().listens() {
+        // In a forked child, the check-out was the parent's: the parent counts it.
+        if self.pool.core.environment().listens() || (E::METERED && !self.is_the_parents()) {
             // In a forked child, the child's pool emits the event.
             self.pool.here().core.check_out_cancelled(self.started);
         }

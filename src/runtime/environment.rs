@@ -89,6 +89,8 @@ impl<E: Establish> TokioEnvironment<E> {
 impl<E: Establish> Environment for TokioEnvironment<E> {
     type Connection = E::Connection;
 
+    const METERED: bool = E::METERED;
+
     fn now(&self) -> Instant {
         // tokio's clock, because tests can pause it.
         tokio::time::Instant::now().into_std()

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::oid::ObjectId;
 
 use crate::condition::Condition;
-use crate::error::{Cause, EstablishError};
+use crate::error::{Cause, EstablishError, Stage};
+use crate::metrics::StageTimes;
 
 /// Opens, checks and closes the connections of a pool.
 ///
@@ -39,6 +41,11 @@ use crate::error::{Cause, EstablishError};
 pub trait Establish: Send + Sync + 'static {
     /// An established connection. The pool gives `&mut` access to one caller at a time.
     type Connection: Send + 'static;
+
+    /// Whether pools count and measure what [`metrics`](crate::metrics) documents. `false` only where a benchmark
+    /// compares a pool without metrics.
+    #[doc(hidden)]
+    const METERED: bool = true;
 
     /// Opens one connection completely: transport, handshake and authentication.
     ///
@@ -125,6 +132,7 @@ pub struct Establishing {
     generation: u64,
     load_balanced: bool,
     in_background: bool,
+    stages: Arc<StageTimes>,
     identify: Box<dyn Fn(ObjectId) + Send + Sync>,
 }
 
@@ -135,9 +143,10 @@ impl Establishing {
         generation: u64,
         load_balanced: bool,
         in_background: bool,
+        stages: Arc<StageTimes>,
         identify: Box<dyn Fn(ObjectId) + Send + Sync>,
     ) -> Self {
-        Self { address, connection_id, generation, load_balanced, in_background, identify }
+        Self { address, connection_id, generation, load_balanced, in_background, stages, identify }
     }
 
     /// Returns the pool's address.
@@ -168,6 +177,14 @@ impl Establishing {
     #[must_use]
     pub fn is_in_background(&self) -> bool {
         self.in_background
+    }
+
+    /// Reports how long a stage of the establishment took, for [`Pool::metrics`](crate::Pool::metrics). Report each
+    /// stage when it has ended, whether or not a later one fails. Of several reports of a stage, the last one counts.
+    ///
+    /// Reporting is optional. The pool measures the whole establishment itself.
+    pub fn stage_took(&self, stage: Stage, took: Duration) {
+        self.stages.set(stage, took);
     }
 
     /// Sets the service that the connection belongs to, in load-balanced mode. Call it as soon as the handshake has

@@ -13,6 +13,7 @@ use super::establish::{Establish, Establishing};
 use super::failure::FailedConnection;
 use super::traced;
 use crate::error::{CheckOutError, EstablishError, PoolClearedError, Stage};
+use crate::metrics::StageTimes;
 use crate::pool::{Core, Established, Idle, Pending, Permit, Phase, Refusal, SharedPermit};
 use crate::sync::contain;
 
@@ -132,12 +133,14 @@ async fn establish<E: Establish>(
     // keeps the token.
     let shared = Arc::new(Mutex::new(Some(pending)));
     let locked = |shared: &Mutex<Option<_>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let stages = Arc::new(StageTimes::default());
     let connecting = Establishing::new(
         core.address().clone(),
         connection_id,
         generation,
         core.options().load_balanced,
         requester.is_none(),
+        stages.clone(),
         Box::new({
             let shared = shared.clone();
             move |service_id| {
@@ -157,6 +160,7 @@ async fn establish<E: Establish>(
         () = interrupted => None,
         outcome = core.environment().establish.establish(connecting) => Some(outcome),
     };
+    core.stages_took(&stages);
     let pending = locked(&shared).expect("BUG: a pending connection is gone");
     match outcome {
         Some(Ok(connection)) => pending.established(connection).map_err(|_interrupted| given_up(core)),

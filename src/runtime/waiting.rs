@@ -184,6 +184,10 @@ impl<E: Establish> Pool<E> {
                 outcome = opened => match outcome {
                     // The connection is useless: no driver moves its bytes any more.
                     Ok(Ok(_idle)) if home.has_ended() => Opened::RuntimeEnded,
+                    Ok(Ok(idle)) => {
+                        idle.mark_opened();
+                        Opened::Ended(Ok(idle))
+                    }
                     Ok(outcome) => Opened::Ended(outcome),
                     // Only a runtime that shuts down cancels the task.
                     Err(_gone) => match task.await {

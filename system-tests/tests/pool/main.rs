@@ -21,6 +21,7 @@ mod events;
 mod interleavings;
 mod lifecycle;
 mod limits;
+mod metrics;
 mod mock;
 mod openers;
 mod panics;

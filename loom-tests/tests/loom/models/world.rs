@@ -133,6 +133,9 @@ pub fn prefer_shard(hint: usize) {
 impl Environment for World {
     type Connection = Connection;
 
+    // The tally's accesses would multiply the executions. One model has an environment with it.
+    const METERED: bool = false;
+
     fn now(&self) -> Instant {
         static NOW: OnceLock<Instant> = OnceLock::new();
         *NOW.get_or_init(Instant::now)

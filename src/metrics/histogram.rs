@@ -1,0 +1,275 @@
+//! Histograms of times: what readers get, and what the pool records into.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use histogram::{AtomicHistogram, Config};
+
+/// The buckets: 16 between each power of two nanoseconds and the next, up to 2^44 nanoseconds (4.9 hours).
+///
+/// A bucket of values from 32 ns on is a sixteenth of its lower bound wide, or less. That takes 656 buckets of 8 bytes.
+const BUCKETS: Config = match Config::new(4, 44) {
+    Ok(config) => config,
+    Err(_) => panic!("BUG: the buckets of the histograms are invalid"),
+};
+
+/// The longest time that has a bucket of its own, in nanoseconds. Longer ones are counted as this one.
+const LONGEST: u64 = (1 << 44) - 1;
+
+/// A snapshot of the times that a pool has recorded.
+///
+/// Each time is counted in a bucket. A bucket is at most a sixteenth of its lower bound wide, so [`quantile`] exceeds
+/// the true value by at most 6.25 %. Times below 32 ns are exact to the nanosecond, and times of more than 4.9 hours
+/// are counted as 4.9 hours. [`count`], [`sum`] and [`max`] are exact.
+///
+/// Histograms of several pools, or of several kinds of times, can be [merged](Self::merge). All have the same buckets.
+///
+/// ```
+/// use wharf::metrics::Histogram;
+///
+/// fn report(waits: &Histogram) -> String {
+///     match (waits.quantile(0.5), waits.quantile(0.99), waits.max()) {
+///         (Some(p50), Some(p99), Some(max)) => format!("{} waits: {p50:?} {p99:?} {max:?}", waits.count()),
+///         _ => "no check-out waited".to_owned(),
+///     }
+/// }
+/// assert_eq!(report(&Histogram::default()), "no check-out waited");
+/// ```
+///
+/// [`quantile`]: Self::quantile
+/// [`count`]: Self::count
+/// [`sum`]: Self::sum
+/// [`max`]: Self::max
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// `None` if nothing was recorded.
+    buckets: Option<histogram::Histogram>,
+    count: u64,
+    /// In nanoseconds.
+    sum: u64,
+    /// In nanoseconds.
+    max: u64,
+}
+
+impl Histogram {
+    /// Returns the number of recorded times.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the sum of the recorded times, exact to the nanosecond. In a pool in use, it may contain times that
+    /// [`count`](Self::count) does not contain yet, or lack some: those that were recorded during the snapshot.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum)
+    }
+
+    /// Returns the longest recorded time, exact to the nanosecond, or `None` if there is none.
+    #[must_use]
+    pub fn max(&self) -> Option<Duration> {
+        (self.count > 0).then(|| Duration::from_nanos(self.max))
+    }
+
+    /// Returns the mean of the recorded times, or `None` if there is none.
+    #[must_use]
+    pub fn mean(&self) -> Option<Duration> {
+        self.sum.checked_div(self.count).map(Duration::from_nanos)
+    }
+
+    /// Returns the time that the fraction `quantile` of the recorded times does not exceed: 0.5 for the median, 0.99
+    /// for the 99th percentile. Returns `None` if nothing was recorded.
+    ///
+    /// The result is at least the true value, and exceeds it by at most 6.25 %. A fraction outside of 0 to 1 counts as
+    /// the nearer of the two, and one that is not a number as 1.
+    #[must_use]
+    pub fn quantile(&self, quantile: f64) -> Option<Duration> {
+        let quantile = if quantile.is_nan() { 1.0 } else { quantile.clamp(0.0, 1.0) };
+        let bucket = self.buckets.as_ref()?.quantile_bucket(quantile).ok()??;
+        // Of the last bucket, the longest time is known better.
+        Some(Duration::from_nanos(if bucket.end() >= self.max || bucket.end() == LONGEST {
+            self.max
+        } else {
+            bucket.end()
+        }))
+    }
+
+    /// Adds the times of another histogram.
+    pub fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum = self.sum.saturating_add(other.sum);
+        self.max = self.max.max(other.max);
+        match (&mut self.buckets, &other.buckets) {
+            (_, None) => {}
+            (None, Some(others)) => self.buckets = Some(others.clone()),
+            (Some(buckets), Some(others)) => {
+                buckets.checked_add_assign(others).expect("BUG: histograms with different buckets");
+            }
+        }
+    }
+
+    /// Returns the buckets that are not empty, from the shortest times on: the longest time that each counts, and how
+    /// many times it has counted.
+    pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        let counted = self.buckets.iter().flat_map(histogram::Histogram::iter).filter(|bucket| bucket.count() > 0);
+        counted.map(|bucket| (Duration::from_nanos(bucket.end()), bucket.count()))
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Histogram")
+            .field("count", &self.count)
+            .field("mean", &self.mean())
+            .field("p50", &self.quantile(0.5))
+            .field("p99", &self.quantile(0.99))
+            .field("max", &self.max())
+            .finish()
+    }
+}
+
+/// Records times from any thread. Its 5 KiB are allocated when the first time is recorded.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder(OnceLock<Box<Recorded>>);
+
+#[derive(Debug)]
+struct Recorded {
+    buckets: AtomicHistogram,
+    sum: AtomicU64,
+    max: AtomicU64,
+}
+
+impl Recorder {
+    /// Records a time in nanoseconds.
+    ///
+    /// A reader that finds the time in a snapshot also sees what the calling thread did before.
+    pub(crate) fn record(&self, nanos: u64) {
+        let recorded = self.0.get_or_init(|| {
+            let buckets = AtomicHistogram::with_config(&BUCKETS);
+            Box::new(Recorded { buckets, sum: AtomicU64::new(0), max: AtomicU64::new(0) })
+        });
+        // Relaxed: a statistic. The fence below publishes both together with the bucket.
+        recorded.sum.fetch_add(nanos, Ordering::Relaxed);
+        if nanos > recorded.max.load(Ordering::Relaxed) {
+            recorded.max.fetch_max(nanos, Ordering::Relaxed);
+        }
+        // ORD: Release; pairs with the fence in `add_to`, through the bucket; publishes what came before.
+        fence(Ordering::Release);
+        recorded.buckets.increment(nanos.min(LONGEST)).expect("BUG: a time without a bucket");
+    }
+
+    /// Adds what was recorded so far to a snapshot. All that came before each of the recorded times is visible to the
+    /// caller afterwards.
+    pub(crate) fn add_to(&self, snapshot: &mut Histogram) {
+        let Some(recorded) = self.0.get() else { return };
+        let buckets = recorded.buckets.load();
+        // ORD: Acquire; pairs with the fence in `record`.
+        fence(Ordering::Acquire);
+        let count = buckets.as_slice().iter().sum();
+        // Relaxed: acquired with the buckets. Both contain at least the times in the buckets.
+        let (sum, max) = (recorded.sum.load(Ordering::Relaxed), recorded.max.load(Ordering::Relaxed));
+        snapshot.merge(&Histogram { buckets: Some(buckets), count, sum, max });
+    }
+
+    /// Returns a snapshot; see [`add_to`](Self::add_to).
+    pub(crate) fn snapshot(&self) -> Histogram {
+        let mut snapshot = Histogram::default();
+        self.add_to(&mut snapshot);
+        snapshot
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(nanos: &[u64]) -> Histogram {
+        let recorder = Recorder::default();
+        nanos.iter().for_each(|nanos| recorder.record(*nanos));
+        recorder.snapshot()
+    }
+
+    proptest! {
+        #[test]
+        fn quantile_exceeds_the_true_value_by_a_sixteenth_at_most(
+            mut nanos in prop::collection::vec((0_u32..44).prop_flat_map(|power| 0..1_u64 << power), 1..200),
+            quantile in 0.0_f64..=1.0,
+        ) {
+            let snapshot = of(&nanos);
+            nanos.sort_unstable();
+            let rank = ((quantile * nanos.len() as f64).ceil() as usize).clamp(1, nanos.len());
+            let truth = nanos[rank - 1];
+            let found = snapshot.quantile(quantile).unwrap().as_nanos() as u64;
+            prop_assert!(truth <= found && found <= truth + truth / 16, "{truth} {found}");
+        }
+
+        #[test]
+        fn count_sum_and_max_are_exact_and_survive_a_merge(
+            here in prop::collection::vec(0..1_u64 << 50, 0..50),
+            there in prop::collection::vec(0..1_u64 << 50, 0..50),
+        ) {
+            let mut merged = of(&here);
+            merged.merge(&of(&there));
+            let all: Vec<_> = here.into_iter().chain(there).collect();
+            prop_assert_eq!(merged.count(), all.len() as u64);
+            prop_assert_eq!(merged.sum(), Duration::from_nanos(all.iter().sum()));
+            prop_assert_eq!(merged.max(), all.iter().max().map(|most| Duration::from_nanos(*most)));
+            prop_assert_eq!(merged.buckets().map(|(_, count)| count).sum::<u64>(), merged.count());
+            prop_assert!(merged.buckets().map(|(bound, _)| bound).is_sorted());
+            prop_assert_eq!(&merged, &of(&all));
+        }
+    }
+
+    #[test]
+    fn empty_histogram_has_no_quantile() {
+        let empty = of(&[]);
+        assert_eq!((empty.count(), empty.quantile(0.5), empty.max(), empty.mean()), (0, None, None, None));
+        assert_eq!(empty.buckets().count(), 0);
+        assert_eq!(empty, Histogram::default());
+    }
+
+    #[test]
+    fn times_of_any_length_are_counted() {
+        let snapshot = of(&[0, 1, LONGEST, LONGEST + 1, u64::MAX / 8]);
+        assert_eq!(snapshot.count(), 5);
+        assert_eq!(snapshot.buckets().last(), Some((Duration::from_nanos(LONGEST), 3)));
+        assert_eq!(snapshot.quantile(1.0), snapshot.max());
+        assert_eq!(snapshot.max(), Some(Duration::from_nanos(u64::MAX / 8)));
+    }
+
+    #[test]
+    fn odd_fractions_count_as_the_nearest_one() {
+        let snapshot = of(&[10, 20, 30]);
+        assert_eq!(snapshot.quantile(-1.0), Some(Duration::from_nanos(10)));
+        assert_eq!(snapshot.quantile(7.0), Some(Duration::from_nanos(30)));
+        assert_eq!(snapshot.quantile(f64::NAN), Some(Duration::from_nanos(30)));
+        assert_eq!(snapshot.mean(), Some(Duration::from_nanos(20)));
+    }
+
+    #[test]
+    fn threads_lose_no_time() {
+        const EACH: u64 = 10_000;
+        let recorder = Recorder::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let recorder = &recorder;
+                scope.spawn(move || (0..EACH).for_each(|nanos| recorder.record(thread * EACH + nanos)));
+            }
+        });
+        let snapshot = recorder.snapshot();
+        assert_eq!(snapshot.count(), 4 * EACH);
+        assert_eq!(snapshot.sum(), Duration::from_nanos((0..4 * EACH).sum()));
+        assert_eq!(snapshot.max(), Some(Duration::from_nanos(4 * EACH - 1)));
+    }
+
+    #[test]
+    fn recorder_takes_no_memory_before_the_first_time() {
+        let recorder = Recorder::default();
+        assert!(recorder.0.get().is_none());
+        recorder.record(1);
+        assert_eq!(BUCKETS.total_buckets(), 656, "the documentation of the memory says so");
+    }
+}

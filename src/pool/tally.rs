@@ -1,0 +1,121 @@
+//! The count of a slot's uses, and which of them are timed.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts the hits of a slot, and chooses the uses whose time is measured.
+///
+/// Only the slot's owner writes it (INV-1), so a load and a store suffice to count exactly: each owner has acquired what
+/// the previous owner wrote. Slots are never deallocated, so the number never decreases, and any thread may read it.
+///
+/// A use is timed if `hits` equals `timed`. Both change at check-outs and at the end of a timed use only, so the
+/// check-in sees what the check-out saw.
+#[derive(Debug)]
+pub(super) struct Tally {
+    /// How many check-outs have found this slot's connection at once.
+    hits: AtomicU64,
+    /// The value of `hits` at the next timed use. Never smaller than `hits`, and equal only during a timed use.
+    timed: AtomicU64,
+}
+
+impl Tally {
+    /// The number of uses from one timed use to the next lies between these two. The mean is 64.
+    const GAPS: (u64, u64) = (33, 95);
+
+    /// Creates a tally whose first use is timed.
+    pub(super) fn new() -> Self {
+        Self { hits: AtomicU64::new(0), timed: AtomicU64::new(1) }
+    }
+
+    /// Counts a hit. Returns whether its use is to be timed. Called by the owner.
+    #[inline]
+    pub(super) fn count_hit(&self) -> bool {
+        // Relaxed, here and below: the owner reads what it or the previous owner wrote, ordered by what passed the slot
+        // on. Other threads read a number that publishes nothing.
+        let hits = self.hits.load(Ordering::Relaxed) + 1;
+        self.hits.store(hits, Ordering::Relaxed);
+        hits == self.timed.load(Ordering::Relaxed)
+    }
+
+    /// Notes a use that is not a hit. Returns whether it is to be timed. Called by the owner.
+    pub(super) fn count_other(&self) -> bool {
+        let timed = self.timed.load(Ordering::Relaxed) - 1;
+        self.timed.store(timed, Ordering::Relaxed);
+        self.hits.load(Ordering::Relaxed) == timed
+    }
+
+    /// Returns whether the present use is timed. Called by the owner, which uses the connection.
+    #[inline]
+    pub(super) fn is_timed(&self) -> bool {
+        self.hits.load(Ordering::Relaxed) == self.timed.load(Ordering::Relaxed)
+    }
+
+    /// Ends a timed use, and chooses the next one. Called by the owner.
+    ///
+    /// `salt`, which differs from call to call, decides how many uses lie between the two. With the same gap each time,
+    /// an application that alternates between two kinds of use could have only one of them timed.
+    pub(super) fn end_timed(&self, salt: u64) {
+        let hits = self.hits.load(Ordering::Relaxed);
+        let (least, most) = Self::GAPS;
+        let gap = least + scattered(salt) % (most - least + 1);
+        self.timed.store(hits + gap, Ordering::Relaxed);
+    }
+
+    /// Returns the number of hits so far, for any thread.
+    pub(super) fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+}
+
+/// Returns a number that looks random, and is the same for the same `number` (the finalizer of SplitMix64).
+fn scattered(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ mixed >> 31
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Returns the numbers of the timed uses among the first `uses`. `is_hit` tells which uses are hits.
+    fn timed(salt: u64, uses: u32, is_hit: impl Fn(u32) -> bool) -> Vec<u32> {
+        let tally = Tally::new();
+        let mut timed = Vec::new();
+        for number in 0..uses {
+            let is_timed = if is_hit(number) { tally.count_hit() } else { tally.count_other() };
+            assert_eq!(is_timed, tally.is_timed(), "the check-in disagrees with the check-out");
+            if is_timed {
+                timed.push(number);
+                tally.end_timed(salt ^ u64::from(number));
+                assert!(!tally.is_timed());
+            }
+        }
+        assert_eq!(tally.hits(), u64::from((0..uses).map(|number| u32::from(is_hit(number))).sum::<u32>()));
+        timed
+    }
+
+    #[test]
+    fn first_use_and_about_one_in_64_is_timed_whatever_its_kind() {
+        for is_hit in [(|_| true) as fn(u32) -> bool, |_| false, |number| number % 3 == 0] {
+            let timed = timed(7, 640_000, is_hit);
+            assert_eq!(timed[0], 0);
+            let gaps: Vec<_> = timed.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            assert!(gaps.iter().all(|gap| (33..=95).contains(gap)));
+            assert!((9_800..10_200).contains(&timed.len()), "{}", timed.len());
+        }
+    }
+
+    #[test]
+    fn sample_has_no_period_of_the_applications() {
+        let timed = timed(0, 640_000, |_| true);
+        for period in [2, 3, 5, 10, 64, 100] {
+            let mut of_phase = vec![0; period as usize];
+            timed.iter().for_each(|number| of_phase[(number % period) as usize] += 1);
+            let expected = timed.len() as f64 / f64::from(period);
+            let worst = of_phase.iter().map(|count| (f64::from(*count) - expected).abs()).fold(0.0, f64::max);
+            // Five standard deviations of a sample at random.
+            assert!(worst < 5.0 * expected.sqrt(), "period {period}: {of_phase:?}");
+        }
+    }
+}
