@@ -5,6 +5,7 @@
 //!
 //! | subject | what observes it |
 //! | --- | --- |
+//! | `unmetered` | nothing: wharf compiled without metrics, for this comparison only |
 //! | `wharf` | its metrics, which are always on |
 //! | `+closure` | also one trivial subscriber: a closure that hides the event from the compiler |
 //! | `+counts` | also one subscriber that counts the events by kind (`EventCounts`) |
@@ -28,7 +29,7 @@ use crate::subjects::Subject;
 use crate::subjects::bb8::Bb8;
 use crate::subjects::deadpool::Timed;
 use crate::subjects::model::Model;
-use crate::subjects::observed::{Closure, Counts, Metered, Observed};
+use crate::subjects::observed::{Closure, Counts, Metered, Observed, Unmetered};
 use crate::{Arguments, Case, Entry, report, test_loads};
 
 /// wharf as it is: what most claims are about.
@@ -39,6 +40,7 @@ const SCENARIO: Duration = Duration::from_secs(4);
 
 fn entries() -> Vec<Entry> {
     vec![
+        Entry::of::<Observed<Unmetered>>().counts().done(),
         Entry::of::<Wharf>().counts().done(),
         Entry::of::<Observed<Closure>>().counts().done(),
         Entry::of::<Observed<Counts>>().counts().done(),

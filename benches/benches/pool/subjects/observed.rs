@@ -1,4 +1,4 @@
-//! wharf under observation: the pool as it is, and the pool with a subscriber.
+//! wharf under observation: the pool without metrics, the pool as it is, and the pool with a subscriber.
 
 use std::hint::black_box;
 use std::marker::PhantomData;
@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use wharf::telemetry::EventCounts;
-use wharf::{Connection, Establish, Pool, PoolBuilder, PoolEvent, PoolOptions};
+use wharf::{
+    Condition, Connection, Establish, EstablishError, Establishing, Pool, PoolBuilder, PoolEvent, PoolOptions,
+};
 
 use super::wharf::Opener;
 use super::{Dummy, Handled, Handler, Queue, Subject};
@@ -65,6 +67,32 @@ impl<O: Observation> Handled for Observed<O> {
     async fn check_out_within(&self, limit: Duration) -> Option<Connection<O::Opener>> {
         self.pool.check_out_until(Instant::now() + limit).await.ok()
     }
+}
+
+/// The pool without metrics, which exists for this comparison only.
+pub struct Unmetered;
+
+/// Opens dummies for a pool without metrics.
+#[derive(Default)]
+pub struct UnmeteredOpener;
+
+impl Establish for UnmeteredOpener {
+    type Connection = Dummy;
+
+    const METERED: bool = false;
+
+    async fn establish(&self, _connecting: Establishing) -> Result<Dummy, EstablishError> {
+        Ok(Dummy::open())
+    }
+
+    fn condition(&self, connection: &mut Dummy) -> Condition {
+        if connection.broken { Condition::Broken } else { Condition::Reusable }
+    }
+}
+
+impl Observation for Unmetered {
+    const NAME: &'static str = "unmetered";
+    type Opener = UnmeteredOpener;
 }
 
 /// The pool as it is, with its metrics.
