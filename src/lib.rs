@@ -56,6 +56,7 @@ mod delivery;
 pub mod endpoint;
 mod error;
 mod event;
+mod holder;
 pub mod metrics;
 mod milliseconds;
 mod options;
@@ -88,6 +89,8 @@ pub use error::{
 };
 #[doc(inline)]
 pub use event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};
+#[doc(inline)]
+pub use holder::{Holder, Purpose};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use options::{
@@ -107,10 +110,12 @@ pub use options::{CallbackError, CallbackFuture, CloudEnvironment};
 #[doc(inline)]
 pub use options::{IdpInfo, OidcCallback, OidcContext, OidcToken};
 #[doc(inline)]
-pub use pool::{Clear, Phase, PoolStatus, Purpose, ServiceStatus};
+pub use pool::{Clear, Phase, PoolStatus, ServiceStatus};
 #[cfg(not(loom))]
 #[doc(inline)]
-pub use runtime::{BuildError, Connection, Establish, Establishing, FailedConnection, Pool, PoolBuilder, Subscriber};
+pub use runtime::{
+    BuildError, Connection, Establish, Establishing, FailedConnection, LongHold, Pool, PoolBuilder, Subscriber,
+};
 /// The version of rustls that wharf uses, for [`TlsOptions::client_config`] and [`TlsOptions::crypto_provider`].
 #[cfg(not(loom))]
 #[doc(no_inline)]

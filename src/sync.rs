@@ -29,7 +29,7 @@ mod once;
 #[cfg(loom)]
 pub(crate) mod atomic {
     pub(crate) use super::explored::*;
-    pub(crate) use loom::sync::atomic::Ordering;
+    pub(crate) use loom::sync::atomic::{Ordering, fence};
 }
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::atomic;
@@ -137,6 +137,12 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
     }
 }
 

@@ -1,5 +1,7 @@
 //! Commands on a connection that is checked out of a pool, and on the pool itself.
 
+use std::future::Future;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,8 +41,13 @@ impl Pool<Endpoint> {
     /// # Cancel safety
     ///
     /// That of [`run`](Self::run).
-    pub async fn run_command(&self, database: &str, command: &RawDocument) -> Result<RawDocumentBuf, OperationError> {
-        self.run(Command::new(database, command)).await
+    #[track_caller]
+    pub fn run_command<'c>(
+        &'c self,
+        database: &'c str,
+        command: &'c RawDocument,
+    ) -> impl Future<Output = Result<RawDocumentBuf, OperationError>> + Send {
+        self.run_at(Command::new(database, command), Location::caller())
     }
 
     /// Checks out a connection, runs `command` on it like [`Connection::run`], and checks the connection in.
@@ -65,16 +72,26 @@ impl Pool<Endpoint> {
     ///
     /// That of [`Pool::check_out`] and then that of [`Connection::run`]: nothing is lost, and the connection is drained
     /// in the background.
-    pub async fn run(&self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
+    #[track_caller]
+    pub fn run(&self, command: Command<'_>) -> impl Future<Output = Result<RawDocumentBuf, OperationError>> + Send {
+        self.run_at(command, Location::caller())
+    }
+
+    /// Runs a command for the caller at `site`.
+    async fn run_at(
+        &self,
+        command: Command<'_>,
+        site: &'static Location<'static>,
+    ) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.establisher().options());
         let command = command.within(limit);
         // The last connection that had been created when the first one was found lost.
         let mut last_old = None;
         loop {
             let mut connection = match limit {
-                Limit::Until { at, limit } => boxed(|| self.check_out_within(at, limit)).await?,
-                Limit::Unset => self.check_out().await?,
-                Limit::Infinite | Limit::For(_) => self.check_out_without_deadline::<false>().await?,
+                Limit::Until { at, limit } => boxed(|| self.check_out_within(at, limit, site)).await?,
+                Limit::Unset => self.check_out_without_deadline::<true>(site).await?,
+                Limit::Infinite | Limit::For(_) => self.check_out_without_deadline::<false>(site).await?,
             };
             match connection.run(command).await {
                 Err(OperationError::Command(CommandError::Lost { .. }))
@@ -87,8 +104,13 @@ impl Pool<Endpoint> {
         }
     }
 
-    async fn check_out_within(&self, at: Instant, limit: Duration) -> Result<Connection<Endpoint>, OperationError> {
-        self.check_out_within_operation(at).await.map_err(|source| match Instant::now() < at {
+    async fn check_out_within(
+        &self,
+        at: Instant,
+        limit: Duration,
+        site: &'static Location<'static>,
+    ) -> Result<Connection<Endpoint>, OperationError> {
+        self.check_out_within_operation(at, site).await.map_err(|source| match Instant::now() < at {
             true => source.into(),
             false => OperationError::CheckOutTimeout { limit, source },
         })

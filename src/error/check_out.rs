@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::holder::Holder;
+
 use super::{Cause, EstablishError, debug_as_sentence};
 use crate::event::CheckOutFailedReason;
 
@@ -210,8 +212,12 @@ pub struct WaitQueueTimeoutError {
     pub max_pool_size: u32,
     /// How many connections the pool had when the time was up.
     pub total: u32,
-    /// How many of the connections were in use.
+    /// How many of the connections were in use. Those that were drained are among them.
     pub in_use: u32,
+    /// How many connections in use had been checked in, and were drained.
+    pub draining: u32,
+    /// How many of the connections were available: they came free too late.
+    pub available: u32,
     /// How many of the connections were pending.
     pub pending: u32,
     /// How many other check-outs were waiting.
@@ -222,6 +228,9 @@ pub struct WaitQueueTimeoutError {
     pub limit: TimeLimit,
     /// What held the connections in use, in load-balanced mode.
     pub holders: Option<Holders>,
+    /// The connections that had been in use for the longest time, at most 5, longest first. `None` unless the pool
+    /// accounts for holders (`Pool::account_for_holders`).
+    pub longest_held: Option<Vec<Holder>>,
 }
 
 /// The limit that ended a check-out.
@@ -260,6 +269,29 @@ pub struct Holders {
 
 impl fmt::Display for WaitQueueTimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_beginning(f)?;
+        let Self { available, draining, in_use, longest_held, .. } = self;
+        write!(f, ", available: {available}, being drained: {draining}")?;
+        match longest_held.as_deref() {
+            Some([]) => Ok(()),
+            Some(holders) => {
+                f.write_str("; longest in use: ")?;
+                for (index, holder) in holders.iter().enumerate() {
+                    write!(f, "{}{holder}", if index > 0 { "; " } else { "" })?;
+                }
+                Ok(())
+            }
+            None if *in_use > *draining => {
+                f.write_str("; to see where connections were checked out, call Pool::account_for_holders(true)")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl WaitQueueTimeoutError {
+    /// Writes the part that begins as the specifications prescribe.
+    fn fmt_beginning(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, max_pool_size, in_use, pending, waiting, waited, limit, holders, .. } = self;
         if let Some(Holders { cursors, transactions, other_operations }) = holders {
             // The words of the load balancer specification ("Connection Tracking").

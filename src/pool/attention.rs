@@ -16,6 +16,8 @@ pub(super) enum Reason {
     Vetting = 1,
     /// A subscriber listens.
     Events = 1 << 1,
+    /// The pool accounts for the holders of its connections.
+    Holders = 1 << 2,
 }
 
 impl Attention {
@@ -26,8 +28,19 @@ impl Attention {
         self.0.load(Ordering::Relaxed) != 0
     }
 
+    /// Returns whether this is one of the reasons.
+    #[inline]
+    pub(super) fn includes(&self, reason: Reason) -> bool {
+        // Relaxed: see `is_needed`.
+        self.0.load(Ordering::Relaxed) & reason as u8 != 0
+    }
+
     pub(super) fn add(&self, reason: Reason) {
         // Relaxed: see `is_needed`.
         self.0.fetch_or(reason as u8, Ordering::Relaxed);
+    }
+    pub(super) fn remove(&self, reason: Reason) {
+        // Relaxed: see `is_needed`.
+        self.0.fetch_and(!(reason as u8), Ordering::Relaxed);
     }
 }

@@ -57,6 +57,9 @@ impl Started {
     }
 }
 
+/// How many connections an error lists as the longest in use.
+const LONGEST_HELD: usize = 5;
+
 /// Why a check-out gets neither a connection nor a permit.
 #[derive(Debug, Clone)]
 pub enum Refusal {
@@ -127,13 +130,32 @@ impl<E: Environment> Core<E> {
 
     /// Returns the error for a check-out that was ended by `limit` after `waited`.
     pub fn timed_out(&self, waited: Duration, limit: TimeLimit) -> CheckOutError {
-        let PoolStatus { total, in_use, pending, waiting, .. } = self.rough_status();
+        let PoolStatus { total, in_use, draining, available, pending, waiting, .. } = self.rough_status();
         let holders = self.options.load_balanced.then(|| {
             // Relaxed: statistics.
             let [cursors, transactions] = [0, 1].map(|of| self.pinned[of].load(StatisticOrdering::Relaxed));
             Holders { cursors, transactions, other_operations: in_use.saturating_sub(cursors + transactions) }
         });
         let (address, max_pool_size) = (self.address.clone(), self.options.max_pool_size);
-        WaitQueueTimeoutError { address, max_pool_size, total, in_use, pending, waiting, waited, limit, holders }.into()
+        let longest_held = self.accounts_for_holders().then(|| {
+            let mut longest = self.holders();
+            longest.truncate(LONGEST_HELD);
+            longest
+        });
+        WaitQueueTimeoutError {
+            address,
+            max_pool_size,
+            total,
+            in_use,
+            draining,
+            available,
+            pending,
+            waiting,
+            waited,
+            limit,
+            holders,
+            longest_held,
+        }
+        .into()
     }
 }

@@ -13,6 +13,7 @@ use super::capacity::{Capacity, CapacityLimits};
 use super::check_out::Refusal;
 use super::environment::Environment;
 use super::held::Held;
+use super::holding::Holding;
 use super::measures::Measures;
 use super::registry::Registry;
 use super::shard::Shards;
@@ -56,6 +57,7 @@ pub struct Core<E: Environment> {
     /// message.
     pub(super) pinned: [StatisticU32; 2],
     pub(super) measures: Measures,
+    pub(super) holding: Holding,
 }
 
 /// How to clear a pool.
@@ -143,6 +145,7 @@ impl<E: Environment> Core<E> {
             .expect("BUG: options that were valid before the fork");
         core.last_id.store(self.last_id(), UnmodelledOrdering::Relaxed);
         core.measures.begin_after(self.last_id());
+        core.inherit_holding(&self.holding);
         let mut reason = ConnectionClosedReason::Stale;
         match before.phase {
             Phase::Ready => core.emit_locked(|| PoolEvent::PoolCleared {
@@ -219,6 +222,7 @@ impl<E: Environment> Core<E> {
             stale: AtomicU32::new(0),
             service_cleared: AtomicU32::new(0),
             pinned: Default::default(),
+            holding: Holding::default(),
             options,
             environment,
         }))

@@ -39,6 +39,11 @@ impl DrainQueue {
     pub(super) fn len(&self) -> u32 {
         self.present.len() as u32
     }
+
+    /// Returns the slots of the connections that are drained.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
+        self.present.values().map(|drain| drain.index)
+    }
 }
 
 impl<E: Environment> Core<E> {

@@ -88,6 +88,15 @@ pub trait Environment: Send + Sync + 'static {
     /// pool was closed. Called outside of all locks, for the tasks that have a [`Draining`].
     fn connections_went_stale(&self) {}
 
+    /// Returns the number of the task that runs on the calling thread, never 0. Called only if the pool accounts for
+    /// holders.
+    fn task_id(&self) -> Option<u64> {
+        None
+    }
+
+    /// Requests a call of [`Core::review_holds`](super::Core::review_holds), which has work to do.
+    fn review_holds(&self) {}
+
     /// Requests a call of [`Core::maintain`](super::Core::maintain) or [`Core::populate`](super::Core::populate), which
     /// has work to do.
     fn schedule_maintenance(&self) {}

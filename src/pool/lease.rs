@@ -31,6 +31,11 @@ impl<E: Environment> Lease<E> {
         Self(held)
     }
 
+    #[inline]
+    pub(super) fn held(&self) -> Held<E> {
+        self.0
+    }
+
     /// Returns the connection's number.
     pub fn id(&self) -> u64 {
         self.0.id()
@@ -93,6 +98,7 @@ impl<E: Environment> Lease<E> {
     /// Sets what the connection is held for, which the time-out errors of load-balanced mode count.
     pub fn pin_to(&mut self, purpose: Purpose) {
         self.0.pin_to(purpose);
+        self.0.note_purpose(purpose);
     }
 
     /// Takes the connection out of the pool for good, without closing it. This is for a forked child, which may no
@@ -178,6 +184,7 @@ impl<E: Environment> Lease<E> {
     #[cold]
     fn give_back_and_tell(&mut self) {
         let held = self.0;
+        held.end_hold();
         let delivers = held.core().environment.listens().then(|| Delivers(Arc::clone(&held.shared_core())));
         self.give_back::<false>();
         drop(delivers);

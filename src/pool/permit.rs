@@ -61,6 +61,7 @@ impl<E: Environment> Permit<E> {
         drop(registry);
         core.environment.deliver();
         let held = Held::new(core, slot);
+        held.end_hold();
         // The pending connection takes over the count. It does not take over the reference to the core: the record has
         // its own.
         let this = ManuallyDrop::new(self);

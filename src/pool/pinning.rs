@@ -5,19 +5,7 @@ use std::sync::atomic::Ordering as StatisticOrdering;
 use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
-
-/// What a connection in use is held for (load balancer specification, "Connection Tracking").
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Purpose {
-    /// One operation.
-    #[default]
-    Operation,
-    /// A cursor that is pinned to the connection.
-    Cursor,
-    /// A transaction that is pinned to the connection.
-    Transaction,
-}
+pub use crate::holder::Purpose;
 
 impl<E: Environment> Held<E> {
     /// Resets the connection's purpose to a single operation, in load-balanced mode.

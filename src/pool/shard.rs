@@ -307,6 +307,20 @@ impl Shard {
         }
     }
 
+    /// Calls `f` with the index of each slot, for a caller that does not own the stack. If the stack changes meanwhile,
+    /// begins again, and after some attempts leaves it at that: then `f` may have missed a slot. In any case `f` may have
+    /// been called with slots that were in the stack only for a part of the time. `most`: how many slots the pool has.
+    pub(super) fn for_each_slot<C>(&self, slab: &Slab<C>, most: u32, mut f: impl FnMut(u32)) {
+        const ATTEMPTS: u32 = 64;
+        for _ in 0..ATTEMPTS {
+            let head = self.load();
+            slab.chain_between_heads(head.top).take(most as usize).for_each(|slot| f(slot.index()));
+            if self.load() == head {
+                return;
+            }
+        }
+    }
+
     /// Returns the slots from the top down, as a guess: other threads may take them meanwhile, and the walk may then
     /// leave the stack.
     pub(super) fn guessed_slots<'s, C>(&self, slab: &'s Slab<C>, most: u32) -> impl Iterator<Item = &'s Slot<C>> {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool as UnmodelledBool, AtomicU64 as UnmodelledU64
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use super::hold::Hold;
 use super::pinning::Purpose;
 use super::services::Membership;
 use super::tally::Tally;
@@ -52,6 +53,8 @@ pub(super) struct Slot<C> {
     /// an owner that finds that mark waits for the lock.
     waker: UnsafeCell<Option<Waker>>,
     interrupting: Mutex<()>,
+    /// Where and when the connection was checked out. Made by the owner, when it is first needed.
+    hold: OnceLock<Box<Hold>>,
 }
 
 /// A pointer to the core, whose type the slot does not know.
@@ -159,6 +162,7 @@ impl<C> Slot<C> {
             value: UnsafeCell::new(None),
             waker: UnsafeCell::new(None),
             interrupting: Mutex::new(()),
+            hold: OnceLock::new(),
         }
     }
 
@@ -322,6 +326,20 @@ impl<C> Slot<C> {
     #[cold]
     fn await_interrupter(&self) {
         drop(self.interrupting.lock());
+    }
+
+    /// Returns the record of the connection's holder, if there ever was one.
+    pub(super) fn hold(&self) -> Option<&Hold> {
+        self.hold.get().map(|hold| &**hold)
+    }
+
+    /// Returns the record of the connection's holder, for the owner to write.
+    pub(super) fn hold_or_new(&self) -> &Hold {
+        if self.hold.get().is_none() {
+            let made = self.hold.set(Box::new(Hold::new()));
+            assert!(made.is_ok(), "BUG: two owners of a slot");
+        }
+        self.hold().expect("BUG: a record is gone")
     }
 
     #[inline]
@@ -520,6 +538,17 @@ impl<C> Slab<C> {
         std::iter::from_fn(move || {
             let slot = self.visible_slot(next?)?;
             next = slot.link().next;
+            Some(slot)
+        })
+    }
+
+    /// Returns the slots of a stack as [`Slab::guessed_chain`] does, for a reader that compares the head before and
+    /// after.
+    pub(super) fn chain_between_heads(&self, top: Option<u32>) -> impl Iterator<Item = &Slot<C>> {
+        let mut next = top;
+        std::iter::from_fn(move || {
+            let slot = self.visible_slot(next?)?;
+            next = slot.link_between_heads().next;
             Some(slot)
         })
     }

@@ -1,7 +1,10 @@
 //! The background task. Each pool has one.
 
+use std::pin::pin;
+
 use super::establish::Establish;
 use super::fork;
+use super::holders;
 use super::home::Resident;
 use super::opening::open;
 use crate::options::BackgroundInterval;
@@ -16,6 +19,7 @@ use crate::pool::Phase;
 /// With [`BackgroundInterval::Never`] the task runs no maintenance. It exists to notice the end of its runtime.
 pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
     let core = &resident.core;
+    let mut holds = pin!(holders::watch(core));
     loop {
         let interval = match core.options().interval() {
             BackgroundInterval::Every(interval) => {
@@ -27,17 +31,29 @@ pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
             }
             BackgroundInterval::Never => None,
         };
-        if core.state().phase == Phase::Closed {
-            return;
-        }
         let asked_for = core.environment().maintenance.notified();
+        if core.state().phase == Phase::Closed {
+            // A pool that is closed waits for its connections in use, so their holders matter still.
+            if core.holds_are_reported_after().is_none() || core.status().total == 0 {
+                return;
+            }
+            tokio::select! {
+                () = asked_for => {}
+                () = &mut holds => {}
+            }
+            continue;
+        }
         // Even a timer that does not fire has a cost: tokio then reads the clock whenever a thread goes to sleep.
         match interval {
             Some(interval) => tokio::select! {
                 () = asked_for => {}
                 () = tokio::time::sleep(interval) => {}
+                () = &mut holds => {}
             },
-            None => asked_for.await,
+            None => tokio::select! {
+                () = asked_for => {}
+                () = &mut holds => {}
+            },
         }
     }
 }

@@ -11,6 +11,7 @@ use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::failure::{FailedConnection, FailureSink};
 use super::fork;
+use super::holders::{HoldReports, HoldSink, LongHold};
 use super::pool::Pool;
 use super::publisher::Subscriber;
 use super::traced::SlowCheckOuts;
@@ -44,6 +45,9 @@ pub struct PoolBuilder<E: Establish> {
     on_failure: Option<Arc<FailureSink>>,
     timeout: Option<Duration>,
     slow_check_out: Option<Duration>,
+    accounts_for_holders: bool,
+    reports_holds_after: Option<Duration>,
+    on_long_hold: Vec<HoldSink>,
     runtime: Option<Handle>,
 }
 
@@ -68,6 +72,9 @@ impl<E: Establish> PoolBuilder<E> {
             on_failure: None,
             timeout: None,
             slow_check_out: None,
+            accounts_for_holders: false,
+            reports_holds_after: None,
+            on_long_hold: Vec::new(),
             runtime: None,
         }
     }
@@ -124,6 +131,25 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
+    /// Sets whether the pool accounts for the holders of its connections from the start: see
+    /// [`Pool::account_for_holders`].
+    pub fn account_for_holders(mut self, on: bool) -> Self {
+        self.accounts_for_holders = on;
+        self
+    }
+
+    /// Sets after what time in use a connection is reported: see [`Pool::report_holds_after`]. The default is `None`.
+    pub fn report_holds_after(mut self, threshold: Option<Duration>) -> Self {
+        self.reports_holds_after = threshold;
+        self
+    }
+
+    /// Adds a function that gets the reports of long holds: see [`Pool::on_long_hold`].
+    pub fn on_long_hold(mut self, sink: impl Fn(&LongHold) + Send + Sync + 'static) -> Self {
+        self.on_long_hold.push(Arc::new(sink));
+        self
+    }
+
     /// Sets the runtime for the pool's tasks. The default is the runtime that [`PoolBuilder::build`] is called on. When
     /// the runtime ends, the pool [moves](Pool#runtimes).
     pub fn runtime(mut self, runtime: Handle) -> Self {
@@ -146,7 +172,10 @@ impl<E: Establish> PoolBuilder<E> {
         let mut environment = TokioEnvironment::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
         environment.timeout = self.timeout;
         environment.slow_check_outs = self.slow_check_out.map(SlowCheckOuts::new);
+        environment.holds = HoldReports::new(self.on_long_hold);
         let pool = Pool::new(Core::new(&self.address, self.options, threads, environment)?);
+        pool.core.account_for_holders(self.accounts_for_holders);
+        pool.core.report_holds_after(self.reports_holds_after);
         match pool.home(|| Some(runtime)) {
             Some(_) => Ok(pool),
             None => Err(BuildError::NoRuntime),

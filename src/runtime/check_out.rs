@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -17,7 +18,10 @@ use super::pool::Pool;
 use super::traced;
 use crate::boxed::boxed;
 use crate::error::CheckOutError;
-use crate::pool::{Acquire, Environment, Grant, Idle, Phase, Refusal, Started};
+use crate::pool::{Acquire, Environment, Grant, Idle, Lease, Phase, Refusal, Started};
+
+/// The line that called for the check-out.
+type Site = &'static Location<'static>;
 
 type Outcome<E> = Result<Connection<E>, CheckOutError>;
 
@@ -29,7 +33,7 @@ pin_project! {
     /// as many instructions as taking the connection.
     #[project = Stage]
     pub(super) enum CheckOut<'p, E: Establish, W> {
-        Begins { pool: &'p Pool<E>, wait: W },
+        Begins { pool: &'p Pool<E>, site: Site, wait: W },
         Waits {
             // Taken when `waiting` is dropped.
             started: Option<StartedCheckOut<'p, E>>,
@@ -67,8 +71,8 @@ pin_project! {
 }
 
 impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> {
-    pub(super) fn new(pool: &'p Pool<E>, wait: W) -> Self {
-        Self::Begins { pool, wait }
+    pub(super) fn new(pool: &'p Pool<E>, site: Site, wait: W) -> Self {
+        Self::Begins { pool, site, wait }
     }
 
     #[cold]
@@ -139,7 +143,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.as_mut().project() {
-            Stage::Begins { pool, .. } => match StartedCheckOut::begin(pool) {
+            Stage::Begins { pool, site, .. } => match StartedCheckOut::begin(pool, site) {
                 Ok(connection) => Poll::Ready(Ok(connection)),
                 Err(started) => self.wait(started, context),
             },
@@ -152,32 +156,33 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
 struct StartedCheckOut<'p, E: Establish> {
     pool: &'p Pool<E>,
     started: Started,
+    site: Site,
 }
 
 impl<'p, E: Establish> StartedCheckOut<'p, E> {
     /// Starts a check-out. Returns its connection at once if there is one in the calling thread's stack.
     #[inline]
-    fn begin(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
+    fn begin(pool: &'p Pool<E>, site: Site) -> Result<Connection<E>, Self> {
         let pool = pool.here();
         match pool.core.try_check_out() {
             Some(lease) => Ok(Connection::new(lease)),
-            None => Self::begin_otherwise(pool),
+            None => Self::begin_otherwise(pool, site),
         }
     }
 
     #[inline(never)]
-    fn begin_otherwise(pool: &'p Pool<E>) -> Result<Connection<E>, Self> {
+    fn begin_otherwise(pool: &'p Pool<E>, site: Site) -> Result<Connection<E>, Self> {
         let core = &pool.core;
         let started = core.check_out_started();
         if let Some(idle) = core.try_take() {
-            return Ok(Connection::new(idle.check_out(started)));
+            return Ok(noted(idle.check_out(started), site));
         }
         if core.environment().listens() {
             // `ConnectionCheckOutStarted` is delivered before the check-out waits.
             core.environment().deliver();
         }
         // Before the search on other shards, so that the time of a check-out that then waits is all of its time.
-        Err(Self { pool, started: if E::METERED { started.read(core) } else { started } })
+        Err(Self { pool, site, started: if E::METERED { started.read(core) } else { started } })
     }
 
     #[inline]
@@ -193,13 +198,13 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
 
     #[inline]
     fn succeed(self, idle: Idle<TokioEnvironment<E>>) -> Connection<E> {
-        let connection = Connection::new(idle.check_out(self.started));
+        let connection = noted(idle.check_out(self.started), self.site);
         std::mem::forget(self);
         connection
     }
 
     fn fail(self, error: CheckOutError) -> CheckOutError {
-        let Self { pool, started } = *ManuallyDrop::new(self);
+        let Self { pool, started, .. } = *ManuallyDrop::new(self);
         pool.core.check_out_failed(started, error)
     }
 
@@ -207,7 +212,7 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
     /// is that of a cleared pool.
     #[cold]
     fn fail_after_fork(self) -> CheckOutError {
-        let Self { pool, started } = *ManuallyDrop::new(self);
+        let Self { pool, started, .. } = *ManuallyDrop::new(self);
         let core = &pool.here().core;
         let refusal = match core.state().phase {
             Phase::Closed => Refusal::Closed,
@@ -215,6 +220,13 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         };
         core.check_out_failed(started, core.refused(refusal))
     }
+}
+
+/// Notes the holder of a connection that did not come by the shortest path.
+#[inline]
+fn noted<E: Establish>(lease: Lease<TokioEnvironment<E>>, site: Site) -> Connection<E> {
+    lease.note_holder(site);
+    Connection::new(lease)
 }
 
 impl<E: Establish> Drop for StartedCheckOut<'_, E> {

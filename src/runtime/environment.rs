@@ -12,6 +12,7 @@ use super::draining;
 use super::establish::Establish;
 use super::failure::FailureSink;
 use super::fork;
+use super::holders::{self, HoldReports};
 use super::home::Residence;
 use super::publisher::{Publisher, Subscribers};
 use super::traced::SlowCheckOuts;
@@ -33,6 +34,8 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) slow_check_outs: Option<SlowCheckOuts>,
     /// Holds the runtime that the pool's tasks run on.
     pub(super) residence: Residence,
+    /// Where the reports of long holds go.
+    pub(super) holds: HoldReports,
     /// Wakes the background task.
     pub(super) maintenance: tokio::sync::Notify,
     /// Notifies the tasks that drain connections that the pool was cleared or closed.
@@ -66,6 +69,7 @@ impl<E: Establish> TokioEnvironment<E> {
             timeout: None,
             slow_check_outs: None,
             residence: Residence::default(),
+            holds: HoldReports::default(),
             maintenance: tokio::sync::Notify::new(),
             changed: Event::new(),
             clock_began: clock.raw(),
@@ -151,6 +155,14 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
 
     fn connections_went_stale(&self) {
         self.changed.notify(usize::MAX);
+    }
+
+    fn task_id(&self) -> Option<u64> {
+        holders::task_id()
+    }
+
+    fn review_holds(&self) {
+        self.holds.request();
     }
 
     fn schedule_maintenance(&self) {

@@ -9,6 +9,7 @@ mod environment;
 mod establish;
 mod failure;
 mod fork;
+mod holders;
 mod home;
 mod opening;
 mod pool;
@@ -26,6 +27,7 @@ pub use failure::FailedConnection;
 pub(crate) use fork::PerProcess;
 #[cfg(all(test, unix))]
 pub(crate) use fork::tests::in_child;
+pub use holders::LongHold;
 pub use pool::Pool;
 pub use publisher::Subscriber;
 pub(crate) use timer::{Lapse, on_runtime, within};

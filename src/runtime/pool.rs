@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 use std::task::Context;
 
@@ -15,6 +16,7 @@ use super::connection::Connection;
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork;
+use super::holders::HoldReports;
 use super::publisher::Subscriber;
 use super::traced::SlowCheckOuts;
 use crate::boxed::boxed;
@@ -170,8 +172,9 @@ impl<E: Establish> Pool<E> {
     /// Keep polling the future, or drop it. A waiting check-out that is set aside, for example while another branch of
     /// a `select!` in a loop runs, may already have been granted a connection or a permit to open one. No other
     /// check-out can use that grant until the future is polled or dropped.
+    #[track_caller]
     pub fn check_out(&self) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        self.check_out_without_deadline::<true>()
+        self.check_out_without_deadline::<true>(Location::caller())
     }
 
     /// Like [`Pool::check_out`], but gives up at `deadline`, in the queue as well as while a connection is being
@@ -186,11 +189,13 @@ impl<E: Establish> Pool<E> {
     /// # Cancel safety
     ///
     /// As for [`Pool::check_out`]. Reaching the deadline has the same effect as a cancellation.
+    #[track_caller]
     pub fn check_out_until(
         &self,
         deadline: Instant,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        CheckOut::new(self, move |pool| Waiting::Otherwise { future: boxed(|| pool.obtain_until(deadline)) })
+        let site = Location::caller();
+        CheckOut::new(self, site, move |pool| Waiting::Otherwise { future: boxed(|| pool.obtain_until(deadline)) })
     }
 
     /// Checks a connection in, as dropping it does, but refuses a connection of another pool.
@@ -380,8 +385,9 @@ impl<E: Establish> Pool<E> {
     /// into moving the waiter's cache lines between CPU cores.
     pub(crate) fn check_out_without_deadline<const LIMITED: bool>(
         &self,
+        site: &'static Location<'static>,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        CheckOut::new(self, |pool| match LIMITED && pool.limits_check_outs() {
+        CheckOut::new(self, site, |pool| match LIMITED && pool.limits_check_outs() {
             true => Waiting::Otherwise { future: boxed(|| pool.obtain_in_options_time()) },
             false => Waiting::Queue { acquire: pool.core.acquire() },
         })
@@ -391,8 +397,11 @@ impl<E: Establish> Pool<E> {
     pub(crate) fn check_out_within_operation(
         &self,
         end: Instant,
+        site: &'static Location<'static>,
     ) -> impl Future<Output = Result<Connection<E>, CheckOutError>> + Send + '_ {
-        CheckOut::new(self, move |pool| Waiting::Otherwise { future: boxed(|| pool.obtain_within_operation(end)) })
+        CheckOut::new(self, site, move |pool| Waiting::Otherwise {
+            future: boxed(|| pool.obtain_within_operation(end)),
+        })
     }
 
     /// Returns this pool, or in a forked child its successor.
@@ -421,6 +430,7 @@ impl<E: Establish> Pool<E> {
             environment.timeout = before.timeout;
             let slow = before.slow_check_outs.as_ref().map(SlowCheckOuts::threshold);
             environment.slow_check_outs = slow.map(SlowCheckOuts::new);
+            environment.holds = HoldReports::new(before.holds.sinks());
             let successor = Self::new(core.after_fork(environment));
             successor.home(|| Handle::try_current().ok());
             successor

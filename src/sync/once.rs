@@ -1,4 +1,4 @@
-//! std's `OnceLock` on loom's primitives, for values that are set under a lock.
+//! std's `OnceLock` on loom's primitives, for values that are set under a lock, or by the owner of a slot.
 
 use super::UnsafeCell;
 use super::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ pub(crate) struct OnceLock<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: `set` is called under a lock, and the value does not change after `get` has returned a reference to it.
+// SAFETY: `set` is called under a lock or by the one owner of a slot, and the value does not change after `get` has returned a reference to it.
 #[allow(unsafe_code)]
 unsafe impl<T: Send + Sync> Sync for OnceLock<T> {}
 
@@ -27,7 +27,7 @@ impl<T> OnceLock<T> {
         is_set.then(|| self.value.with(|value| unsafe { (*value).as_ref() })).flatten()
     }
 
-    /// Sets the value, if there is none. The caller must hold the lock.
+    /// Sets the value, if there is none. The caller must hold the lock, or own the slot.
     pub(crate) fn set(&self, value: T) -> Result<(), T> {
         // Relaxed: the caller's lock orders all changes.
         if self.is_set.load(Ordering::Relaxed) {

@@ -7,7 +7,19 @@ use wharf_system_tests::{root, rust_files};
 
 /// The layers from first to last. A module may use its own layer and those before it.
 const LAYERS: [&[&str]; 8] = [
-    &["boxed", "condition", "milliseconds", "printable", "sentence", "sync", "delivery", "error", "event", "options"],
+    &[
+        "boxed",
+        "condition",
+        "milliseconds",
+        "printable",
+        "sentence",
+        "sync",
+        "delivery",
+        "holder",
+        "error",
+        "event",
+        "options",
+    ],
     &["metrics", "pool"],
     &["runtime"],
     &["telemetry"],

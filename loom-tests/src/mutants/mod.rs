@@ -17,6 +17,7 @@
 
 mod clearing;
 mod delivery;
+mod holders;
 mod opening;
 mod shards;
 mod sync;
@@ -51,9 +52,17 @@ pub struct Edit {
 
 /// Returns all mutants, grouped by subject.
 pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
-    [shards::MUTANTS, waiting::MUTANTS, opening::MUTANTS, clearing::MUTANTS, delivery::MUTANTS, sync::MUTANTS]
-        .into_iter()
-        .flatten()
+    [
+        shards::MUTANTS,
+        waiting::MUTANTS,
+        opening::MUTANTS,
+        clearing::MUTANTS,
+        delivery::MUTANTS,
+        holders::MUTANTS,
+        sync::MUTANTS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// Returns the text of a file with its mutants inserted, each behind its guard. `file` is relative to `src`.

@@ -59,6 +59,10 @@
 //! | *wait for change* | `Watch::poll` | the listeners of event-listener |
 //! | *deliver* | `Delivery::publish`, `emit`, `deliver` | `src/delivery` |
 //! | *end* | `Delivery::end`, `ended`, `look_again` | `src/delivery` |
+//! | *note* | `Lease::note_holder` | `Hold::begin` |
+//! | *noted return* | the drop of a `Lease` if the pool accounts for holders | `Held::end_hold`, `Hold::end`, then as "heard return" |
+//! | *list holders* | `Core::holders` | `Hold::read`, `Shard::for_each_slot` |
+//! | *review holds* | `Core::review_holds` | the same, and `Core::report`, `Hold::mark_reported` |
 //! | *brief lock* | `BriefLock::lock` and its guard | the same |
 //!
 //! | model | runs | bound | mutants |
@@ -175,6 +179,10 @@
 //! | `closed_completes_after_the_last_event` | deliver, end | 2 | `ended_while_the_last_is_delivered` |
 //! | `closed_completes_after_the_event_of_the_last_connection` | deliver, end | 3 | `ended_before_the_queue_is_empty`, `end_of_delivery_wakes_no_task` |
 //! | `closed_completes_when_the_last_connection_is_gone` | end | none | `look_again_wakes_no_task` |
+//! | **holders**: the records of who has the connections | | | |
+//! | `holder_is_read_from_one_use` | note, noted return, take, list holders | 2 | `hold_publishes_nothing`, `hold_acquires_nothing`, `hold_is_written_without_a_fence`, `hold_is_read_without_a_fence`, `hold_is_read_once` |
+//! | `use_that_was_reported_as_long_is_reported_as_ended` | noted return, review holds | none | `hold_ends_in_two_steps` |
+//! | `earlier_use_that_was_reported_as_long_is_reported_as_ended` | noted return, review holds | 4 | `earlier_hold_is_reported_without_a_second_look`, `earlier_hold_that_ends_meanwhile_is_not_reported` |
 //! | **primitives**: the watch and the brief lock | | | |
 //! | `watch_never_misses_a_clear` | clear, wait for change | 4 | `watch_checks_before_it_listens`, `stale_announced_early` |
 //! | `watch_never_misses_a_close` | close, wait for change | 4 | `watch_checks_before_it_listens` |

@@ -118,6 +118,19 @@ async fn give_up_one(pool: &Pool<Mock>, mock: &Mock, events: &Events) {
 }
 
 #[tokio::test]
+async fn connection_that_is_drained_has_no_holder() {
+    let mock = Mock::new(Condition::Reusable, false);
+    let (pool, events) = pool(&mock);
+    pool.account_for_holders(true);
+    give_up(&pool, &mock, &events).await;
+    assert_eq!(pool.holders(), []);
+    // Nor has one of which nothing was noted.
+    pool.account_for_holders(false);
+    pool.account_for_holders(true);
+    assert_eq!((pool.status().draining, pool.holders()), (1, vec![]));
+}
+
+#[tokio::test]
 async fn drained_connection_goes_to_a_check_out_that_opens_one() {
     let mock = Mock::new(Condition::Reusable, false);
     let (pool, events) = pool_with(&mock, PoolOptions::default().max_pool_size(2));

@@ -62,6 +62,34 @@ async fn command_runs_in_a_task_of_its_own() {
     assert_eq!((status.total, status.in_use), (status.available + status.pending, 0));
 }
 
+#[tokio::test]
+async fn holder_of_a_command_is_the_line_that_runs_it() {
+    let server = start().await;
+    let (pool, _) = pool(&server);
+    pool.account_for_holders(true);
+    block_ping(&server).await;
+    let ping = rawdoc! { "ping": 1 };
+    let limited = || Command::new("admin", &ping).timeout(Duration::from_secs(600));
+    let here = line!() + 1;
+    let mut runs = Box::pin(pool.run(Command::new("admin", &ping)));
+    let mut runs_limited = Box::pin(pool.run(limited()));
+    let mut runs_simply = Box::pin(pool.run_command("admin", &ping));
+    let listed = async {
+        while pool.holders().len() < 3 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = listed => {}
+        outcome = &mut runs => panic!("{outcome:?}"),
+        outcome = &mut runs_limited => panic!("{outcome:?}"),
+        outcome = &mut runs_simply => panic!("{outcome:?}"),
+    }
+    let mut lines: Vec<_> = pool.holders().iter().map(|holder| holder.call_site.unwrap().line()).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, [here, here + 1, here + 2]);
+}
+
 /// Returns a clear with a cause that no interrupted command may carry.
 fn interruption() -> Clear {
     let cause = std::sync::Arc::new(io::Error::other("the monitor timed out"));

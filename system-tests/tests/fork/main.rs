@@ -110,6 +110,7 @@ const FORKS: usize = 20;
 fn forked_child_starts_over_and_the_parent_continues() {
     paused_pool_stays_paused_and_closed_pool_stays_closed();
     child_without_a_runtime_gets_its_background_task_later();
+    child_accounts_for_holders_of_its_own();
     inherited_drain_stays_the_parents();
     inherited_background_task_leaves_the_parents_pool_alone();
     inherited_establishment_does_not_continue_in_the_child();
@@ -175,6 +176,29 @@ fn child_without_a_runtime_gets_its_background_task_later() {
             Ok(())
         })
     });
+    parent.end();
+}
+
+/// The parent's connection in use is not the child's, and the child accounts for holders as the parent does.
+fn child_accounts_for_holders_of_its_own() {
+    let parent = Parent::new(0);
+    parent.pool.account_for_holders(true);
+    let held = parent.runtime.block_on(parent.pool.check_out()).unwrap();
+    let in_child_only = || {
+        if !parent.pool.accounts_for_holders() || !parent.pool.holders().is_empty() {
+            return Err(Wrong::Holders);
+        }
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|_| Wrong::Runtime)?;
+        runtime.block_on(async {
+            parent.pool.ready();
+            let own = parent.pool.check_out().await.map_err(|_| Wrong::NotServed)?;
+            let listed: Vec<_> = parent.pool.holders().iter().map(|holder| holder.connection_id).collect();
+            if listed == [own.id()] { Ok(()) } else { Err(Wrong::Holders) }
+        })
+    };
+    in_child("with holders", in_child_only);
+    assert!(parent.pool.holders().iter().any(|holder| holder.connection_id == held.id()));
+    drop(held);
     parent.end();
 }
 
@@ -468,10 +492,11 @@ enum Wrong {
     Reopened,
     DoesNotAddUp,
     Panicked,
+    Holders,
 }
 
 impl Wrong {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Nothing,
         Self::Runtime,
         Self::NotPausedOneGenerationLater,
@@ -489,6 +514,7 @@ impl Wrong {
         Self::Reopened,
         Self::DoesNotAddUp,
         Self::Panicked,
+        Self::Holders,
     ];
 }
 

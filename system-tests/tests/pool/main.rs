@@ -18,6 +18,7 @@ mod cancellation;
 mod errors;
 mod event_errors;
 mod events;
+mod holders;
 mod interleavings;
 mod lifecycle;
 mod limits;

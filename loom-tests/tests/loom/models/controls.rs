@@ -184,6 +184,20 @@ const CONTROLS: &[(&str, &str)] = &[
     ("ended_before_the_queue_is_empty", "delivery::closed_completes_after_the_event_of_the_last_connection"),
     ("end_of_delivery_wakes_no_task", "delivery::closed_completes_after_the_event_of_the_last_connection"),
     ("look_again_wakes_no_task", "delivery::closed_completes_when_the_last_connection_is_gone"),
+    ("hold_publishes_nothing", "holders::holder_is_read_from_one_use"),
+    ("hold_acquires_nothing", "holders::holder_is_read_from_one_use"),
+    ("hold_is_written_without_a_fence", "holders::holder_is_read_from_one_use"),
+    ("hold_is_read_without_a_fence", "holders::holder_is_read_from_one_use"),
+    ("hold_is_read_once", "holders::holder_is_read_from_one_use"),
+    ("hold_ends_in_two_steps", "holders::use_that_was_reported_as_long_is_reported_as_ended"),
+    (
+        "earlier_hold_is_reported_without_a_second_look",
+        "holders::earlier_use_that_was_reported_as_long_is_reported_as_ended",
+    ),
+    (
+        "earlier_hold_that_ends_meanwhile_is_not_reported",
+        "holders::earlier_use_that_was_reported_as_long_is_reported_as_ended",
+    ),
 ];
 
 const AT_A_TIME: usize = 2;

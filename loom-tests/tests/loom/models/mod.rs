@@ -7,6 +7,7 @@ mod drain_queue;
 mod draining;
 pub mod harness;
 mod hits;
+mod holders;
 mod limits;
 mod openers;
 mod opening;

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as StatisticOrdering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering as StatisticOrdering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use event_listener::Event;
 use loom::cell::UnsafeCell;
@@ -56,6 +56,8 @@ pub struct World {
     disposed: AtomicU32,
     /// The connections that need a drain which no model has begun yet.
     drains: Mutex<Vec<Drain>>,
+    /// The time that has passed, in nanoseconds.
+    passed: AtomicU64,
 }
 
 impl World {
@@ -68,6 +70,7 @@ impl World {
             opened: AtomicU32::new(0),
             disposed: AtomicU32::new(0),
             drains: Mutex::default(),
+            passed: AtomicU64::new(0),
         }
     }
 
@@ -113,6 +116,11 @@ impl World {
         RUNS.with(Cell::get)
     }
 
+    /// Lets time pass on the pool's clock.
+    pub fn pass(&self, time: Duration) {
+        self.passed.fetch_add(time.as_nanos() as u64, StatisticOrdering::Relaxed);
+    }
+
     /// Returns a new connection.
     pub fn connect(&self) -> Connection {
         self.opened.fetch_add(1, StatisticOrdering::Relaxed);
@@ -123,6 +131,12 @@ impl World {
 loom::thread_local! {
     static HINT: Cell<usize> = Cell::new(0);
     static RUNS: Cell<usize> = Cell::new(0);
+    static TASK: Cell<u64> = Cell::new(0);
+}
+
+/// Makes the calling thread run a task of this number from now on.
+pub fn run_as_task(number: u64) {
+    TASK.with(|present| present.set(number));
 }
 
 /// Makes the calling thread prefer a shard.
@@ -138,11 +152,16 @@ impl Environment for World {
 
     fn now(&self) -> Instant {
         static NOW: OnceLock<Instant> = OnceLock::new();
-        *NOW.get_or_init(Instant::now)
+        let passed = Duration::from_nanos(self.passed.load(StatisticOrdering::Relaxed));
+        *NOW.get_or_init(Instant::now) + passed
     }
 
     fn stopwatch(&self) -> u64 {
         0
+    }
+
+    fn task_id(&self) -> Option<u64> {
+        Some(TASK.with(Cell::get)).filter(|number| *number != 0)
     }
 
     fn shard_hint(&self) -> usize {

@@ -1,0 +1,60 @@
+//! Mutants of the records of holders.
+
+use super::{Edit, Mutant};
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "hold_is_written_without_a_fence",
+        does: "The words of a use may be seen before the end of the last one.",
+        file: "pool/hold.rs",
+        edits: &[Edit { within: "fn begin", right: "fence(Ordering::Release);", wrong: "" }],
+    },
+    Mutant {
+        name: "hold_is_read_without_a_fence",
+        does: "The second reading of the turn may be older than the words.",
+        file: "pool/hold.rs",
+        edits: &[Edit { within: "fn read", right: "fence(Ordering::Acquire);", wrong: "" }],
+    },
+    Mutant {
+        name: "hold_is_read_once",
+        does: "A reader does not look whether the record has changed meanwhile.",
+        file: "pool/hold.rs",
+        edits: &[Edit { within: "fn read", right: "self.turn.load(Ordering::Relaxed) == word", wrong: "true" }],
+    },
+    Mutant {
+        name: "hold_ends_in_two_steps",
+        does: "The end of a use may overwrite the mark that it was reported.",
+        file: "pool/hold.rs",
+        edits: &[Edit {
+            within: "fn end",
+            right: "
+                Turn::unpack(self.turn.swap(Turn { switch, count, state: State::Free }.pack(), Ordering::Relaxed))
+            ",
+            wrong: "
+                let before = Turn::unpack(self.turn.load(Ordering::Relaxed));
+                self.turn.store(Turn { switch, count, state: State::Free }.pack(), Ordering::Relaxed);
+                before
+            ",
+        }],
+    },
+    Mutant {
+        name: "earlier_hold_is_reported_without_a_second_look",
+        does: "A use that was not noted is reported although it may have ended before its entry.",
+        file: "pool/holding.rs",
+        edits: &[Edit {
+            within: "fn report(",
+            right: "self.noted(found.slot).is_none() || !self.holding.reports.lock().unnoted.remove(&id)",
+            wrong: "true",
+        }],
+    },
+    Mutant {
+        name: "earlier_hold_that_ends_meanwhile_is_not_reported",
+        does: "A use that was not noted is reported as ended only, if it ends while it is reported.",
+        file: "pool/holding.rs",
+        edits: &[Edit {
+            within: "fn report(",
+            right: "!self.holding.reports.lock().unnoted.remove(&id)",
+            wrong: "{ self.holding.reports.lock().unnoted.remove(&id); false }",
+        }],
+    },
+];

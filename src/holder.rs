@@ -1,0 +1,96 @@
+//! What is known about a connection in use.
+
+use std::fmt;
+use std::panic::Location;
+use std::time::Duration;
+
+use bson::oid::ObjectId;
+
+/// What a connection in use is held for (load balancer specification, "Connection Tracking").
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Purpose {
+    /// One operation.
+    #[default]
+    Operation,
+    /// A cursor that is pinned to the connection.
+    Cursor,
+    /// A transaction that is pinned to the connection.
+    Transaction,
+}
+
+impl Purpose {
+    /// Returns the purpose in one word: `operation`, `cursor` or `transaction`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Operation => "operation",
+            Self::Cursor => "cursor",
+            Self::Transaction => "transaction",
+        }
+    }
+}
+
+/// A connection in use: where and when it was checked out, and what for. From `Pool::holders`, and in the error of a
+/// check-out that timed out.
+///
+/// It prints as a phrase: `connection 3 for 5.2s, checked out at src/orders.rs:17:33 (task 12)`.
+///
+/// ```
+/// use wharf::{Endpoint, Pool};
+///
+/// /// Prints the ten connections that have been in use for the longest time.
+/// fn print_holders(pool: &Pool<Endpoint>) {
+///     for holder in pool.holders().iter().take(10) {
+///         println!("{holder}");
+///     }
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// The connection's number.
+    pub connection_id: u64,
+    /// How long the connection has been in use. If [`call_site`](Self::call_site) is `None`: how long holders have been
+    /// accounted for, which is less.
+    pub held_for: Duration,
+    /// The line that called `check_out`, `check_out_until`, `run` or `run_command`. `None` if the connection was checked
+    /// out before holders were accounted for.
+    pub call_site: Option<&'static Location<'static>>,
+    /// The number of the tokio task that checked the connection out, as tokio's `Id` prints it. `None` outside of a
+    /// task, as in `block_on`, and without a [`call_site`](Self::call_site).
+    pub task_id: Option<u64>,
+    /// What the connection is held for, as `Connection::pin_to` says. `None` without a [`call_site`](Self::call_site).
+    pub purpose: Option<Purpose>,
+    /// The generation in which the connection was created: in load-balanced mode that of its service, otherwise that of
+    /// the pool. In load-balanced mode without a [`call_site`](Self::call_site), that of the pool.
+    pub generation: u64,
+    /// The service that the connection belongs to, in load-balanced mode. `None` without a
+    /// [`call_site`](Self::call_site).
+    pub service_id: Option<ObjectId>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { connection_id, held_for, call_site, task_id, purpose, service_id, .. } = self;
+        let Some(site) = call_site else {
+            return write!(
+                f,
+                "connection {connection_id} for more than {held_for:.1?}, checked out before holders were accounted for"
+            );
+        };
+        write!(f, "connection {connection_id} for {held_for:.1?}, checked out at {site}")?;
+        if let Some(task_id) = task_id {
+            write!(f, " (task {task_id})")?;
+        }
+        match purpose {
+            Some(Purpose::Cursor) => f.write_str(", pinned to a cursor")?,
+            Some(Purpose::Transaction) => f.write_str(", pinned to a transaction")?,
+            Some(Purpose::Operation) | None => {}
+        }
+        match service_id {
+            Some(service_id) => write!(f, ", of service {service_id}"),
+            None => Ok(()),
+        }
+    }
+}

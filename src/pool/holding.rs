@@ -1,0 +1,349 @@
+//! Holder accounting: who has the connections, and which of them for too long.
+//!
+//! The accounting is switched at run time. While it is on, [`Reason::Holders`] sends check-outs and check-ins the long
+//! way, and each writes the record beside its slot (`hold.rs`). Each switch has a number, which the records repeat. So a
+//! record that an earlier switch left behind counts for nothing, and no switch has to visit the slots.
+//!
+//! A connection that is drained has no holder: its caller has checked it in.
+//!
+//! # Race window
+//!
+//! A check-out that runs while the accounting is switched on may miss that. Its connection then counts as checked out
+//! before.
+
+use std::collections::HashSet;
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::attention::Reason;
+use super::core::Core;
+use super::environment::Environment;
+use super::held::Held;
+use super::hold::{State, Turn, Use};
+use super::lease::Lease;
+use super::pinning::Purpose;
+use super::slab::Slot;
+use crate::holder::Holder;
+use crate::sync::Mutex;
+
+/// What a pool knows of the accounting as a whole.
+///
+/// The atomics change under the registry's lock. They are std's, because no ordering of the pool depends on them, and
+/// atomics, because a forked child reads them without the lock.
+#[derive(Default)]
+pub(super) struct Holding {
+    /// Whether the application asked for the accounting.
+    asked_for: AtomicBool,
+    /// After how many nanoseconds a connection in use is reported. 0: never.
+    threshold: AtomicU64,
+    /// How often the accounting was switched. It is on while this is odd.
+    switch: AtomicU32,
+    /// When it was switched on last, in nanoseconds since the pool's epoch.
+    on_since: AtomicU64,
+    reports: Mutex<Reports>,
+}
+
+#[derive(Default)]
+struct Reports {
+    /// The connections that were reported although their check-out was not noted.
+    unnoted: HashSet<u64>,
+    /// The uses that were reported, and that have ended since.
+    ended: Vec<Holder>,
+}
+
+/// What a look at the connections in use has found.
+#[derive(Debug, Default)]
+pub struct HoldReview {
+    /// The connections that have now been in use for longer than the threshold, longest first.
+    pub long: Vec<Holder>,
+    /// The connections of earlier reports whose use has ended, in the order of their check-ins.
+    pub ended: Vec<Holder>,
+    /// The threshold, if there is one.
+    pub threshold: Option<Duration>,
+    /// After what time the next look can find another long use. `None` without a threshold.
+    pub next: Option<Duration>,
+}
+
+/// A connection in use, as a reader finds it.
+struct Found<'s, C> {
+    slot: &'s Slot<C>,
+    turn: Turn,
+    holder: Holder,
+}
+
+impl Holding {
+    /// Returns the number of the present switch, if the accounting is on.
+    fn switch(&self) -> Option<u32> {
+        // Relaxed: a check-out or check-in around the time of a switch may miss it.
+        let switch = self.switch.load(Ordering::Relaxed);
+        (switch % 2 == 1).then_some(switch % (1 << Turn::SWITCH_BITS))
+    }
+
+    fn threshold(&self) -> Option<Duration> {
+        // Relaxed: a setting of its own.
+        match self.threshold.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+}
+
+impl<E: Environment> Core<E> {
+    /// Switches the accounting for holders on or off. A threshold keeps it on.
+    pub fn account_for_holders(&self, on: bool) {
+        self.switch_holders(|holding| {
+            // Relaxed: under the registry's lock.
+            holding.asked_for.store(on, Ordering::Relaxed);
+        });
+    }
+
+    /// Sets after what time a connection in use is reported. `None`, or zero: never.
+    pub fn report_holds_after(&self, threshold: Option<Duration>) {
+        let nanos = threshold.map_or(0, |threshold| u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX));
+        self.switch_holders(|holding| {
+            // Relaxed: under the registry's lock.
+            holding.threshold.store(nanos, Ordering::Relaxed);
+        });
+        self.environment.review_holds();
+    }
+
+    fn switch_holders(&self, change: impl FnOnce(&Holding)) {
+        let holding = &self.holding;
+        let _registry = self.registry.lock();
+        change(holding);
+        // Relaxed: under the registry's lock, all of them.
+        let on = holding.asked_for.load(Ordering::Relaxed) || holding.threshold().is_some();
+        let switch = holding.switch.load(Ordering::Relaxed);
+        match (holding.switch().is_some(), on) {
+            (false, true) => {
+                holding.on_since.store(self.nanos_since_epoch(), Ordering::Relaxed);
+                holding.switch.store(switch.wrapping_add(1), Ordering::Relaxed);
+                self.attention.add(Reason::Holders);
+            }
+            (true, false) => {
+                self.attention.remove(Reason::Holders);
+                holding.switch.store(switch.wrapping_add(1), Ordering::Relaxed);
+                *holding.reports.lock() = Reports::default();
+            }
+            _ => {}
+        }
+    }
+
+    /// Does in a forked child's pool what the parent's was told to do.
+    pub(super) fn inherit_holding(&self, parent: &Holding) {
+        // Relaxed: the child has a single thread.
+        self.account_for_holders(parent.asked_for.load(Ordering::Relaxed));
+        self.report_holds_after(parent.threshold());
+    }
+
+    /// Returns whether the pool accounts for holders.
+    pub fn accounts_for_holders(&self) -> bool {
+        self.holding.switch().is_some()
+    }
+
+    /// Returns after what time a connection in use is reported.
+    pub fn holds_are_reported_after(&self) -> Option<Duration> {
+        self.holding.threshold()
+    }
+
+    /// Returns the connections in use, longest first. Empty if the pool does not account for holders.
+    pub fn holders(&self) -> Vec<Holder> {
+        self.in_use().into_iter().map(|found| found.holder).collect()
+    }
+
+    /// Looks for connections that have been in use for longer than the threshold, and reports each use once.
+    pub fn review_holds(&self) -> HoldReview {
+        let threshold = self.holding.threshold();
+        let (mut long, mut next) = (Vec::new(), threshold);
+        for found in threshold.map(|_| self.in_use()).unwrap_or_default() {
+            let left = threshold.unwrap_or_default().saturating_sub(found.holder.held_for);
+            if left > Duration::ZERO {
+                next = next.min(Some(left));
+            } else if self.report(&found) {
+                long.push(found.holder);
+            }
+        }
+        // After the long ones, so that the end of a use is reported after the use.
+        let ended = std::mem::take(&mut self.holding.reports.lock().ended);
+        HoldReview { long, ended, threshold, next }
+    }
+
+    /// Marks a use as reported. Returns whether it was not, and goes on.
+    fn report(&self, found: &Found<'_, E::Connection>) -> bool {
+        if found.holder.call_site.is_some() {
+            return found.slot.hold().is_some_and(|hold| hold.mark_reported(found.turn));
+        }
+        let id = found.holder.connection_id;
+        if !self.holding.reports.lock().unnoted.insert(id) {
+            return false;
+        }
+        // A check-in changes the record, then takes the entry. So it finds the entry, or we find the change. If both, the
+        // check-in has reported the end already, and the use must be reported, too.
+        self.noted(found.slot).is_none() || !self.holding.reports.lock().unnoted.remove(&id)
+    }
+
+    /// Returns the connections in use, longest first.
+    fn in_use(&self) -> Vec<Found<'_, E::Connection>> {
+        if self.holding.switch().is_none() {
+            return Vec::new();
+        }
+        let now = self.nanos_since_epoch();
+        let (mut in_use, mut unnoted) = (Vec::new(), Vec::new());
+        for slot in self.slab.iter() {
+            match self.noted(slot) {
+                Some((turn, Some(noted))) => in_use.push(Found { slot, turn, holder: holder_of(&noted, now) }),
+                Some((_, None)) => {}
+                None => unnoted.push(slot),
+            }
+        }
+        in_use.extend(self.unnoted_in_use(unnoted, now));
+        in_use.sort_by_key(|found| (std::cmp::Reverse(found.holder.held_for), found.holder.connection_id));
+        in_use
+    }
+
+    /// Returns what was noted about a slot's connection since the accounting was switched on, if anything was.
+    fn noted(&self, slot: &Slot<E::Connection>) -> Option<(Turn, Option<Use>)> {
+        let (turn, noted) = slot.hold()?.read();
+        (Some(turn.switch) == self.holding.switch()).then_some((turn, noted))
+    }
+
+    /// Returns those connections of `slots` that are in use, by elimination. Nothing was noted about them since the
+    /// accounting was switched on, so they have been in use since then, or available, or drained.
+    ///
+    /// # Race window
+    ///
+    /// A stack that changes all the time may not let itself be read at once. Then what was seen in it counts as
+    /// available, and a connection may be left out.
+    fn unnoted_in_use<'s>(
+        &'s self,
+        slots: Vec<&'s Slot<E::Connection>>,
+        now: u64,
+    ) -> impl Iterator<Item = Found<'s, E::Connection>> {
+        let lives = |slot: &Slot<E::Connection>| {
+            let stamp = slot.stamp();
+            stamp.live && !stamp.pending
+        };
+        let mut slots: Vec<_> = slots.into_iter().filter(|slot| lives(slot)).collect();
+        if !slots.is_empty() {
+            let mut elsewhere: HashSet<u32> = HashSet::new();
+            for shard in self.shards.iter() {
+                shard.for_each_slot(&self.slab, self.limits.total, |index| {
+                    elsewhere.insert(index);
+                });
+            }
+            let registry = self.registry.lock();
+            for top in &registry.stale {
+                elsewhere.extend(self.slab.chain(Some(*top)).map(Slot::index));
+            }
+            elsewhere.extend(registry.drains.slots());
+            drop(registry);
+            slots.retain(|slot| !elsewhere.contains(&slot.index()) && lives(slot) && self.noted(slot).is_none());
+        }
+        // Relaxed: a switch changes it, and then all that was found here counts for nothing.
+        let held_for = now.saturating_sub(self.holding.on_since.load(Ordering::Relaxed));
+        slots.into_iter().map(move |slot| Found {
+            slot,
+            turn: Turn { switch: 0, count: 0, state: State::InUse },
+            holder: unnoted(slot, held_for),
+        })
+    }
+
+    fn nanos_since_epoch(&self) -> u64 {
+        self.environment.now().duration_since(self.epoch).as_nanos() as u64
+    }
+}
+
+impl<E: Environment> Lease<E> {
+    /// Notes where the connection was checked out, if the pool accounts for holders.
+    #[inline]
+    pub fn note_holder(&self, site: &'static Location<'static>) {
+        if self.held().core().attention.includes(Reason::Holders) {
+            self.held().begin_hold(site);
+        }
+    }
+}
+
+impl<E: Environment> Held<E> {
+    /// Notes the beginning of a use.
+    #[cold]
+    fn begin_hold(self, site: &'static Location<'static>) {
+        let core = self.core();
+        let Some(switch) = core.holding.switch() else { return };
+        let service = self.service();
+        let noted = Use {
+            since: core.nanos_since_epoch(),
+            connection_id: self.id(),
+            site,
+            task_id: core.environment.task_id(),
+            generation: service.map_or_else(|| self.generation(), |(_, generation)| generation),
+            service_id: service.map(|(service_id, _)| service_id),
+            purpose: Purpose::Operation,
+        };
+        self.slot().hold_or_new().begin(switch, &noted);
+    }
+
+    /// Notes that the use of the connection ends, or that a new connection is not in use yet.
+    pub(super) fn end_hold(self) {
+        let core = self.core();
+        if core.attention.includes(Reason::Holders)
+            && let Some(switch) = core.holding.switch()
+        {
+            self.end_accounted_hold(switch);
+        }
+    }
+
+    #[cold]
+    fn end_accounted_hold(self, switch: u32) {
+        let holding = &self.core().holding;
+        let (before, reported) = self.slot().hold_or_new().end(switch);
+        let ended = match reported {
+            Some(noted) if before.switch == switch => holder_of(&noted, self.core().nanos_since_epoch()),
+            // Nothing was noted about this use, and it may have been reported nevertheless.
+            _ if before.switch != switch => {
+                if !holding.reports.lock().unnoted.remove(&self.id()) {
+                    return;
+                }
+                // Relaxed: see `unnoted_in_use`.
+                let on_since = holding.on_since.load(Ordering::Relaxed);
+                unnoted(self.slot(), self.core().nanos_since_epoch().saturating_sub(on_since))
+            }
+            _ => return,
+        };
+        holding.reports.lock().ended.push(ended);
+        self.core().environment.review_holds();
+    }
+
+    /// Notes what the connection is held for, if the pool accounts for holders.
+    pub(super) fn note_purpose(self, purpose: Purpose) {
+        if self.core().attention.includes(Reason::Holders)
+            && let Some(hold) = self.slot().hold()
+        {
+            hold.set_purpose(purpose);
+        }
+    }
+}
+
+fn holder_of(noted: &Use, now: u64) -> Holder {
+    Holder {
+        connection_id: noted.connection_id,
+        held_for: Duration::from_nanos(now.saturating_sub(noted.since)),
+        call_site: Some(noted.site),
+        task_id: noted.task_id,
+        purpose: Some(noted.purpose),
+        generation: noted.generation,
+        service_id: noted.service_id,
+    }
+}
+
+fn unnoted<C>(slot: &Slot<C>, held_for: u64) -> Holder {
+    Holder {
+        connection_id: slot.known_as().0,
+        held_for: Duration::from_nanos(held_for),
+        call_site: None,
+        task_id: None,
+        purpose: None,
+        generation: slot.stamp().generation,
+        service_id: None,
+    }
+}

@@ -1,0 +1,249 @@
+//! Who has the connections of a pool: its handles' part, and the reports of long holds.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+
+use super::environment::TokioEnvironment;
+use super::establish::Establish;
+use super::pool::Pool;
+use crate::holder::Holder;
+use crate::pool::{Core, HoldReview};
+use crate::sync::contain;
+
+/// The target of the log messages about long holds.
+const TARGET: &str = "wharf::holders";
+
+/// A function that receives the reports of long holds.
+pub(super) type HoldSink = Arc<dyn Fn(&LongHold) + Send + Sync>;
+
+/// A connection has been in use for longer than the threshold, or such a use has ended. See
+/// [`Pool::report_holds_after`].
+///
+/// It prints as a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LongHold {
+    /// The pool's address.
+    pub address: Arc<str>,
+    /// The connection, and where it was checked out. [`Holder::held_for`] is the time until this report, or until the
+    /// check-in.
+    pub holder: Holder,
+    /// Whether the connection has been checked in since it was reported.
+    pub has_ended: bool,
+    /// The threshold at the time of the report. `None` if it has been removed since the first report.
+    pub threshold: Option<Duration>,
+}
+
+impl fmt::Display for LongHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, holder, has_ended, .. } = self;
+        match has_ended {
+            false => write!(f, "a connection to {address} is held for long: {holder}"),
+            true => write!(f, "a connection to {address} that was held for long came back: {holder}"),
+        }
+    }
+}
+
+/// The sinks of a pool's reports, and what asks for a look at the connections in use.
+#[derive(Default)]
+pub(super) struct HoldReports {
+    sinks: ArcSwap<Vec<HoldSink>>,
+    requested: Notify,
+}
+
+impl HoldReports {
+    pub(super) fn new(sinks: Vec<HoldSink>) -> Self {
+        Self { sinks: ArcSwap::from_pointee(sinks), requested: Notify::new() }
+    }
+
+    pub(super) fn sinks(&self) -> Vec<HoldSink> {
+        Vec::clone(&self.sinks.load())
+    }
+
+    pub(super) fn request(&self) {
+        self.requested.notify_one();
+    }
+
+    fn add(&self, sink: &HoldSink) {
+        self.sinks.rcu(|present| {
+            let mut more = Vec::clone(present);
+            more.push(sink.clone());
+            more
+        });
+    }
+
+    fn tell(&self, report: &LongHold) {
+        let LongHold { address, holder, .. } = report;
+        let Holder { connection_id, held_for, call_site, task_id, .. } = holder;
+        let site = call_site.map(tracing::field::display);
+        let ms = u64::try_from(held_for.as_millis()).unwrap_or(u64::MAX);
+        let address: &str = address;
+        match report.has_ended {
+            false => tracing::warn!(
+                target: TARGET, address, driverConnectionId = connection_id, heldMS = ms, callSite = site, taskId = task_id,
+                "{report}"
+            ),
+            true => tracing::info!(
+                target: TARGET, address, driverConnectionId = connection_id, heldMS = ms, callSite = site, taskId = task_id,
+                "{report}"
+            ),
+        }
+        for sink in self.sinks.load().iter() {
+            // If a sink panics, the others still get the report.
+            contain(|| sink(report));
+        }
+    }
+}
+
+/// Reports long holds. Never completes. Without a threshold it waits for one, which costs nothing.
+pub(super) async fn watch<E: Establish>(core: &Core<TokioEnvironment<E>>) {
+    let reports = &core.environment().holds;
+    loop {
+        let HoldReview { long, ended, threshold, next } = core.review_holds();
+        for (holders, has_ended) in [(long, false), (ended, true)] {
+            for holder in holders {
+                reports.tell(&LongHold { address: core.address().clone(), holder, has_ended, threshold });
+            }
+        }
+        let requested = reports.requested.notified();
+        match next {
+            Some(next) => tokio::select! {
+                () = requested => {}
+                () = tokio::time::sleep(next) => {}
+            },
+            None => requested.await,
+        }
+    }
+}
+
+impl<E: Establish> Pool<E> {
+    /// Switches on or off that the pool accounts for the holders of its connections: [`Pool::holders`]. Off by default.
+    ///
+    /// May be switched at any time, in a pool in use as well. Check-outs from then on are noted with their call site and
+    /// task. A connection that was checked out before is listed without them.
+    ///
+    /// # Cost
+    ///
+    /// While it is off, nothing. While it is on, a check-out that finds a connection reads the clock and writes one cache
+    /// line of its own, and its check-in makes one more locked instruction. Neither takes a lock. The
+    /// [guide](crate::guide#who-has-the-connections) has figures. Each connection that was checked out since takes 64
+    /// more bytes.
+    pub fn account_for_holders(&self, on: bool) {
+        self.here().core.account_for_holders(on);
+    }
+
+    /// Returns whether the pool accounts for holders, because of [`Pool::account_for_holders`] or of
+    /// [`Pool::report_holds_after`].
+    #[must_use]
+    pub fn accounts_for_holders(&self) -> bool {
+        self.here().core.accounts_for_holders()
+    }
+
+    /// Returns the connections in use with what is known about each, longest in use first. Empty unless the pool
+    /// [accounts for holders](Self::account_for_holders).
+    ///
+    /// A connection that is drained is not listed, although [`PoolStatus::in_use`](crate::PoolStatus::in_use) counts it:
+    /// its caller has checked it in. Each entry is right at some instant of the call, but not all at the same.
+    ///
+    /// The call reads all connections of the pool and takes short locks, so use it for monitoring. No check-out or
+    /// check-in waits for it, unless connections are listed that were checked out before the pool accounted for holders.
+    ///
+    /// ```
+    /// use wharf::{Endpoint, Pool};
+    ///
+    /// fn print_who_holds_a_connection_for_long(pool: &Pool<Endpoint>) {
+    ///     for holder in pool.holders().iter().filter(|holder| holder.held_for.as_secs() >= 10) {
+    ///         eprintln!("{holder}");
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn holders(&self) -> Vec<Holder> {
+        self.here().core.holders()
+    }
+
+    /// Sets after what time in use a connection is reported as held for long. `None`, or zero, reports none, which is
+    /// the default.
+    ///
+    /// The report comes once for each use, when the time is up, and once more when the connection is checked in. It goes
+    /// to the [log](Self::on_long_hold) and to the functions of [`Pool::on_long_hold`]. It changes nothing: the connection
+    /// stays with its holder.
+    ///
+    /// A threshold switches the [accounting](Self::account_for_holders) on for as long as it is set. A connection that was
+    /// checked out before counts as checked out when the accounting began.
+    ///
+    /// The pool's background task keeps the time. It ends with the pool's runtime, and goes on when the pool has
+    /// [moved](Self#runtimes).
+    pub fn report_holds_after(&self, threshold: Option<Duration>) {
+        self.here().core.report_holds_after(threshold);
+    }
+
+    /// Returns the threshold that [`Pool::report_holds_after`] has set.
+    #[must_use]
+    pub fn holds_are_reported_after(&self) -> Option<Duration> {
+        self.here().core.holds_are_reported_after()
+    }
+
+    /// Adds a function that gets the reports of long holds, for as long as the pool exists.
+    ///
+    /// The background task calls it, outside of all locks, for one report at a time. The report of a use comes before that
+    /// of its end. It must not block, because the background task also maintains the pool. A panic is caught.
+    ///
+    /// The reports are also logged, with the target `wharf::holders`: a long hold as a warning, its end as information.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use wharf::{Endpoint, LongHold, Pool};
+    ///
+    /// fn count_leaks(pool: &Pool<Endpoint>, count: fn(&str)) {
+    ///     pool.on_long_hold(move |report: &LongHold| count(if report.has_ended { "came back" } else { "held for long" }));
+    ///     pool.report_holds_after(Some(Duration::from_secs(30)));
+    /// }
+    /// ```
+    pub fn on_long_hold(&self, sink: impl Fn(&LongHold) + Send + Sync + 'static) {
+        let sink: HoldSink = Arc::new(sink);
+        self.here().core.environment().holds.add(&sink);
+    }
+}
+
+/// Returns the number of the tokio task that runs on this thread.
+pub(super) fn task_id() -> Option<u64> {
+    let mut number = Number(0);
+    tokio::task::try_id()?.hash(&mut number);
+    Some(number.0).filter(|number| *number != 0)
+}
+
+/// Takes the number out of a hash of it. Printing and parsing the id would take longer than the rest of the accounting.
+struct Number(u64);
+
+impl Hasher for Number {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.try_into().map_or(0, u64::from_ne_bytes);
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn task_id_is_the_number_that_tokio_prints() {
+        assert_eq!(task_id(), None, "`block_on` is no task");
+        let number = tokio::spawn(async { (task_id().unwrap().to_string(), tokio::task::id().to_string()) });
+        let (ours, tokios) = number.await.unwrap();
+        assert_eq!(ours, tokios);
+    }
+}
