@@ -1,29 +1,94 @@
 //! In-order delivery of events by the threads that emit them, with a limit on each thread's work for others.
 //!
-//! A [`Delivery`] is a queue and a *role*. A caller that emits an event queues it and then calls [`Delivery::deliver`].
-//! If the role is free, the caller becomes the *deliverer*; if it is held, the caller normally leaves its events to the
-//! deliverer. Events thus reach the subscribers one at a time, in the order of emission, without a task or a thread of
-//! their own. Two limits bound the work:
+//! There is neither a task nor a thread for events. A [`Delivery`] delivers an event in one of two ways:
+//!
+//! - *Inline* ([`Delivery::deliver_inline`]): the caller calls the subscribers itself, at once and without a lock. This
+//!   is for the frequent events. Each caller delivers its own events, so two callers may be in the subscribers at the
+//!   same time, and a slow subscriber holds only the caller that it is told by.
+//! - From the *queue* ([`Delivery::publish`], or [`Delivery::emit`] and [`Delivery::deliver`]): for all other events,
+//!   which may be emitted under a lock, and for every event that is emitted inside of a subscriber. These arrive one at
+//!   a time, in the order of emission.
+//!
+//! # The order
+//!
+//! Event A *precedes* event B in two cases: the call that emitted A happens before the call that emits B, or B is
+//! emitted inside of the delivery of A. Then the delivery of A ends before the delivery of B begins. Other events have
+//! no order, and may be delivered at the same time.
+//!
+//! This is the order that a pool needs. The events of a check-out are emitted one after the other. Those of a
+//! connection are, too, because the thread that emits one of them passes the connection on only afterwards. Of the
+//! pool's own events and any other event, the thread that acts on the change of the pool emits the later one.
+//!
+//! One word joins the two ways. `busy` is true exactly while an event is queued or in delivery from the queue. It
+//! changes only under the lock of the queue. A caller delivers inline if it is false. If it is true, the caller first
+//! waits for the events that are queued at that time ([`Delivery::deliver_inline`]). So frequent events never enter the
+//! queue, and the queue runs empty however many callers emit them: no caller delivers for others in the steady state.
+//!
+//! The four cases of A before B:
+//!
+//! - Both inline: A's call returns after A's delivery.
+//! - A inline, B queued: the same. If B is emitted inside of A's delivery, see "Embargoes" below.
+//! - Both queued: the queue keeps the order of emission, and delivers one event at a time.
+//! - A queued, B inline. This is the case that needs `busy`:
+//!
+//! | A's emitter, and its deliverer | B's caller |
+//! | --- | --- |
+//! | 1. queues A and raises `busy`, under the lock | |
+//! | 2. passes on what A reports, for example by pushing the connection (Release) | a. takes it over (Acquire) |
+//! | 3. delivers A | b. reads `busy` (Acquire) |
+//! | 4. finds the queue empty, and lowers `busy` (Release), under the lock | c. delivers B |
+//!
+//! Step 1 happens before b, because of 2 and a. So b reads the value of 1 or a later one (coherence; the store in 1 can
+//! be relaxed). If b reads true, the caller goes to the queue, and A is before it there. If b reads false, this is the
+//! value of 4 or a later one. Its Release and the Acquire of b order the delivery of A before c. With a weaker ordering
+//! at either of the two, B's subscriber might not see what A's subscriber has written.
+//!
+//! # Embargoes
+//!
+//! An event that is emitted inside of an inline delivery is queued, and must not be delivered before that delivery has
+//! ended. Another thread may hold the role by then. So the queued event is under an *embargo*:
+//!
+//! | inline delivery | deliverer |
+//! | --- | --- |
+//! | 1. emits B inside of the subscriber: queues it with an embargo | a. takes the next event; if its embargo is not lifted, reserves the role for its thread and leaves |
+//! | 2. returns from the subscribers | b. delivers |
+//! | 3. lifts the embargo, and takes the role if it is reserved | |
+//!
+//! - 1, a, 3: the role is reserved at a. At 3 the thread takes it, and B is the first event in the queue.
+//! - 1, 3, a: the embargo is lifted at a, so the deliverer delivers B.
+//!
+//! The thread never waits between 1 and 3, because it is inside of a subscriber. So the role is reserved for as long as
+//! the subscriber runs, and the callers that wait meanwhile wait for that subscriber.
+//!
+//! # The queue
+//!
+//! The queue has a *role*. A caller that emits an event queues it and then calls [`Delivery::deliver`]. If the role is
+//! free, the caller becomes the *deliverer*; if it is held, the caller normally leaves its events to the deliverer. Two
+//! limits bound the work:
 //!
 //! - `turn`: a deliverer that has delivered this many events is *tired*. The next caller that emits an event takes over
 //!   the role, after the current event.
 //! - `room`: callers may leave at most this many events behind. A caller whose last event is further back waits until
-//!   it is nearer to the front. A slow subscriber therefore slows down the callers that emit, in proportion.
+//!   it is nearer to the front. A slow subscriber therefore slows down the callers that emit, in proportion. The room of
+//!   a caller that is to deliver inline is zero: it waits until all that was queued before is delivered.
 //!
 //! # Invariants
 //!
 //! - D-1 (no event is stranded): while the role is free, each queued event is one whose emitter has yet to call
-//!   `deliver`. The role becomes free only under the lock, with an empty queue. A caller that leaves its events behind
-//!   has found the role held, under the same lock.
+//!   `deliver` or to end its inline delivery. The role becomes free only under the lock, with an empty queue. A caller
+//!   that leaves its events behind has found the role held or reserved, under the same lock.
 //! - D-2 (waiting callers are woken): while the role is free, no caller waits. A waiting caller is in `waiting` until
 //!   the deliverer removes it, under the lock, and then gives it exactly one verdict.
 //! - D-3 (the queue is bounded): each event that was left behind was at most `room` places from the front when its
 //!   caller left. The queue therefore holds at most `room` events and those of the calls in progress.
 //! - D-4 (a caller is held up for a bounded number of events): a waiting caller, for at most the events in front of its
 //!   own, which D-3 bounds. A deliverer, for `turn` events and then for those in the queue, which D-3 bounds too: the
-//!   first caller that queues another event takes over the role.
+//!   first caller that queues another event takes over the role. A caller that delivers inline while the queue is idle,
+//!   for its own event only.
+//! - D-5 (the flag): at the end of each section under the lock, `busy` is false exactly if the queue is empty and the
+//!   role is free.
 //!
-//! # Interleavings
+//! # Interleavings in the queue
 //!
 //! All steps are sections under one lock, so they have a total order. A caller (left) against a deliverer (right):
 //!
@@ -59,20 +124,22 @@
 //! A waiting caller blocks its thread, even a thread of an async runtime, because events are emitted where nothing can
 //! be awaited, such as in a `Drop`. It waits for subscribers, and for no lock. A thread inside a subscriber never
 //! waits. The event that it would wait for may be the one that it is delivering, or that of another pool whose
-//! deliverer waits for this thread in turn. The events that it emits may exceed `room`; only the subscriber's own
-//! behaviour limits them.
+//! deliverer waits for this thread in turn. So a subscriber's own calls emit all their events into the queue, where
+//! they may exceed `room`; only the subscriber's own behaviour limits them.
 
+mod place;
+mod queue;
 mod signal;
 
-use std::cell::Cell;
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use event_listener::Event;
 
-use crate::sync::{BriefLock, Watch, contain, thread_local};
-use signal::{Signal, Verdict};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{BriefLock, Watch, contain, unless_mutant};
+use place::Inside;
+use queue::{Caller, Queue, Turn};
+use signal::Verdict;
 
 /// How many events a caller delivers or tolerates for others; see the [module](self).
 #[derive(Debug, Clone, Copy)]
@@ -83,98 +150,106 @@ pub struct Share {
     pub room: u32,
 }
 
-/// A queue of events, and the role of the deliverer.
+/// No embargo: the event was not emitted inside of an inline delivery.
+const NO_EMBARGO: u64 = 0;
+
+/// The delivery of a pool's events: inline, or from a queue by the caller that has the role of the deliverer.
 pub struct Delivery<T> {
     share: Share,
-    state: BriefLock<State<T>>,
+    /// Whether an event is queued or in delivery from the queue (D-5). Hardly ever written, so all cores may read it.
+    busy: AtomicBool,
+    queue: BriefLock<Queue<T>>,
     /// Notified when a delivery that has ended may have become idle.
     change: Event,
-}
-
-struct State<T> {
-    queue: VecDeque<T>,
-    /// The number of delivered events, without the one that is being delivered.
-    delivered: u64,
-    role: Role,
-    /// Ordered by `until`.
-    waiting: VecDeque<Waiting>,
-    /// Whether no new events are expected; see [`Delivery::end`].
-    ended: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Free,
-    Held,
-    /// Held by a deliverer whose turn is over.
-    Tired,
-}
-
-struct Waiting {
-    /// The number of delivered events from which this caller may leave.
-    until: u64,
-    signal: Arc<Signal>,
-}
-
-/// A caller's next step.
-enum Turn<T> {
-    Leave,
-    Wait(Arc<Signal>),
-    Deliver(T),
-    /// The queue is empty. `ended`: and no new events are expected.
-    Done {
-        ended: bool,
-    },
-}
-
-thread_local! {
-    /// Whether this thread is inside a subscriber.
-    #[allow(clippy::missing_const_for_thread_local, reason = "loom's macro takes no const block")]
-    static INSIDE: Cell<bool> = Cell::new(false);
 }
 
 impl<T> Delivery<T> {
     /// Creates an empty queue.
     pub fn new(share: Share) -> Self {
-        let state =
-            State { queue: VecDeque::new(), delivered: 0, role: Role::Free, waiting: VecDeque::new(), ended: false };
-        Self { share, state: BriefLock::new(state), change: Event::new() }
+        let queue = BriefLock::new(Queue::new());
+        Self { share, busy: AtomicBool::new(false), queue, change: Event::new() }
     }
 
-    /// Queues an event. Events are delivered in the order of these calls. The caller must then call
+    /// Queues an event. Queued events are delivered in the order of these calls. The caller must then call
     /// [`Delivery::deliver`] as soon as it holds no lock.
     pub fn emit(&self, event: T) {
-        self.state.lock().queue.push_back(event);
+        self.locked(|queue| queue.push(event, self.address()));
     }
 
     /// Passes queued events to `on_event`, or leaves them to another caller; see the [module](self). A panic of
     /// `on_event` is caught, and the event counts as delivered.
+    ///
+    /// Inside of an inline delivery, leaves them to its end, so that a subscriber is not called inside of its own call.
     pub fn deliver(&self, on_event: impl Fn(&T)) {
-        let (turn, mine) = self.arrive();
-        self.take_turns(turn, mine, on_event);
+        if !place::is_inline_in(self.address()) {
+            let (turn, caller) = self.locked(|queue| queue.arrive(self.share.room));
+            self.take_turns(turn, caller, &on_event);
+        }
     }
 
     /// Queues an event and delivers: [`Delivery::emit`] and [`Delivery::deliver`] in one call.
     pub fn publish(&self, event: T, on_event: impl Fn(&T)) {
-        let (turn, mine) = {
-            let mut state = self.state.lock();
-            if state.role == Role::Free && state.queue.is_empty() {
-                state.role = Role::Held;
-                (Turn::Deliver(event), state.delivered + 1)
-            } else {
-                state.queue.push_back(event);
-                state.arrive(self.share)
-            }
-        };
-        self.take_turns(turn, mine, on_event);
+        if place::is_inline_in(self.address()) {
+            return self.emit(event);
+        }
+        let (turn, caller) = self.locked(|queue| {
+            queue.push(event, self.address());
+            queue.arrive(self.share.room)
+        });
+        self.take_turns(turn, caller, &on_event);
     }
 
-    fn arrive(&self) -> (Turn<T>, u64) {
-        self.state.lock().arrive(self.share)
+    /// Passes an event to `on_event` before it returns, after all events that precede it. A panic of `on_event` is
+    /// caught. The caller must hold no lock.
+    ///
+    /// Lock-free while no event is queued: one load of a word that hardly ever changes. Otherwise waits for the events
+    /// that are queued at this time, as [`Delivery::deliver`] may.
+    ///
+    /// Inside of a subscriber, queues a clone of the event instead: it is delivered after the present event.
+    #[inline]
+    pub fn deliver_inline(&self, event: &T, on_event: impl Fn(&T))
+    where
+        T: Clone,
+    {
+        // ORD: Acquire; pairs with the Release in `note`: the deliveries of all events that precede this one have ended.
+        if self.busy.load(unless_mutant("idle_acquires_nothing", Ordering::Acquire)) {
+            self.catch_up(&on_event);
+        }
+        // A subscriber's panic must not affect the pool.
+        match place::inline(self.address(), || _ = contain(|| on_event(event))) {
+            Some(NO_EMBARGO) => {}
+            Some(embargo) => self.lift(embargo, on_event),
+            None => self.publish_inside(event, on_event),
+        }
     }
 
-    /// Performs the caller's steps until it may leave. `mine` is the number of the caller's last event.
-    fn take_turns(&self, mut turn: Turn<T>, mine: u64, on_event: impl Fn(&T)) {
+    /// Waits until the events that are queued now are delivered, and may deliver them. Returns at once inside of a
+    /// subscriber.
+    #[cold]
+    fn catch_up(&self, on_event: &impl Fn(&T)) {
+        if !place::is_inside() {
+            let (turn, caller) = self.locked(|queue| queue.arrive(0));
+            self.take_turns(turn, caller, on_event);
+        }
+    }
+
+    #[cold]
+    fn publish_inside(&self, event: &T, on_event: impl Fn(&T))
+    where
+        T: Clone,
+    {
+        self.publish(event.clone(), on_event);
+    }
+
+    /// Lifts an embargo, and delivers the events that were emitted inside of the inline delivery.
+    #[cold]
+    fn lift(&self, embargo: u64, on_event: impl Fn(&T)) {
+        let (turn, caller) = self.locked(|queue| queue.lift(embargo, self.share.room));
+        self.take_turns(turn, caller, &on_event);
+    }
+
+    /// Performs the caller's steps until it may leave.
+    fn take_turns(&self, mut turn: Turn<T>, caller: Caller, on_event: &impl Fn(&T)) {
         loop {
             turn = match turn {
                 Turn::Leave | Turn::Done { ended: false } => return,
@@ -184,24 +259,24 @@ impl<T> Delivery<T> {
                 }
                 Turn::Wait(signal) => match signal.wait() {
                     Verdict::Leave => return,
-                    Verdict::Deliver => Turn::Deliver(self.state.lock().next()),
+                    Verdict::Deliver => self.locked(|queue| queue.succeed(caller)),
                 },
-                Turn::Deliver(event) => self.deliver_from(event, mine, &on_event),
+                Turn::Deliver(event) => self.deliver_from(event, caller, on_event),
             };
         }
     }
 
     /// Delivers as the deliverer, starting with `event`.
-    fn deliver_from(&self, mut event: T, mine: u64, on_event: &impl Fn(&T)) -> Turn<T> {
+    fn deliver_from(&self, mut event: T, caller: Caller, on_event: &impl Fn(&T)) -> Turn<T> {
         let inside = Inside::enter();
-        let mut deliverer = Deliverer { left: self.share.turn, mine, may_wait: !inside.before };
+        let mut deliverer = caller.with_turn(self.share.turn, inside.is_outermost());
         loop {
             // A subscriber's panic must not affect the pool: it is caught, and delivery continues.
             contain(|| on_event(&event));
             // Outside the lock, because an event may own values that are slow to drop, or an error whose drop panics.
             contain(|| drop(event));
             deliverer.left = deliverer.left.saturating_sub(1);
-            let (turn, told) = self.state.lock().delivered_one(deliverer, self.share);
+            let (turn, told) = self.locked(|queue| queue.delivered_one(deliverer));
             for (signal, verdict) in told {
                 signal.give(verdict);
             }
@@ -212,10 +287,40 @@ impl<T> Delivery<T> {
         }
     }
 
+    /// Runs a section under the lock.
+    fn locked<R>(&self, section: impl FnOnce(&mut Queue<T>) -> R) -> R {
+        let mut queue = self.queue.lock();
+        let result = section(&mut queue);
+        self.note(&queue);
+        result
+    }
+
+    /// Sets the flag at the end of a section (D-5). The caller holds the lock.
+    fn note(&self, queue: &Queue<T>) {
+        // Relaxed: it changes only under the lock.
+        let was_idle = !self.busy.load(Ordering::Relaxed);
+        if queue.is_idle() == was_idle {
+            return;
+        }
+        if was_idle {
+            // Relaxed: nothing is published. A caller that knows of the event reads this value or a later one.
+            self.busy.store(true, Ordering::Relaxed);
+        } else {
+            // ORD: Release; pairs with the Acquire in `deliver_inline`; publishes the end of all deliveries so far.
+            self.busy.store(false, unless_mutant("idle_publishes_nothing", Ordering::Release));
+        }
+    }
+
+    /// Returns what tells this delivery from others.
+    #[inline]
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Records that no new events are expected, so that [`Delivery::poll_ended`] may complete. Later events are still
     /// delivered.
     pub fn end(&self) {
-        self.state.lock().ended = true;
+        self.queue.lock().ended = true;
         self.change.notify(usize::MAX);
     }
 
@@ -229,8 +334,10 @@ impl<T> Delivery<T> {
         Watch::new(&self.change)
     }
 
-    /// Completes when [`Delivery::end`] was called, all events so far are delivered, and `is_over` returns true.
+    /// Completes when [`Delivery::end`] was called, all queued events so far are delivered, and `is_over` returns true.
     /// [`Delivery::look_again`] makes it call `is_over` again.
+    ///
+    /// `is_over` must not become true before the inline deliveries that the end should follow have ended.
     pub fn poll_ended(
         &self,
         change: &mut Watch<'_>,
@@ -242,115 +349,6 @@ impl<T> Delivery<T> {
     }
 
     fn has_ended(&self) -> bool {
-        let state = self.state.lock();
-        state.ended && state.queue.is_empty() && state.role == Role::Free
-    }
-}
-
-impl<T> State<T> {
-    /// Decides for a caller that may have queued events. Also returns the number of the last event in the queue.
-    fn arrive(&mut self, share: Share) -> (Turn<T>, u64) {
-        if self.role == Role::Free {
-            let Some(event) = self.queue.pop_front() else { return (Turn::Leave, self.delivered) };
-            self.role = Role::Held;
-            return (Turn::Deliver(event), self.delivered + 1 + self.queue.len() as u64);
-        }
-        // The event in delivery, and those in the queue.
-        let ahead = 1 + self.queue.len() as u64;
-        let mine = self.delivered + ahead;
-        let relieves = self.role == Role::Tired && self.waiting.is_empty() && !self.queue.is_empty();
-        let too_many = ahead > share.room.into();
-        // A thread inside a subscriber must not wait: another caller, or its own delivery, may be waiting for it.
-        let may_wait = !Inside::is_entered();
-        if !(relieves || too_many) || !may_wait {
-            return (Turn::Leave, mine);
-        }
-        (self.wait(mine, share), mine)
-    }
-
-    /// Makes the caller whose last event has the number `mine` wait, behind callers with earlier events.
-    fn wait(&mut self, mine: u64, share: Share) -> Turn<T> {
-        let signal = Arc::new(Signal::new());
-        // Until half of the room is free, so that the caller does not wait again with its next event.
-        let until = mine.saturating_sub(u64::from(share.room / 2));
-        let place = self.waiting.partition_point(|waiting| waiting.until <= until);
-        self.waiting.insert(place, Waiting { until, signal: signal.clone() });
-        Turn::Wait(signal)
-    }
-
-    /// Decides for a deliverer that has delivered an event. Also returns the verdicts to give outside the lock.
-    fn delivered_one(&mut self, deliverer: Deliverer, share: Share) -> (Turn<T>, Told) {
-        self.delivered += 1;
-        if self.queue.is_empty() {
-            return (Turn::Done { ended: self.ended }, self.free_the_role());
-        }
-        if deliverer.left == 0 {
-            if let Some(successor) = self.waiting.pop_front() {
-                self.role = Role::Held;
-                let stays = deliverer.may_wait && self.delivered + u64::from(share.room) < deliverer.mine;
-                let turn = if stays { self.wait(deliverer.mine, share) } else { Turn::Leave };
-                return (turn, vec![(successor.signal, Verdict::Deliver)]);
-            }
-            self.role = Role::Tired;
-        }
-        let near = self.waiting.iter().take_while(|waiting| waiting.until <= self.delivered).count();
-        let told = self.let_go(near);
-        (Turn::Deliver(self.next()), told)
-    }
-
-    fn free_the_role(&mut self) -> Told {
-        self.role = Role::Free;
-        self.let_go(self.waiting.len())
-    }
-
-    /// Removes the first waiting callers, which may leave. Usually there are none.
-    #[inline]
-    fn let_go(&mut self, count: usize) -> Told {
-        if count == 0 {
-            return Told::new();
-        }
-        self.waiting.drain(..count).map(|waiting| (waiting.signal, Verdict::Leave)).collect()
-    }
-
-    /// Returns the next event for the deliverer, which knows that there is one.
-    fn next(&mut self) -> T {
-        self.queue.pop_front().expect("BUG: the deliverer continues without an event")
-    }
-}
-
-/// Verdicts for the callers that a deliverer has removed from `waiting`.
-type Told = Vec<(Arc<Signal>, Verdict)>;
-
-/// The state of a deliverer.
-#[derive(Clone, Copy)]
-struct Deliverer {
-    /// The number of events left in its turn.
-    left: u32,
-    /// The number of its last event.
-    mine: u64,
-    /// False inside another delivery's subscriber.
-    may_wait: bool,
-}
-
-/// Marks the thread as inside a subscriber. May be nested.
-struct Inside {
-    before: bool,
-}
-
-impl Inside {
-    fn enter() -> Self {
-        Self { before: INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true) }
-    }
-
-    /// Returns whether the thread is inside a subscriber. A thread that is ending has no locals any more and counts as
-    /// inside, so that it does not wait.
-    fn is_entered() -> bool {
-        INSIDE.try_with(Cell::get).unwrap_or(true)
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        let _ = INSIDE.try_with(|inside| inside.set(self.before));
+        self.queue.lock().has_ended()
     }
 }

@@ -13,8 +13,9 @@ use crate::options::PoolOptions;
 
 /// An event of a pool or of one of its connections.
 ///
-/// The names and fields are those of the specification. Durations are measured with a monotonic clock. A subscriber
-/// gets the events of one pool one at a time, in the order in which they were emitted.
+/// The names are those of the specification, and so are the fields, except for the errors and for how long a connection
+/// was used. Durations are measured with a monotonic clock. [`Subscriber`](crate::Subscriber) states the order in which
+/// events arrive.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum PoolEvent {
@@ -42,6 +43,9 @@ pub enum PoolEvent {
         service_id: Option<ObjectId>,
         /// Whether connections in use and pending connections are interrupted.
         interrupt_in_use_connections: bool,
+        /// The error that made the clear necessary ([`Clear::because`](crate::Clear::because)), or in a forked child
+        /// the one that says so. `None` if the caller of the clear gave none.
+        error: Option<EventError>,
     },
     /// `PoolClosedEvent`: the pool was closed for good.
     #[non_exhaustive]
@@ -107,13 +111,16 @@ pub enum PoolEvent {
         /// The time since the `ConnectionCheckOutStarted` event.
         duration: Duration,
     },
-    /// `ConnectionCheckedInEvent`: a connection was checked in.
+    /// `ConnectionCheckedInEvent`: a connection was checked in. It becomes available, or is closed, after the event.
     #[non_exhaustive]
     ConnectionCheckedIn {
         /// The address that the pool connects to.
         address: Arc<str>,
         /// The connection's number.
         connection_id: u64,
+        /// The time since the `ConnectionCheckedOut` event: how long the connection was used, with its drain if there
+        /// was one. Zero if no subscriber listened at the check-out.
+        duration: Duration,
     },
 }
 
@@ -173,16 +180,20 @@ impl PoolEvent {
         match self {
             Self::ConnectionReady { duration, .. }
             | Self::ConnectionCheckOutFailed { duration, .. }
-            | Self::ConnectionCheckedOut { duration, .. } => Some(*duration),
+            | Self::ConnectionCheckedOut { duration, .. }
+            | Self::ConnectionCheckedIn { duration, .. } => Some(*duration),
             _ => None,
         }
     }
 
-    /// Returns the error behind the event: that of a failed check-out, or the one that closed a connection.
+    /// Returns the error behind the event: that of a failed check-out, or the one that closed a connection or made a
+    /// clear necessary.
     #[must_use]
     pub fn error(&self) -> Option<&EventError> {
         match self {
-            Self::ConnectionClosed { error, .. } | Self::ConnectionCheckOutFailed { error, .. } => error.as_ref(),
+            Self::PoolCleared { error, .. }
+            | Self::ConnectionClosed { error, .. }
+            | Self::ConnectionCheckOutFailed { error, .. } => error.as_ref(),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! The signal that tells a waiting caller how to proceed.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Backoff, Condvar, Mutex};
+use crate::sync::{Backoff, Condvar, Mutex, unless_mutant};
 
 /// How a waiting caller proceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +33,9 @@ impl Signal {
     }
 
     fn look(&self) -> Option<Verdict> {
-        // ORD: Acquire; pairs with the Release in `give`. The delivery's lock publishes what the giver did under it.
-        // This only keeps the waiter from continuing before the giver has written the verdict.
-        match self.verdict.load(Ordering::Acquire) {
+        // ORD: Acquire; pairs with the Release in `give`; a caller that leaves sees that the deliveries that it waited
+        // for have ended.
+        match self.verdict.load(unless_mutant("verdict_acquires_nothing", Ordering::Acquire)) {
             0 => None,
             1 => Some(Verdict::Leave),
             _ => Some(Verdict::Deliver),
@@ -76,8 +76,8 @@ impl Signal {
             Verdict::Leave => 1,
             Verdict::Deliver => 2,
         };
-        // ORD: Release; pairs with the Acquire in `look`.
-        self.verdict.store(word, Ordering::Release);
+        // ORD: Release; pairs with the Acquire in `look`; publishes the end of the deliveries so far.
+        self.verdict.store(word, unless_mutant("verdict_publishes_nothing", Ordering::Release));
         let sleeps = *self.sleeps.lock();
         if sleeps {
             self.given.notify_one();

@@ -11,7 +11,7 @@ use crate::error::{
 };
 use crate::event::{CheckOutFailedReason, EventError, PoolEvent};
 
-/// The start of a check-out, and whether it has waited.
+/// The start of a check-out or of a connection's use, and whether the check-out has waited.
 ///
 /// Packed, so that the future of a check-out stays small: the reading of the stopwatch plus one, and the mark in the
 /// lowest bit. Zero if the stopwatch was not read: no subscriber listened, and the check-out has found a connection at
@@ -26,8 +26,23 @@ impl Started {
     pub(super) const UNHEARD: Self = Self(0);
 
     pub(super) fn now<E: Environment>(core: &Core<E>) -> Self {
+        Self::at(core.environment.stopwatch())
+    }
+
+    /// Returns the start at a reading of the stopwatch.
+    pub(super) fn at(reading: u64) -> Self {
         // The lost bit leaves room for 292 years.
-        Self((core.environment.stopwatch() + 1) << 1)
+        Self((reading + 1) << 1)
+    }
+
+    /// Returns the start as a word, for a slot.
+    pub(super) fn word(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the start from its word.
+    pub(super) fn from_word(word: u64) -> Self {
+        Self(word)
     }
 
     /// Returns the start with the reading of the stopwatch, which is read now if it was not read before.
@@ -77,15 +92,14 @@ pub enum Refusal {
 }
 
 impl<E: Environment> Core<E> {
-    /// Emits `ConnectionCheckOutStarted`. If the check-out causes another event at once, that delivers this one too.
-    /// Otherwise the caller must ask for delivery.
+    /// Delivers `ConnectionCheckOutStarted`, if a subscriber listens.
     #[inline]
     pub fn check_out_started(&self) -> Started {
         if !self.environment.listens() {
             return Started::UNHEARD;
         }
         let started = Started::now(self);
-        self.environment.emit(PoolEvent::ConnectionCheckOutStarted { address: self.address.clone() });
+        self.tell(|address| PoolEvent::ConnectionCheckOutStarted { address });
         started
     }
 

@@ -1,5 +1,6 @@
 //! The core itself: its parts, and the operations that change its phase or its generation.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as StatisticU32, AtomicU64 as UnmodelledU64, Ordering as UnmodelledOrdering};
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use super::state::{Phase, PoolState, PoolWord};
 use super::status::ServiceStatus;
 use super::waitlist::{Lane, LockedWaitList, TurnedAway, WaitList};
 use crate::error::{Cause, ClearError, EstablishError};
-use crate::event::{ConnectionClosedReason, PoolEvent};
+use crate::event::{ConnectionClosedReason, EventError, PoolEvent};
 use crate::options::{InvalidOption, PoolOptions};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, unless_mutant, wake};
@@ -137,8 +138,9 @@ impl<E: Environment> Core<E> {
     ///
     /// To subscribers it is the same pool too. If the pool was ready, `PoolCleared` is emitted. The connections that
     /// the child inherits are closed in its view: each is checked in if it was in use, and closed as stale. The
-    /// connections' numbers continue. The caller asks for delivery once the successor is in place.
-    pub fn after_fork(&self, environment: E) -> Arc<Self> {
+    /// connections' numbers continue. The caller asks for delivery once the successor is in place. `cause` is the error
+    /// of the first event. The stopwatch of `environment` must continue the old pool's.
+    pub fn after_fork(&self, environment: E, cause: Cause) -> Arc<Self> {
         let before = self.state.load();
         let (shards, generation) = (self.shards.len(), before.generation + 1);
         let core = Self::paused(&self.address, self.options.clone(), shards, environment, generation, self.epoch)
@@ -152,6 +154,7 @@ impl<E: Environment> Core<E> {
                 address: core.address.clone(),
                 service_id: None,
                 interrupt_in_use_connections: false,
+                error: Some(cause.into()),
             }),
             Phase::Paused => {}
             Phase::Closed => {
@@ -159,13 +162,14 @@ impl<E: Environment> Core<E> {
                 reason = ConnectionClosedReason::PoolClosed;
             }
         }
-        let mut inherited: Vec<_> =
-            self.slab.iter().filter(|slot| slot.stamp().live).map(|slot| slot.known_as()).collect();
-        inherited.sort_unstable();
+        let mut inherited: Vec<_> = self.slab.iter().filter(|slot| slot.stamp().live).collect();
+        inherited.sort_unstable_by_key(|slot| slot.known_as());
         let address = || core.address.clone();
-        for (connection_id, in_use) in inherited {
+        for slot in inherited {
+            let (connection_id, in_use) = slot.known_as();
             if in_use {
-                core.emit_locked(|| PoolEvent::ConnectionCheckedIn { address: address(), connection_id });
+                let duration = slot.take_started().elapsed(&core);
+                core.emit_locked(|| PoolEvent::ConnectionCheckedIn { address: address(), connection_id, duration });
             }
             core.emit_locked(|| PoolEvent::ConnectionClosed { address: address(), connection_id, reason, error: None });
         }
@@ -306,6 +310,7 @@ impl<E: Environment> Core<E> {
                     address: self.address.clone(),
                     service_id: None,
                     interrupt_in_use_connections: clear.interrupt_in_use_connections,
+                    error: clear.cause.clone().map(EventError::from),
                 });
             }
             (self.turn_away(), before)
@@ -349,6 +354,7 @@ impl<E: Environment> Core<E> {
             address: self.address.clone(),
             service_id: Some(service_id),
             interrupt_in_use_connections: clear.interrupt_in_use_connections,
+            error: clear.cause.clone().map(EventError::from),
         });
         drop(registry);
         self.environment.deliver();
@@ -427,6 +433,19 @@ impl<E: Environment> Core<E> {
     #[cold]
     fn emit_to_listeners(&self, event: impl FnOnce() -> PoolEvent) {
         self.environment.publish(event());
+    }
+
+    /// Delivers one of the frequent events: a check-out started, a connection was checked out, or is being checked in.
+    /// `event` builds it from the pool's address, and must not panic. The caller holds no lock.
+    ///
+    /// Takes no reference to the address: if two cores changed its count, that would cost more than all else that an
+    /// event costs.
+    #[allow(unsafe_code)]
+    pub(super) fn tell(&self, event: impl FnOnce(Arc<str>) -> PoolEvent) {
+        // SAFETY: INV-9: the copy is never dropped, because it is in a `ManuallyDrop` from here on, and it is lent out
+        // only for this call, which the original outlives.
+        let event = ManuallyDrop::new(event(unsafe { std::ptr::read(&raw const self.address) }));
+        self.environment.publish_inline(&event);
     }
 
     /// Emits an event that may not be delivered yet: under the registry's lock, or while the caller has what others

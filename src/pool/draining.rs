@@ -143,10 +143,9 @@ impl<E: Environment> Drop for Draining<E> {
             return held.close_because(Fault::Unusable);
         }
         ends.reused.count();
-        held.touch();
         held.end_use();
+        held.touch();
         held.make_available();
-        self.core.environment.deliver();
     }
 }
 

@@ -56,6 +56,12 @@ pub trait Environment: Send + Sync + 'static {
         self.deliver();
     }
 
+    /// Delivers one of the frequent events before it returns, unless a subscriber has called the pool. Never called
+    /// under a lock. The event is the caller's; an environment that keeps it clones it.
+    fn publish_inline(&self, event: &PoolEvent) {
+        self.publish(event.clone());
+    }
+
     /// Returns the condition of a connection that comes back. Called at every check-in, at which the connection may
     /// also free memory that its last user needed.
     fn condition(&self, connection: &mut Self::Connection) -> Condition {

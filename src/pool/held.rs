@@ -278,15 +278,16 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Emits that the connection is checked in. The caller asks for delivery.
+    /// Tells the subscribers that the connection is checked in, before anything else becomes of it: its next event may
+    /// come from another thread. The caller holds no lock.
     pub(super) fn end_use(&self) {
-        self.core().emit_locked(|| self.checked_in());
-    }
-
-    /// Returns the event that the connection is checked in, for a caller that is about to emit it.
-    pub(super) fn checked_in(&self) -> PoolEvent {
-        self.slot().set_known_as(self.id(), false);
-        PoolEvent::ConnectionCheckedIn { address: self.core().address.clone(), connection_id: self.id() }
+        let core = self.core();
+        if core.environment.listens() {
+            let connection_id = self.id();
+            self.slot().set_known_as(connection_id, false);
+            let duration = self.slot().take_started().elapsed(core);
+            core.tell(|address| PoolEvent::ConnectionCheckedIn { address, connection_id, duration });
+        }
     }
 
     /// Checks the connection in and closes it.
@@ -315,14 +316,5 @@ pub(super) struct ClosedOnPanic<E: Environment>(pub(super) Held<E>);
 impl<E: Environment> Drop for ClosedOnPanic<E> {
     fn drop(&mut self) {
         self.0.close_because(Fault::Panicked);
-    }
-}
-
-/// Delivers events when it is dropped. It keeps the core alive for a caller that gives away what did.
-pub(super) struct Delivers<E: Environment>(pub(super) Arc<Core<E>>);
-
-impl<E: Environment> Drop for Delivers<E> {
-    fn drop(&mut self) {
-        self.0.environment.deliver();
     }
 }

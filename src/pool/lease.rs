@@ -10,7 +10,7 @@ use bson::oid::ObjectId;
 
 use super::core::Core;
 use super::environment::Environment;
-use super::held::{ClosedOnPanic, Delivers, Held};
+use super::held::{ClosedOnPanic, Held};
 use super::pinning::Purpose;
 use super::slab::Slot;
 use crate::error::PoolClearedError;
@@ -177,17 +177,14 @@ impl<E: Environment> Lease<E> {
         }
     }
 
-    /// Gives the connection back, and delivers the events that this caused.
+    /// Gives the connection back, and tells the subscribers first.
     ///
-    /// `ConnectionCheckedIn` is emitted before the connection can be seen checked out again or closed. It is delivered
-    /// afterwards, so that a slow subscriber does not keep the connection from others.
+    /// `ConnectionCheckedIn` is delivered before the connection can be seen checked out again or closed. So a slow
+    /// subscriber keeps the connection from others, and no event of the connection overtakes another.
     #[cold]
     fn give_back_and_tell(&mut self) {
-        let held = self.0;
-        held.end_hold();
-        let delivers = held.core().environment.listens().then(|| Delivers(Arc::clone(&held.shared_core())));
+        self.0.end_hold();
         self.give_back::<false>();
-        drop(delivers);
     }
 }
 

@@ -34,6 +34,8 @@
 //! - INV-6 (waker ownership): the waker of an owner that can be interrupted belongs to the thread that clears the mark
 //!   `watched` (`slab.rs`). So leaving the waker and taking it back are one locked instruction each.
 //! - INV-8 (drains keep no check-out waiting): see below.
+//! - INV-9 (the address is lent): an event that is delivered inline has a copy of the pool's pointer to its address,
+//!   without a count. The copy is never dropped, and lives no longer than the call that lends it (`Core::tell`).
 //!
 //! # Waiting
 //!

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool as UnmodelledBool, AtomicU64 as UnmodelledU64
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use super::check_out::Started;
 use super::hold::Hold;
 use super::pinning::Purpose;
 use super::services::Membership;
@@ -41,6 +42,8 @@ pub(super) struct Slot<C> {
     opened: UnmodelledBool,
     /// The connection's number. Written by the owner, before the connection is live.
     id: UnmodelledU64,
+    /// When the connection was last checked out ([`Started::word`]). Written by the owner, if a subscriber listens.
+    started: UnmodelledU64,
     /// The core that the slot belongs to, for the owner. Set when a connection is created.
     core: UnsafeCell<CorePointer>,
     record: UnsafeCell<Record>,
@@ -157,6 +160,7 @@ impl<C> Slot<C> {
             in_use: UnmodelledBool::new(false),
             opened: UnmodelledBool::new(false),
             id: UnmodelledU64::new(0),
+            started: UnmodelledU64::new(0),
             core: UnsafeCell::new(CorePointer(std::ptr::null())),
             record: UnsafeCell::new(Record::default()),
             value: UnsafeCell::new(None),
@@ -184,6 +188,21 @@ impl<C> Slot<C> {
         // Relaxed: see `known_as`.
         self.id.store(id, UnmodelledOrdering::Relaxed);
         self.in_use.store(in_use, UnmodelledOrdering::Relaxed);
+    }
+
+    /// Notes when the connection was checked out. Called by the owner.
+    pub(super) fn set_started(&self, started: Started) {
+        // Relaxed: see `known_as`.
+        self.started.store(started.word(), UnmodelledOrdering::Relaxed);
+    }
+
+    /// Returns when the connection was checked out, if a subscriber listened then, and forgets it. Called by the owner,
+    /// and by a forked child.
+    pub(super) fn take_started(&self) -> Started {
+        // Relaxed: see `known_as`. Not a swap, because nothing else writes the word.
+        let started = Started::from_word(self.started.load(UnmodelledOrdering::Relaxed));
+        self.started.store(Started::UNHEARD.word(), UnmodelledOrdering::Relaxed);
+        started
     }
 
     /// Returns the core that the slot belongs to.

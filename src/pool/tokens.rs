@@ -214,13 +214,20 @@ impl<E: Environment> Idle<E> {
     pub fn check_out(self, started: Started) -> Lease<E> {
         let held = ManuallyDrop::new(self).0;
         held.count_check_out(started);
-        let core = held.core();
-        core.emit(|| {
-            held.slot().set_known_as(held.id(), true);
-            let (address, duration) = (core.address.clone(), started.elapsed(core));
-            PoolEvent::ConnectionCheckedOut { address, connection_id: held.id(), duration }
-        });
+        if held.core().environment.listens() {
+            Self::tell(held, started);
+        }
         Lease::of(held)
+    }
+
+    #[cold]
+    fn tell(held: Held<E>, started: Started) {
+        let (core, connection_id) = (held.core(), held.id());
+        held.slot().set_known_as(connection_id, true);
+        let now = core.environment.stopwatch();
+        held.slot().set_started(Started::at(now));
+        let duration = Duration::from_nanos(started.until(now));
+        core.tell(|address| PoolEvent::ConnectionCheckedOut { address, connection_id, duration });
     }
 }
 

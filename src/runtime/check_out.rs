@@ -177,10 +177,6 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         if let Some(idle) = core.try_take() {
             return Ok(noted(idle.check_out(started), site));
         }
-        if core.environment().listens() {
-            // `ConnectionCheckOutStarted` is delivered before the check-out waits.
-            core.environment().deliver();
-        }
         // Before the search on other shards, so that the time of a check-out that then waits is all of its time.
         Err(Self { pool, site, started: if E::METERED { started.read(core) } else { started } })
     }

@@ -17,9 +17,9 @@ use crate::pool::{Core, Lease, Purpose};
 /// A connection that is checked out of a [`Pool`](crate::Pool). Dropping it checks it in.
 ///
 /// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call. It
-/// takes no lock unless a check-out waits, a subscriber listens, or the connection has to be closed or drained. These
-/// locks are held for a few steps only. It blocks for longer only while it delivers events to a slow subscriber. A
-/// connection keeps its pool's memory alive, but does not keep the pool open.
+/// takes no lock unless a check-out waits, or the connection has to be closed or drained. These locks are held for a
+/// few steps only. It blocks for longer only while a slow subscriber is told that the connection is checked in, which
+/// comes first. A connection keeps its pool's memory alive, but does not keep the pool open.
 ///
 /// It dereferences to the established connection. Here that is a number:
 ///

@@ -22,6 +22,18 @@ use crate::event::PoolEvent;
 use crate::pool::{Draining, Environment};
 use crate::sync::contain;
 
+/// Returns the number of the calling thread. Threads are numbered in the order of their first call.
+#[inline]
+pub(crate) fn thread_number() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        // Relaxed: the numbers only have to differ.
+        static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+    }
+    // A thread that is ending no longer has its locals. Any number will do for it.
+    NUMBER.try_with(|number| *number).unwrap_or(0)
+}
+
 /// Connects a core to its establisher, its subscribers, its background task and the clock.
 pub struct TokioEnvironment<E: Establish> {
     pub(super) establish: Arc<E>,
@@ -78,6 +90,12 @@ impl<E: Establish> TokioEnvironment<E> {
         }
     }
 
+    /// Makes the stopwatch count from the same instant as that of another environment.
+    pub(super) fn continue_stopwatch_of(&mut self, before: &Self) {
+        self.clock = before.clock.clone();
+        self.clock_began = before.clock_began;
+    }
+
     /// Returns the runtime of the pool's tasks, unless it is known to have ended.
     pub(super) fn living_runtime(&self) -> Option<Handle> {
         self.residence.home().map(|home| home.handle().clone())
@@ -105,16 +123,9 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
         self.clock.delta_as_nanos(self.clock_began, self.clock.raw())
     }
 
-    /// Numbers the threads in the order of their first call.
     #[inline]
     fn shard_hint(&self) -> usize {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        thread_local! {
-            // Relaxed: the numbers only have to differ.
-            static HINT: usize = THREADS.fetch_add(1, Ordering::Relaxed);
-        }
-        // A thread that is ending no longer has its locals. Any shard will do for it.
-        HINT.try_with(|hint| *hint).unwrap_or(0)
+        thread_number()
     }
 
     #[inline]
@@ -132,6 +143,11 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
 
     fn publish(&self, event: PoolEvent) {
         self.publisher.publish(event);
+    }
+
+    #[inline]
+    fn publish_inline(&self, event: &PoolEvent) {
+        self.publisher.publish_inline(event);
     }
 
     /// If the check panics, the connection counts as broken.

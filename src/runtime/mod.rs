@@ -22,6 +22,7 @@ mod waiting;
 
 pub use builder::{BuildError, PoolBuilder};
 pub use connection::Connection;
+pub(crate) use environment::thread_number;
 pub use establish::{Establish, Establishing};
 pub use failure::FailedConnection;
 pub(crate) use fork::PerProcess;

@@ -15,7 +15,7 @@ use super::check_out::{CheckOut, Waiting};
 use super::connection::Connection;
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
-use super::fork;
+use super::fork::{self, Forked};
 use super::holders::HoldReports;
 use super::publisher::Subscriber;
 use super::traced::SlowCheckOuts;
@@ -428,10 +428,11 @@ impl<E: Establish> Pool<E> {
                 is_closed,
             );
             environment.timeout = before.timeout;
+            environment.continue_stopwatch_of(before);
             let slow = before.slow_check_outs.as_ref().map(SlowCheckOuts::threshold);
             environment.slow_check_outs = slow.map(SlowCheckOuts::new);
             environment.holds = HoldReports::new(before.holds.sinks());
-            let successor = Self::new(core.after_fork(environment));
+            let successor = Self::new(core.after_fork(environment, Arc::new(Forked)));
             successor.home(|| Handle::try_current().ok());
             successor
         });

@@ -1,9 +1,6 @@
 //! The publisher, which passes events from the core on to the subscribers.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use arc_swap::ArcSwap;
+use std::sync::{Arc, OnceLock};
 
 use crate::delivery::{Delivery, Share};
 use crate::event::PoolEvent;
@@ -11,20 +8,32 @@ use crate::sync::contain;
 
 /// Receives the events of a pool.
 ///
-/// Events arrive one at a time and in order, on a thread that has just called the pool, and never under a lock of the
-/// pool. If a subscriber panics, the pool catches the panic and the event counts as delivered. Every `Fn(&PoolEvent)`
-/// is a subscriber.
+/// A subscriber is called on a thread that has just called the pool, and never under a lock of the pool. If it panics,
+/// the pool catches the panic and the event counts as delivered. Every `Fn(&PoolEvent)` is a subscriber.
+///
+/// # Order
+///
+/// A subscriber may be called by several threads at the same time, with events of different check-outs and connections.
+/// It has received one event before it receives the next in these cases:
+///
+/// - both are of the same check-out, or of the same connection;
+/// - one of them is the pool's own (created, ready, cleared, closed), and the call that emitted the first had returned
+///   before the other one was emitted;
+/// - a call of the subscriber itself has emitted the second.
 ///
 /// # What a slow subscriber costs
 ///
-/// The callers of the pool take turns to deliver events. A call that emits an event delivers at most 32 events before
-/// the next such call takes over. If there is no other call, it delivers the events that are queued at that time. A
-/// call may leave up to 32 events behind for another call to deliver. A call whose event comes after these waits until
-/// there is room.
+/// The frequent events are that a check-out has started, that a connection was checked out, and that one is checked in.
+/// Each call delivers its own. So a slow subscriber slows down the calls in proportion, each by its own events, and it
+/// holds the connection that it is told about: a connection that is checked in is available to others only after the
+/// subscribers have been told.
 ///
-/// So a slow subscriber slows the calls down in proportion, but the queue does not grow with time. A call is delayed at
-/// most by the events that were queued before its own, and by one turn. A connection that is checked in is available to
-/// others before the subscribers are called.
+/// All other events go through a queue, one at a time, and the callers of the pool take turns to deliver them. A call
+/// that emits such an event delivers at most 32 events before the next such call takes over. If there is no other call,
+/// it delivers the events that are queued at that time. A call may leave up to 32 events behind for another call to
+/// deliver. A call whose event comes after these waits until there is room. A call that has a frequent event to deliver
+/// first waits for the events that are queued already, because they may have to come before it. So the queue does not
+/// grow with time, and a call is delayed at most by the events that were queued before its own, and by one turn.
 ///
 /// A call that waits or delivers blocks its thread, even in an asynchronous runtime. A subscriber that may take long
 /// should therefore pass the event on, for example through an unbounded channel.
@@ -52,46 +61,36 @@ impl<F: Fn(&PoolEvent) + Send + Sync + 'static> Subscriber for F {
 
 pub(super) type Subscribers = Vec<Arc<dyn Subscriber>>;
 
-/// How callers share the delivery. The documentation of `Subscriber` states these numbers.
+/// How callers share the delivery of queued events. The documentation of `Subscriber` states these numbers.
 ///
 /// With them, a subscriber that takes 20 µs delays a caller by about a millisecond at most. A subscriber that only
 /// counts is called often enough in a row to outweigh the cost of a change of threads.
 const SHARE: Share = Share { turn: 32, room: 32 };
 
-/// The event queue of a pool, and its subscribers.
+/// The events of a pool, and its subscribers.
 pub(super) struct Publisher {
-    subscribers: ArcSwap<Subscribers>,
-    listened_to: AtomicBool,
+    subscribers: List,
     delivery: Delivery<PoolEvent>,
 }
 
 impl Publisher {
     pub(super) fn new(subscribers: Subscribers) -> Self {
-        Self {
-            listened_to: AtomicBool::new(!subscribers.is_empty()),
-            subscribers: ArcSwap::from_pointee(subscribers),
-            delivery: Delivery::new(SHARE),
-        }
+        let list = List::default();
+        subscribers.into_iter().for_each(|subscriber| list.add(subscriber));
+        Self { subscribers: list, delivery: Delivery::new(SHARE) }
     }
 
     pub(super) fn subscribe(&self, subscriber: Arc<dyn Subscriber>) {
-        self.subscribers.rcu(|present| {
-            let mut more = Subscribers::clone(present);
-            more.push(subscriber.clone());
-            more
-        });
-        // ORD: Release; a thread that sees the flag also finds the subscriber.
-        self.listened_to.store(true, Ordering::Release);
+        self.subscribers.add(subscriber);
     }
 
     pub(super) fn subscribers(&self) -> Subscribers {
-        Subscribers::clone(&self.subscribers.load())
+        self.subscribers.iter().cloned().collect()
     }
 
     #[inline]
     pub(super) fn is_listened_to(&self) -> bool {
-        // Relaxed: an event emitted around the time of the subscription may be missed either way.
-        self.listened_to.load(Ordering::Relaxed)
+        !self.subscribers.is_empty()
     }
 
     /// Returns the queue of events; see [`Publisher::pass_on`].
@@ -111,10 +110,57 @@ impl Publisher {
         self.delivery.publish(event, |event| self.pass_on(event));
     }
 
+    #[inline]
+    pub(super) fn publish_inline(&self, event: &PoolEvent) {
+        self.delivery.deliver_inline(event, |event| self.pass_on(event));
+    }
+
+    #[inline]
     fn pass_on(&self, event: &PoolEvent) {
-        for subscriber in self.subscribers.load().iter() {
+        for subscriber in self.subscribers.iter() {
             // If a subscriber panics, the others still receive the event.
             contain(|| subscriber.on_event(event));
+        }
+    }
+}
+
+/// The subscribers, in the order in which they were added. None is ever removed, so reading the list takes one load per
+/// subscriber and one for the end, of lines that do not change.
+#[derive(Default)]
+struct List(OnceLock<Box<Entry>>);
+
+struct Entry {
+    subscriber: Arc<dyn Subscriber>,
+    others: List,
+}
+
+impl List {
+    fn add(&self, subscriber: Arc<dyn Subscriber>) {
+        let (mut end, mut entry) = (self, Box::new(Entry { subscriber, others: Self::default() }));
+        // Fails where there is an entry already, perhaps one that another thread has just added.
+        while let Err(refused) = end.0.set(entry) {
+            entry = refused;
+            end = &end.0.get().expect("BUG: a list has neither an end nor an entry").others;
+        }
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.0.get().is_none()
+    }
+
+    #[inline]
+    fn iter(&self) -> impl Iterator<Item = &Arc<dyn Subscriber>> {
+        std::iter::successors(self.0.get(), |entry| entry.others.0.get()).map(|entry| &entry.subscriber)
+    }
+}
+
+impl Drop for List {
+    /// Drops the entries one by one: a long list must not exhaust the stack.
+    fn drop(&mut self) {
+        let mut next = self.0.take();
+        while let Some(mut entry) = next {
+            next = entry.others.0.take();
         }
     }
 }
@@ -166,6 +212,75 @@ mod tests {
             publisher.deliver();
         }
         assert_eq!(*seen.lock().unwrap(), 2);
+    }
+
+    #[test]
+    fn subscribers_added_by_several_threads_are_all_told_in_one_order() {
+        const THREADS: u64 = 4;
+        const EACH: u64 = 250;
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let publisher = Publisher::new(Vec::new());
+        let subscriber = |number: u64| {
+            let seen = seen.clone();
+            Arc::new(move |_: &PoolEvent| seen.lock().unwrap().push(number))
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (publisher, subscriber) = (&publisher, &subscriber);
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        publisher.subscribe(subscriber(thread * EACH + number));
+                    }
+                });
+            }
+        });
+        publisher.publish_inline(&ready("first"));
+        let first = std::mem::take(&mut *seen.lock().unwrap());
+        publisher.publish(ready("second"));
+        assert_eq!(first, *seen.lock().unwrap(), "the order has changed");
+        for thread in 0..THREADS {
+            let own: Vec<_> = first.iter().copied().filter(|number| number / EACH == thread).collect();
+            let expected: Vec<_> = (thread * EACH..(thread + 1) * EACH).collect();
+            assert_eq!(own, expected, "thread {thread}");
+        }
+    }
+
+    #[test]
+    fn subscriber_of_an_inline_event_may_keep_it() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let publisher = Arc::new(Publisher::new(Vec::new()));
+        publisher.subscribe(Arc::new({
+            let (seen, publisher) = (seen.clone(), Arc::downgrade(&publisher));
+            move |event: &PoolEvent| {
+                if event.address() == "first" {
+                    let publisher = publisher.upgrade().unwrap();
+                    publisher.publish_inline(&ready("emitted during the first"));
+                    publisher.publish(ready("emitted then"));
+                    publisher.deliver();
+                }
+                seen.lock().unwrap().push(event.clone());
+            }
+        }));
+        publisher.publish_inline(&ready("first"));
+        publisher.publish_inline(&ready("second"));
+        let seen: Vec<_> = seen.lock().unwrap().iter().map(|event| event.address().to_owned()).collect();
+        assert_eq!(seen, ["first", "emitted during the first", "emitted then", "second"]);
+    }
+
+    #[test]
+    fn panic_in_an_inline_delivery_ends_it() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let publisher = Publisher::new(vec![
+            Arc::new(|_: &PoolEvent| panic!("the subscriber's panic")),
+            Arc::new({
+                let seen = seen.clone();
+                move |event: &PoolEvent| seen.lock().unwrap().push(event.address().to_owned())
+            }),
+        ]);
+        publisher.publish_inline(&ready("first"));
+        publisher.publish(ready("second"));
+        publisher.publish_inline(&ready("third"));
+        assert_eq!(*seen.lock().unwrap(), ["first", "second", "third"]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::runtime::Subscriber;
 /// The number of bytes that are collected before they are written.
 const CHUNK: usize = 64 * 1024;
 
-/// Writes every event as one line of JSON, in the order of emission. Clones write to the same writer.
+/// Writes every event as one line of JSON, in the order of arrival; see [`Subscriber`]. Clones write to the same writer.
 ///
 /// Each line is an object. `type` is [`PoolEvent::name`]; the other fields are those of the event, with their names in
 /// the CMAP specification. They are present where they apply: `address`, `options` (those that differ from the
@@ -259,7 +259,12 @@ pub(super) mod tests {
         vec![
             PoolEvent::PoolCreated { address: address.clone(), options },
             PoolEvent::PoolReady { address: address.clone() },
-            PoolEvent::PoolCleared { address: address.clone(), service_id, interrupt_in_use_connections: true },
+            PoolEvent::PoolCleared {
+                address: address.clone(),
+                service_id,
+                interrupt_in_use_connections: true,
+                error: Some(EventError::new(io::Error::other("the monitor\nhears nothing"))),
+            },
             PoolEvent::PoolClosed { address: address.clone() },
             PoolEvent::ConnectionCreated { address: address.clone(), connection_id },
             PoolEvent::ConnectionReady { address: address.clone(), connection_id, duration },
@@ -283,7 +288,7 @@ pub(super) mod tests {
                 ))),
             },
             PoolEvent::ConnectionCheckedOut { address: address.clone(), connection_id, duration },
-            PoolEvent::ConnectionCheckedIn { address, connection_id },
+            PoolEvent::ConnectionCheckedIn { address, connection_id, duration },
         ]
     }
 
@@ -304,7 +309,10 @@ pub(super) mod tests {
         let expected = [
             json!({ "type": "PoolCreated", "address": address, "options": options }),
             json!({ "type": "PoolReady", "address": address }),
-            json!({ "type": "PoolCleared", "address": address, "serviceId": service, "interruptInUseConnections": true }),
+            json!({
+                "type": "PoolCleared", "address": address, "serviceId": service, "interruptInUseConnections": true,
+                "error": r"the monitor\nhears nothing"
+            }),
             json!({ "type": "PoolClosed", "address": address }),
             json!({ "type": "ConnectionCreated", "address": address, "connectionId": 42 }),
             json!({ "type": "ConnectionReady", "address": address, "connectionId": 42, "durationMS": 1002.0034 }),
@@ -319,7 +327,7 @@ pub(super) mod tests {
                 "durationMS": 1002.0034
             }),
             json!({ "type": "ConnectionCheckedOut", "address": address, "connectionId": 42, "durationMS": 1002.0034 }),
-            json!({ "type": "ConnectionCheckedIn", "address": address, "connectionId": 42 }),
+            json!({ "type": "ConnectionCheckedIn", "address": address, "connectionId": 42, "durationMS": 1002.0034 }),
         ];
         assert_eq!(written(lines), expected);
     }

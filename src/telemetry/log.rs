@@ -16,7 +16,8 @@ use crate::runtime::{Subscriber, TARGET};
 ///
 /// The messages and the keys of the values are those of the CMAP specification ("Connection Pool Logging"), in their
 /// structured form: `serverHost`, `serverPort`, `driverConnectionId`, `serviceId`, `reason`, `error`, `durationMS`, and
-/// the options that were set. [`Log::unstructured`] logs the same as sentences without keys. A value that is absent has
+/// the options that were set. Two values are wharf's own: the `error` of a cleared pool, and the `durationMS` of a
+/// connection that is checked in, which is how long it was used. [`Log::unstructured`] logs the same as sentences without keys. A value that is absent has
 /// no key, and no part of the sentence.
 ///
 /// `error` is the text of the underlying error and its labels. Control characters in it are escaped, so that a message
@@ -91,9 +92,9 @@ fn log_structured(event: &PoolEvent) {
             );
         }
         PoolEvent::PoolReady { .. } => debug!(target: TARGET, serverHost, serverPort, "Connection pool ready"),
-        PoolEvent::PoolCleared { service_id, .. } => {
-            let serviceId = service_id.map(|service_id| service_id.to_hex());
-            debug!(target: TARGET, serverHost, serverPort, serviceId, "Connection pool cleared");
+        PoolEvent::PoolCleared { service_id, error, .. } => {
+            let (serviceId, error) = (service_id.map(|service_id| service_id.to_hex()), error.as_ref().map(described));
+            debug!(target: TARGET, serverHost, serverPort, serviceId, error, "Connection pool cleared");
         }
         PoolEvent::PoolClosed { .. } => debug!(target: TARGET, serverHost, serverPort, "Connection pool closed"),
         PoolEvent::ConnectionCreated { connection_id: driverConnectionId, .. } => {
@@ -119,8 +120,9 @@ fn log_structured(event: &PoolEvent) {
             let durationMS = milliseconds(*duration);
             debug!(target: TARGET, serverHost, serverPort, driverConnectionId, durationMS, "Connection checked out");
         }
-        PoolEvent::ConnectionCheckedIn { connection_id: driverConnectionId, .. } => {
-            debug!(target: TARGET, serverHost, serverPort, driverConnectionId, "Connection checked in");
+        PoolEvent::ConnectionCheckedIn { connection_id: driverConnectionId, duration, .. } => {
+            let durationMS = milliseconds(*duration);
+            debug!(target: TARGET, serverHost, serverPort, driverConnectionId, durationMS, "Connection checked in");
         }
     }
 }
@@ -254,7 +256,10 @@ mod tests {
         let expected: [(&str, &[(&str, &str)]); 11] = [
             ("Connection pool created", &[("maxPoolSize", "7"), ("maxIdleTimeMS", "1500")]),
             ("Connection pool ready", &[]),
-            ("Connection pool cleared", &[("serviceId", "7477656c7665206279746573")]),
+            (
+                "Connection pool cleared",
+                &[("serviceId", "7477656c7665206279746573"), ("error", r"the monitor\nhears nothing")],
+            ),
             ("Connection pool closed", &[]),
             ("Connection created", &[id]),
             ("Connection ready", &[id, duration]),
@@ -275,7 +280,7 @@ mod tests {
                 ],
             ),
             ("Connection checked out", &[id, duration]),
-            ("Connection checked in", &[id]),
+            ("Connection checked in", &[id, duration]),
         ];
         let logged = logged(&one_of_each());
         assert_eq!(logged.len(), expected.len());
@@ -294,7 +299,8 @@ mod tests {
             [
                 "Connection pool created for db.example.com:27018 using options maxIdleTimeMS=1500, maxPoolSize=7",
                 "Connection pool ready for db.example.com:27018",
-                "Connection pool for db.example.com:27018 cleared for serviceId 7477656c7665206279746573",
+                "Connection pool for db.example.com:27018 cleared for serviceId 7477656c7665206279746573. \
+                 Error: the monitor\\nhears nothing",
                 "Connection pool closed for db.example.com:27018",
                 "Connection created: address=db.example.com:27018, driver-generated ID=42",
                 "Connection ready: address=db.example.com:27018, driver-generated ID=42, established in=1002.0034 ms",
@@ -305,7 +311,7 @@ mod tests {
                  establish a new connection. Error: connection 42 to db.example.com:27018 could not be established: \
                  connecting: refused (labels: SystemOverloadedError, RetryableError). Duration: 1002.0034 ms",
                 "Connection checked out: address=db.example.com:27018, driver-generated ID=42, duration=1002.0034 ms",
-                "Connection checked in: address=db.example.com:27018, driver-generated ID=42",
+                "Connection checked in: address=db.example.com:27018, driver-generated ID=42, used for=1002.0034 ms",
             ]
         );
         let kept = Kept::default();
@@ -322,7 +328,12 @@ mod tests {
         let address: Arc<str> = "/tmp/mongodb-27017.sock".into();
         let events = [
             PoolEvent::PoolCreated { address: address.clone(), options: PoolOptions::default() },
-            PoolEvent::PoolCleared { address: address.clone(), service_id: None, interrupt_in_use_connections: false },
+            PoolEvent::PoolCleared {
+                address: address.clone(),
+                service_id: None,
+                interrupt_in_use_connections: false,
+                error: None,
+            },
         ];
         let host = ("serverHost", "/tmp/mongodb-27017.sock".to_owned());
         assert_eq!(

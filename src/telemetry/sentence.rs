@@ -24,9 +24,12 @@ impl fmt::Display for Sentence<'_> {
                 Ok(())
             }
             PoolEvent::PoolReady { .. } => write!(f, "Connection pool ready for {address}"),
-            PoolEvent::PoolCleared { service_id, .. } => {
+            PoolEvent::PoolCleared { service_id, error, .. } => {
                 write!(f, "Connection pool for {address} cleared")?;
-                service_id.map_or(Ok(()), |service_id| write!(f, " for serviceId {}", service_id.to_hex()))
+                if let Some(service_id) = service_id {
+                    write!(f, " for serviceId {}", service_id.to_hex())?;
+                }
+                error.as_ref().map_or(Ok(()), |error| write!(f, ". Error: {}", described(error)))
             }
             PoolEvent::PoolClosed { .. } => write!(f, "Connection pool closed for {address}"),
             PoolEvent::ConnectionCreated { connection_id, .. } => {
@@ -60,8 +63,10 @@ impl fmt::Display for Sentence<'_> {
                 write!(f, "Connection checked out: address={address}, driver-generated ID={connection_id}, ")?;
                 write!(f, "duration={duration} ms")
             }
-            PoolEvent::ConnectionCheckedIn { connection_id, .. } => {
-                write!(f, "Connection checked in: address={address}, driver-generated ID={connection_id}")
+            PoolEvent::ConnectionCheckedIn { connection_id, duration, .. } => {
+                let duration = milliseconds(*duration);
+                write!(f, "Connection checked in: address={address}, driver-generated ID={connection_id}, ")?;
+                write!(f, "used for={duration} ms")
             }
         }
     }

@@ -49,6 +49,7 @@ pub const MUTANTS: &[Mutant] = &[
                         address: self.address.clone(),
                         service_id: None,
                         interrupt_in_use_connections: clear.interrupt_in_use_connections,
+                        error: clear.cause.clone().map(EventError::from),
                     });
                     self.begin_generation(&mut registry, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
                 ",
@@ -60,6 +61,7 @@ pub const MUTANTS: &[Mutant] = &[
                         address: self.address.clone(),
                         service_id: None,
                         interrupt_in_use_connections: clear.interrupt_in_use_connections,
+                        error: clear.cause.clone().map(EventError::from),
                     });
                 ",
                 wrong: "",

@@ -28,8 +28,8 @@ pub const MUTANTS: &[Mutant] = &[
             right: "deliverer.left = deliverer.left.saturating_sub(1);",
             wrong: "
                 deliverer.left = deliverer.left.saturating_sub(1);
-                if self.state.lock().queue.is_empty() {
-                    let told = self.state.lock().free_the_role();
+                if self.locked(|queue| queue.events.is_empty()) {
+                    let told = self.locked(|queue| queue.free_the_role());
                     told.into_iter().for_each(|(signal, verdict)| signal.give(verdict));
                     return Turn::Leave;
                 }
@@ -45,37 +45,37 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ended_before_the_queue_is_empty",
         does: "The end is reported while events are queued.",
-        file: "delivery.rs",
-        edits: &[Edit { within: "fn has_ended", right: "state.queue.is_empty()", wrong: "true" }],
+        file: "delivery/queue.rs",
+        edits: &[Edit { within: "fn has_ended", right: "self.events.is_empty()", wrong: "true" }],
     },
     Mutant {
         name: "ended_while_the_last_is_delivered",
         does: "The end is reported while a subscriber still receives the last event.",
-        file: "delivery.rs",
-        edits: &[Edit { within: "fn has_ended", right: "state.role == Role::Free", wrong: "true" }],
+        file: "delivery/queue.rs",
+        edits: &[Edit { within: "fn has_ended", right: "self.role == Role::Free", wrong: "true" }],
     },
     Mutant {
         name: "tired_deliverers_are_not_relieved",
         does: "No caller relieves a deliverer that has finished its turn.",
-        file: "delivery.rs",
-        edits: &[Edit { within: "impl<T> State<T>", right: "self.role == Role::Tired", wrong: "false" }],
+        file: "delivery/queue.rs",
+        edits: &[Edit { within: "fn arrive", right: "self.role == Role::Tired", wrong: "false" }],
     },
     Mutant {
         name: "callers_leave_any_number_behind",
         does: "Callers leave more events behind than there is room for.",
-        file: "delivery.rs",
-        edits: &[Edit { within: "impl<T> State<T>", right: "ahead > share.room.into()", wrong: "false" }],
+        file: "delivery/queue.rs",
+        edits: &[Edit { within: "fn arrive", right: "caller.is_behind(self.delivered)", wrong: "false" }],
     },
     Mutant {
         name: "subscribers_wait_too",
         does: "A thread inside of a subscriber waits for a subscriber.",
-        file: "delivery.rs",
-        edits: &[Edit { within: "impl<T> State<T>", right: "!Inside::is_entered()", wrong: "true" }],
+        file: "delivery/queue.rs",
+        edits: &[Edit { within: "fn arrive", right: "!place::is_inside()", wrong: "true" }],
     },
     Mutant {
         name: "role_is_freed_for_the_successor",
         does: "The role is free between a deliverer and its successor.",
-        file: "delivery.rs",
+        file: "delivery/queue.rs",
         edits: &[Edit {
             within: "fn delivered_one",
             right: "self.role = Role::Held;",
@@ -85,7 +85,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "waiting_callers_are_forgotten",
         does: "The last deliverer gives no verdict to the callers that wait.",
-        file: "delivery.rs",
+        file: "delivery/queue.rs",
         edits: &[Edit { within: "fn free_the_role", right: "self.let_go(self.waiting.len())", wrong: "Told::new()" }],
     },
     Mutant {
@@ -93,5 +93,98 @@ pub const MUTANTS: &[Mutant] = &[
         does: "A sleeping caller gets a verdict but is not woken.",
         file: "delivery/signal.rs",
         edits: &[Edit { within: "fn give", right: "self.given.notify_one();", wrong: "" }],
+    },
+    Mutant {
+        name: "queued_event_raises_no_flag",
+        does: "An event that is queued under a lock is noticed by inline deliveries only when a caller delivers it.",
+        file: "delivery.rs",
+        edits: &[Edit {
+            within: "fn emit",
+            right: "self.locked(|queue| queue.push(event, self.address()));",
+            wrong: "self.queue.lock().push(event, self.address());",
+        }],
+    },
+    Mutant {
+        name: "idle_while_an_event_is_delivered",
+        does: "The queue counts as idle while the last event that was in it is delivered.",
+        file: "delivery/queue.rs",
+        edits: &[Edit { within: "fn is_idle", right: "self.role == Role::Free", wrong: "true" }],
+    },
+    Mutant {
+        name: "inline_callers_leave_events_behind",
+        does: "A caller delivers inline while events that were queued before are left behind.",
+        file: "delivery.rs",
+        edits: &[Edit { within: "fn catch_up", right: "queue.arrive(0)", wrong: "queue.arrive(self.share.room)" }],
+    },
+    Mutant {
+        name: "subscribers_deliver_inline",
+        does: "An event that is emitted inside of a subscriber is delivered inside of the present delivery.",
+        file: "delivery/place.rs",
+        edits: &[Edit {
+            within: "fn inline",
+            right: "if place.outermost.get() != OUTSIDE { return None; }",
+            wrong: "",
+        }],
+    },
+    Mutant {
+        name: "inline_delivery_delivers_the_queue",
+        does: "A subscriber that emits an event inside of an inline delivery is called for queued events meanwhile.",
+        file: "delivery.rs",
+        edits: &[
+            Edit { within: "fn deliver(", right: "!place::is_inline_in(self.address())", wrong: "true" },
+            Edit { within: "fn publish(", right: "place::is_inline_in(self.address())", wrong: "false" },
+        ],
+    },
+    Mutant {
+        name: "embargo_is_ignored",
+        does: "An event that is emitted inside of an inline delivery is delivered before that has ended, by others.",
+        file: "delivery/queue.rs",
+        edits: &[Edit { within: "fn go_on", right: "self.embargoes.contains(&embargo)", wrong: "false" }],
+    },
+    Mutant {
+        name: "reserved_role_is_not_taken",
+        does: "The thread that a role is reserved for does not take it.",
+        file: "delivery/queue.rs",
+        edits: &[Edit { within: "fn lift", right: "self.role = Role::Free;", wrong: "" }],
+    },
+    Mutant {
+        name: "embargo_is_not_lifted",
+        does: "The end of an inline delivery does not release the events that were emitted inside of it.",
+        file: "delivery.rs",
+        edits: &[Edit { within: "fn deliver_inline", right: "self.lift(embargo, on_event)", wrong: "{}" }],
+    },
+    Mutant {
+        name: "inline_event_is_left_behind",
+        does: "A caller that is to deliver inline leaves its event to the queue, and does not wait for it.",
+        file: "delivery.rs",
+        edits: &[Edit {
+            within: "fn deliver_inline",
+            right: "
+                if self.busy.load(unless_mutant(\"idle_acquires_nothing\", Ordering::Acquire)) {
+                    self.catch_up(&on_event);
+                }
+            ",
+            wrong: "return self.emit(event.clone());",
+        }],
+    },
+    Mutant {
+        name: "turns_do_not_end",
+        does: "A deliverer is never tired.",
+        file: "delivery.rs",
+        edits: &[Edit {
+            within: "fn deliver_from",
+            right: "deliverer.left = deliverer.left.saturating_sub(1);",
+            wrong: "",
+        }],
+    },
+    Mutant {
+        name: "panic_ends_the_inline_delivery",
+        does: "The panic of a subscriber leaves its inline delivery.",
+        file: "delivery.rs",
+        edits: &[Edit {
+            within: "fn deliver_inline",
+            right: "_ = contain(|| on_event(event))",
+            wrong: "on_event(event)",
+        }],
     },
 ];

@@ -58,6 +58,7 @@
 //! | *status* | `Core::status` | `Shard::len`, `Slot::link_between_heads` |
 //! | *wait for change* | `Watch::poll` | the listeners of event-listener |
 //! | *deliver* | `Delivery::publish`, `emit`, `deliver` | `src/delivery` |
+//! | *deliver inline* | `Delivery::deliver_inline` | `src/delivery` |
 //! | *end* | `Delivery::end`, `ended`, `look_again` | `src/delivery` |
 //! | *note* | `Lease::note_holder` | `Hold::begin` |
 //! | *noted return* | the drop of a `Lease` if the pool accounts for holders | `Held::end_hold`, `Hold::end`, then as "heard return" |
@@ -183,6 +184,14 @@
 //! | `holder_is_read_from_one_use` | note, noted return, take, list holders | 2 | `hold_publishes_nothing`, `hold_acquires_nothing`, `hold_is_written_without_a_fence`, `hold_is_read_without_a_fence`, `hold_is_read_once` |
 //! | `use_that_was_reported_as_long_is_reported_as_ended` | noted return, review holds | none | `hold_ends_in_two_steps` |
 //! | `earlier_use_that_was_reported_as_long_is_reported_as_ended` | noted return, review holds | 4 | `earlier_hold_is_reported_without_a_second_look`, `earlier_hold_that_ends_meanwhile_is_not_reported` |
+//! | **inline**: events that their callers deliver | | | |
+//! | `inline_event_follows_the_queued_event_before_it` | deliver, deliver inline | 3 | `queued_event_raises_no_flag`, `idle_while_an_event_is_delivered`, `idle_publishes_nothing`, `idle_acquires_nothing`, `verdict_publishes_nothing`, `verdict_acquires_nothing` |
+//! | `inline_event_is_delivered_before_its_caller_goes_on` | deliver, deliver inline | 3 | `inline_event_is_left_behind` |
+//! | `inline_event_waits_for_the_event_that_its_caller_left_behind` | deliver, deliver inline | 3 | `inline_callers_leave_events_behind` |
+//! | `event_emitted_inside_an_inline_delivery_follows_it` | deliver, deliver inline | 3 | `subscribers_deliver_inline`, `embargo_is_ignored`, `reserved_role_is_not_taken`, `embargo_is_not_lifted` |
+//! | `subscriber_of_an_inline_event_is_not_called_inside_of_its_own_call` | deliver, deliver inline | 3 | `inline_delivery_delivers_the_queue` |
+//! | `panicking_subscriber_ends_its_inline_delivery` | deliver, deliver inline | 3 | `panic_ends_the_inline_delivery` |
+//! | `caller_that_delivers_inline_is_held_for_a_bounded_number_of_events` | deliver, deliver inline | 4 | `turns_do_not_end` |
 //! | **primitives**: the watch and the brief lock | | | |
 //! | `watch_never_misses_a_clear` | clear, wait for change | 4 | `watch_checks_before_it_listens`, `stale_announced_early` |
 //! | `watch_never_misses_a_close` | close, wait for change | 4 | `watch_checks_before_it_listens` |

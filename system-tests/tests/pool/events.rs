@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use wharf::{Connection, Pool, PoolEvent, PoolOptions};
+use wharf::{Clear, Connection, Pool, PoolEvent, PoolOptions};
 
 use super::mock::*;
 
@@ -33,13 +33,17 @@ fn check_out(pool: &Pool<Mock>) -> Connection<Mock> {
 async fn filled(connections: u32) -> Pool<Mock> {
     let options = PoolOptions::default().max_pool_size(connections).max_connecting(connections);
     let pool = builder(&Mock::new([])).options(options).build().unwrap();
+    fill(&pool, connections).await;
+    pool
+}
+
+/// Marks a pool as ready, and opens its connections.
+async fn fill(pool: &Pool<Mock>, connections: u32) {
     pool.ready();
     let mut all = Vec::new();
     for _ in 0..connections {
         all.push(pool.check_out().await.unwrap());
     }
-    drop(all);
-    pool
 }
 
 thread_local! {
@@ -116,40 +120,120 @@ fn stop_in(pool: &Pool<Mock>, name: &'static str) -> Stopped {
 }
 
 #[tokio::test]
-async fn connection_is_available_while_a_subscriber_holds_up_its_check_in() {
-    let pool = filled(1).await;
+async fn subscriber_holds_only_the_connection_that_it_is_told_about() {
+    let pool = filled(2).await;
     let stopped = stop_in(&pool, "ConnectionCheckedIn");
     let log = Log::default();
     pool.subscribe(log.subscriber());
     let connection = check_out(&pool);
-    std::thread::scope(|scope| {
-        let giver = scope.spawn(move || drop(connection));
-        stopped.reached.recv().unwrap();
-        let status = pool.status();
-        stopped.go_on.send(()).unwrap();
-        giver.join().unwrap();
-        assert_eq!(
-            (status.available, status.in_use),
-            (1, 0),
-            "the blocked check-in holds its connection back: {status:?}"
-        );
-    });
-    let stopped = stop_in(&pool, "ConnectionCheckedIn");
-    let connection = check_out(&pool);
+    let held = connection.id();
+    let other = 3 - held;
     log.take();
     std::thread::scope(|scope| {
         let giver = scope.spawn(move || drop(connection));
         stopped.reached.recv().unwrap();
+        // The subscriber blocks the giver. The other connection is checked out and in meanwhile, with all its events.
         let taken = check_out(&pool);
-        assert_eq!(taken.id(), 1);
+        let status = pool.status();
+        let id = taken.id();
+        drop(taken);
+        let meanwhile = log.take();
         stopped.go_on.send(()).unwrap();
         giver.join().unwrap();
         assert_eq!(
-            log.take(),
-            ["ConnectionCheckedIn 1", "ConnectionCheckOutStarted", "ConnectionCheckedOut 1"],
-            "the events are out of order, or the blocked caller does not deliver them all"
+            (status.available, status.in_use, id),
+            (0, 2, other),
+            "the connection is available before its event"
         );
+        let of_other = [
+            "ConnectionCheckOutStarted".to_owned(),
+            format!("ConnectionCheckedOut {other}"),
+            format!("ConnectionCheckedIn {other}"),
+        ];
+        assert_eq!(meanwhile, of_other, "the blocked caller holds up the events of others");
+        assert_eq!(log.take(), [format!("ConnectionCheckedIn {held}")], "an event is lost");
     });
+    assert_eq!((pool.status().available, pool.status().in_use), (2, 0));
+}
+
+#[tokio::test]
+async fn callers_wait_for_an_event_of_the_pool_and_then_deliver_only_their_own() {
+    const EACH: u64 = 200;
+    let pool = filled(THREADS as u32).await;
+    let stopped = stop_in(&pool, "PoolCleared");
+    let log = Log::default();
+    pool.subscribe(log.subscriber());
+    let held: Vec<_> = (0..THREADS).map(|_| check_out(&pool)).collect();
+    log.take();
+    std::thread::scope(|scope| {
+        let clears = scope.spawn(|| pool.clear(Clear::new()).unwrap());
+        stopped.reached.recv().unwrap();
+        // The clear has begun before these, so its event comes before theirs.
+        let givers: Vec<_> = held.into_iter().map(|connection| scope.spawn(move || drop(connection))).collect();
+        stopped.go_on.send(()).unwrap();
+        clears.join().unwrap();
+        givers.into_iter().for_each(|giver| giver.join().unwrap());
+    });
+    let lines = log.take();
+    assert_eq!((lines[0].as_str(), lines.len() as u64), ("PoolCleared", 1 + 2 * THREADS), "{lines:?}");
+    fill(&pool, THREADS as u32).await;
+    pool.subscribe(|_: &PoolEvent| DELIVERED_HERE.set(DELIVERED_HERE.get() + 1));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let ((), delivered) = delivered_here_during(|| (0..EACH).for_each(|_| drop(check_out(&pool))));
+                assert_eq!(delivered, EACH * EVENTS, "a thread has not delivered exactly its own events");
+            });
+        }
+    });
+}
+
+#[tokio::test]
+async fn check_in_event_says_how_long_the_connection_was_used() {
+    let pool = filled(1).await;
+    let connection = check_out(&pool);
+    let durations = Arc::new(Mutex::new(Vec::new()));
+    pool.subscribe({
+        let durations = durations.clone();
+        move |event: &PoolEvent| {
+            if let PoolEvent::ConnectionCheckedIn { duration, .. } = event {
+                durations.lock().unwrap().push(*duration);
+            }
+        }
+    });
+    drop(connection);
+    let began = Instant::now();
+    let connection = check_out(&pool);
+    let checked_out = Instant::now();
+    while checked_out.elapsed() < Duration::from_millis(3) {
+        std::hint::spin_loop();
+    }
+    let least = checked_out.elapsed();
+    drop(connection);
+    let most = began.elapsed();
+    let durations = durations.lock().unwrap();
+    assert_eq!(durations[0], Duration::ZERO, "no subscriber listened at the check-out");
+    // The two clocks may differ a little.
+    let apart = Duration::from_micros(100);
+    assert!(least <= durations[1] + apart && durations[1] <= most + apart, "{least:?} {:?} {most:?}", durations[1]);
+}
+
+#[tokio::test]
+async fn cleared_event_has_the_cause_of_the_clear() {
+    let pool = filled(1).await;
+    let errors = Arc::new(Mutex::new(Vec::new()));
+    pool.subscribe({
+        let errors = errors.clone();
+        move |event: &PoolEvent| {
+            if let PoolEvent::PoolCleared { error, .. } = event {
+                errors.lock().unwrap().push(error.as_ref().map(ToString::to_string));
+            }
+        }
+    });
+    pool.clear(Clear::new().because(Arc::new(std::io::Error::other("the monitor hears nothing")))).unwrap();
+    pool.ready();
+    pool.clear(Clear::new()).unwrap();
+    assert_eq!(*errors.lock().unwrap(), [Some("the monitor hears nothing".to_owned()), None]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

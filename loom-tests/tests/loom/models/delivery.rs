@@ -13,13 +13,13 @@ use wharf::unstable::delivery::{Delivery, Share};
 use super::harness::model;
 
 /// A delivery of numbers, and its subscriber.
-struct Events {
-    delivery: Delivery<u32>,
-    seen: Seen,
+pub struct Events {
+    pub delivery: Delivery<u32>,
+    pub seen: Seen,
 }
 
-/// The events that the subscriber has received. Two deliverers at the same time are a race, which loom reports.
-struct Seen {
+/// The events that the subscriber has received. Two deliveries that are not ordered are a race, which loom reports.
+pub struct Seen {
     numbers: UnsafeCell<Vec<u32>>,
     /// A statistic as in `world.rs`: loom does not see it, so it orders nothing.
     count: AtomicU32,
@@ -31,9 +31,11 @@ impl Seen {
     }
 
     #[allow(unsafe_code)]
-    fn add(&self, number: u32) {
+    pub fn add(&self, number: u32) {
+        let abort = AbortOnPanic;
         // SAFETY: there is one deliverer at a time. The models check this: loom panics before a race.
         self.numbers.with_mut(|numbers| unsafe { (*numbers).push(number) });
+        std::mem::forget(abort);
         self.count.fetch_add(1, StatisticOrdering::Relaxed);
         // Lets loom switch threads while the event is delivered.
         thread::yield_now();
@@ -44,14 +46,24 @@ impl Seen {
     }
 
     #[allow(unsafe_code)]
-    fn numbers(&self) -> Vec<u32> {
+    pub fn numbers(&self) -> Vec<u32> {
         // SAFETY: as in `add`.
         self.numbers.with(|numbers| unsafe { (*numbers).clone() })
     }
 }
 
+/// Aborts if loom finds a race inside of a subscriber, whose panic the delivery would catch. The panic hook has reported
+/// it by then.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
 impl Events {
-    fn new(turn: u32, room: u32) -> Arc<Self> {
+    pub fn new(turn: u32, room: u32) -> Arc<Self> {
         Arc::new(Self { delivery: Delivery::new(Share { turn, room }), seen: Seen::new() })
     }
 
@@ -65,12 +77,16 @@ impl Events {
         here.into_inner()
     }
 
-    fn emit(&self, number: u32) {
+    pub fn emit(&self, number: u32) {
         self.delivery.emit(number);
     }
 
-    fn deliver(&self) {
+    pub fn deliver(&self) {
         self.delivery.deliver(|number| self.seen.add(*number));
+    }
+
+    pub fn deliver_inline(&self, number: u32) {
+        self.delivery.deliver_inline(&number, |number| self.seen.add(*number));
     }
 }
 

@@ -8,6 +8,7 @@ mod draining;
 pub mod harness;
 mod hits;
 mod holders;
+mod inline;
 mod limits;
 mod openers;
 mod opening;

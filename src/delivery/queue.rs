@@ -1,0 +1,211 @@
+//! The queue of events, and what each caller does next. All of it is under the delivery's lock.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::NO_EMBARGO;
+use super::place;
+use super::signal::{Signal, Verdict};
+
+pub(super) struct Queue<T> {
+    pub(super) events: VecDeque<Queued<T>>,
+    /// The number of events that were queued so far.
+    emitted: u64,
+    /// The number of delivered events, without the one that is being delivered.
+    delivered: u64,
+    role: Role,
+    /// Ordered by `until`.
+    waiting: VecDeque<Waiting>,
+    /// The inline deliveries inside of which events were emitted, and which have not ended.
+    embargoes: Vec<u64>,
+    last_embargo: u64,
+    /// Whether no new events are expected; see [`Delivery::end`](super::Delivery::end).
+    pub(super) ended: bool,
+}
+
+pub(super) struct Queued<T> {
+    event: T,
+    /// The inline delivery that must end before this event is delivered, or [`NO_EMBARGO`].
+    embargo: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Free,
+    Held,
+    /// Held by a deliverer whose turn is over.
+    Tired,
+    /// Kept for the thread whose inline delivery has this embargo. It takes the role when its delivery has ended.
+    Reserved(u64),
+}
+
+struct Waiting {
+    /// The number of delivered events from which this caller may leave.
+    until: u64,
+    signal: Arc<Signal>,
+}
+
+/// A caller's next step.
+pub(super) enum Turn<T> {
+    Leave,
+    Wait(Arc<Signal>),
+    Deliver(T),
+    /// The queue is empty. `ended`: and no new events are expected.
+    Done {
+        ended: bool,
+    },
+}
+
+/// A caller in the queue, and its share of the work.
+#[derive(Clone, Copy)]
+pub(super) struct Caller {
+    /// The number of the last event that the caller waits for.
+    mine: u64,
+    /// The number of events that the caller may leave behind.
+    room: u32,
+    /// The number of events left in its turn as a deliverer.
+    pub(super) left: u32,
+    /// False inside of a subscriber.
+    may_wait: bool,
+}
+
+impl Caller {
+    /// Notes whether the caller's deliveries are inside of another one's subscriber.
+    pub(super) fn with_turn(self, turn: u32, may_wait: bool) -> Self {
+        Self { left: turn, may_wait, ..self }
+    }
+
+    fn is_behind(self, delivered: u64) -> bool {
+        delivered + u64::from(self.room) < self.mine
+    }
+}
+
+/// Verdicts for the callers that a deliverer has removed from `waiting`.
+pub(super) type Told = Vec<(Arc<Signal>, Verdict)>;
+
+impl<T> Queue<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            events: VecDeque::new(),
+            emitted: 0,
+            delivered: 0,
+            role: Role::Free,
+            waiting: VecDeque::new(),
+            embargoes: Vec::new(),
+            last_embargo: NO_EMBARGO,
+            ended: false,
+        }
+    }
+
+    /// Returns whether no event is queued or in delivery.
+    pub(super) fn is_idle(&self) -> bool {
+        self.events.is_empty() && self.role == Role::Free
+    }
+
+    /// Returns whether no new events are expected, and none is left.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended && self.events.is_empty() && self.role == Role::Free
+    }
+
+    /// Queues an event of a thread that may be in an inline delivery of the delivery at this address.
+    pub(super) fn push(&mut self, event: T, address: usize) {
+        let embargo = place::embargo_of(address, || {
+            self.last_embargo += 1;
+            self.embargoes.push(self.last_embargo);
+            self.last_embargo
+        });
+        self.events.push_back(Queued { event, embargo });
+        self.emitted += 1;
+    }
+
+    /// Decides for a caller that waits for the events so far, but for the last `room`.
+    pub(super) fn arrive(&mut self, room: u32) -> (Turn<T>, Caller) {
+        // A thread inside a subscriber must not wait: another caller, or its own delivery, may be waiting for it.
+        let caller = Caller { mine: self.emitted, room, left: 0, may_wait: !place::is_inside() };
+        if self.role == Role::Free {
+            return (if self.events.is_empty() { Turn::Leave } else { self.go_on(caller) }, caller);
+        }
+        let relieves = self.role == Role::Tired && self.waiting.is_empty() && !self.events.is_empty();
+        let waits = caller.may_wait && (relieves || caller.is_behind(self.delivered));
+        (if waits { self.wait(caller) } else { Turn::Leave }, caller)
+    }
+
+    /// Ends a embargo, and decides for the thread whose inline delivery has ended.
+    pub(super) fn lift(&mut self, embargo: u64, room: u32) -> (Turn<T>, Caller) {
+        self.embargoes.retain(|present| *present != embargo);
+        if self.role == Role::Reserved(embargo) {
+            self.role = Role::Free;
+        }
+        self.arrive(room)
+    }
+
+    /// Makes the caller wait, behind callers with earlier events.
+    fn wait(&mut self, caller: Caller) -> Turn<T> {
+        let signal = Arc::new(Signal::new());
+        // Until half of the room is free, so that the caller does not wait again with its next event.
+        let until = caller.mine.saturating_sub(u64::from(caller.room / 2));
+        let place = self.waiting.partition_point(|waiting| waiting.until <= until);
+        self.waiting.insert(place, Waiting { until, signal: signal.clone() });
+        Turn::Wait(signal)
+    }
+
+    fn leave_or_wait(&mut self, caller: Caller) -> Turn<T> {
+        if caller.may_wait && caller.is_behind(self.delivered) { self.wait(caller) } else { Turn::Leave }
+    }
+
+    /// Decides for a caller that has the role or finds it free, and finds an event in the queue: it delivers the event,
+    /// unless it must keep the role for the thread that emitted it.
+    fn go_on(&mut self, caller: Caller) -> Turn<T> {
+        let embargo = self.events.front().expect("BUG: the deliverer continues without an event").embargo;
+        if self.embargoes.contains(&embargo) {
+            self.role = Role::Reserved(embargo);
+            return self.leave_or_wait(caller);
+        }
+        if self.role == Role::Free {
+            self.role = Role::Held;
+        }
+        Turn::Deliver(self.next())
+    }
+
+    /// Decides for a deliverer that has delivered an event. Also returns the verdicts to give outside the lock.
+    pub(super) fn delivered_one(&mut self, deliverer: Caller) -> (Turn<T>, Told) {
+        self.delivered += 1;
+        if self.events.is_empty() {
+            return (Turn::Done { ended: self.ended }, self.free_the_role());
+        }
+        if deliverer.left == 0 {
+            if let Some(successor) = self.waiting.pop_front() {
+                self.role = Role::Held;
+                return (self.leave_or_wait(deliverer), vec![(successor.signal, Verdict::Deliver)]);
+            }
+            self.role = Role::Tired;
+        }
+        let near = self.waiting.iter().take_while(|waiting| waiting.until <= self.delivered).count();
+        let told = self.let_go(near);
+        (self.go_on(deliverer), told)
+    }
+
+    /// Decides for a caller that has waited, and was given the role.
+    pub(super) fn succeed(&mut self, caller: Caller) -> Turn<T> {
+        self.go_on(caller)
+    }
+
+    pub(super) fn free_the_role(&mut self) -> Told {
+        self.role = Role::Free;
+        self.let_go(self.waiting.len())
+    }
+
+    /// Removes the first waiting callers, which may leave. Usually there are none.
+    #[inline]
+    fn let_go(&mut self, count: usize) -> Told {
+        if count == 0 {
+            return Told::new();
+        }
+        self.waiting.drain(..count).map(|waiting| (waiting.signal, Verdict::Leave)).collect()
+    }
+
+    /// Returns the next event for the deliverer, which knows that there is one.
+    fn next(&mut self) -> T {
+        self.events.pop_front().expect("BUG: the deliverer continues without an event").event
+    }
+}
