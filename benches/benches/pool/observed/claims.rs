@@ -4,14 +4,12 @@ use crate::Case;
 use crate::load::LOADS;
 use crate::rounds::{SPEED_UP, Sheet, TIME};
 use crate::subjects::Subject;
-use crate::subjects::observed::{Closure, Counts, Observed, Unmetered};
-
-use super::Wharf;
+use crate::subjects::observed::{Closure, Counts, Metered, Observed, Unmetered};
 
 /// Prints every claim whose cases were measured.
 pub fn print(sheet: &Sheet) {
     println!("\nClaims");
-    let metrics = |case| sheet.ratio_of(case, Wharf::NAME, Observed::<Unmetered>::NAME);
+    let metrics = |case| sheet.ratio_of(case, Observed::<Metered>::NAME, Observed::<Unmetered>::NAME);
     for case in [Case::Hit1Task, Case::Hit2Tasks] {
         at_most(case.name(), "metrics to no metrics", metrics(case.name()), 1.10, "");
     }

@@ -29,11 +29,8 @@ use crate::subjects::Subject;
 use crate::subjects::bb8::Bb8;
 use crate::subjects::deadpool::Timed;
 use crate::subjects::model::Model;
-use crate::subjects::observed::{Closure, Counts, Metered, Observed, Unmetered};
+use crate::subjects::observed::{Closure, Counts, Metered, Observed, Slow, Unmetered};
 use crate::{Arguments, Case, Entry, report, test_loads};
-
-/// wharf as it is: what most claims are about.
-type Wharf = Observed<Metered>;
 
 /// The duration of a scenario in a run of the usual length.
 const SCENARIO: Duration = Duration::from_secs(4);
@@ -41,7 +38,7 @@ const SCENARIO: Duration = Duration::from_secs(4);
 fn entries() -> Vec<Entry> {
     vec![
         Entry::of::<Observed<Unmetered>>().counts().done(),
-        Entry::of::<Wharf>().counts().done(),
+        Entry::of::<Observed<Metered>>().counts().done(),
         Entry::of::<Observed<Closure>>().counts().done(),
         Entry::of::<Observed<Counts>>().counts().done(),
         Entry::of::<Timed>().counts().done(),
@@ -77,6 +74,9 @@ pub fn test() {
 
 /// Runs the scenarios, and prints a line for each subject.
 fn scenarios(length: Duration, selects: impl Fn(&str) -> bool) {
+    /// wharf with the subscriber of the scenario.
+    type Wharf = Observed<Slow>;
+
     if selects("held") {
         held::print_heading(length);
         held::run::<Wharf>(length).print(Wharf::NAME);

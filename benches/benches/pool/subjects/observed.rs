@@ -69,17 +69,17 @@ impl<O: Observation> Handled for Observed<O> {
     }
 }
 
-/// The pool without metrics, which exists for this comparison only.
-pub struct Unmetered;
-
-/// Opens dummies for a pool without metrics.
+/// Opens dummies for a pool with or without metrics.
+///
+/// The pools that are compared for their metrics have an opener each, which no other subject uses. So both are compiled
+/// once for one user, and the compiler has the same reasons to inline in both.
 #[derive(Default)]
-pub struct UnmeteredOpener;
+pub struct Alone<const METERED: bool>;
 
-impl Establish for UnmeteredOpener {
+impl<const METERED: bool> Establish for Alone<METERED> {
     type Connection = Dummy;
 
-    const METERED: bool = false;
+    const METERED: bool = METERED;
 
     async fn establish(&self, _connecting: Establishing) -> Result<Dummy, EstablishError> {
         Ok(Dummy::open())
@@ -90,15 +90,26 @@ impl Establish for UnmeteredOpener {
     }
 }
 
+/// The pool without metrics, which exists for this comparison only.
+pub struct Unmetered;
+
 impl Observation for Unmetered {
     const NAME: &'static str = "unmetered";
-    type Opener = UnmeteredOpener;
+    type Opener = Alone<false>;
 }
 
 /// The pool as it is, with its metrics.
 pub struct Metered;
 
 impl Observation for Metered {
+    const NAME: &'static str = "wharf";
+    type Opener = Alone<true>;
+}
+
+/// The pool as it is, for the scenarios, which add a slow subscriber.
+pub struct Slow;
+
+impl Observation for Slow {
     const NAME: &'static str = "wharf";
     type Opener = Opener;
 }
