@@ -9,6 +9,7 @@
 //! | `wharf` | its metrics, which are always on |
 //! | `+closure` | also one trivial subscriber: a closure that hides the event from the compiler |
 //! | `+counts` | also one subscriber that counts the events by kind (`EventCounts`) |
+//! | `+holders` | also the accounting for holders, without a subscriber |
 //! | `deadpool` | its metrics, and its caller, which reads the clock before and after `get` |
 //! | `bb8` | its statistics, which are always on |
 //! | `model` | a model of the official driver's pool, without I/O, with a trivial event handler |
@@ -29,7 +30,7 @@ use crate::subjects::Subject;
 use crate::subjects::bb8::Bb8;
 use crate::subjects::deadpool::Timed;
 use crate::subjects::model::Model;
-use crate::subjects::observed::{Closure, Counts, Metered, Observed, Slow, Unmetered};
+use crate::subjects::observed::{Closure, Counts, Holders, Metered, Observed, Slow, Unmetered};
 use crate::{Arguments, Case, Entry, report, test_loads};
 
 /// The duration of a scenario in a run of the usual length.
@@ -41,6 +42,7 @@ fn entries() -> Vec<Entry> {
         Entry::of::<Observed<Metered>>().counts().done(),
         Entry::of::<Observed<Closure>>().counts().done(),
         Entry::of::<Observed<Counts>>().counts().done(),
+        Entry::of::<Observed<Holders>>().counts().done(),
         Entry::of::<Timed>().counts().done(),
         Entry::of::<Bb8>().counts().done(),
         Entry::of::<Model>().counts().done(),

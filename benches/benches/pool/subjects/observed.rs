@@ -1,4 +1,4 @@
-//! wharf under observation: the pool without metrics, the pool as it is, and the pool with a subscriber.
+//! wharf under observation: the pool without metrics, the pool as it is, and the pool with more.
 
 use std::hint::black_box;
 use std::marker::PhantomData;
@@ -138,5 +138,17 @@ impl Observation for Counts {
 
     fn observe(builder: PoolBuilder<Opener>) -> PoolBuilder<Opener> {
         builder.subscriber(EventCounts::new())
+    }
+}
+
+/// Accounting for the holders of connections: call site, task, instant and purpose of each check-out.
+pub struct Holders;
+
+impl Observation for Holders {
+    const NAME: &'static str = "+holders";
+    type Opener = Opener;
+
+    fn observe(builder: PoolBuilder<Opener>) -> PoolBuilder<Opener> {
+        builder.account_for_holders(true)
     }
 }
