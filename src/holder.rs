@@ -94,3 +94,53 @@ impl fmt::Display for Holder {
         }
     }
 }
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Purpose {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// The call site is a text, `file:line:column`; the time in use is `held_ms`, in milliseconds.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Holder {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+
+        let Self { connection_id, held_for, call_site, task_id, purpose, generation, service_id } = self;
+        let mut fields = serializer.serialize_struct("Holder", 7)?;
+        fields.serialize_field("connection_id", connection_id)?;
+        fields.serialize_field("held_ms", &u64::try_from(held_for.as_millis()).unwrap_or(u64::MAX))?;
+        fields.serialize_field("call_site", &call_site.map(ToString::to_string))?;
+        fields.serialize_field("task_id", task_id)?;
+        fields.serialize_field("purpose", purpose)?;
+        fields.serialize_field("generation", generation)?;
+        fields.serialize_field("service_id", &service_id.map(|service_id| service_id.to_hex()))?;
+        fields.end()
+    }
+}
+
+#[cfg(all(test, feature = "serde"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holder_is_written_with_readable_values() {
+        let site = Location::caller();
+        let holder = Holder {
+            connection_id: 3,
+            held_for: Duration::from_micros(5_200_900),
+            call_site: Some(site),
+            task_id: Some(12),
+            purpose: Some(Purpose::Cursor),
+            generation: 1,
+            service_id: Some(ObjectId::from_bytes([1; 12])),
+        };
+        let expected = serde_json::json!({
+            "connection_id": 3, "held_ms": 5_200, "call_site": site.to_string(), "task_id": 12, "purpose": "cursor",
+            "generation": 1, "service_id": "010101010101010101010101"
+        });
+        assert_eq!(serde_json::to_value(holder).unwrap(), expected);
+    }
+}

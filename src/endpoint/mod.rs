@@ -181,7 +181,7 @@ impl Endpoint {
     /// Returns a builder for a pool of connections to this endpoint, with the endpoint's pool options. The pool is
     /// paused until [`Pool::ready`].
     pub fn pool(self) -> PoolBuilder<Self> {
-        let options = self.options.pool.clone();
+        let options = self.options.pool.clone().load_balanced(self.options.is_load_balanced());
         let timeout = self.options.timeout;
         Pool::builder(&self.address.text.clone(), self).options(options).timeout(timeout)
     }

@@ -43,6 +43,11 @@ const LONGEST: u64 = (1 << 44) - 1;
 /// [`sum`]: Self::sum
 /// [`max`]: Self::max
 #[derive(Clone, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(into = "super::stored::Stored", try_from = "super::stored::Stored")
+)]
 pub struct Histogram {
     /// `None` if nothing was recorded.
     buckets: Option<histogram::Histogram>,
@@ -115,6 +120,25 @@ impl Histogram {
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let counted = self.buckets.iter().flat_map(histogram::Histogram::iter).filter(|bucket| bucket.count() > 0);
         counted.map(|bucket| (Duration::from_nanos(bucket.end()), bucket.count()))
+    }
+}
+
+#[cfg(feature = "serde")]
+impl Histogram {
+    /// Returns the histogram with these sums, and with so many times in the bucket of each of these times.
+    pub(super) fn of_parts(count: u64, sum: u64, max: u64, buckets: &[(u64, u64)]) -> Result<Self, &'static str> {
+        let total = buckets.iter().try_fold(0_u64, |total, (_, times)| total.checked_add(*times));
+        if total != Some(count) {
+            return Err("a histogram whose buckets do not add up to its count");
+        }
+        if count == 0 {
+            return Ok(Self::default());
+        }
+        let mut counted = histogram::Histogram::with_config(&BUCKETS);
+        for (nanos, times) in buckets {
+            counted.add((*nanos).min(LONGEST), *times).map_err(|_| "a histogram with too many times")?;
+        }
+        Ok(Self { buckets: Some(counted), count, sum, max })
     }
 }
 

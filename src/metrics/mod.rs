@@ -32,6 +32,8 @@
 mod counter;
 mod histogram;
 mod stages;
+#[cfg(feature = "serde")]
+mod stored;
 
 use std::sync::Arc;
 
@@ -45,6 +47,7 @@ use crate::pool::PoolStatus;
 
 /// The metrics of one pool: its numbers now, and what it has counted and measured so far.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct PoolMetrics {
     /// The pool's address.
@@ -80,6 +83,7 @@ pub struct PoolMetrics {
 
 /// The check-outs of a pool that have ended. A check-out counts as soon as it has its connection, or has failed.
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct CheckOutMetrics {
     /// Check-outs that found an available connection at once.
@@ -113,6 +117,7 @@ impl CheckOutMetrics {
 
 /// How many check-outs got no connection, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct CheckOutFailures {
     /// A time limit was reached: [`CheckOutError::WaitQueueTimeout`](crate::CheckOutError::WaitQueueTimeout).
@@ -140,6 +145,7 @@ impl CheckOutFailures {
 
 /// The connections that a pool has opened and closed.
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ConnectionMetrics {
     /// Connections that were created, which is when their establishment begins.
@@ -162,6 +168,7 @@ pub struct ConnectionMetrics {
 
 /// One value for each stage of establishing a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ByStage<T> {
     /// [`Stage::Resolve`].
@@ -213,6 +220,7 @@ impl<T> ByStage<T> {
 
 /// How many connections were closed, by the reason in their `ConnectionClosed` event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Closes {
     /// The pool or the connection's service was cleared, or the pool's runtime ended.
@@ -236,6 +244,7 @@ impl Closes {
 
 /// What became of the connections that came back with something undone, such as a reply that no caller read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct DrainMetrics {
     /// Drains that have begun. Those that have not ended are [`PoolStatus::draining`].

@@ -138,4 +138,10 @@ impl Credential {
         self.aws_provider = Some(Provider(Arc::new(provider)));
         self
     }
+
+    /// Returns whether [`aws_credential_provider`](Self::aws_credential_provider) was set.
+    #[must_use]
+    pub fn has_aws_credential_provider(&self) -> bool {
+        self.aws_provider.is_some()
+    }
 }

@@ -74,6 +74,12 @@ impl CloudEnvironment {
         self
     }
 
+    /// Returns whether [`variables`](Self::variables) was set, instead of the process's environment.
+    #[must_use]
+    pub fn has_own_variables(&self) -> bool {
+        self.variables.is_some()
+    }
+
     /// Sets [`aws_ecs`](Self#structfield.aws_ecs).
     pub fn aws_ecs(mut self, url: impl Into<String>) -> Self {
         self.aws_ecs = url.into();
@@ -148,5 +154,11 @@ impl Credential {
     pub fn cloud_environment(mut self, environment: CloudEnvironment) -> Self {
         self.cloud = environment;
         self
+    }
+
+    /// Returns the environment variables and cloud services that `MONGODB-AWS` and `MONGODB-OIDC` use: those of
+    /// [`cloud_environment`](Self::cloud_environment), or the default.
+    pub fn effective_cloud_environment(&self) -> &CloudEnvironment {
+        &self.cloud
     }
 }

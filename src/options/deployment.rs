@@ -99,6 +99,10 @@ pub struct Options {
     /// The options of each server's pool, such as `maxPoolSize`. Each server has its own pool with these options.
     pub pool: PoolOptions,
     /// `loadBalanced`, if it was given: whether the one host is a load balancer. Default `false`.
+    ///
+    /// [`PoolOptions::load_balanced`] of [`pool`](Self#structfield.pool) has the same effect.
+    /// [`is_load_balanced`](Self::is_load_balanced) counts both. `Some(false)` contradicts a pool that is load-balanced,
+    /// and is refused.
     pub load_balanced: Option<bool>,
     /// `replicaSet`: the name of the replica set that the hosts are members of. Carried for a client that discovers
     /// servers. Default none.
@@ -227,10 +231,11 @@ impl Options {
         &self.warnings
     }
 
-    /// Returns whether the one host is a load balancer.
+    /// Returns whether the one host is a load balancer, as [`load_balanced`](Self#structfield.load_balanced) or
+    /// [`pool`](Self#structfield.pool) says.
     #[must_use]
     pub fn is_load_balanced(&self) -> bool {
-        self.pool.load_balanced
+        self.load_balanced == Some(true) || self.pool.load_balanced
     }
 
     /// Sets [`app_name`](Self#structfield.app_name).

@@ -34,6 +34,8 @@ mod proxy;
 mod read_preference;
 #[cfg(not(loom))]
 mod secret;
+#[cfg(all(not(loom), feature = "serde"))]
+mod serialize;
 #[cfg(not(loom))]
 mod server_api;
 #[cfg(not(loom))]

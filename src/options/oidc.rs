@@ -181,6 +181,28 @@ impl Credential {
         self.oidc.allowed_hosts = Some(hosts.into_iter().map(Into::into).collect());
         self
     }
+
+    /// Returns the servers that a human callback may give tokens to: those of [`allowed_hosts`](Self::allowed_hosts), or
+    /// the default.
+    #[must_use]
+    pub fn effective_allowed_hosts(&self) -> Vec<&str> {
+        match &self.oidc.allowed_hosts {
+            Some(hosts) => hosts.iter().map(String::as_str).collect(),
+            None => DEFAULT_ALLOWED_HOSTS.to_vec(),
+        }
+    }
+
+    /// Returns whether [`oidc_callback`](Self::oidc_callback) was set.
+    #[must_use]
+    pub fn has_oidc_callback(&self) -> bool {
+        self.oidc.callback.is_some()
+    }
+
+    /// Returns whether [`oidc_human_callback`](Self::oidc_human_callback) was set.
+    #[must_use]
+    pub fn has_oidc_human_callback(&self) -> bool {
+        self.oidc.human_callback.is_some()
+    }
 }
 
 impl OidcOptions {

@@ -182,7 +182,7 @@ pub(crate) struct PoolOption {
     pub range: RangeInclusive<u64>,
     /// The numbers that connection strings may give, in words.
     pub allowed: &'static str,
-    value: fn(&PoolOptions) -> u64,
+    pub(super) value: fn(&PoolOptions) -> u64,
     #[cfg(not(loom))]
     pub set: fn(&mut PoolOptions, u64),
     differs: fn(&PoolOptions) -> bool,

@@ -269,13 +269,29 @@ impl TlsOptions {
         self
     }
 
-    /// The provider of cryptography that the application has set.
-    pub(crate) fn own_provider(&self) -> Option<&Arc<CryptoProvider>> {
+    /// Returns whether certificate authorities were set from memory, by [`ca_pem`](Self::ca_pem) or
+    /// [`ca_der`](Self::ca_der).
+    #[must_use]
+    pub fn has_ca_in_memory(&self) -> bool {
+        self.ca.is_some()
+    }
+
+    /// Returns whether a client's certificate and its key were set from memory, by
+    /// [`certificate_key_pem`](Self::certificate_key_pem) or [`certificate_key_der`](Self::certificate_key_der).
+    #[must_use]
+    pub fn has_certificate_key_in_memory(&self) -> bool {
+        self.certificate_key.is_some()
+    }
+
+    /// Returns the provider of cryptography that was set by [`crypto_provider`](Self::crypto_provider).
+    #[must_use]
+    pub fn own_provider(&self) -> Option<&Arc<CryptoProvider>> {
         self.crypto_provider.as_ref().map(|Made(provider)| provider)
     }
 
-    /// The configuration of rustls that the application has set.
-    pub(crate) fn own_config(&self) -> Option<&Arc<ClientConfig>> {
+    /// Returns the configuration of rustls that was set by [`client_config`](Self::client_config).
+    #[must_use]
+    pub fn own_config(&self) -> Option<&Arc<ClientConfig>> {
         self.client_config.as_ref().map(|Made(config)| config)
     }
 

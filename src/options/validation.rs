@@ -115,6 +115,9 @@ impl Options {
         if !self.is_load_balanced() {
             return Ok(());
         }
+        if self.load_balanced == Some(false) {
+            return Err(InvalidOption::because("loadBalanced", "cannot be false if the pool's options say true"));
+        }
         let refuse = |other: &str| Err(InvalidOption::because("loadBalanced", format!("cannot be true with {other}")));
         if self.hosts.len() > 1 {
             return refuse(&format!("{} hosts", self.hosts.len()));

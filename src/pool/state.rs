@@ -7,6 +7,7 @@ use crate::sync::unless_mutant;
 ///
 /// There will be no other phase: the CMAP specification names these three states. So a caller can match on all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Phase {
     /// The server is not known to be reachable, so check-outs fail at once with a retryable error. Every pool starts in
     /// this phase, and every clear returns to it.

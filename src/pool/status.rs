@@ -10,6 +10,7 @@ use crate::sync::atomic::Ordering;
 ///
 /// `total` is always the sum of `pending`, `available`, `in_use` and `stale`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct PoolStatus {
     /// The pool's phase.
@@ -41,6 +42,7 @@ pub struct PoolStatus {
 
 /// A snapshot of a service behind a load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ServiceStatus {
     /// The generation of new connections to the service. Each clear raises it. A service that loses its last connection
@@ -116,4 +118,32 @@ impl<E: Environment> Core<E> {
 struct Collected {
     versions: (PoolState, super::capacity::Counts, Vec<u64>, u32, u32, u32),
     status: PoolStatus,
+}
+
+#[cfg(all(test, feature = "serde", not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_comes_back_as_it_was() {
+        let status = PoolStatus {
+            phase: Phase::Ready,
+            generation: 3,
+            max_pool_size: 100,
+            total: 10,
+            pending: 1,
+            available: 2,
+            in_use: 6,
+            draining: 4,
+            stale: 1,
+            waiting: 5,
+            consistent: true,
+        };
+        let text = serde_json::to_string(&status).unwrap();
+        assert!(text.starts_with(r#"{"phase":"ready","generation":3,"max_pool_size":100,"#), "{text}");
+        assert_eq!(serde_json::from_str::<PoolStatus>(&text).unwrap(), status);
+        let service = ServiceStatus { generation: 3, connections: 2 };
+        let text = serde_json::to_string(&service).unwrap();
+        assert_eq!(serde_json::from_str::<ServiceStatus>(&text).unwrap(), service);
+    }
 }

@@ -324,3 +324,12 @@ impl Reader {
         Ok(())
     }
 }
+
+/// Returns the names of the options that may be shown. `ssl` and `tlsInsecure` only set other options.
+#[cfg(all(test, feature = "serde"))]
+pub(super) fn names_that_are_shown() -> impl Iterator<Item = &'static str> {
+    table::Row::all()
+        .filter(|row| !row.is_secret)
+        .map(|row| row.name)
+        .filter(|name| !["ssl", "tlsInsecure"].contains(name))
+}

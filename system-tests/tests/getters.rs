@@ -1,0 +1,123 @@
+//! Everything that can be set in options can be read: a public field of the same name, or a method.
+#![cfg(not(any(loom, shuttle)))]
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use wharf::{Options, PoolOptions, TlsOptions};
+use wharf_system_tests::root;
+
+/// The types whose methods that take and return `Self` set options.
+const TYPES: [&str; 11] = [
+    "CloudEnvironment",
+    "Credential",
+    "DriverInfo",
+    "Options",
+    "PoolOptions",
+    "ProxyOptions",
+    "ReadPreference",
+    "ServerApi",
+    "SrvName",
+    "TlsOptions",
+    "WriteConcern",
+];
+
+/// Methods that set something, and the field or method that shows it, where their names differ. What an application gives
+/// as code, as a key or as certificates is not shown: only whether it was given.
+const GETTERS: [(&str, &str); 15] = [
+    ("CloudEnvironment::variables", "CloudEnvironment::has_own_variables(&self)"),
+    ("Credential::allowed_hosts", "Credential::effective_allowed_hosts(&self)"),
+    ("Credential::aws_credential_provider", "Credential::has_aws_credential_provider(&self)"),
+    ("Credential::cloud_environment", "Credential::effective_cloud_environment(&self)"),
+    ("Credential::mechanism_property", "Credential::mechanism_properties:"),
+    ("Credential::oidc_callback", "Credential::has_oidc_callback(&self)"),
+    ("Credential::oidc_human_callback", "Credential::has_oidc_human_callback(&self)"),
+    ("ReadPreference::tag_set", "ReadPreference::tag_sets:"),
+    ("TlsOptions::ca_der", "TlsOptions::has_ca_in_memory(&self)"),
+    ("TlsOptions::ca_pem", "TlsOptions::has_ca_in_memory(&self)"),
+    ("TlsOptions::certificate_key_der", "TlsOptions::has_certificate_key_in_memory(&self)"),
+    ("TlsOptions::certificate_key_pem", "TlsOptions::has_certificate_key_in_memory(&self)"),
+    ("TlsOptions::client_config", "TlsOptions::own_config(&self)"),
+    ("TlsOptions::crypto_provider", "TlsOptions::own_provider(&self)"),
+    // It sets several fields, of which this is the first.
+    ("TlsOptions::insecure", "TlsOptions::allow_invalid_certificates:"),
+];
+
+#[test]
+fn everything_that_can_be_set_can_be_read() {
+    let surface = fs::read_to_string(root().join("public-api.txt")).unwrap();
+    let mut needed: BTreeSet<&str> = GETTERS.iter().map(|(setter, _)| *setter).collect();
+    let mut setters = 0;
+    for line in surface.lines() {
+        let Some(method) = line.strip_prefix("pub fn wharf::").filter(|line| line.ends_with(" -> Self")) else {
+            continue;
+        };
+        let Some((path, arguments)) = method.split_once('(') else { continue };
+        let path = path.split('<').next().unwrap();
+        let is_setter = TYPES.contains(&path.split("::").next().unwrap()) && arguments.starts_with("self, ");
+        if !is_setter {
+            continue;
+        }
+        setters += 1;
+        needed.remove(path);
+        let getter = GETTERS.iter().find(|(setter, _)| *setter == path).map(|(_, getter)| (*getter).to_owned());
+        let getter = getter.unwrap_or_else(|| format!("{path}:"));
+        let shown = surface.lines().any(|line| {
+            let item = line.strip_prefix("pub wharf::").or_else(|| line.strip_prefix("pub fn wharf::"));
+            item.is_some_and(|item| item.starts_with(&getter))
+        });
+        assert!(shown, "{path} sets what nothing shows: {getter} is missing; add it, or name another one in GETTERS");
+    }
+    assert!(setters > 60, "only {setters} setters found: does the test read the right file?");
+    assert!(needed.is_empty(), "GETTERS has methods that do not exist: {needed:?}");
+}
+
+#[test]
+fn getters_tell_what_was_set() {
+    let tls = TlsOptions::default();
+    assert!(!tls.has_ca_in_memory() && !tls.has_certificate_key_in_memory());
+    assert!(tls.own_provider().is_none() && tls.own_config().is_none());
+    assert!(TlsOptions::default().ca_pem("x").has_ca_in_memory());
+    assert!(TlsOptions::default().certificate_key_pem("x").has_certificate_key_in_memory());
+}
+
+#[cfg(feature = "oidc")]
+#[test]
+fn getters_tell_what_was_set_in_credentials() {
+    use wharf::{CloudEnvironment, Credential, Mechanism, OidcContext, OidcToken};
+
+    let plain = Credential::of(Mechanism::MongoDbOidc);
+    assert!(!plain.has_oidc_callback() && !plain.has_oidc_human_callback());
+    assert_eq!(plain.effective_allowed_hosts()[0], "*.mongodb.net");
+    assert_eq!(plain.effective_cloud_environment(), &CloudEnvironment::default());
+    assert!(!plain.effective_cloud_environment().has_own_variables());
+    let callback = |_: OidcContext| async { Ok(OidcToken::new("a token")) };
+    let cloud = CloudEnvironment::default().variables(|_| None);
+    let human = plain.clone().oidc_human_callback(callback).allowed_hosts(["db"]).cloud_environment(cloud);
+    assert!(!human.has_oidc_callback() && human.has_oidc_human_callback());
+    assert!(plain.oidc_callback(callback).has_oidc_callback());
+    assert_eq!(human.effective_allowed_hosts(), ["db"]);
+    assert!(human.effective_cloud_environment().has_own_variables());
+}
+
+#[tokio::test]
+async fn load_balanced_field_reaches_the_pool() {
+    let mut options = Options::new(["localhost"]).unwrap();
+    options.load_balanced = Some(true);
+    assert!(options.is_load_balanced());
+    let pool = options.endpoint().unwrap().pool().build().unwrap();
+    assert!(pool.options().load_balanced);
+    let mut several = Options::new(["a", "b"]).unwrap();
+    several.load_balanced = Some(true);
+    assert_eq!(several.validate().unwrap_err().to_string(), "loadBalanced cannot be true with 2 hosts");
+}
+
+#[test]
+fn load_balanced_pool_in_options_that_say_otherwise_is_refused() {
+    let mut options = Options::new(["localhost"]).unwrap();
+    options.pool = PoolOptions::default().load_balanced(true);
+    assert!(options.is_load_balanced() && options.validate().is_ok());
+    options.load_balanced = Some(false);
+    let error = options.validate().unwrap_err().to_string();
+    assert_eq!(error, "loadBalanced cannot be false if the pool's options say true");
+}
