@@ -44,6 +44,7 @@ mod inbox;
 mod platform;
 mod pooled;
 mod srv;
+mod stages;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -80,6 +81,7 @@ use channel::Channel;
 use connection::Opened;
 use deadline::Deadline;
 use handshake::Handshake;
+use stages::Stages;
 use transport::{Connector, Connectors};
 
 /// A MongoDB server, or a load balancer in front of several, and how to open connections to it.
@@ -236,7 +238,13 @@ impl Endpoint {
     ///
     /// Dropping the future closes what it has opened. Nothing else is lost.
     pub async fn connect(&self) -> Result<DirectConnection, EstablishError> {
-        let context = OpenContext { connection_id: 0, generation: 0, each_command: None, identify: None };
+        let context = OpenContext {
+            connection_id: 0,
+            generation: 0,
+            each_command: None,
+            identify: None,
+            stages: Stages::UNMEASURED,
+        };
         Ok(DirectConnection { connection: self.open(context).await? })
     }
 
@@ -244,7 +252,7 @@ impl Endpoint {
     async fn open(&self, context: OpenContext<'_>) -> Result<EndpointConnection, EstablishError> {
         let runtime = Handle::try_current().map_err(|_| EstablishError::permanent(Stage::Resolve, NotOnRuntime))?;
         let deadline = Deadline::after(self.options.connect_timeout).with_each(context.each_command);
-        let transport = self.connector.connect(deadline).await?;
+        let transport = self.connector.connect(deadline, context.stages).await?;
         let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
         let speculation = match &self.authenticator {
             Some(authenticator) => authenticator.speculation(&self.address),
@@ -252,7 +260,8 @@ impl Endpoint {
         };
         let load_balanced = context.identify.is_some();
         let greeting = self.greet(&mut channel, load_balanced, &speculation, deadline);
-        let mut hello = greeting.instrument(debug_span!(target: TARGET, "hello")).await?;
+        let greeting = greeting.instrument(debug_span!(target: TARGET, "hello"));
+        let mut hello = context.stages.timed(Stage::Hello, greeting).await?;
         if let Some(identify) = context.identify {
             let refuse = |error| EstablishError::permanent(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
@@ -263,7 +272,8 @@ impl Endpoint {
                 let outcome =
                     authenticator.authenticate(&mut channel, &self.address, &hello, speculation, deadline, is_pooled);
                 let outcome = outcome.instrument(debug_span!(target: TARGET, "authenticate"));
-                outcome.await.map_err(AuthenticationError::into_establish_error)?.map(Box::new)
+                let outcome = async { outcome.await.map_err(AuthenticationError::into_establish_error) };
+                context.stages.timed(Stage::Authenticate, outcome).await?.map(Box::new)
             }
             None => None,
         };
@@ -327,6 +337,7 @@ struct OpenContext<'a> {
     each_command: Option<ConnectTimeoutError>,
     /// Receives the connection's service in load-balanced mode.
     identify: Option<&'a (dyn Fn(ObjectId) + Sync)>,
+    stages: Stages<'a>,
 }
 
 impl Establish for Endpoint {
@@ -339,6 +350,7 @@ impl Establish for Endpoint {
             generation: connecting.generation(),
             each_command: self.limit_of_each_command(connecting.is_in_background()),
             identify: if connecting.is_load_balanced() { Some(&identify) } else { None },
+            stages: Stages::of(&connecting),
         })
         .await
     }

@@ -17,7 +17,7 @@ pub(super) async fn pair() -> (Channel, TcpStream) {
     let options = Options::new([listener.local_addr().unwrap().to_string().as_str()]).unwrap();
     let connector = Connectors::new(&options).unwrap().connector(&options.hosts[0]).unwrap();
     let deadline = Deadline::after(options.connect_timeout);
-    let (transport, accepted) = tokio::join!(connector.connect(deadline), listener.accept());
+    let (transport, accepted) = tokio::join!(connector.connect(deadline, Stages::UNMEASURED), listener.accept());
     let mut channel = Channel::new(transport.unwrap(), [].into());
     channel.set_limits(&HelloReply::read(rawdoc! {}).unwrap());
     (channel, accepted.unwrap().0)
@@ -29,7 +29,13 @@ async fn open(server: &EmbeddedServer) -> (Result<EndpointConnection, EstablishE
     let identified = Mutex::new(Vec::new());
     let identify = |id| identified.lock().unwrap().push(id);
     let connection = endpoint
-        .open(OpenContext { connection_id: 1, generation: 0, each_command: None, identify: Some(&identify) })
+        .open(OpenContext {
+            connection_id: 1,
+            generation: 0,
+            each_command: None,
+            identify: Some(&identify),
+            stages: Stages::UNMEASURED,
+        })
         .await;
     (connection, identified.into_inner().unwrap())
 }

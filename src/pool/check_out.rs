@@ -119,9 +119,6 @@ impl<E: Environment> Core<E> {
 
     /// Emits `ConnectionCheckOutFailed` for a check-out that its caller dropped.
     pub fn check_out_cancelled(&self, started: Started) {
-        if E::METERED {
-            self.count_cancelled();
-        }
         self.emit(|| PoolEvent::ConnectionCheckOutFailed {
             address: self.address.clone(),
             reason: CheckOutFailedReason::Cancelled,

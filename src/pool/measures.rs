@@ -187,7 +187,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Counts a check-out that its caller dropped.
-    pub(super) fn count_cancelled(&self) {
+    pub fn count_cancelled(&self) {
         self.measures.failures.cancelled.count();
     }
 

@@ -227,8 +227,11 @@ fn noted<E: Establish>(lease: Lease<TokioEnvironment<E>>, site: Site) -> Connect
 
 impl<E: Establish> Drop for StartedCheckOut<'_, E> {
     fn drop(&mut self) {
-        // In a forked child, the check-out was the parent's: the parent counts it.
-        if self.pool.core.environment().listens() || (E::METERED && !self.is_the_parents()) {
+        // In a forked child, the check-out still waits in the parent, which counts it.
+        if E::METERED && !self.is_the_parents() {
+            self.pool.core.count_cancelled();
+        }
+        if self.pool.core.environment().listens() {
             // In a forked child, the child's pool emits the event.
             self.pool.here().core.check_out_cancelled(self.started);
         }

@@ -391,3 +391,20 @@ async fn connection_that_fails_to_reauthenticate_is_not_reusable() {
     assert_eq!(source.server_error().unwrap().code, 18);
     assert!(!connection.condition().is_reusable());
 }
+
+#[tokio::test]
+async fn authentication_is_a_stage_of_its_own_in_the_metrics_of_a_pool() {
+    for (server_final, succeeded) in [(None, 1), (Some("e=invalid-proof"), 0)] {
+        let server = start(Behaviour { server_final, ..Behaviour::default() }).await;
+        let options = Options::new([server.address()]).unwrap().credential(credential());
+        let pool = options.endpoint().unwrap().pool().build().unwrap();
+        pool.ready();
+        let outcome = tokio::time::timeout(AGES, pool.check_out()).await.unwrap();
+        assert_eq!(outcome.is_ok(), succeeded == 1);
+        let connections = pool.metrics().connections;
+        let times = &connections.stage_times;
+        assert_eq!((times.hello.count(), times.authenticate.count()), (1, succeeded));
+        assert_eq!((connections.failed.authenticate, connections.failed.hello), (1 - succeeded, 0));
+        assert_eq!(connections.establish_time.count(), succeeded);
+    }
+}

@@ -18,6 +18,7 @@ use tokio::net::lookup_host;
 use tracing::{Instrument, debug_span};
 
 use super::deadline::Deadline;
+use super::stages::Stages;
 use crate::error::{EstablishError, Stage};
 use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress, split_zone};
 use crate::runtime::TARGET;
@@ -95,21 +96,24 @@ impl Connector {
     /// # Cancel safety
     ///
     /// Dropping the future closes what it has opened.
-    pub async fn connect(&self, deadline: Deadline) -> Result<Transport, EstablishError> {
+    pub async fn connect(&self, deadline: Deadline, stages: Stages<'_>) -> Result<Transport, EstablishError> {
         let socket = match (&self.address.host, &self.proxy) {
-            (Host::Unix { path }, _) => connect_unix(path, deadline).await?,
+            (Host::Unix { path }, _) => stages.timed(Stage::Connect, connect_unix(path, deadline)).await?,
             (Host::Tcp { name, port }, Some(proxy)) => {
                 let connecting = proxy::connect(proxy, name, *port, deadline);
-                connecting.instrument(debug_span!(target: TARGET, "proxy")).await?
+                stages.timed(Stage::Proxy, connecting.instrument(debug_span!(target: TARGET, "proxy"))).await?
             }
-            (Host::Tcp { name, port }, None) => connect_tcp(resolve(name, *port, deadline).await?, deadline).await?,
+            (Host::Tcp { name, port }, None) => {
+                let addresses = stages.timed(Stage::Resolve, resolve(name, *port, deadline)).await?;
+                stages.timed(Stage::Connect, connect_tcp(addresses, deadline)).await?
+            }
         };
         let (local, peer) = socket.addresses().map_err(|error| EstablishError::overloaded(Stage::Connect, error))?;
         let stream = match &self.tls {
             None => Stream::Plain(socket),
             Some((tls, identity)) => {
                 let secured = tls.secure(socket, identity, deadline);
-                Stream::Tls(secured.instrument(debug_span!(target: TARGET, "tls")).await?)
+                Stream::Tls(stages.timed(Stage::Tls, secured.instrument(debug_span!(target: TARGET, "tls"))).await?)
             }
         };
         Ok(Transport { stream, local, peer })

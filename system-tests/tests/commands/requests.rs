@@ -272,4 +272,5 @@ async fn pool_retries_on_the_next_connection_when_one_was_lost() {
     });
     assert_eq!(outcome.unwrap().get_i32("again").unwrap(), 1);
     assert_eq!(pool.status().total, 1);
+    assert_eq!(pool.metrics().retries, 2, "both connections were lost");
 }

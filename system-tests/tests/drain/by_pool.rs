@@ -148,6 +148,7 @@ async fn drained_connection_goes_to_a_check_out_that_opens_one() {
     assert_eq!(pool.status().available, 1);
     let expected = ["ConnectionCheckedIn", "ConnectionCheckedOut", "ConnectionCheckedIn"];
     assert_eq!(taken(&events), expected);
+    assert_eq!(drains(&pool), (1, [1, 0, 0, 0]));
 }
 
 #[tokio::test]
@@ -174,6 +175,7 @@ async fn check_out_that_would_wait_takes_the_capacity_of_a_drain() {
     let events = taken(&events);
     assert_eq!(events.iter().filter(|event| event.starts_with("ConnectionClosed")).count(), 0, "{events:?}");
     assert_eq!(pool.status().available, 1);
+    assert_eq!(drains(&pool), (1, [0, 0, 1, 0]));
 }
 
 /// Polls a future once.
@@ -214,6 +216,7 @@ async fn connection_that_cannot_be_drained_is_closed() {
         mock.0.gate.add_permits(1);
         until(&pool, 0).await;
         assert_eq!(taken(&events), ["ConnectionCheckedIn", "ConnectionClosed error"], "{result:?}");
+        assert_eq!(drains(&pool), (1, [0, 1, 0, 0]), "{result:?}");
     }
 }
 
@@ -246,6 +249,7 @@ async fn drain_that_panics_when_called_closes_even_a_reusable_connection() {
     *connection = Condition::NeedsDrain;
     drop(connection);
     until(&pool, 0).await;
+    assert_eq!(drains(&pool), (1, [0, 1, 0, 0]));
 }
 
 #[tokio::test]
@@ -274,6 +278,7 @@ async fn clear_ends_the_drain_and_closes_the_connection() {
         pool.clear(Clear::new().interrupt_in_use_connections(interrupt)).unwrap();
         until(&pool, 0).await;
         assert_eq!(taken(&events), ["PoolCleared", "ConnectionCheckedIn", "ConnectionClosed stale"]);
+        assert_eq!(drains(&pool), (1, [0, 0, 0, 1]));
     }
 }
 
@@ -298,6 +303,7 @@ async fn stale_connection_is_closed_instead_of_drained() {
     taken(&events);
     drop(connection);
     assert_eq!(taken(&events), ["ConnectionCheckedIn", "ConnectionClosed stale"]);
+    assert_eq!(drains(&pool), (0, [0; 4]));
 }
 
 #[test]
@@ -334,7 +340,16 @@ fn runtime_that_ends_during_the_drain_makes_the_connection_stale() {
         drop(runtime);
         assert_eq!(taken(&events), ["ConnectionCheckedIn", "ConnectionClosed stale"], "with {others} other tasks");
         assert_eq!(pool.status().total, 0);
+        assert_eq!(drains(&pool), (1, [0, 0, 0, 1]));
     }
+}
+
+/// Returns the number of drains that have begun, and what became of them: reused, failed, displaced, given up.
+fn drains<E: Establish>(pool: &Pool<E>) -> (u64, [u64; 4]) {
+    let drains = pool.metrics().drains;
+    let ends = [drains.reused, drains.failed, drains.displaced, drains.given_up];
+    assert_eq!(drains.ended(), ends.iter().sum::<u64>());
+    (drains.begun, ends)
 }
 
 /// Waits until the pool has this many connections.

@@ -7,6 +7,7 @@
 #![cfg(all(unix, not(loom)))]
 
 mod events;
+mod metrics;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -115,6 +116,7 @@ fn forked_child_starts_over_and_the_parent_continues() {
     inherited_background_task_leaves_the_parents_pool_alone();
     inherited_establishment_does_not_continue_in_the_child();
     events::counts_from_events_add_up_in_the_child();
+    metrics::child_counts_from_zero();
     events::child_reports_the_end_of_every_connection_of_a_large_pool();
     // With few tasks some connections are always available, with many there is always a queue.
     for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {

@@ -31,6 +31,7 @@ mod revocation;
 mod self_signed;
 mod server_certificates;
 mod sessions;
+mod stages;
 #[cfg(unix)]
 mod unix;
 mod zones;
