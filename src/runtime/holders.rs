@@ -129,7 +129,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Cost
     ///
-    /// While it is off, nothing. While it is on, a check-out that finds a connection reads the clock and writes one cache
+    /// While it is off, a check-out carries one more pointer. While it is on, a check-out that finds a connection reads the clock and writes one cache
     /// line of its own, and its check-in makes one more locked instruction. Neither takes a lock. The
     /// [guide](crate::guide#who-has-the-connections) has figures. Each connection that was checked out since takes 64
     /// more bytes.
