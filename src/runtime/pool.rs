@@ -332,6 +332,13 @@ impl<E: Establish> Pool<E> {
         self.here().core.metrics()
     }
 
+    /// Returns a function that returns the pool's metrics while the pool has a handle.
+    #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+    pub(crate) fn weak_metrics(&self) -> impl Fn() -> Option<PoolMetrics> + Send + Sync + 'static {
+        let shared = Arc::downgrade(&self.shared);
+        move || shared.upgrade().map(|shared| Self { core: shared.core.clone(), shared }.metrics())
+    }
+
     /// Returns the generation of a service and the number of connections to it, in load-balanced mode.
     /// `None` if there are no connections to it.
     #[must_use]

@@ -1,6 +1,8 @@
-//! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them.
+//! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them. And exporters
+//! of its metrics: [`readings`], and `OpenTelemetryMetrics` and `FacadeMetrics` with the features `opentelemetry` and
+//! `metrics`.
 //!
-//! Each is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), and
+//! Each observer is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), and
 //! also a handle: clones share their output and counts. Pass one clone to the pool and keep another to read from. An
 //! observer may serve several pools. The events are those of pools and connections; commands have none.
 //!
@@ -27,10 +29,22 @@
 //! ```
 
 mod counts;
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+mod differences;
+#[cfg(feature = "metrics")]
+mod facade;
 mod json_lines;
 mod log;
+#[cfg(feature = "opentelemetry")]
+mod opentelemetry;
+mod readings;
 mod sentence;
 
+#[cfg(feature = "opentelemetry")]
+pub use self::opentelemetry::OpenTelemetryMetrics;
 pub use counts::{Counts, EventCounts};
+#[cfg(feature = "metrics")]
+pub use facade::FacadeMetrics;
 pub use json_lines::JsonLines;
 pub use log::Log;
+pub use readings::{METRICS, Metric, MetricKind, Reading, ReadingValue, readings};

@@ -1,0 +1,74 @@
+//! What `/pools` says about each pool, and what `top` shows of it.
+
+use serde::{Deserialize, Serialize};
+use wharf::{Endpoint, Phase, Pool};
+
+/// A pool at one time. The counters are those since the pool was built.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PoolRow {
+    /// `host:port`, or the path of a socket.
+    pub address: String,
+    /// `ready`, `paused` or `closed`.
+    pub phase: String,
+    /// Connections that are checked out or drained.
+    pub in_use: u32,
+    /// Connections that can be checked out.
+    pub idle: u32,
+    /// Connections in establishment.
+    pub pending: u32,
+    /// Check-outs in the queue.
+    pub waiting: u32,
+    /// `maxPoolSize`. 0 means no limit.
+    pub max: u32,
+    /// Check-outs that found a connection at once.
+    pub hits: u64,
+    /// Check-outs that got a connection otherwise.
+    pub others: u64,
+    /// Check-outs that reached a time limit.
+    pub timeouts: u64,
+    /// The times of those check-outs: the longest time that a bucket counts, in nanoseconds, and its count.
+    pub waits: Vec<(u64, u64)>,
+    /// The connections that have been in use for the longest time, if the pool accounts for holders.
+    #[serde(default)]
+    pub holders: Vec<String>,
+}
+
+/// How many holders are listed.
+const LISTED: usize = 5;
+
+impl PoolRow {
+    /// Reads a pool.
+    #[must_use]
+    pub fn of(pool: &Pool<Endpoint>) -> Self {
+        let metrics = pool.metrics();
+        let (status, check_outs, wait_time) = (metrics.status, &metrics.check_outs, metrics.check_outs.wait_time());
+        let phase = match status.phase {
+            Phase::Ready => "ready",
+            Phase::Paused => "paused",
+            Phase::Closed => "closed",
+        };
+        Self {
+            address: metrics.address.to_string(),
+            phase: phase.to_owned(),
+            in_use: status.in_use,
+            idle: status.available,
+            pending: status.pending,
+            waiting: status.waiting,
+            max: status.max_pool_size,
+            hits: check_outs.hits,
+            others: wait_time.count(),
+            timeouts: check_outs.failed.timeout,
+            waits: wait_time
+                .buckets()
+                .map(|(longest, count)| (u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX), count))
+                .collect(),
+            holders: holders(pool),
+        }
+    }
+}
+
+/// Describes the longest holders. Without accounting, the pool knows only how many there are.
+fn holders(pool: &Pool<Endpoint>) -> Vec<String> {
+    let accounted = pool.holders().into_iter().filter(|holder| holder.call_site.is_some());
+    accounted.take(LISTED).map(|holder| holder.to_string()).collect()
+}

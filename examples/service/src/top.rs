@@ -1,0 +1,217 @@
+//! Pools live in a terminal, as `top` shows processes.
+
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bson::rawdoc;
+use clap::Parser;
+use crossterm::event::{Event, KeyCode, KeyModifiers};
+use crossterm::{cursor, event, execute, queue, style, terminal};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use wharf::{Endpoint, Options, Pool, PoolOptions};
+use wharf_servers::embedded::{EmbeddedOptions, EmbeddedServer};
+
+use crate::http;
+use crate::pools::PoolRow;
+use crate::table::{lines, render};
+
+/// Shows pools live: connections, check-outs a second, hits, waits, time-outs.
+///
+/// Without --service it shows two pools of a load in this process, on a server in this process. q or Ctrl-C ends it. If
+/// the output is not a terminal, it prints one table after the first interval.
+#[derive(Debug, Parser)]
+#[command(name = "top")]
+pub struct Arguments {
+    /// The service whose pools to show, by its /pools (see the example `service`)
+    #[arg(long, value_name = "HOST:PORT")]
+    service: Option<String>,
+    /// Time between two tables, in milliseconds (at least 10)
+    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(10..))]
+    interval: u64,
+    /// Width of the table where the output is not a terminal
+    #[arg(long, value_name = "COLUMNS", default_value_t = 80)]
+    width: u16,
+}
+
+/// Shows the pools until the user ends it.
+///
+/// # Errors
+///
+/// The error of the terminal, of the service, or of the demo load's server.
+pub async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    let interval = Duration::from_millis(arguments.interval);
+    let source = match &arguments.service {
+        Some(service) => Source::Service(service.clone()),
+        None => Source::Demo(Demo::start().await?),
+    };
+    let shown = match io::stdout().is_terminal() {
+        true => live(&source, interval).await,
+        false => print_once(&source, interval, arguments.width.into()).await,
+    };
+    if let Source::Demo(demo) = source {
+        demo.stop().await;
+    }
+    shown
+}
+
+async fn print_once(source: &Source, interval: Duration, width: usize) -> Result<(), Box<dyn Error>> {
+    let (before, since) = (source.read().await?, Instant::now());
+    tokio::time::sleep(interval).await;
+    let now = source.read().await?;
+    for line in render(&lines(&before, &now, since.elapsed()), width) {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>> {
+    let screen = Screen::open()?;
+    let mut keys = keys();
+    let mut ticks = tokio::time::interval(interval);
+    let (mut before, mut since) = (source.read().await?, Instant::now());
+    let mut shown = lines(&before, &before, interval);
+    loop {
+        screen.draw(|width| render(&shown, width))?;
+        tokio::select! {
+            _ = ticks.tick() => {
+                let now = source.read().await?;
+                shown = lines(&before, &now, since.elapsed());
+                (before, since) = (now, Instant::now());
+            }
+            key = keys.recv() => if key != Some(Key::Redraw) { return Ok(()) },
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Key {
+    Redraw,
+    End,
+}
+
+/// Reads keys on a thread of its own, which ends with the process.
+fn keys() -> mpsc::UnboundedReceiver<Key> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            let key = match event {
+                Event::Key(key) if key.code == KeyCode::Char('q') => Key::End,
+                Event::Key(key) if key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL => Key::End,
+                Event::Resize(..) => Key::Redraw,
+                _ => continue,
+            };
+            if sender.send(key).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// The terminal's other screen. Dropping it brings back the first one.
+struct Screen;
+
+impl Screen {
+    fn open() -> io::Result<Self> {
+        terminal::enable_raw_mode()?;
+        let screen = Self;
+        execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)?;
+        Ok(screen)
+    }
+
+    /// Draws lines as far as the terminal has rows.
+    fn draw(&self, lines: impl FnOnce(usize) -> Vec<String>) -> io::Result<()> {
+        let (width, height) = terminal::size()?;
+        let mut out = io::stdout();
+        queue!(out, terminal::Clear(terminal::ClearType::All))?;
+        for (row, line) in (0..height).zip(lines(width.into())) {
+            queue!(out, cursor::MoveTo(0, row), style::Print(line))?;
+        }
+        out.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // There is no terminal left to tell of an error.
+        let _ = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
+        let _ = terminal::disable_raw_mode();
+    }
+}
+
+enum Source {
+    Service(String),
+    Demo(Demo),
+}
+
+impl Source {
+    async fn read(&self) -> Result<Vec<PoolRow>, Box<dyn Error>> {
+        match self {
+            Self::Demo(demo) => Ok(demo.pools.iter().map(PoolRow::of).collect()),
+            Self::Service(service) => {
+                let failed = |error| format!("the service at {service}: {error}");
+                let (status, body) =
+                    http::request(service, "GET", "/pools", "").await.map_err(|e| failed(e.to_string()))?;
+                match status {
+                    200 => Ok(serde_json::from_str(&body).map_err(|error| failed(error.to_string()))?),
+                    _ => Err(failed(format!("status {status}")).into()),
+                }
+            }
+        }
+    }
+}
+
+/// Two pools under load, one with more tasks than connections.
+struct Demo {
+    servers: Vec<EmbeddedServer>,
+    pools: Vec<Pool<Endpoint>>,
+    tasks: JoinSet<()>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Demo {
+    async fn start() -> Result<Self, Box<dyn Error>> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut demo = Self { servers: Vec::new(), pools: Vec::new(), tasks: JoinSet::new(), stop };
+        for (most, tasks) in [(10, 200), (50, 20)] {
+            let server = EmbeddedServer::start(EmbeddedOptions::default()).await?;
+            let endpoint = Options::new([&*server.address()])?.endpoint()?;
+            let options = PoolOptions::default().max_pool_size(most);
+            let pool = endpoint.pool().options(options).account_for_holders(true).build()?;
+            pool.ready();
+            for _ in 0..tasks {
+                demo.tasks.spawn(work(pool.clone(), demo.stop.clone()));
+            }
+            demo.servers.push(server);
+            demo.pools.push(pool);
+        }
+        Ok(demo)
+    }
+
+    async fn stop(mut self) {
+        // Relaxed: the store publishes nothing.
+        self.stop.store(true, Ordering::Relaxed);
+        while self.tasks.join_next().await.is_some() {}
+        for pool in self.pools {
+            pool.close();
+            pool.closed().await;
+        }
+        for server in self.servers {
+            server.stop().await;
+        }
+    }
+}
+
+async fn work(pool: Pool<Endpoint>, stop: Arc<AtomicBool>) {
+    let ping = rawdoc! { "ping": 1 };
+    // Relaxed: the load reads nothing else.
+    while !stop.load(Ordering::Relaxed) {
+        if pool.run_command("admin", &ping).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
