@@ -84,7 +84,11 @@ async fn unanswered(credential: crate::options::Credential) -> (Endpoint, Channe
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let endpoint = Options::new([&*address]).unwrap().credential(credential).endpoint().unwrap();
-    let transport = endpoint.connector.connect(Deadline::after(endpoint.options.connect_timeout)).await.unwrap();
+    let transport = endpoint
+        .connector
+        .connect(Deadline::after(endpoint.options.connect_timeout), Stages::UNMEASURED)
+        .await
+        .unwrap();
     (endpoint, Channel::new(transport, [].into()), listener)
 }
 

@@ -7,6 +7,13 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Only the slot's owner writes it (INV-1), so a load and a store suffice to count exactly: each owner has acquired what
 /// the previous owner wrote. Slots are never deallocated, so the number never decreases, and any thread may read it.
 ///
+/// | an owner | the next owner |
+/// | --- | --- |
+/// | 1. takes the slot: acquires | a. takes the slot: acquires what 4 has released |
+/// | 2. counts its hit: loads n, stores n + 1 | b. counts its hit: loads n + 1 |
+/// | 3. uses the connection; ends the use if it is timed | |
+/// | 4. gives the slot away: releases | |
+///
 /// A use is timed if `hits` equals `timed`. Both change at check-outs and at the end of a timed use only, so the
 /// check-in sees what the check-out saw.
 #[derive(Debug)]

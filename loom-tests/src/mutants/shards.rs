@@ -20,6 +20,46 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
+        name: "hit_is_counted_before_the_slot_is_owned",
+        does: "A hit counts itself on the top of the stack before it has taken it.",
+        file: "pool/acquire.rs",
+        edits: &[
+            Edit {
+                within: "fn try_check_out",
+                right: "self.shard(self.environment.shard_hint()).pop_at_once(&self.slab)?",
+                wrong: "
+                    let shard = self.shard(self.environment.shard_hint());
+                    let counted = shard.guessed_slots(&self.slab, 1).next().is_some_and(|top| top.tally().count_hit());
+                    let slot = shard.pop_at_once(&self.slab)?;
+                    if counted {
+                        Held::new(self, slot).begin_timed_use();
+                    }
+                    slot
+                ",
+            },
+            Edit { within: "fn try_check_out", right: "slot.tally().count_hit()", wrong: "false" },
+        ],
+    },
+    Mutant {
+        name: "timed_use_ends_after_the_return",
+        does: "A check-in notes the end of a timed use when others may use the connection already.",
+        file: "pool/lease.rs",
+        edits: &[
+            Edit { within: "fn give_back<", right: "held.slot().tally().is_timed()", wrong: "false" },
+            Edit {
+                within: "Drop for Lease",
+                right: "self.give_back::<true>();",
+                wrong: "
+                    let held = self.0;
+                    self.give_back::<true>();
+                    if held.slot().tally().is_timed() {
+                        held.end_timed_use();
+                    }
+                ",
+            },
+        ],
+    },
+    Mutant {
         name: "generation_is_read_before_the_head",
         does: "A check-in checks its connection's generation before it reads the head that it swaps.",
         file: "pool/shard.rs",

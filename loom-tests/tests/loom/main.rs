@@ -98,6 +98,7 @@
 //! | `connection_returned_during_a_close_is_closed_once` | return, close, hit | 6 | `push_ignores_the_generation`, `close_detaches_first` |
 //! | `consistent_status_counts_a_held_connection_as_in_use` | hit, return, status | 2 | `link_publishes_nothing`, `link_acquires_nothing` |
 //! | `hit_takes_no_connection_if_the_environment_listens` | hit, heard return | none | `hit_ignores_the_subscribers` |
+//! | `each_hit_is_counted_once_and_the_timed_one_is_measured` | hit, return | none | `hit_is_counted_before_the_slot_is_owned`, `timed_use_ends_after_the_return` |
 //! | **shards**: more than one shard | | | |
 //! | `clear_during_returns_leaves_no_stale_connection_on_any_shard` | return, clear, hit, maintain | 3 | `detach_leaves_a_shard` |
 //! | `close_during_returns_empties_every_shard` | return, close | 2 | `detach_leaves_a_shard` |

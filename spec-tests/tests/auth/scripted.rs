@@ -396,7 +396,7 @@ async fn connection_that_fails_to_reauthenticate_is_not_reusable() {
 async fn authentication_is_a_stage_of_its_own_in_the_metrics_of_a_pool() {
     for (server_final, succeeded) in [(None, 1), (Some("e=invalid-proof"), 0)] {
         let server = start(Behaviour { server_final, ..Behaviour::default() }).await;
-        let options = Options::new([server.address()]).unwrap().credential(credential());
+        let options = Options::new([&*server.address()]).unwrap().credential(credential());
         let pool = options.endpoint().unwrap().pool().build().unwrap();
         pool.ready();
         let outcome = tokio::time::timeout(AGES, pool.check_out()).await.unwrap();

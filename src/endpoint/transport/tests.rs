@@ -30,7 +30,7 @@ async fn connect(address: SocketAddr, tls: Option<TlsOptions>) -> Transport {
     let options = Options::new([host.as_str()]).unwrap();
     let options = if let Some(tls) = tls { options.tls(tls) } else { options };
     let connector = Connectors::new(&options).unwrap().connector(&options.hosts[0]).unwrap();
-    connector.connect(Deadline::after(AGES)).await.unwrap()
+    connector.connect(Deadline::after(AGES), Stages::UNMEASURED).await.unwrap()
 }
 
 /// The polled operations as futures.

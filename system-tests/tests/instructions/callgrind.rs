@@ -5,6 +5,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
+use std::hint::black_box;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -112,6 +113,13 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     Cost { instructions, locked, inside, outside }
 }
 
+/// Makes callgrind forget what was executed so far. For a program whose preparations differ from run to run: a pool's
+/// clock is calibrated against the system's.
+#[inline(never)]
+pub fn begin_counting() {
+    black_box(());
+}
+
 /// Returns how often each round executes what the two runs execute `few` and `many` times, rounded to the nearest
 /// integer.
 fn each_round(few: u64, many: u64) -> u64 {
@@ -150,6 +158,7 @@ impl Profile {
             // Without compression, each line is complete by itself.
             Command::new("valgrind")
                 .args(["--tool=callgrind", "--dump-instr=yes", "--compress-strings=no", "--compress-pos=no"])
+                .arg("--zero-before=*begin_counting*")
                 .arg(out_file)
                 .arg(binary)
                 .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
@@ -174,7 +183,7 @@ impl Profile {
                 function = name;
             } else if line.starts_with("calls=") {
                 lines.next();
-            } else if let Some(total) = line.strip_prefix("summary: ") {
+            } else if let Some(total) = line.strip_prefix("totals: ") {
                 summary = Some(total.parse().expect("the total is not a number"));
             } else if let Some(counted) = line.strip_prefix("0x") {
                 let mut fields = counted.split(' ');

@@ -14,8 +14,7 @@ async fn stages(options: Options) -> (ByStage<u64>, ByStage<u64>) {
     pool.ready();
     let opened = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().is_ok();
     let (connections, elapsed) = (pool.metrics().connections, begun.elapsed());
-    let times = connections.stage_times.iter().map(|(_, times)| times);
-    let sum: Duration = times.clone().map(|times| times.sum()).sum();
+    let sum: Duration = connections.stage_times.iter().map(|(_, times)| times.sum()).sum();
     assert!(Duration::ZERO < sum && sum < elapsed, "{sum:?} {elapsed:?}");
     assert_eq!(connections.establish_time.count(), u64::from(opened));
     if opened {

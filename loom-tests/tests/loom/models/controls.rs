@@ -139,6 +139,8 @@ const CONTROLS: &[(&str, &str)] = &[
     ("link_publishes_nothing", "hits::consistent_status_counts_a_held_connection_as_in_use"),
     ("link_acquires_nothing", "hits::consistent_status_counts_a_held_connection_as_in_use"),
     ("hit_ignores_the_subscribers", "hits::hit_takes_no_connection_if_the_environment_listens"),
+    ("hit_is_counted_before_the_slot_is_owned", "hits::each_hit_is_counted_once_and_the_timed_one_is_measured"),
+    ("timed_use_ends_after_the_return", "hits::each_hit_is_counted_once_and_the_timed_one_is_measured"),
     ("detach_leaves_a_shard", "shards::clear_during_returns_leaves_no_stale_connection_on_any_shard"),
     ("detach_leaves_a_shard", "shards::close_during_returns_empties_every_shard"),
     ("settle_leaves_a_shard", "shards::cancelled_waiter_leaves_no_shard_flagged"),

@@ -1,8 +1,12 @@
 //! Models of the hit path: `try_check_out` with `pop_at_once`, and the drop of a lease with `push_at_once`. They run
 //! concurrently with each other and with every operation that changes a shard's head.
 
+use std::pin::pin;
+use std::time::Instant;
+
 use loom::thread;
 use wharf::Clear;
+use wharf::unstable::pool::{Core, Environment, Grant};
 
 use super::harness::model;
 use super::world::*;
@@ -222,5 +226,47 @@ fn hit_takes_no_connection_if_the_environment_listens() {
         returns.join().unwrap();
         assert!(hit(&pool).is_none(), "the hit took a connection without its events");
         wind_up(pool);
+    });
+}
+
+/// An environment with metrics.
+struct Metered;
+
+impl Environment for Metered {
+    type Connection = ();
+
+    fn now(&self) -> Instant {
+        // No model asks how long a connection was idle.
+        Instant::now()
+    }
+
+    fn stopwatch(&self) -> u64 {
+        0
+    }
+
+    fn shard_hint(&self) -> usize {
+        0
+    }
+}
+
+/// The first hit is timed, and the ones after it are not.
+#[test]
+fn each_hit_is_counted_once_and_the_timed_one_is_measured() {
+    model("each_hit_is_counted_once_and_the_timed_one_is_measured", None, || {
+        let pool = Core::new("server:27017", options(1, 1), 1, Metered).unwrap();
+        pool.ready();
+        let Grant::Permit(permit) = loom::future::block_on(pin!(pool.acquire())) else { panic!("no permit") };
+        let (idle, opening) = permit.create().unwrap().established(()).unwrap();
+        opening.hand_on(Some(idle));
+        let other = thread::spawn({
+            let pool = pool.clone();
+            move || pool.try_check_out().is_some()
+        });
+        let here = pool.try_check_out().is_some();
+        let hits = u64::from(other.join().unwrap()) + u64::from(here);
+        let metrics = pool.metrics();
+        assert_eq!(metrics.check_outs.hits, hits, "a hit is not counted once");
+        assert_eq!(metrics.use_time.count(), 1, "a use is not timed once");
+        pool.close();
     });
 }
