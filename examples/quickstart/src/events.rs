@@ -158,7 +158,9 @@ mod tests {
         let pool: Pool<Endpoint> = Endpoint::new("localhost").unwrap().pool().build().unwrap();
         pool.subscribe({
             let seen = seen.clone();
-            move |event: &PoolEvent| drop(seen.lock().unwrap().get_or_insert_with(|| event.clone()))
+            move |event: &PoolEvent| {
+                seen.lock().unwrap().get_or_insert_with(|| event.clone());
+            }
         });
         pool.ready();
         seen.lock().unwrap().take().unwrap()
