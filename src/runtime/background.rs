@@ -35,6 +35,8 @@ pub(super) async fn keep<E: Establish>(resident: Resident<E>) {
         if core.state().phase == Phase::Closed {
             // A pool that is closed waits for its connections in use, so their holders matter still.
             if core.holds_are_reported_after().is_none() || core.status().total == 0 {
+                // The last check-in may have told of the end of a long use, and `holds` may not have been polled since.
+                holders::tell_news(core);
                 return;
             }
             tokio::select! {

@@ -83,7 +83,8 @@ impl HoldReports {
         let site = call_site.map(tracing::field::display);
         let ms = u64::try_from(held_for.as_millis()).unwrap_or(u64::MAX);
         let address: &str = address;
-        match report.has_ended {
+        // A panic of a tracing subscriber must not end the background task, nor keep the report from the sinks.
+        contain(|| match report.has_ended {
             false => tracing::warn!(
                 target: TARGET, address, driverConnectionId = connection_id, heldMS = ms, callSite = site, taskId = task_id,
                 "{report}"
@@ -92,7 +93,7 @@ impl HoldReports {
                 target: TARGET, address, driverConnectionId = connection_id, heldMS = ms, callSite = site, taskId = task_id,
                 "{report}"
             ),
-        }
+        });
         for sink in self.sinks.load().iter() {
             // If a sink panics, the others still get the report.
             contain(|| sink(report));
@@ -104,12 +105,7 @@ impl HoldReports {
 pub(super) async fn watch<E: Establish>(core: &Core<TokioEnvironment<E>>) {
     let reports = &core.environment().holds;
     loop {
-        let HoldReview { long, ended, threshold, next } = core.review_holds();
-        for (holders, has_ended) in [(long, false), (ended, true)] {
-            for holder in holders {
-                reports.tell(&LongHold { address: core.address().clone(), holder, has_ended, threshold });
-            }
-        }
+        let next = tell_news(core);
         let requested = reports.requested.notified();
         match next {
             Some(next) => tokio::select! {
@@ -119,6 +115,18 @@ pub(super) async fn watch<E: Establish>(core: &Core<TokioEnvironment<E>>) {
             None => requested.await,
         }
     }
+}
+
+/// Reports what there is to report about long holds now. Returns after what time there may be more.
+pub(super) fn tell_news<E: Establish>(core: &Core<TokioEnvironment<E>>) -> Option<Duration> {
+    let HoldReview { long, ended, threshold, next } = core.review_holds();
+    for (holders, has_ended) in [(long, false), (ended, true)] {
+        for holder in holders {
+            let report = LongHold { address: core.address().clone(), holder, has_ended, threshold };
+            core.environment().holds.tell(&report);
+        }
+    }
+    next
 }
 
 impl<E: Establish> Pool<E> {
@@ -237,7 +245,63 @@ impl Hasher for Number {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
     use super::*;
+
+    /// A tracing subscriber with a fault.
+    struct Panics;
+
+    impl Subscriber for Panics {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == TARGET
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            panic!("a tracing subscriber panics");
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn panic_in_the_log_keeps_no_report_from_the_sinks() {
+        let told = Arc::new(AtomicU32::new(0));
+        let sink: HoldSink = Arc::new({
+            let told = told.clone();
+            move |_: &LongHold| _ = told.fetch_add(1, Ordering::Relaxed)
+        });
+        let reports = HoldReports::new(vec![sink]);
+        let holder = Holder {
+            connection_id: 1,
+            held_for: Duration::from_secs(11),
+            call_site: None,
+            task_id: None,
+            purpose: None,
+            generation: 0,
+            service_id: None,
+        };
+        tracing::subscriber::with_default(Panics, || {
+            for has_ended in [false, true] {
+                let (address, holder) = (Arc::from("mock:27017"), holder.clone());
+                reports.tell(&LongHold { address, holder, has_ended, threshold: None });
+            }
+        });
+        assert_eq!(told.load(Ordering::Relaxed), 2);
+    }
 
     #[tokio::test]
     async fn task_id_is_the_number_that_tokio_prints() {

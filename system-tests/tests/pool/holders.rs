@@ -343,6 +343,23 @@ async fn long_holds_of_a_closed_pool_are_reported_until_they_end() {
     assert!(pool.holders().is_empty());
 }
 
+/// The background task has two reasons to wake up at the last check-in, and takes them in random order.
+#[tokio::test(start_paused = true)]
+async fn last_long_hold_of_a_closed_pool_is_reported_as_ended() {
+    for round in 0..64 {
+        let reports = Reports::default();
+        let pool = reporting(&Mock::new([]), &reports);
+        let held = pool.check_out().await.unwrap();
+        tokio::time::sleep(11 * SECOND).await;
+        assert_eq!(reports.take(), ["long 1 10s"]);
+        pool.close();
+        settle().await;
+        drop(held);
+        settle().await;
+        assert_eq!(reports.take(), ["back 1 11s"], "in round {round}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn panic_in_a_sink_keeps_no_report_from_the_others() {
     let reports = Reports::default();
