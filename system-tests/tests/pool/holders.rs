@@ -356,7 +356,7 @@ async fn last_long_hold_of_a_closed_pool_is_reported_as_ended() {
         settle().await;
         drop(held);
         settle().await;
-        assert_eq!(reports.take(), ["back 1 11s"], "in round {round}");
+        assert_eq!(reports.take(), ["back 1 11.001s"], "in round {round}");
     }
 }
 
