@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// The reasons for which check-outs and check-ins leave the shortest path. The hot path asks one question,
 /// [`Attention::is_needed`], and the long way then looks for the reasons.
 ///
-/// A reason that is added or removed concurrently may be missed by the check-outs and check-ins in progress.
+/// A reason that is added or removed concurrently may be missed by the check-outs and check-ins in progress. If what
+/// follows from a reason must not be missed, the reason is added before it is published, and removed after it.
 #[derive(Debug, Default)]
 pub(super) struct Attention(AtomicU8);
 

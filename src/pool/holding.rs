@@ -16,7 +16,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::attention::Reason;
+use super::attention::{Attention, Reason};
 use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
@@ -29,8 +29,8 @@ use crate::sync::Mutex;
 
 /// What a pool knows of the accounting as a whole.
 ///
-/// The atomics change under the registry's lock. They are std's, because no ordering of the pool depends on them, and
-/// atomics, because a forked child reads them without the lock.
+/// The atomics change under the registry's lock. They are std's, because the model checker need not branch at them: only
+/// `switch` orders anything, and that is the reason for [`Reason::Holders`] (see `turn_on`).
 #[derive(Default)]
 pub(super) struct Holding {
     /// Whether the application asked for the accounting.
@@ -75,9 +75,29 @@ struct Found<'s, C> {
 impl Holding {
     /// Returns the number of the present switch, if the accounting is on.
     fn switch(&self) -> Option<u32> {
-        // Relaxed: a check-out or check-in around the time of a switch may miss it.
-        let switch = self.switch.load(Ordering::Relaxed);
+        // ORD: Acquire; pairs with the Release in `turn_on`: a check-out that notes its holder under this switch has its
+        // check-in find the reason, unless the accounting was switched off since.
+        let switch = self.switch.load(Ordering::Acquire);
         (switch % 2 == 1).then_some(switch % (1 << Turn::SWITCH_BITS))
+    }
+
+    /// Switches the accounting on. A thread that sees the new switch sees the reason, too. Otherwise a check-out could be noted
+    /// under the new switch, and its check-in go the shortest way, which leaves the record of a use that has ended.
+    /// `between` runs between the two steps, for a test.
+    fn turn_on(&self, attention: &Attention, between: impl FnOnce()) {
+        attention.add(Reason::Holders);
+        between();
+        // ORD: Release; pairs with the Acquire in `switch`; publishes the reason and `on_since`.
+        self.switch.fetch_add(1, Ordering::Release);
+    }
+
+    /// Switches the accounting off, in the reverse order, for the same reason.
+    fn turn_off(&self, attention: &Attention, between: impl FnOnce()) {
+        // Relaxed: a check-in that misses the reason leaves a record of this switch. By the time of the next switch, the
+        // record counts for nothing.
+        self.switch.fetch_add(1, Ordering::Relaxed);
+        between();
+        attention.remove(Reason::Holders);
     }
 
     fn threshold(&self) -> Option<Duration> {
@@ -114,16 +134,13 @@ impl<E: Environment> Core<E> {
         change(holding);
         // Relaxed: under the registry's lock, all of them.
         let on = holding.asked_for.load(Ordering::Relaxed) || holding.threshold().is_some();
-        let switch = holding.switch.load(Ordering::Relaxed);
         match (holding.switch().is_some(), on) {
             (false, true) => {
                 holding.on_since.store(self.nanos_since_epoch(), Ordering::Relaxed);
-                holding.switch.store(switch.wrapping_add(1), Ordering::Relaxed);
-                self.attention.add(Reason::Holders);
+                holding.turn_on(&self.attention, || ());
             }
             (true, false) => {
-                self.attention.remove(Reason::Holders);
-                holding.switch.store(switch.wrapping_add(1), Ordering::Relaxed);
+                holding.turn_off(&self.attention, || ());
                 *holding.reports.lock() = Reports::default();
             }
             _ => {}
@@ -345,5 +362,22 @@ fn unnoted<C>(slot: &Slot<C>, held_for: u64) -> Holder {
         purpose: None,
         generation: slot.stamp().generation,
         service_id: None,
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounting_is_on_only_while_check_ins_are_told_to_note_it() {
+        let (holding, attention) = (Holding::default(), Attention::default());
+        let is_sound = || holding.switch().is_none() || attention.includes(Reason::Holders);
+        for _ in 0..2 {
+            holding.turn_on(&attention, || assert!(is_sound(), "a use may be noted whose end is not"));
+            assert!(holding.switch().is_some() && is_sound());
+            holding.turn_off(&attention, || assert!(is_sound(), "a use may be noted whose end is not"));
+            assert!(holding.switch().is_none() && !attention.includes(Reason::Holders));
+        }
     }
 }
