@@ -10,6 +10,7 @@ use crate::error::{
     Cause, CheckOutError, EstablishError, Holders, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueTimeoutError,
 };
 use crate::event::{CheckOutFailedReason, EventError, PoolEvent};
+use crate::sync::contain;
 
 /// The start of a check-out or of a connection's use, and whether the check-out has waited.
 ///
@@ -108,23 +109,30 @@ impl<E: Environment> Core<E> {
         if E::METERED {
             self.count_failure(&error);
         }
-        self.emit(|| PoolEvent::ConnectionCheckOutFailed {
-            address: self.address.clone(),
-            reason: error.reason(),
-            duration: started.elapsed(self),
-            error: Some(EventError::new(error.clone())),
-        });
+        self.tell_failure(started, error.reason(), || Some(EventError::new(error.clone())));
         error
     }
 
     /// Emits `ConnectionCheckOutFailed` for a check-out that its caller dropped.
     pub fn check_out_cancelled(&self, started: Started) {
-        self.emit(|| PoolEvent::ConnectionCheckOutFailed {
+        self.tell_failure(started, CheckOutFailedReason::Cancelled, || None);
+    }
+
+    /// Delivers `ConnectionCheckOutFailed`, if a subscriber listens. Inline like the other events of a check-out: in the
+    /// queue, a check-out whose time is up would wait for the failures of all others.
+    fn tell_failure(&self, started: Started, reason: CheckOutFailedReason, error: impl FnOnce() -> Option<EventError>) {
+        if !self.environment.listens() {
+            return;
+        }
+        let event = PoolEvent::ConnectionCheckOutFailed {
             address: self.address.clone(),
-            reason: CheckOutFailedReason::Cancelled,
+            reason,
             duration: started.elapsed(self),
-            error: None,
-        });
+            error: error(),
+        };
+        self.environment.publish_inline(&event);
+        // The error may own foreign values, whose drop may panic.
+        contain(|| drop(event));
     }
 
     /// Returns the error for a refusal.

@@ -435,7 +435,7 @@ impl<E: Environment> Core<E> {
         self.environment.publish(event());
     }
 
-    /// Delivers one of the frequent events: a check-out started, a connection was checked out, or is being checked in.
+    /// Delivers an event of a hit: a check-out started, a connection was checked out, or is being checked in.
     /// `event` builds it from the pool's address, and must not panic. The caller holds no lock.
     ///
     /// Takes no reference to the address: if two cores changed its count, that would cost more than all else that an

@@ -131,19 +131,21 @@ impl<E: Environment> Held<E> {
         if !E::METERED {
             return;
         }
-        if started.has_waited() {
-            self.count_wait(started);
+        // A connection may be opened before the check-out's first poll has ended, by another thread.
+        let is_opened = self.slot().take_opened_mark();
+        if is_opened || started.has_waited() {
+            self.count_wait(started, is_opened);
         } else if self.slot().tally().count_hit() {
             self.begin_timed_use();
         }
     }
 
     #[inline(never)]
-    fn count_wait(&self, started: Started) {
+    fn count_wait(&self, started: Started, is_opened: bool) {
         let (core, slot) = (self.core(), self.slot());
         let now = core.environment.stopwatch();
         let waited = started.until(now);
-        if slot.take_opened_mark() {
+        if is_opened {
             core.measures.opened.record(waited);
         } else {
             core.measures.of_shard(core.environment.shard_hint()).waited.record(waited);

@@ -23,8 +23,8 @@ use crate::sync::contain;
 ///
 /// # What a slow subscriber costs
 ///
-/// The frequent events are that a check-out has started, that a connection was checked out, and that one is checked in.
-/// Each call delivers its own. So a slow subscriber slows down the calls in proportion, each by its own events, and it
+/// The frequent events are those of check-outs (started, failed, checked out), and that a connection is checked in. Each
+/// call delivers its own. So a slow subscriber slows down the calls in proportion, each by its own events, and it
 /// holds the connection that it is told about: a connection that is checked in is available to others only after the
 /// subscribers have been told.
 ///

@@ -84,6 +84,20 @@ fn lease(core: &Arc<Core<World>>) -> Lease<World> {
     idle.check_out(core.check_out_started())
 }
 
+/// On several threads, the task may have opened the connection before the first poll of the check-out ends.
+#[test]
+fn connection_opened_within_the_first_poll_counts_as_opened() {
+    let core = core(PoolOptions::default());
+    let (idle, opening) = open(&core).established(7).unwrap();
+    opening.hand_on(None);
+    idle.mark_opened();
+    drop(idle.check_out(core.check_out_started()));
+    let Some(idle) = core.try_take() else { panic!("the connection is not available") };
+    drop(idle.check_out(core.check_out_started().waited()));
+    let check_outs = core.metrics().check_outs;
+    assert_eq!((check_outs.hits, check_outs.opened.count(), check_outs.waited.count()), (0, 1, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn closed_completes_when_the_last_permit_is_unused() {
     let (pool, _log) = pool(PoolOptions::default().max_pool_size(1), &Mock::new([]));
