@@ -103,7 +103,7 @@ impl Histogram {
 
     /// Adds the times of another histogram.
     pub fn merge(&mut self, other: &Self) {
-        self.count += other.count;
+        self.count = self.count.saturating_add(other.count);
         self.sum = self.sum.saturating_add(other.sum);
         self.max = self.max.max(other.max);
         match (&mut self.buckets, &other.buckets) {
@@ -130,6 +130,10 @@ impl Histogram {
         let total = buckets.iter().try_fold(0_u64, |total, (_, times)| total.checked_add(*times));
         if total != Some(count) {
             return Err("a histogram whose buckets do not add up to its count");
+        }
+        // So that thousands of them can be merged.
+        if count > 1 << 48 {
+            return Err("a histogram with too many times");
         }
         if count == 0 {
             return Ok(Self::default());

@@ -247,7 +247,7 @@ impl<E: Environment> Core<E> {
         &self.environment
     }
 
-    /// Makes check-outs and check-ins emit events, for an environment that has begun to [listen](Environment::listens).
+    /// Makes check-outs and check-ins emit events, for an environment that is about to [listen](Environment::listens).
     pub fn heed_listeners(&self) {
         self.attention.add(Reason::Events);
     }

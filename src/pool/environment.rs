@@ -37,7 +37,8 @@ pub trait Environment: Send + Sync + 'static {
     fn shard_hint(&self) -> usize;
 
     /// Returns whether a subscriber listens. If not, no events are built. An environment that begins to listen later
-    /// calls [`Core::heed_listeners`](super::Core::heed_listeners).
+    /// calls [`Core::heed_listeners`](super::Core::heed_listeners) before. A thread that then gets `true` here sees that
+    /// call.
     fn listens(&self) -> bool {
         false
     }

@@ -1,5 +1,6 @@
 //! Maintenance: what a run of the background task does, in the parts that need no I/O.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -8,11 +9,13 @@ use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
 use super::permit::Permit;
-use super::slab::Stamp;
+use super::registry::Registry;
+use super::slab::{Slot, Stamp};
 use super::state::Phase;
 use super::tokens::Pending;
 use super::waitlist::Lane;
 use crate::event::ConnectionClosedReason;
+use crate::metrics::Counter;
 use crate::sync::atomic::Ordering;
 use crate::sync::{unless_mutant, wake};
 
@@ -82,30 +85,54 @@ impl<E: Environment> Core<E> {
 
     /// Interrupts the connections that the last clears have marked, whether in use or pending.
     fn interrupt_cleared(&self) {
-        let counter = &self.measures.interruptions;
-        let (generation, wakers) = {
+        let (generation, idle, wakers) = {
             let mut registry = self.registry.lock();
             let services = std::mem::take(&mut registry.services.interrupt);
+            let generation = registry.interrupt.take();
+            if services.is_empty() && generation.is_none() {
+                return;
+            }
+            let idle = self.idle_slots(&registry);
             // Under the registry's lock, no slot moves between services, and no service starts a new entry.
             let members =
                 services.iter().flat_map(|(service_id, cleared)| registry.services.members(*service_id, *cleared));
-            let wakers: Vec<Waker> =
-                members.filter_map(|index| self.slab.slot(index).interrupt(counter, |_| true)).collect();
-            (registry.interrupt.take(), wakers)
+            let wakers: Vec<Waker> = members
+                .filter_map(|index| self.slab.slot(index).interrupt(self.counter_of(index, &idle), |_| true))
+                .collect();
+            (generation, idle, wakers)
         };
         wakers.into_iter().for_each(wake);
         if let Some(cleared) = generation {
-            self.interrupt_where(|stamp| stamp.generation <= cleared);
+            self.interrupt_where(&idle, |stamp| stamp.generation <= cleared);
         }
     }
 
     /// Interrupts all connections in establishment.
     pub(super) fn interrupt_pending(&self) {
-        self.interrupt_where(|stamp| stamp.pending);
+        self.interrupt_where(&HashSet::new(), |stamp| stamp.pending);
     }
 
-    fn interrupt_where(&self, applies: impl Fn(Stamp) -> bool) {
-        self.slab.iter().filter_map(|slot| slot.interrupt(&self.measures.interruptions, &applies)).for_each(wake);
+    fn interrupt_where(&self, idle: &HashSet<u32>, applies: impl Fn(Stamp) -> bool) {
+        let interrupted =
+            self.slab.iter().filter_map(|slot| slot.interrupt(self.counter_of(slot.index(), idle), &applies));
+        interrupted.for_each(wake);
+    }
+
+    /// Returns where to count the interruption of a connection, unless it is idle: nothing is interrupted then.
+    fn counter_of(&self, index: u32, idle: &HashSet<u32>) -> Option<&Counter> {
+        (!idle.contains(&index)).then_some(&self.measures.interruptions)
+    }
+
+    /// Returns the slots of the connections in the shards, as far as these stand still, and of those that were detached.
+    fn idle_slots(&self, registry: &Registry) -> HashSet<u32> {
+        let mut idle = HashSet::new();
+        for shard in self.shards.iter() {
+            shard.for_each_slot(&self.slab, self.limits.total, |index| {
+                idle.insert(index);
+            });
+        }
+        idle.extend(registry.stale.iter().flat_map(|top| self.slab.chain(Some(*top)).map(Slot::index)));
+        idle
     }
 
     /// Removes perished connections from the shards.

@@ -268,7 +268,7 @@ impl<C> Slot<C> {
 
     /// Marks the connection as interrupted, and counts that, if a connection exists, is not marked yet and is one that
     /// `applies` accepts. Returns the waker to wake.
-    pub(super) fn interrupt(&self, counter: &Counter, applies: impl Fn(Stamp) -> bool) -> Option<Waker> {
+    pub(super) fn interrupt(&self, counter: Option<&Counter>, applies: impl Fn(Stamp) -> bool) -> Option<Waker> {
         let concerned = |stamp: Stamp| stamp.live && !stamp.interrupted && applies(stamp);
         if !concerned(self.stamp()) {
             return None;
@@ -284,7 +284,7 @@ impl<C> Slot<C> {
             })
             .map(Stamp::unpack)
             .ok()?;
-        counter.count();
+        counter.inspect(|counter| counter.count());
         let waker = self.waker_left_by(before);
         drop(interrupting);
         waker
@@ -648,12 +648,12 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         slot.set_stamp(Stamp { generation: 5, live: true, pending: true, ..Stamp::default() });
         assert!(slot.poll_interrupted(&mut context).is_pending());
-        assert!(slot.interrupt(&counter, |stamp| stamp.generation <= 4).is_none());
+        assert!(slot.interrupt(Some(&counter), |stamp| stamp.generation <= 4).is_none());
         assert!(slot.poll_interrupted(&mut context).is_pending());
-        assert!(slot.interrupt(&counter, |stamp| stamp.generation <= 5).is_some());
+        assert!(slot.interrupt(Some(&counter), |stamp| stamp.generation <= 5).is_some());
         assert!(slot.poll_interrupted(&mut context).is_ready());
         slot.set_stamp(Stamp::default());
-        assert!(slot.interrupt(&counter, |_| true).is_none(), "nothing lives here");
+        assert!(slot.interrupt(Some(&counter), |_| true).is_none(), "nothing lives here");
         assert_eq!(counter.get(), 1);
     }
 }

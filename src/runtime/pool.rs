@@ -80,7 +80,8 @@ use crate::sync::contained;
 /// child. If the pool was ready, it emits `PoolCleared`. For every inherited connection it emits `ConnectionClosed`
 /// with the reason "stale", preceded by `ConnectionCheckedIn` if the connection was in use. The numbers of new
 /// connections follow the parent's. A call that another thread was making to the pool at the time of the fork emits no
-/// further event in the child.
+/// further event in the child. If that call was telling subscribers that it checks a connection out or in, the child
+/// takes the event for delivered.
 ///
 /// Nothing that the parent has begun continues in the child, even if the child inherits a runtime: neither the
 /// background task nor the opening of a connection. A check-out that waited at the time of the fork fails with
@@ -266,7 +267,8 @@ impl<E: Establish> Pool<E> {
     /// call [`close`](Self::close), then await this with a time limit.
     ///
     /// A check-out that fails because the pool was closed emits its `ConnectionCheckOutFailed` when its task is polled
-    /// next, or when its future is dropped. That may be later.
+    /// next, or when its future is dropped. That may be later. So may the end of a subscriber that is being told that a
+    /// check-out has started.
     ///
     /// # Cancel safety
     ///
@@ -369,8 +371,10 @@ impl<E: Establish> Pool<E> {
     /// `PoolCreated`. A subscriber that holds a handle of its own pool keeps the pool open until [`Pool::close`].
     pub fn subscribe(&self, subscriber: impl Subscriber) {
         let core = &self.here().core;
-        core.environment().publisher.subscribe(Arc::new(subscriber));
+        // First, so that a thread that finds the subscriber finds the reason to emit events, too. In the other order, a
+        // use could be told to begin and not to end.
         core.heed_listeners();
+        core.environment().publisher.subscribe(Arc::new(subscriber));
     }
 
     /// Counts an operation that takes another connection, because its first one was lost while it was idle.

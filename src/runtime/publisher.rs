@@ -33,7 +33,8 @@ use crate::sync::contain;
 /// it delivers the events that are queued at that time. A call may leave up to 32 events behind for another call to
 /// deliver. A call whose event comes after these waits until there is room. A call that has a frequent event to deliver
 /// first waits for the events that are queued already, because they may have to come before it. So the queue does not
-/// grow with time, and a call is delayed at most by the events that were queued before its own, and by one turn.
+/// grow with time, and a call is delayed at most by the events that were queued before its own, by one turn, and by the
+/// call of a subscriber that has itself caused a queued event.
 ///
 /// A call that waits or delivers blocks its thread, even in an asynchronous runtime. A subscriber that may take long
 /// should therefore pass the event on, for example through an unbounded channel.

@@ -267,6 +267,22 @@ async fn clears_count_while_the_pool_is_ready() {
     assert_eq!((metrics.clears, metrics.interruptions), (2, 1), "the connection in use is interrupted");
 }
 
+/// Nothing is interrupted where a connection is idle.
+#[tokio::test(start_paused = true)]
+async fn idle_connections_do_not_count_as_interrupted() {
+    for load_balanced in [false, true] {
+        let pool = pool(PoolOptions::default().load_balanced(load_balanced), &Mock::new([]));
+        let (first, second) = (pool.check_out().await.unwrap(), pool.check_out().await.unwrap());
+        let in_use = pool.check_out().await.unwrap();
+        drop((first, second));
+        let clear = Clear::new().interrupt_in_use_connections(true);
+        assert!(if load_balanced { pool.clear_service(service(), clear) } else { pool.clear(clear) }.unwrap());
+        settle().await;
+        assert_eq!(pool.metrics().interruptions, 1, "load balanced: {load_balanced}");
+        assert!(in_use.is_stale());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn clears_of_services_count() {
     let pool = pool(PoolOptions::default().load_balanced(true), &Mock::new([]));
