@@ -9,7 +9,7 @@
 //! # Race window
 //!
 //! A check-out that runs while the accounting is switched on may miss that. Its connection then counts as checked out
-//! before.
+//! before. So does one that is on its way at that moment, from a stack to its caller or to its close, until then.
 
 use std::collections::HashSet;
 use std::panic::Location;
@@ -46,6 +46,8 @@ pub(super) struct Holding {
 
 #[derive(Default)]
 struct Reports {
+    /// The connections that were in use when the accounting was switched on.
+    early: HashSet<u64>,
     /// The connections that were reported although their check-out was not noted.
     unnoted: HashSet<u64>,
     /// The uses that were reported, and that have ended since.
@@ -130,7 +132,8 @@ impl<E: Environment> Core<E> {
 
     fn switch_holders(&self, change: impl FnOnce(&Holding)) {
         let holding = &self.holding;
-        let _registry = self.registry.lock();
+        let registry = self.registry.lock();
+        let mut turned_on = None;
         change(holding);
         // Relaxed: under the registry's lock, all of them.
         let on = holding.asked_for.load(Ordering::Relaxed) || holding.threshold().is_some();
@@ -138,12 +141,23 @@ impl<E: Environment> Core<E> {
             (false, true) => {
                 holding.on_since.store(self.nanos_since_epoch(), Ordering::Relaxed);
                 holding.turn_on(&self.attention, || ());
+                turned_on = holding.switch();
             }
             (true, false) => {
                 holding.turn_off(&self.attention, || ());
                 *holding.reports.lock() = Reports::default();
             }
             _ => {}
+        }
+        drop(registry);
+        if turned_on.is_some() {
+            let early =
+                self.unnoted_in_use(self.slab.iter().collect()).into_iter().map(|slot| slot.known_as().0).collect();
+            let mut reports = holding.reports.lock();
+            // Another switch meanwhile has its own look.
+            if holding.switch() == turned_on {
+                reports.early = early;
+            }
         }
     }
 
@@ -214,7 +228,20 @@ impl<E: Environment> Core<E> {
                 None => unnoted.push(slot),
             }
         }
-        in_use.extend(self.unnoted_in_use(unnoted, now));
+        if !unnoted.is_empty() {
+            let mut unnoted = self.unnoted_in_use(unnoted);
+            let reports = self.holding.reports.lock();
+            // What was available at the switch may be on its way: between two stacks, or to its caller or its close.
+            unnoted.retain(|slot| reports.early.contains(&slot.known_as().0));
+            drop(reports);
+            // Relaxed: a switch changes it, and then all that was found here counts for nothing.
+            let held_for = now.saturating_sub(self.holding.on_since.load(Ordering::Relaxed));
+            in_use.extend(unnoted.into_iter().map(|slot| Found {
+                slot,
+                turn: Turn { switch: 0, count: 0, state: State::InUse },
+                holder: unnoted_holder(slot, held_for),
+            }));
+        }
         in_use.sort_by_key(|found| (std::cmp::Reverse(found.holder.held_for), found.holder.connection_id));
         in_use
     }
@@ -232,11 +259,7 @@ impl<E: Environment> Core<E> {
     ///
     /// A stack that changes all the time may not let itself be read at once. Then what was seen in it counts as
     /// available, and a connection may be left out.
-    fn unnoted_in_use<'s>(
-        &'s self,
-        slots: Vec<&'s Slot<E::Connection>>,
-        now: u64,
-    ) -> impl Iterator<Item = Found<'s, E::Connection>> {
+    fn unnoted_in_use<'s>(&'s self, slots: Vec<&'s Slot<E::Connection>>) -> Vec<&'s Slot<E::Connection>> {
         let lives = |slot: &Slot<E::Connection>| {
             let stamp = slot.stamp();
             stamp.live && !stamp.pending
@@ -257,13 +280,7 @@ impl<E: Environment> Core<E> {
             drop(registry);
             slots.retain(|slot| !elsewhere.contains(&slot.index()) && lives(slot) && self.noted(slot).is_none());
         }
-        // Relaxed: a switch changes it, and then all that was found here counts for nothing.
-        let held_for = now.saturating_sub(self.holding.on_since.load(Ordering::Relaxed));
-        slots.into_iter().map(move |slot| Found {
-            slot,
-            turn: Turn { switch: 0, count: 0, state: State::InUse },
-            holder: unnoted(slot, held_for),
-        })
+        slots
     }
 
     fn nanos_since_epoch(&self) -> u64 {
@@ -321,9 +338,9 @@ impl<E: Environment> Held<E> {
                 if !holding.reports.lock().unnoted.remove(&self.id()) {
                     return;
                 }
-                // Relaxed: see `unnoted_in_use`.
+                // Relaxed: see `in_use`.
                 let on_since = holding.on_since.load(Ordering::Relaxed);
-                unnoted(self.slot(), self.core().nanos_since_epoch().saturating_sub(on_since))
+                unnoted_holder(self.slot(), self.core().nanos_since_epoch().saturating_sub(on_since))
             }
             _ => return,
         };
@@ -353,7 +370,7 @@ fn holder_of(noted: &Use, now: u64) -> Holder {
     }
 }
 
-fn unnoted<C>(slot: &Slot<C>, held_for: u64) -> Holder {
+fn unnoted_holder<C>(slot: &Slot<C>, held_for: u64) -> Holder {
     Holder {
         connection_id: slot.known_as().0,
         held_for: Duration::from_nanos(held_for),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wharf::{
-    BackgroundInterval, CheckOutError, Clear, Connection, Holder, LongHold, Pool, PoolOptions, Purpose,
+    BackgroundInterval, CheckOutError, Clear, Connection, Holder, LongHold, Pool, PoolEvent, PoolOptions, Purpose,
     WaitQueueTimeoutError,
 };
 
@@ -174,6 +174,26 @@ async fn connection_in_use_has_its_holder_through_a_clear_and_a_close() {
     assert_eq!(ids(&pool), [early.id()]);
     drop(early);
     assert_eq!(ids(&pool), [0; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_that_was_available_at_the_switch_is_not_listed_as_held_since() {
+    let pool = builder(&Mock::new([])).build().unwrap();
+    pool.ready();
+    drop(pool.check_out().await.unwrap());
+    pool.account_for_holders(true);
+    tokio::time::sleep(SECOND).await;
+    let listed = Arc::new(Mutex::new(Vec::new()));
+    pool.subscribe({
+        let (pool, listed) = (pool.clone(), listed.clone());
+        move |event: &PoolEvent| {
+            if matches!(event, PoolEvent::ConnectionCheckedOut { .. }) {
+                listed.lock().unwrap().push(pool.holders().iter().any(|holder| holder.held_for >= SECOND));
+            }
+        }
+    });
+    drop(pool.check_out().await.unwrap());
+    assert_eq!(*listed.lock().unwrap(), [false]);
 }
 
 #[tokio::test(start_paused = true)]
