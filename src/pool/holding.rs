@@ -266,16 +266,9 @@ impl<E: Environment> Core<E> {
         };
         let mut slots: Vec<_> = slots.into_iter().filter(|slot| lives(slot)).collect();
         if !slots.is_empty() {
-            let mut elsewhere: HashSet<u32> = HashSet::new();
-            for shard in self.shards.iter() {
-                shard.for_each_slot(&self.slab, self.limits.total, |index| {
-                    elsewhere.insert(index);
-                });
-            }
+            let mut elsewhere = self.slots_in_shards();
             let registry = self.registry.lock();
-            for top in &registry.stale {
-                elsewhere.extend(self.slab.chain(Some(*top)).map(Slot::index));
-            }
+            elsewhere.extend(registry.stale_slots(&self.slab));
             elsewhere.extend(registry.drains.slots());
             drop(registry);
             slots.retain(|slot| !elsewhere.contains(&slot.index()) && lives(slot) && self.noted(slot).is_none());

@@ -9,8 +9,7 @@ use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
 use super::permit::Permit;
-use super::registry::Registry;
-use super::slab::{Slot, Stamp};
+use super::slab::Stamp;
 use super::state::Phase;
 use super::tokens::Pending;
 use super::waitlist::Lane;
@@ -92,7 +91,8 @@ impl<E: Environment> Core<E> {
             if services.is_empty() && generation.is_none() {
                 return;
             }
-            let idle = self.idle_slots(&registry);
+            let mut idle = self.slots_in_shards();
+            idle.extend(registry.stale_slots(&self.slab));
             // Under the registry's lock, no slot moves between services, and no service starts a new entry.
             let members =
                 services.iter().flat_map(|(service_id, cleared)| registry.services.members(*service_id, *cleared));
@@ -123,16 +123,15 @@ impl<E: Environment> Core<E> {
         (!idle.contains(&index)).then_some(&self.measures.interruptions)
     }
 
-    /// Returns the slots of the connections in the shards, as far as these stand still, and of those that were detached.
-    fn idle_slots(&self, registry: &Registry) -> HashSet<u32> {
-        let mut idle = HashSet::new();
+    /// Returns the slots of the connections in the shards, as far as these stand still.
+    pub(super) fn slots_in_shards(&self) -> HashSet<u32> {
+        let mut found = HashSet::new();
         for shard in self.shards.iter() {
             shard.for_each_slot(&self.slab, self.limits.total, |index| {
-                idle.insert(index);
+                found.insert(index);
             });
         }
-        idle.extend(registry.stale.iter().flat_map(|top| self.slab.chain(Some(*top)).map(Slot::index)));
-        idle
+        found
     }
 
     /// Removes perished connections from the shards.

@@ -9,7 +9,7 @@
 use super::drain_queue::DrainQueue;
 use super::measures::Counts;
 use super::services::Services;
-use super::slab::Slab;
+use super::slab::{Slab, Slot};
 use crate::error::Cause;
 
 #[derive(Default)]
@@ -34,6 +34,11 @@ impl Registry {
     /// Returns a slot for a new connection.
     pub(super) fn allocate<C>(&mut self, slab: &Slab<C>) -> u32 {
         self.free.pop().unwrap_or_else(|| slab.grow())
+    }
+
+    /// Returns the slots of the stale connections that no thread has taken to close.
+    pub(super) fn stale_slots<'s, C>(&'s self, slab: &'s Slab<C>) -> impl Iterator<Item = u32> + 's {
+        self.stale.iter().flat_map(|top| slab.chain(Some(*top)).map(Slot::index))
     }
 
     /// Takes up to `most` of the stale connections, which are then the caller's to close.
