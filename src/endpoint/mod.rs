@@ -21,6 +21,7 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 use tracing::{Instrument, debug_span};
 
+use crate::boxed::boxed;
 use crate::condition::Condition;
 use crate::error::{Cause, EstablishError, Stage};
 use crate::options::{DriverInfo, InvalidAddress, InvalidOption, Options, ServerAddress};
@@ -259,8 +260,10 @@ impl Endpoint {
             None => Speculation::default(),
         };
         let load_balanced = context.identify.is_some();
-        let greeting = self.greet(&mut channel, load_balanced, &speculation, deadline);
-        let greeting = greeting.instrument(debug_span!(target: TARGET, "hello"));
+        let greeting = boxed(|| {
+            let greeting = self.greet(&mut channel, load_balanced, &speculation, deadline);
+            greeting.instrument(debug_span!(target: TARGET, "hello"))
+        });
         let mut hello = context.stages.timed(Stage::Hello, greeting).await?;
         if let Some(identify) = context.identify {
             let refuse = |error| EstablishError::permanent(Stage::Hello, error);
@@ -269,11 +272,14 @@ impl Endpoint {
         let authentication = match &self.authenticator {
             Some(authenticator) => {
                 let is_pooled = context.connection_id > 0;
-                let outcome =
-                    authenticator.authenticate(&mut channel, &self.address, &hello, speculation, deadline, is_pooled);
-                let outcome = outcome.instrument(debug_span!(target: TARGET, "authenticate"));
-                let outcome = async { outcome.await.map_err(AuthenticationError::into_establish_error) };
-                context.stages.timed(Stage::Authenticate, outcome).await?.map(Box::new)
+                let authenticating = boxed(|| {
+                    let (channel, address) = (&mut channel, &self.address);
+                    let outcome =
+                        authenticator.authenticate(channel, address, &hello, speculation, deadline, is_pooled);
+                    let outcome = outcome.instrument(debug_span!(target: TARGET, "authenticate"));
+                    async { outcome.await.map_err(AuthenticationError::into_establish_error) }
+                });
+                context.stages.timed(Stage::Authenticate, authenticating).await?.map(Box::new)
             }
             None => None,
         };

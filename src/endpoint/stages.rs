@@ -1,6 +1,7 @@
 //! The times of the stages of an establishment, for the pool's metrics.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Instant;
 
 use crate::error::{EstablishError, Stage};
@@ -19,10 +20,13 @@ impl<'e> Stages<'e> {
     }
 
     /// Runs a stage, and reports its time if it succeeds.
+    ///
+    /// The stage is boxed: a future that passes through a function lies in memory twice, and without optimisation several
+    /// of these do not fit on a thread's stack.
     pub(super) async fn timed<T>(
         self,
         stage: Stage,
-        run: impl Future<Output = Result<T, EstablishError>>,
+        run: Pin<Box<dyn Future<Output = Result<T, EstablishError>> + Send + '_>>,
     ) -> Result<T, EstablishError> {
         let begun = Instant::now();
         let done = run.await?;

@@ -19,6 +19,7 @@ use tracing::{Instrument, debug_span};
 
 use super::deadline::Deadline;
 use super::stages::Stages;
+use crate::boxed::boxed;
 use crate::error::{EstablishError, Stage};
 use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress, split_zone};
 use crate::runtime::TARGET;
@@ -98,22 +99,25 @@ impl Connector {
     /// Dropping the future closes what it has opened.
     pub async fn connect(&self, deadline: Deadline, stages: Stages<'_>) -> Result<Transport, EstablishError> {
         let socket = match (&self.address.host, &self.proxy) {
-            (Host::Unix { path }, _) => stages.timed(Stage::Connect, connect_unix(path, deadline)).await?,
+            (Host::Unix { path }, _) => stages.timed(Stage::Connect, boxed(|| connect_unix(path, deadline))).await?,
             (Host::Tcp { name, port }, Some(proxy)) => {
-                let connecting = proxy::connect(proxy, name, *port, deadline);
-                stages.timed(Stage::Proxy, connecting.instrument(debug_span!(target: TARGET, "proxy"))).await?
+                let connecting = boxed(|| {
+                    proxy::connect(proxy, name, *port, deadline).instrument(debug_span!(target: TARGET, "proxy"))
+                });
+                stages.timed(Stage::Proxy, connecting).await?
             }
             (Host::Tcp { name, port }, None) => {
-                let addresses = stages.timed(Stage::Resolve, resolve(name, *port, deadline)).await?;
-                stages.timed(Stage::Connect, connect_tcp(addresses, deadline)).await?
+                let addresses = stages.timed(Stage::Resolve, boxed(|| resolve(name, *port, deadline))).await?;
+                stages.timed(Stage::Connect, boxed(|| connect_tcp(addresses, deadline))).await?
             }
         };
         let (local, peer) = socket.addresses().map_err(|error| EstablishError::overloaded(Stage::Connect, error))?;
         let stream = match &self.tls {
             None => Stream::Plain(socket),
             Some((tls, identity)) => {
-                let secured = tls.secure(socket, identity, deadline);
-                Stream::Tls(stages.timed(Stage::Tls, secured.instrument(debug_span!(target: TARGET, "tls"))).await?)
+                let secured =
+                    boxed(|| tls.secure(socket, identity, deadline).instrument(debug_span!(target: TARGET, "tls")));
+                Stream::Tls(stages.timed(Stage::Tls, secured).await?)
             }
         };
         Ok(Transport { stream, local, peer })
