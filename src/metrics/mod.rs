@@ -12,8 +12,8 @@
 //! | use times | sampled: about one use in 64 is timed, exactly |
 //!
 //! Times are measured in nanoseconds, with a clock that is exact to some tens of nanoseconds. [`Histogram`] sorts them
-//! into buckets, and states the precision of its quantiles. The clock is not tokio's: it goes on while a test has
-//! paused tokio's time.
+//! into buckets, and states the precision of its quantiles. The clock is not tokio's, unless
+//! [`PoolBuilder::tokio_clock`](crate::PoolBuilder::tokio_clock) says so: it goes on while a test has paused tokio's time.
 //!
 //! # Consistency
 //!

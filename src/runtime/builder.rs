@@ -14,6 +14,7 @@ use super::fork;
 use super::holders::{HoldReports, HoldSink, LongHold};
 use super::pool::Pool;
 use super::publisher::Subscriber;
+use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
 use crate::options::{InvalidOption, PoolOptions};
 use crate::pool::Core;
@@ -49,6 +50,7 @@ pub struct PoolBuilder<E: Establish> {
     reports_holds_after: Option<Duration>,
     on_long_hold: Vec<HoldSink>,
     runtime: Option<Handle>,
+    tokio_clock: bool,
 }
 
 impl<E: Establish> fmt::Debug for PoolBuilder<E> {
@@ -76,6 +78,7 @@ impl<E: Establish> PoolBuilder<E> {
             reports_holds_after: None,
             on_long_hold: Vec::new(),
             runtime: None,
+            tokio_clock: false,
         }
     }
 
@@ -157,6 +160,15 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
+    /// Sets whether the durations of events and metrics are measured with tokio's clock, which tests can pause. By default
+    /// the pool reads a clock that takes a third of the time and is never paused.
+    ///
+    /// Idle times and time limits are measured with tokio's clock in any case.
+    pub fn tokio_clock(mut self, on: bool) -> Self {
+        self.tokio_clock = on;
+        self
+    }
+
     /// Builds the pool. It starts paused.
     ///
     /// # Errors
@@ -171,6 +183,9 @@ impl<E: Establish> PoolBuilder<E> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let mut environment = TokioEnvironment::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
         environment.timeout = self.timeout;
+        if self.tokio_clock {
+            environment.stopwatch = Stopwatch::tokio();
+        }
         environment.slow_check_outs = self.slow_check_out.map(SlowCheckOuts::new);
         environment.holds = HoldReports::new(self.on_long_hold);
         let pool = Pool::new(Core::new(&self.address, self.options, threads, environment)?);

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use event_listener::Event;
-use quanta::Clock;
 use tokio::runtime::Handle;
 
 use super::draining;
@@ -15,6 +14,7 @@ use super::fork;
 use super::holders::{self, HoldReports};
 use super::home::Residence;
 use super::publisher::{Publisher, Subscribers};
+use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
 use crate::condition::Condition;
 use crate::error::Cause;
@@ -52,11 +52,7 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) maintenance: tokio::sync::Notify,
     /// Notifies the tasks that drain connections that the pool was cleared or closed.
     pub(super) changed: Event,
-    /// The clock of `stopwatch`. The first one of a process is calibrated against the system's clock. That takes about
-    /// a millisecond, and never more than 200.
-    clock: Clock,
-    /// The reading of `clock` from which `stopwatch` counts.
-    clock_began: u64,
+    pub(super) stopwatch: Stopwatch,
     /// The value of `fork::forks()` when the pool was built.
     forks: u32,
 }
@@ -73,7 +69,6 @@ impl<E: Establish> TokioEnvironment<E> {
         if is_closed {
             publisher.delivery().end();
         }
-        let clock = Clock::new();
         Self {
             establish,
             publisher,
@@ -84,16 +79,9 @@ impl<E: Establish> TokioEnvironment<E> {
             holds: HoldReports::default(),
             maintenance: tokio::sync::Notify::new(),
             changed: Event::new(),
-            clock_began: clock.raw(),
-            clock,
+            stopwatch: Stopwatch::fast(),
             forks: fork::forks(),
         }
-    }
-
-    /// Makes the stopwatch count from the same instant as that of another environment.
-    pub(super) fn continue_stopwatch_of(&mut self, before: &Self) {
-        self.clock = before.clock.clone();
-        self.clock_began = before.clock_began;
     }
 
     /// Returns the runtime of the pool's tasks, unless it is known to have ended.
@@ -120,7 +108,7 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
 
     #[inline]
     fn stopwatch(&self) -> u64 {
-        self.clock.delta_as_nanos(self.clock_began, self.clock.raw())
+        self.stopwatch.read()
     }
 
     #[inline]
@@ -184,24 +172,5 @@ impl<E: Establish> Environment for TokioEnvironment<E> {
     fn schedule_maintenance(&self) {
         self.maintenance.notify_one();
         self.publisher.delivery().look_again();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::Numbers;
-    use super::*;
-
-    #[test]
-    fn stopwatch_agrees_with_the_clock_of_the_system() {
-        let environment = TokioEnvironment::new(Arc::new(Numbers), Vec::new(), None, false);
-        let (outer, begun) = (Instant::now(), environment.stopwatch());
-        let inner = Instant::now();
-        while inner.elapsed() < Duration::from_millis(20) {}
-        let least = inner.elapsed();
-        let measured = Duration::from_nanos(environment.stopwatch() - begun);
-        let most = outer.elapsed();
-        // The calibration leaves an error of less than a thousandth.
-        assert!(least.mul_f64(0.999) <= measured && measured <= most.mul_f64(1.001), "{least:?} {measured:?} {most:?}");
     }
 }

@@ -14,6 +14,7 @@ mod home;
 mod opening;
 mod pool;
 mod publisher;
+mod stopwatch;
 #[cfg(test)]
 mod tests;
 mod timer;

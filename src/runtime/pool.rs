@@ -439,7 +439,7 @@ impl<E: Establish> Pool<E> {
                 is_closed,
             );
             environment.timeout = before.timeout;
-            environment.continue_stopwatch_of(before);
+            environment.stopwatch = before.stopwatch.clone();
             let slow = before.slow_check_outs.as_ref().map(SlowCheckOuts::threshold);
             environment.slow_check_outs = slow.map(SlowCheckOuts::new);
             environment.holds = HoldReports::new(before.holds.sinks());

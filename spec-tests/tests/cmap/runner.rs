@@ -26,6 +26,7 @@ pub async fn run<E: Establish>(case: &Case, address: &str, establish: E, spoil: 
     let recorder = Arc::new(Recorder::default());
     let pool = Pool::builder(address, establish)
         .options(case.options.clone())
+        .tokio_clock(true)
         .subscriber(Recording(recorder.clone()))
         // As the server's monitor does ("Application Errors" in the SDAM specification).
         .on_failure(|failure| {

@@ -12,6 +12,7 @@ use wharf_testbed::mongod::{Mongod, MongodOptions};
 
 mod credential;
 mod cursor;
+mod metrics;
 mod renewal;
 mod retries;
 mod transaction;
@@ -25,6 +26,7 @@ fn guide_contains_the_code_that_is_tested_here() {
         ("retries.rs", include_str!("retries.rs")),
         ("cursor.rs", include_str!("cursor.rs")),
         ("transaction.rs", include_str!("transaction.rs")),
+        ("metrics.rs", include_str!("metrics.rs")),
         ("credential.rs", include_str!("credential.rs")),
         ("renewal.rs", include_str!("renewal.rs")),
     ];
@@ -42,6 +44,14 @@ fn credential_in_code_is_the_same_as_in_a_connection_string() {
     let in_a_string = Options::parse("mongodb://app:secret@db.example.com/?authSource=admin&tls=true").unwrap();
     assert_eq!(in_code.credential.unwrap().username, in_a_string.credential.unwrap().username);
     assert_eq!(in_code.tls, in_a_string.tls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn report_of_metrics_goes_on() {
+    let pool = Endpoint::new("localhost").unwrap().pool().build().unwrap();
+    let reporting = tokio::time::timeout(Duration::from_secs(25), metrics::report(pool.clone()));
+    assert!(reporting.await.is_err(), "the report ended");
+    assert_eq!(pool.metrics().check_outs.succeeded(), 0);
 }
 
 /// A replica set of one server with six accounts of 100 each, and a pool for it.
