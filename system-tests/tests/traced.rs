@@ -17,7 +17,7 @@ use tracing::{Event, Level, Metadata};
 use tracing_core::span::Current;
 use wharf::{Clear, Establish, EstablishError, Establishing, Options, Pool, PoolOptions, Stage};
 use wharf_testbed::certificates::{Certificates, Pem};
-use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};
+use wharf_testbed::mongod::{Mongod, MongodOptions};
 
 type Fields = BTreeMap<&'static str, String>;
 
@@ -290,11 +290,7 @@ async fn check_out_below_the_threshold_is_not_reported() {
 #[tokio::test]
 async fn establishment_has_a_span_for_each_stage() {
     let certificates = Certificates::create().unwrap();
-    let tls = MongodTls {
-        certificate_key_file: certificates.file(Pem::Server),
-        ca_file: certificates.file(Pem::Authority),
-        require_client_certificate: false,
-    };
+    let tls = certificates.of_mongod(false);
     let mongod = Mongod::start(MongodOptions { auth: true, tls: Some(tls), ..MongodOptions::default() }).unwrap();
     let authority = certificates.file(Pem::Authority).display().to_string().replace('/', "%2F");
     let uri = |user: &str| format!("mongodb://{user}localhost:{}/?tls=true&tlsCAFile={authority}", mongod.port());

@@ -14,6 +14,7 @@ use rcgen::{
 };
 
 use crate::folder::Folder;
+use crate::mongod::MongodTls;
 
 /// The password of every encrypted key.
 pub const KEY_PASSWORD: &str = "wharf";
@@ -108,6 +109,16 @@ impl Certificates {
     #[must_use]
     pub fn file(&self, pem: Pem) -> PathBuf {
         self.folder.path().join(format!("{pem:?}.pem"))
+    }
+
+    /// Returns the TLS options of a mongod with the certificate [`Pem::Server`], which trusts [`Pem::Authority`].
+    #[must_use]
+    pub fn of_mongod(&self, require_client_certificate: bool) -> MongodTls {
+        MongodTls {
+            certificate_key_file: self.file(Pem::Server),
+            ca_file: self.file(Pem::Authority),
+            require_client_certificate,
+        }
     }
 
     /// Returns the folder of the files. A test may write further files into it; they are removed with the folder.

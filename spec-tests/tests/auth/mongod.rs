@@ -2,7 +2,6 @@
 
 use wharf::{Compressor, TlsOptions};
 use wharf_testbed::certificates::{Certificates, Pem};
-use wharf_testbed::mongod::MongodTls;
 
 use super::*;
 
@@ -223,11 +222,7 @@ async fn certificate_authenticates_with_and_without_the_user_name() {
     let certificates = Certificates::create().unwrap();
     let mongod = Mongod::start(MongodOptions {
         auth: true,
-        tls: Some(MongodTls {
-            certificate_key_file: certificates.file(Pem::Server),
-            ca_file: certificates.file(Pem::Authority),
-            require_client_certificate: false,
-        }),
+        tls: Some(certificates.of_mongod(false)),
         // The certificates have the same organisation as the server's, so a mongod would take them for cluster members.
         extra_args: vec!["--setParameter".into(), "enforceUserClusterSeparation=false".into()],
         ..MongodOptions::default()

@@ -79,7 +79,7 @@ use wharf::{
 use wharf_system_tests::root;
 use wharf_testbed::certificates::{Certificates, Pem, SERVER_NAME};
 use wharf_testbed::folder::Folder;
-use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};
+use wharf_testbed::mongod::{Mongod, MongodOptions};
 use wharf_testbed::relay::{Direction, Relay};
 use wharf_testbed::socks::{SocksFault, SocksMessage, SocksOptions, SocksProxy};
 
@@ -112,11 +112,7 @@ impl Secured {
     async fn start(require_client_certificate: bool) -> Self {
         let started = tokio::task::spawn_blocking(move || {
             let (certificates, folder) = (Certificates::create().unwrap(), Folder::create("matrix").unwrap());
-            let tls = MongodTls {
-                certificate_key_file: certificates.file(Pem::Server),
-                ca_file: certificates.file(Pem::Authority),
-                require_client_certificate,
-            };
+            let tls = certificates.of_mongod(require_client_certificate);
             let mongod = Mongod::start(MongodOptions {
                 auth: true,
                 tls: Some(tls),

@@ -19,7 +19,7 @@ use serde_json::Value;
 use wharf::Options;
 use wharf_testbed::certificates::{Certificates, Pem};
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
-use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};
+use wharf_testbed::mongod::{Mongod, MongodOptions};
 
 /// Ends a test that hangs.
 const AGES: Duration = Duration::from_secs(60);
@@ -296,11 +296,7 @@ async fn load_balancer_is_used_as_one() {
 #[tokio::test]
 async fn mongod_with_users_and_tls_is_used_by_a_connection_string() {
     let certificates = Certificates::create().unwrap();
-    let tls = MongodTls {
-        certificate_key_file: certificates.file(Pem::Server),
-        ca_file: certificates.file(Pem::Authority),
-        require_client_certificate: false,
-    };
+    let tls = certificates.of_mongod(false);
     let mongod = Mongod::start(MongodOptions { auth: true, tls: Some(tls), ..MongodOptions::default() }).unwrap();
     let authority = certificates.file(Pem::Authority).display().to_string().replace('/', "%2F");
     let uri = |user: &str| format!("mongodb://{user}localhost:{}/?tls=true&tlsCAFile={authority}", mongod.port());

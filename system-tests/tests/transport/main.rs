@@ -15,7 +15,7 @@ use wharf::{
 };
 use wharf_testbed::certificates::{Certificates, KEY_PASSWORD, Pem};
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
-use wharf_testbed::mongod::{Mongod, MongodOptions, MongodTls};
+use wharf_testbed::mongod::{Mongod, MongodOptions};
 use wharf_testbed::relay::{Direction, Relay};
 use wharf_testbed::socks::{SocksFault, SocksMessage, SocksOptions, SocksProxy};
 use wharf_testbed::tls_front::TlsFront;
@@ -52,11 +52,7 @@ struct Secured {
 impl Secured {
     fn start(require_client_certificate: bool) -> Self {
         let certificates = Certificates::create().unwrap();
-        let tls = MongodTls {
-            certificate_key_file: certificates.file(Pem::Server),
-            ca_file: certificates.file(Pem::Authority),
-            require_client_certificate,
-        };
+        let tls = certificates.of_mongod(require_client_certificate);
         let mongod = Mongod::start(MongodOptions { tls: Some(tls), ..MongodOptions::default() }).unwrap();
         Self { mongod, certificates }
     }

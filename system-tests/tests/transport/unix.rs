@@ -38,11 +38,7 @@ fn invalid_socket_path_is_refused() {
 async fn mongod_with_tls_is_reached_by_its_socket_without_a_host_name_check() {
     let folder = Folder::create("socket").unwrap();
     let certificates = Certificates::create().unwrap();
-    let tls = MongodTls {
-        certificate_key_file: certificates.file(Pem::Server),
-        ca_file: certificates.file(Pem::Authority),
-        require_client_certificate: false,
-    };
+    let tls = certificates.of_mongod(false);
     let socket_folder = Some(folder.path().to_path_buf());
     let mongod = Mongod::start(MongodOptions { tls: Some(tls), socket_folder, ..MongodOptions::default() }).unwrap();
     let host = mongod.socket(folder.path()).display().to_string();
