@@ -1,4 +1,4 @@
-//! Holder accounting: who has the connections, and which of them for too long.
+//! Holder accounting: which callers hold the connections, and which of them for too long.
 //!
 //! The accounting is switched at run time. While it is on, [`Reason::Holders`] sends check-outs and check-ins the long
 //! way, and each writes the record beside its slot (`hold.rs`). Each switch has a number, which the records repeat. So a

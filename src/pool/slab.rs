@@ -3,6 +3,8 @@
 //! Slots are never deallocated, so reading one by an outdated index is always allowed. The tag of the head that the
 //! index came from decides whether the value that was read still holds.
 
+mod words;
+
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool as UnmodelledBool, AtomicU64 as UnmodelledU64, Ordering as UnmodelledOrdering};
@@ -17,6 +19,8 @@ use super::tally::Tally;
 use crate::metrics::Counter;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock, UnsafeCell, unless_mutant};
+
+pub(super) use words::{Link, Stamp};
 
 /// Room for one connection.
 ///
@@ -85,68 +89,6 @@ pub(super) struct Record {
 // same for `waker`.
 #[allow(unsafe_code)]
 unsafe impl<C: Send> Sync for Slot<C> {}
-
-/// The slot below, and the height of the stack up to and including this slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Link {
-    pub(super) next: Option<u32>,
-    pub(super) depth: u32,
-}
-
-impl Link {
-    const NONE: u32 = u32::MAX;
-
-    #[inline]
-    fn pack(self) -> u64 {
-        u64::from(self.next.unwrap_or(Self::NONE)) | u64::from(self.depth) << 32
-    }
-
-    #[inline]
-    fn unpack(word: u64) -> Self {
-        let next = word as u32;
-        Self { next: (next != Self::NONE).then_some(next), depth: (word >> 32) as u32 }
-    }
-}
-
-/// The state of a slot's connection.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Stamp {
-    /// The pool's generation when the connection was created.
-    pub(super) generation: u64,
-    /// Whether a connection exists.
-    pub(super) live: bool,
-    /// Whether the connection is still pending.
-    pub(super) pending: bool,
-    /// Whether the connection's owner is to stop what it is doing.
-    pub(super) interrupted: bool,
-    /// Whether an interruption has a waker to wake.
-    pub(super) watched: bool,
-}
-
-impl Stamp {
-    const PENDING: u64 = 1 << 1;
-    const WATCHED: u64 = 1 << 3;
-
-    #[inline]
-    fn pack(self) -> u64 {
-        u64::from(self.live)
-            | u64::from(self.pending) << 1
-            | u64::from(self.interrupted) << 2
-            | u64::from(self.watched) << 3
-            | self.generation << 4
-    }
-
-    #[inline]
-    fn unpack(word: u64) -> Self {
-        Self {
-            live: word & 1 == 1,
-            pending: word & Self::PENDING != 0,
-            interrupted: word >> 2 & 1 == 1,
-            watched: word & Self::WATCHED != 0,
-            generation: word >> 4,
-        }
-    }
-}
 
 #[allow(unsafe_code)]
 impl<C> Slot<C> {
@@ -553,21 +495,20 @@ impl<C> Slab<C> {
     /// Returns the slots of a stack as [`Slab::chain`] does, for a caller that does not own the stack. The walk may
     /// leave the stack, so the result is only a guess. It ends at a link to a slot that this thread does not see.
     pub(super) fn guessed_chain(&self, top: Option<u32>) -> impl Iterator<Item = &Slot<C>> {
-        let mut next = top;
-        std::iter::from_fn(move || {
-            let slot = self.visible_slot(next?)?;
-            next = slot.link().next;
-            Some(slot)
-        })
+        self.visible_chain(top, Slot::link)
     }
 
     /// Returns the slots of a stack as [`Slab::guessed_chain`] does, for a reader that compares the head before and
     /// after.
     pub(super) fn chain_between_heads(&self, top: Option<u32>) -> impl Iterator<Item = &Slot<C>> {
+        self.visible_chain(top, Slot::link_between_heads)
+    }
+
+    fn visible_chain(&self, top: Option<u32>, link: fn(&Slot<C>) -> Link) -> impl Iterator<Item = &Slot<C>> {
         let mut next = top;
         std::iter::from_fn(move || {
             let slot = self.visible_slot(next?)?;
-            next = slot.link_between_heads().next;
+            next = link(slot).next;
             Some(slot)
         })
     }
@@ -596,24 +537,6 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        #[test]
-        fn link_keeps_its_fields(next in prop::option::of(0..1_u32 << 20), depth in 0..1_u32 << 20) {
-            let link = Link { next, depth };
-            prop_assert_eq!(Link::unpack(link.pack()), link);
-        }
-
-        #[test]
-        fn stamp_keeps_its_fields(
-            generation in 0..1_u64 << 60,
-            live: bool,
-            pending: bool,
-            interrupted: bool,
-            watched: bool,
-        ) {
-            let stamp = Stamp { generation, live, pending, interrupted, watched };
-            prop_assert_eq!(Stamp::unpack(stamp.pack()), stamp);
-        }
-
         #[test]
         fn every_index_has_a_slot_of_its_own(capacity in 1_u32..1_500) {
             let slab = Slab::<()>::new(capacity);

@@ -1,4 +1,4 @@
-//! Who has the connections of a pool: its handles' part, and the reports of long holds.
+//! The holders of a pool's connections: what its handles tell of them, and the reports of long holds.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -139,7 +139,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// While it is off, a check-out carries one more pointer. While it is on, a check-out that finds a connection reads the clock and writes one cache
     /// line of its own, and its check-in makes one more locked instruction. Neither takes a lock. The
-    /// [guide](crate::guide#who-has-the-connections) has figures. Each connection that was checked out since takes 64
+    /// [guide](crate::guide#holders-of-connections) has figures. Each connection that was checked out since takes 64
     /// more bytes.
     pub fn account_for_holders(&self, on: bool) {
         self.here().core.account_for_holders(on);

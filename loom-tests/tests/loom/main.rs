@@ -181,7 +181,7 @@
 //! | `closed_completes_after_the_last_event` | deliver, end | 2 | `ended_while_the_last_is_delivered` |
 //! | `closed_completes_after_the_event_of_the_last_connection` | deliver, end | 3 | `ended_before_the_queue_is_empty`, `end_of_delivery_wakes_no_task` |
 //! | `closed_completes_when_the_last_connection_is_gone` | end | none | `look_again_wakes_no_task` |
-//! | **holders**: the records of who has the connections | | | |
+//! | **holders**: the records of the holders of connections | | | |
 //! | `holder_is_read_from_one_use` | note, noted return, take, list holders | 2 | `hold_publishes_nothing`, `hold_acquires_nothing`, `hold_is_written_without_a_fence`, `hold_is_read_without_a_fence`, `hold_is_read_once` |
 //! | `use_that_was_reported_as_long_is_reported_as_ended` | noted return, review holds | none | `hold_ends_in_two_steps` |
 //! | `earlier_use_that_was_reported_as_long_is_reported_as_ended` | noted return, review holds | 4 | `earlier_hold_is_reported_without_a_second_look`, `earlier_hold_that_ends_meanwhile_is_not_reported` |

@@ -1,4 +1,4 @@
-//! Who has the connections: the accounting, the error that lists the longest holders, and the reports of long holds.
+//! The holders of connections: the accounting, the error that lists the longest holders, and the reports of long holds.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,89 @@
+//! The packed words of a slot.
+
+/// The slot below, and the height of the stack up to and including this slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::pool) struct Link {
+    pub(in crate::pool) next: Option<u32>,
+    pub(in crate::pool) depth: u32,
+}
+
+impl Link {
+    const NONE: u32 = u32::MAX;
+
+    #[inline]
+    pub(super) fn pack(self) -> u64 {
+        u64::from(self.next.unwrap_or(Self::NONE)) | u64::from(self.depth) << 32
+    }
+
+    #[inline]
+    pub(super) fn unpack(word: u64) -> Self {
+        let next = word as u32;
+        Self { next: (next != Self::NONE).then_some(next), depth: (word >> 32) as u32 }
+    }
+}
+
+/// The state of a slot's connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::pool) struct Stamp {
+    /// The pool's generation when the connection was created.
+    pub(in crate::pool) generation: u64,
+    /// Whether a connection exists.
+    pub(in crate::pool) live: bool,
+    /// Whether the connection is still pending.
+    pub(in crate::pool) pending: bool,
+    /// Whether the connection's owner is to stop what it is doing.
+    pub(in crate::pool) interrupted: bool,
+    /// Whether an interruption has a waker to wake.
+    pub(in crate::pool) watched: bool,
+}
+
+impl Stamp {
+    pub(super) const PENDING: u64 = 1 << 1;
+    pub(super) const WATCHED: u64 = 1 << 3;
+
+    #[inline]
+    pub(super) fn pack(self) -> u64 {
+        u64::from(self.live)
+            | u64::from(self.pending) << 1
+            | u64::from(self.interrupted) << 2
+            | u64::from(self.watched) << 3
+            | self.generation << 4
+    }
+
+    #[inline]
+    pub(super) fn unpack(word: u64) -> Self {
+        Self {
+            live: word & 1 == 1,
+            pending: word & Self::PENDING != 0,
+            interrupted: word >> 2 & 1 == 1,
+            watched: word & Self::WATCHED != 0,
+            generation: word >> 4,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn link_keeps_its_fields(next in prop::option::of(0..1_u32 << 20), depth in 0..1_u32 << 20) {
+            let link = Link { next, depth };
+            prop_assert_eq!(Link::unpack(link.pack()), link);
+        }
+
+        #[test]
+        fn stamp_keeps_its_fields(
+            generation in 0..1_u64 << 60,
+            live: bool,
+            pending: bool,
+            interrupted: bool,
+            watched: bool,
+        ) {
+            let stamp = Stamp { generation, live, pending, interrupted, watched };
+            prop_assert_eq!(Stamp::unpack(stamp.pack()), stamp);
+        }
+    }
+}
