@@ -52,6 +52,7 @@
 
 #[cfg(not(loom))]
 mod boxed;
+mod by_stage;
 mod condition;
 mod delivery;
 #[cfg(not(loom))]

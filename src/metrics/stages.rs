@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::ByStage;
+use crate::by_stage::ByStage;
 use crate::error::Stage;
 
 /// How long the stages of one connection's establishment took, as far as they have ended.

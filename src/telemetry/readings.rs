@@ -150,7 +150,7 @@ metrics! { m;
         ];
     Counter "wharf_pool_establishments_failed" "connections" ["stage"]
         "Establishments that failed, by the stage that failed."
-        => by_stage(&m.connections.failed).map(|(stage, failed)| (stage, *failed));
+        => m.connections.failed.named().map(|(stage, failed)| (stage, *failed));
     Counter "wharf_pool_establishments_given_up" "connections"
         "Establishments that were given up because the pool was closed or cleared, or because its runtime ended."
         => m.connections.given_up;
@@ -183,7 +183,7 @@ metrics! { m;
         => &m.connections.establish_time;
     Histogram "wharf_pool_create_stage_seconds" "seconds" ["stage"]
         "How long the stages of establishment took. Each is timed."
-        => by_stage(&m.connections.stage_times);
+        => m.connections.stage_times.named();
 }
 
 /// Converts numbers of all widths, and histograms.
@@ -205,12 +205,6 @@ impl<'m> From<&'m Histogram> for Value<'m> {
     fn from(times: &'m Histogram) -> Self {
         Self(ReadingValue::Times(times))
     }
-}
-
-/// Names the values of the stages.
-fn by_stage<T>(stages: &crate::metrics::ByStage<T>) -> impl Iterator<Item = (&'static str, &T)> {
-    let names = ["resolve", "proxy", "connect", "tls", "hello", "authenticate"];
-    names.into_iter().zip(stages.iter().map(|(_, value)| value))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use wharf_system_tests::{root, rust_files};
 const LAYERS: [&[&str]; 8] = [
     &[
         "boxed",
+        "by_stage",
         "condition",
         "milliseconds",
         "printable",
