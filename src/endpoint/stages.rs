@@ -1,8 +1,8 @@
-//! The times of the stages of an establishment, for the pool's metrics.
+//! The times of the stages of an establishment, for the pool's metrics and events.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Instant;
+use std::time::Duration;
 
 use crate::error::{EstablishError, Stage};
 use crate::runtime::Establishing;
@@ -28,11 +28,11 @@ impl<'e> Stages<'e> {
         stage: Stage,
         run: Pin<Box<dyn Future<Output = Result<T, EstablishError>> + Send + '_>>,
     ) -> Result<T, EstablishError> {
-        let begun = Instant::now();
+        let Some(connecting) = self.0 else { return run.await };
+        // The pool's clock, so that the stages are never longer than the whole.
+        let begun = connecting.stopwatch();
         let done = run.await?;
-        if let Some(connecting) = self.0 {
-            connecting.stage_took(stage, begun.elapsed());
-        }
+        connecting.stage_took(stage, Duration::from_nanos(connecting.stopwatch().saturating_sub(begun)));
         Ok(done)
     }
 }

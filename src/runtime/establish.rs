@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use bson::oid::ObjectId;
 
+use super::environment::TokioEnvironment;
+use super::stopwatch::Stopwatch;
 use crate::condition::Condition;
 use crate::error::{Cause, EstablishError, Stage};
 use crate::metrics::StageTimes;
+use crate::pool::Core;
 
 /// Opens, checks and closes the connections of a pool.
 ///
@@ -133,20 +136,30 @@ pub struct Establishing {
     load_balanced: bool,
     in_background: bool,
     stages: Arc<StageTimes>,
+    /// The pool's clock.
+    stopwatch: Stopwatch,
     identify: Box<dyn Fn(ObjectId) + Send + Sync>,
 }
 
 impl Establishing {
-    pub(crate) fn new(
-        address: Arc<str>,
+    pub(super) fn new<E: Establish>(
+        core: &Core<TokioEnvironment<E>>,
         connection_id: u64,
         generation: u64,
-        load_balanced: bool,
         in_background: bool,
         stages: Arc<StageTimes>,
         identify: Box<dyn Fn(ObjectId) + Send + Sync>,
     ) -> Self {
-        Self { address, connection_id, generation, load_balanced, in_background, stages, identify }
+        Self {
+            address: core.address().clone(),
+            connection_id,
+            generation,
+            load_balanced: core.options().load_balanced,
+            in_background,
+            stages,
+            stopwatch: core.environment().stopwatch.clone(),
+            identify,
+        }
     }
 
     /// Returns the pool's address.
@@ -179,12 +192,18 @@ impl Establishing {
         self.in_background
     }
 
-    /// Reports how long a stage of the establishment took, for [`Pool::metrics`](crate::Pool::metrics). Report each
-    /// stage when it has ended, whether or not a later one fails. Of several reports of a stage, the last one counts.
+    /// Reports how long a stage of the establishment took, for [`Pool::metrics`](crate::Pool::metrics) and for the
+    /// [`ConnectionReady`](crate::PoolEvent::ConnectionReady) event. Report each stage when it has ended, whether or not
+    /// a later one fails. Of several reports of a stage, the last one counts.
     ///
     /// Reporting is optional. The pool measures the whole establishment itself.
     pub fn stage_took(&self, stage: Stage, took: Duration) {
         self.stages.set(stage, took);
+    }
+
+    /// Reads the clock with which the pool measures the whole establishment, in nanoseconds.
+    pub(crate) fn stopwatch(&self) -> u64 {
+        self.stopwatch.read()
     }
 
     /// Sets the service that the connection belongs to, in load-balanced mode. Call it as soon as the handshake has

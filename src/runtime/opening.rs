@@ -135,10 +135,9 @@ async fn establish<E: Establish>(
     let locked = |shared: &Mutex<Option<_>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
     let stages = Arc::new(StageTimes::default());
     let connecting = Establishing::new(
-        core.address().clone(),
+        core,
         connection_id,
         generation,
-        core.options().load_balanced,
         requester.is_none(),
         stages.clone(),
         Box::new({
