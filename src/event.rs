@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use bson::oid::ObjectId;
 
+use crate::by_stage::ByStage;
 use crate::error::Cause;
 use crate::options::PoolOptions;
 
 /// An event of a pool or of one of its connections.
 ///
-/// The names are those of the specification, and so are the fields, except for the errors and for how long a connection
-/// was used. Durations are measured with a monotonic clock. [`Subscriber`](crate::Subscriber) states the order in which
+/// The names are those of the specification, and so are the fields, except for the errors, for how long a connection was
+/// used, and for how long the stages of its establishment took. Durations are measured with a monotonic clock. [`Subscriber`](crate::Subscriber) states the order in which
 /// events arrive.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -70,6 +71,11 @@ pub enum PoolEvent {
         connection_id: u64,
         /// The time since the connection's `ConnectionCreated` event.
         duration: Duration,
+        /// How long each stage of the establishment took. `None` for a stage that the connection does not have, and for
+        /// one that its [`Establish`](crate::Establish) does not report
+        /// ([`Establishing::stage_took`](crate::Establishing::stage_took)). Those of an [`Endpoint`](crate::Endpoint)
+        /// are at most `duration` in total.
+        stages: Arc<ByStage<Option<Duration>>>,
     },
     /// `ConnectionClosedEvent`: a connection left the pool.
     #[non_exhaustive]
@@ -309,5 +315,17 @@ impl fmt::Display for EventError {
 impl fmt::Debug for EventError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_take_no_more_memory_for_their_rare_values() {
+        // Every event of a queue takes the room of the largest kind, which is the one with the pool's options.
+        let largest = size_of::<PoolOptions>() + size_of::<Arc<str>>();
+        assert!(size_of::<PoolEvent>() <= largest + size_of::<usize>(), "{} bytes", size_of::<PoolEvent>());
     }
 }

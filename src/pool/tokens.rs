@@ -29,6 +29,7 @@ use super::lease::Lease;
 use super::waitlist::Lane;
 use crate::error::EstablishError;
 use crate::event::PoolEvent;
+use crate::metrics::StageTimes;
 use crate::sync::discard;
 
 /// A connection in establishment. Dropping it closes the connection as failed.
@@ -80,8 +81,17 @@ impl<E: Environment> Pending<E> {
     /// # Errors
     ///
     /// [`Interrupted`] if the establishment was to be given up. The connection is then closed.
-    #[allow(unsafe_code)]
     pub fn established(self, connection: E::Connection) -> Result<Established<E>, Interrupted> {
+        self.established_in(connection, &StageTimes::default())
+    }
+
+    /// Like [`Pending::established`], with the times of the stages for the event.
+    #[allow(unsafe_code)]
+    pub(crate) fn established_in(
+        self,
+        connection: E::Connection,
+        stages: &StageTimes,
+    ) -> Result<Established<E>, Interrupted> {
         let held = self.0;
         let core = held.core();
         // SAFETY: INV-1: we own the slot, and nothing borrows a connection that is not there yet.
@@ -99,6 +109,7 @@ impl<E: Environment> Pending<E> {
             address: core.address.clone(),
             connection_id: held.id(),
             duration: Duration::from_nanos(took),
+            stages: Arc::new(stages.get().map(|nanos| nanos.map(Duration::from_nanos))),
         });
         held.touch();
         // Otherwise the task that opened the connection would stay in memory for as long as the connection exists.

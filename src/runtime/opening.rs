@@ -162,7 +162,7 @@ async fn establish<E: Establish>(
     core.stages_took(&stages);
     let pending = locked(&shared).expect("BUG: a pending connection is gone");
     match outcome {
-        Some(Ok(connection)) => pending.established(connection).map_err(|_interrupted| given_up(core)),
+        Some(Ok(connection)) => pending.established_in(connection, &stages).map_err(|_interrupted| given_up(core)),
         Some(Err(failure)) => {
             let error = failure.in_pool(core.address().clone(), connection_id, generation);
             if let Some(on_failure) = &core.environment().on_failure {

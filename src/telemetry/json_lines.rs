@@ -18,7 +18,9 @@ const CHUNK: usize = 64 * 1024;
 /// Each line is an object. `type` is [`PoolEvent::name`]; the other fields are those of the event, with their names in
 /// the CMAP specification. They are present where they apply: `address`, `options` (those that differ from the
 /// default), `connectionId`, `serviceId` (24 hexadecimal digits), `interruptInUseConnections`, `reason`, `error` (the
-/// text of the underlying error) and `durationMS` (milliseconds with a fraction, exact to the nanosecond).
+/// text of the underlying error), `durationMS` (milliseconds with a fraction, exact to the nanosecond) and `stagesMS` (an
+/// object with the milliseconds of each stage of an establishment: `resolve`, `proxy`, `connect`, `tls`, `hello`,
+/// `authenticate`).
 ///
 /// ```json
 /// {"type":"ConnectionCheckedOut","address":"localhost:27017","connectionId":1,"durationMS":0.004217}
@@ -204,6 +206,20 @@ fn line(buffer: &mut Vec<u8>, event: &PoolEvent) {
         buffer.extend_from_slice(b",\"durationMS\":");
         milliseconds(buffer, duration);
     }
+    if let PoolEvent::ConnectionReady { stages, .. } = event {
+        let reported = stages.named().filter_map(|(name, took)| Some((name, (*took)?)));
+        let mut count = 0;
+        for (name, took) in reported {
+            buffer.extend_from_slice(if count == 0 { b",\"stagesMS\":{\"" } else { b",\"" });
+            buffer.extend_from_slice(name.as_bytes());
+            buffer.extend_from_slice(b"\":");
+            milliseconds(buffer, took);
+            count += 1;
+        }
+        if count > 0 {
+            buffer.push(b'}');
+        }
+    }
     buffer.extend_from_slice(b"}\n");
 }
 
@@ -244,6 +260,7 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::by_stage::ByStage;
     use crate::error::{CheckOutError, EstablishError, Stage};
     use crate::event::{CheckOutFailedReason, ConnectionClosedReason, EventError};
     use crate::options::PoolOptions;
@@ -256,6 +273,12 @@ pub(super) mod tests {
         let options =
             PoolOptions::default().max_pool_size(7).max_idle_time(Duration::from_millis(1_500)).load_balanced(true);
         let connection_id = 42;
+        let stages = ByStage {
+            connect: Some(Duration::from_micros(2_500)),
+            hello: Some(Duration::from_secs(1)),
+            ..ByStage::default()
+        };
+        let stages = Arc::new(stages);
         vec![
             PoolEvent::PoolCreated { address: address.clone(), options },
             PoolEvent::PoolReady { address: address.clone() },
@@ -267,7 +290,7 @@ pub(super) mod tests {
             },
             PoolEvent::PoolClosed { address: address.clone() },
             PoolEvent::ConnectionCreated { address: address.clone(), connection_id },
-            PoolEvent::ConnectionReady { address: address.clone(), connection_id, duration },
+            PoolEvent::ConnectionReady { address: address.clone(), connection_id, duration, stages },
             PoolEvent::ConnectionClosed {
                 address: address.clone(),
                 connection_id,
@@ -315,7 +338,10 @@ pub(super) mod tests {
             }),
             json!({ "type": "PoolClosed", "address": address }),
             json!({ "type": "ConnectionCreated", "address": address, "connectionId": 42 }),
-            json!({ "type": "ConnectionReady", "address": address, "connectionId": 42, "durationMS": 1002.0034 }),
+            json!({
+                "type": "ConnectionReady", "address": address, "connectionId": 42, "durationMS": 1002.0034,
+                "stagesMS": { "connect": 2.5, "hello": 1_000 }
+            }),
             json!({
                 "type": "ConnectionClosed", "address": address, "connectionId": 42, "reason": "error",
                 "error": r"the cable\nis cut"
@@ -345,6 +371,15 @@ pub(super) mod tests {
         let lines = JsonLines::new(Vec::new());
         lines.on_event(&PoolEvent::PoolCreated { address: "here".into(), options: PoolOptions::default() });
         assert_eq!(written(lines), [json!({ "type": "PoolCreated", "address": "here", "options": {} })]);
+    }
+
+    #[test]
+    fn establishment_without_reported_stages_has_no_field_for_them() {
+        let lines = JsonLines::new(Vec::new());
+        let (duration, stages) = (Duration::ZERO, Arc::default());
+        lines.on_event(&PoolEvent::ConnectionReady { address: "here".into(), connection_id: 1, duration, stages });
+        let expected = json!({ "type": "ConnectionReady", "address": "here", "connectionId": 1, "durationMS": 0 });
+        assert_eq!(written(lines), [expected]);
     }
 
     #[test]

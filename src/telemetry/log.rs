@@ -16,9 +16,10 @@ use crate::runtime::{Subscriber, TARGET};
 ///
 /// The messages and the keys of the values are those of the CMAP specification ("Connection Pool Logging"), in their
 /// structured form: `serverHost`, `serverPort`, `driverConnectionId`, `serviceId`, `reason`, `error`, `durationMS`, and
-/// the options that were set. Two values are wharf's own: the `error` of a cleared pool, and the `durationMS` of a
-/// connection that is checked in, which is how long it was used. [`Log::unstructured`] logs the same as sentences without keys. A value that is absent has
-/// no key, and no part of the sentence.
+/// the options that were set. Some values are wharf's own: the `error` of a cleared pool, the `durationMS` of a
+/// connection that is checked in, which is how long it was used, and the milliseconds of the stages of an
+/// establishment (`resolveMS`, `proxyMS`, `connectMS`, `tlsMS`, `helloMS`, `authenticateMS`). [`Log::unstructured`] logs
+/// the same as sentences without keys. A value that is absent has no key, and no part of the sentence.
 ///
 /// `error` is the text of the underlying error and its labels. Control characters in it are escaped, so that a message
 /// is one line.
@@ -100,9 +101,21 @@ fn log_structured(event: &PoolEvent) {
         PoolEvent::ConnectionCreated { connection_id: driverConnectionId, .. } => {
             debug!(target: TARGET, serverHost, serverPort, driverConnectionId, "Connection created");
         }
-        PoolEvent::ConnectionReady { connection_id: driverConnectionId, duration, .. } => {
-            let durationMS = milliseconds(*duration);
-            debug!(target: TARGET, serverHost, serverPort, driverConnectionId, durationMS, "Connection ready");
+        PoolEvent::ConnectionReady { connection_id: driverConnectionId, duration, stages, .. } => {
+            debug!(
+                target: TARGET,
+                serverHost,
+                serverPort,
+                driverConnectionId,
+                durationMS = milliseconds(*duration),
+                resolveMS = stages.resolve.map(milliseconds),
+                proxyMS = stages.proxy.map(milliseconds),
+                connectMS = stages.connect.map(milliseconds),
+                tlsMS = stages.tls.map(milliseconds),
+                helloMS = stages.hello.map(milliseconds),
+                authenticateMS = stages.authenticate.map(milliseconds),
+                "Connection ready"
+            );
         }
         PoolEvent::ConnectionClosed { connection_id: driverConnectionId, reason, error, .. } => {
             let (reason, error) = (why_closed(*reason), error.as_ref().map(described));
@@ -262,7 +275,7 @@ mod tests {
             ),
             ("Connection pool closed", &[]),
             ("Connection created", &[id]),
-            ("Connection ready", &[id, duration]),
+            ("Connection ready", &[id, duration, ("connectMS", "2.5"), ("helloMS", "1000.0")]),
             (
                 "Connection closed",
                 &[id, ("reason", "An error occurred while using the connection"), ("error", r"the cable\nis cut")],
@@ -303,7 +316,8 @@ mod tests {
                  Error: the monitor\\nhears nothing",
                 "Connection pool closed for db.example.com:27018",
                 "Connection created: address=db.example.com:27018, driver-generated ID=42",
-                "Connection ready: address=db.example.com:27018, driver-generated ID=42, established in=1002.0034 ms",
+                "Connection ready: address=db.example.com:27018, driver-generated ID=42, established in=1002.0034 ms \
+                 (connect=2.5 ms, hello=1000 ms)",
                 "Connection closed: address=db.example.com:27018, driver-generated ID=42. Reason: An error occurred \
                  while using the connection. Error: the cable\\nis cut",
                 "Checkout started for connection to db.example.com:27018",

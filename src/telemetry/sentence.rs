@@ -35,10 +35,17 @@ impl fmt::Display for Sentence<'_> {
             PoolEvent::ConnectionCreated { connection_id, .. } => {
                 write!(f, "Connection created: address={address}, driver-generated ID={connection_id}")
             }
-            PoolEvent::ConnectionReady { connection_id, duration, .. } => {
+            PoolEvent::ConnectionReady { connection_id, duration, stages, .. } => {
                 let duration = milliseconds(*duration);
                 write!(f, "Connection ready: address={address}, driver-generated ID={connection_id}, ")?;
-                write!(f, "established in={duration} ms")
+                write!(f, "established in={duration} ms")?;
+                let reported = stages.named().filter_map(|(name, took)| Some((name, (*took)?)));
+                let mut count = 0;
+                for (name, took) in reported {
+                    write!(f, "{}{name}={} ms", if count == 0 { " (" } else { ", " }, milliseconds(took))?;
+                    count += 1;
+                }
+                if count == 0 { Ok(()) } else { f.write_str(")") }
             }
             PoolEvent::ConnectionClosed { connection_id, reason, error, .. } => {
                 let reason = why_closed(*reason);

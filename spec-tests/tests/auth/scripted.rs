@@ -3,7 +3,7 @@
 use bson::{Bson, rawdoc};
 use wharf::unstable::wire::WireError;
 use wharf::unstable::wire::auth::scram::{MAX_ITERATIONS, MIN_ITERATIONS};
-use wharf::{CommandError, TlsOptions};
+use wharf::{CommandError, Endpoint, PoolEvent, TlsOptions};
 use wharf_testbed::certificates::{Certificates, Pem};
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 use wharf_testbed::tls_front::TlsFront;
@@ -188,6 +188,12 @@ async fn connect_with_certificate(
     server: &ScriptedServer,
     credential: Credential,
 ) -> Result<DirectConnection, EstablishError> {
+    let (endpoint, _front) = through_tls(server, credential).await;
+    tokio::time::timeout(AGES, endpoint.connect()).await.unwrap()
+}
+
+/// Returns the endpoint of a client with a certificate, and the TLS in front of the server.
+async fn through_tls(server: &ScriptedServer, credential: Credential) -> (Endpoint, TlsFront) {
     let certificates = Certificates::create().unwrap();
     let (file, version) = (certificates.file(Pem::Server), &tokio_rustls::rustls::version::TLS13);
     let front = TlsFront::start(server.address().parse().unwrap(), &file, version, None).await.unwrap();
@@ -195,7 +201,29 @@ async fn connect_with_certificate(
         .ca_file(certificates.file(Pem::Authority))
         .certificate_key_file(certificates.file(Pem::Client));
     let options = Options::new([&*front.address().to_string()]).unwrap().tls(tls).credential(credential);
-    tokio::time::timeout(AGES, options.endpoint().unwrap().connect()).await.unwrap()
+    (options.endpoint().unwrap(), front)
+}
+
+#[tokio::test]
+async fn event_of_a_secured_and_authenticated_connection_has_the_times_of_its_stages() {
+    let server = answering(doc! {}, doc! { "ok": 1.0, "dbname": "$external", "user": "CN=client" }).await;
+    let (endpoint, _front) = through_tls(&server, Credential::of(Mechanism::MongoDbX509)).await;
+    let (sender, mut ready) = tokio::sync::mpsc::unbounded_channel();
+    let subscriber = move |event: &PoolEvent| {
+        if let PoolEvent::ConnectionReady { duration, stages, .. } = event {
+            sender.send((*duration, stages.clone())).unwrap();
+        }
+    };
+    let pool = endpoint.pool().subscriber(subscriber).build().unwrap();
+    pool.ready();
+    tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap();
+    let (duration, stages) = tokio::time::timeout(AGES, ready.recv()).await.unwrap().unwrap();
+    for (stage, took) in stages.iter() {
+        let is_timed = took.is_some_and(|took| took > Duration::ZERO);
+        assert_eq!(is_timed, stage != Stage::Proxy, "{stage:?}: {took:?}");
+    }
+    let sum: Duration = stages.iter().filter_map(|(_, took)| *took).sum();
+    assert!(sum <= duration, "{stages:?} {duration:?}");
 }
 
 #[tokio::test]

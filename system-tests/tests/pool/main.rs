@@ -27,3 +27,4 @@ mod mock;
 mod openers;
 mod panics;
 mod runtimes;
+mod stages;

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use wharf::metrics::ByStage;
+use wharf::PoolEvent;
+use wharf::metrics::{ByStage, Histogram};
 
 use super::*;
 
@@ -10,7 +11,13 @@ use super::*;
 /// connection or failed to.
 async fn stages(options: Options) -> (ByStage<u64>, ByStage<u64>) {
     let begun = std::time::Instant::now();
-    let pool = options.endpoint().unwrap().pool().build().unwrap();
+    let (sender, mut ready) = tokio::sync::mpsc::unbounded_channel();
+    let subscriber = move |event: &PoolEvent| {
+        if let PoolEvent::ConnectionReady { duration, stages, .. } = event {
+            sender.send((*duration, stages.clone())).unwrap();
+        }
+    };
+    let pool = options.endpoint().unwrap().pool().subscriber(subscriber).build().unwrap();
     pool.ready();
     let opened = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().is_ok();
     let (connections, elapsed) = (pool.metrics().connections, begun.elapsed());
@@ -18,6 +25,12 @@ async fn stages(options: Options) -> (ByStage<u64>, ByStage<u64>) {
     assert!(Duration::ZERO < sum && sum < elapsed, "{sum:?} {elapsed:?}");
     assert_eq!(connections.establish_time.count(), u64::from(opened));
     if opened {
+        let (duration, stages) = tokio::time::timeout(AGES, ready.recv()).await.unwrap().unwrap();
+        let times: Vec<_> = stages.iter().filter_map(|(stage, took)| Some((stage, (*took)?))).collect();
+        let timed = |(stage, times): (_, &Histogram)| (times.count() > 0).then_some((stage, times.sum()));
+        assert_eq!(times, connections.stage_times.iter().filter_map(timed).collect::<Vec<_>>());
+        let sum: Duration = times.iter().map(|(_, took)| *took).sum();
+        assert!(sum <= duration, "{times:?} {duration:?}");
         let total = connections.establish_time.sum();
         assert!(sum <= total && total < elapsed, "{sum:?} {total:?} {elapsed:?}");
     }
