@@ -13,29 +13,38 @@
 //! a lock file in its folder locked, so a lock that can be taken means that the owner is dead.
 
 mod launcher;
+mod process;
 mod scratch;
 
+use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
 use std::fs::File;
+use std::hash::BuildHasher;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::provision::{self, ProvisionError};
+use process::{Process, Signal};
 use scratch::Scratch;
 
 /// How long a server may take before it accepts connections.
 const START_DEADLINE: Duration = Duration::from_secs(60);
-/// How long a server may take to end after `SIGTERM`, before `SIGKILL`.
-const STOP_DEADLINE: Duration = Duration::from_secs(10);
 /// The pause between two checks of a server that starts or stops.
-const POLL: Duration = Duration::from_millis(10);
-/// How many ports to try. Each failure means that a process took a port within milliseconds after it was found free.
+pub(crate) const POLL: Duration = Duration::from_millis(10);
+/// How many times to try to start with a port. Each failure means that a process took it after it was found free.
 const PORTS_TRIED: usize = 5;
+/// How many ports to draw until one is free.
+const PORTS_DRAWN: usize = 1_000;
+/// Where servers listen: below the ports that systems give to outgoing connections (from 32768 on Linux, 49152 elsewhere).
+///
+/// Otherwise such a connection could take the port of a server that is down until its restart. Even a connection to that
+/// port could: one that is given the same port as its source connects to itself.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// The text in the log of a server that lost its port.
 const ADDRESS_IN_USE: &str = "Address already in use";
 /// How much of the log an error includes, in bytes.
@@ -78,6 +87,8 @@ pub struct MongodTls {
 /// A running server. Dropping it ends the process and removes its folder, which blocks for up to ten seconds.
 #[derive(Debug)]
 pub struct Mongod {
+    binary: provision::MongodBinary,
+    options: MongodOptions,
     port: u16,
     process: Process,
     // Declared after `process`: fields drop in order, and the folder must outlive the process that writes to it.
@@ -105,13 +116,8 @@ impl Mongod {
 
     fn start_once(binary: &provision::MongodBinary, options: &MongodOptions, port: u16) -> Result<Mongod, StartError> {
         let scratch = Scratch::create().map_err(StartError::Folder)?;
-        let mut command = binary.command();
-        arguments(&mut command, options, port, &scratch).map_err(StartError::Folder)?;
-        let log = File::create(scratch.log()).map_err(StartError::Folder)?;
-        command.stdin(Stdio::null()).stderr(log.try_clone().map_err(StartError::Folder)?).stdout(log);
-        let child = launcher::spawn(command)
-            .map_err(|source| StartError::Spawn { path: binary.path().to_path_buf(), source })?;
-        let mut mongod = Mongod { port, process: Process(child), scratch };
+        let process = spawn(binary, options, port, &scratch)?;
+        let mut mongod = Mongod { binary: binary.clone(), options: options.clone(), port, process, scratch };
         mongod.wait_until_ready()?;
         Ok(mongod)
     }
@@ -158,6 +164,50 @@ impl Mongod {
     /// Returns the path of the server's log: one JSON document per line. Stopping the server removes it.
     pub fn log_path(&self) -> PathBuf {
         self.scratch.log()
+    }
+
+    /// Ends the process with `SIGKILL`, also one that is paused. Keeps its data and its port for [`restart`](Self::restart).
+    /// Does nothing to a process that has ended.
+    ///
+    /// # Errors
+    ///
+    /// Returns the operating system's error from signalling or waiting.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.process.kill().map(drop)
+    }
+
+    /// Stops all threads of the process where they are (`SIGSTOP`): it keeps its sockets and answers nothing. Does nothing to
+    /// a process that has ended.
+    ///
+    /// # Errors
+    ///
+    /// Returns the operating system's error; systems other than Unix have no such signal.
+    pub fn pause(&mut self) -> io::Result<()> {
+        self.process.signal(Signal::Pause)
+    }
+
+    /// Lets a process that was paused run on (`SIGCONT`).
+    ///
+    /// # Errors
+    ///
+    /// Returns the operating system's error.
+    pub fn resume(&mut self) -> io::Result<()> {
+        self.process.signal(Signal::Continue)
+    }
+
+    /// Starts the server again on the same port with the same data, and waits until it accepts connections. A process that
+    /// runs is ended first, as by [`stop`](Self::stop). The log begins anew.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]. Then no process runs, and a later call may succeed.
+    pub fn restart(&mut self) -> Result<(), StartError> {
+        self.process.end().map_err(StartError::Wait)?;
+        self.process = spawn(&self.binary, &self.options, self.port, &self.scratch)?;
+        self.wait_until_ready().inspect_err(|_| {
+            // The error to report is the one from the start.
+            let _ = self.process.end();
+        })
     }
 
     /// Stops the server: sends `SIGTERM`, and `SIGKILL` after ten seconds, waits for the process, removes its folder.
@@ -269,10 +319,34 @@ fn arguments(command: &mut Command, options: &MongodOptions, port: u16, scratch:
     Ok(())
 }
 
-/// Returns a port that was free a moment ago. Only binding can tell, and `mongod` cannot take the socket over.
+/// Starts a process that writes to a new log.
+fn spawn(
+    binary: &provision::MongodBinary,
+    options: &MongodOptions,
+    port: u16,
+    scratch: &Scratch,
+) -> Result<Process, StartError> {
+    let mut command = binary.command();
+    arguments(&mut command, options, port, scratch).map_err(StartError::Folder)?;
+    let log = File::create(scratch.log()).map_err(StartError::Folder)?;
+    command.stdin(Stdio::null()).stderr(log.try_clone().map_err(StartError::Folder)?).stdout(log);
+    launcher::spawn(command)
+        .map(Process)
+        .map_err(|source| StartError::Spawn { path: binary.path().to_path_buf(), source })
+}
+
+/// Returns a port that was free a moment ago. Only binding can tell, and `mongod` cannot take the socket over. The port is
+/// drawn at random, because servers that start side by side would all find the first one free.
 fn free_port() -> Result<u16, StartError> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(StartError::Port)?;
-    Ok(listener.local_addr().map_err(StartError::Port)?.port())
+    let range = u64::try_from(PORTS.len()).expect("the range has fewer than 65536 ports");
+    let mut drawn = 1;
+    loop {
+        let offset = u16::try_from(RandomState::new().hash_one(drawn) % range).expect("less than the range");
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, PORTS.start + offset)) {
+            Err(_) if drawn < PORTS_DRAWN => drawn += 1,
+            bound => return Ok(bound.map_err(StartError::Port)?.local_addr().map_err(StartError::Port)?.port()),
+        }
+    }
 }
 
 /// Returns the last lines of a log, up to [`LOG_TAIL`] bytes.
@@ -284,48 +358,5 @@ fn tail(log: &str) -> &str {
     &log[start..]
 }
 
-/// A child process that is ended on drop.
-#[derive(Debug)]
-struct Process(Child);
-
-impl Process {
-    fn end(&mut self) -> io::Result<ExitStatus> {
-        if let Some(status) = self.0.try_wait()? {
-            return Ok(status);
-        }
-        terminate(&mut self.0)?;
-        let deadline = Instant::now() + STOP_DEADLINE;
-        while Instant::now() < deadline {
-            if let Some(status) = self.0.try_wait()? {
-                return Ok(status);
-            }
-            thread::sleep(POLL);
-        }
-        self.0.kill()?;
-        self.0.wait()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // A test that is unwinding has a more important error to report. The next start removes what is left.
-        let _ = self.end();
-    }
-}
-
-/// Asks a child to end that has not been waited for: until then, no other process gets its identifier.
-#[cfg(unix)]
-fn terminate(child: &mut Child) -> io::Result<()> {
-    use nix::sys::signal::{Signal, kill};
-    use nix::unistd::Pid;
-    let pid = i32::try_from(child.id()).expect("a process identifier is a positive i32");
-    Ok(kill(Pid::from_raw(pid), Signal::SIGTERM)?)
-}
-
-#[cfg(not(unix))]
-fn terminate(child: &mut Child) -> io::Result<()> {
-    child.kill()
-}
-
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -11,4 +11,4 @@ pub mod scripted;
 pub mod socks;
 pub mod tls_front;
 
-pub use wharf_servers::{embedded, mongod, provision};
+pub use wharf_servers::{embedded, mongod, provision, replica_set};

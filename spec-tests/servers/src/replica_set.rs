@@ -1,0 +1,421 @@
+//! A replica set of several `mongod`, started for a test and ended after it.
+//!
+//! [`ReplicaSet::start`] starts the members side by side, initiates the set and waits until a primary accepts writes that
+//! all members replicate. [`shared`] lends one set to all tests of a test binary. Members can be killed, paused and
+//! restarted while clients use the set: no method needs `&mut`. The members have the properties of [`crate::mongod`]: no
+//! process and no folder is left behind.
+//!
+//! A member is named by its position in [`ReplicaSet::addresses`], from zero.
+//!
+//! # Time
+//!
+//! A start takes about three seconds, a step-down less than one. After the kill of a primary, the others elect one after
+//! [`ReplicaSetOptions::election_timeout`]. All methods block the calling thread, and run what is asynchronous on a
+//! thread of their own: on a tokio runtime, call them in `spawn_blocking` or `block_in_place`.
+
+mod admin;
+
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bson::{Document, RawDocument, RawDocumentBuf, doc};
+use wharf::{CommandError, EstablishError};
+
+use crate::mongod::{Mongod, MongodOptions, POLL, StartError};
+use admin::{Admin, Role};
+
+/// How long a set may take until it has a primary and all other members are secondaries.
+const START_DEADLINE: Duration = Duration::from_secs(90);
+/// How long a primary that steps down waits until a secondary has caught up.
+const CATCH_UP: Duration = Duration::from_secs(20);
+/// How long a member that stepped down is no candidate. The server wants more than [`CATCH_UP`].
+const STEPPED_DOWN: Duration = Duration::from_secs(30);
+
+/// How a replica set is started.
+#[derive(Clone, Debug)]
+pub struct ReplicaSetOptions {
+    /// The number of members. Default: 3.
+    pub members: usize,
+    /// The name of the set. Default: `rs`.
+    pub name: String,
+    /// `electionTimeoutMillis`: for how long the members must not hear from the primary before they elect another one.
+    /// Default: 2 s instead of the server's 10 s. A shorter time leads to elections when the machine is busy.
+    pub election_timeout: Duration,
+    /// `heartbeatIntervalMillis`: how often members ask each other for their state. Default: 500 ms instead of the
+    /// server's 2 s.
+    pub heartbeat_interval: Duration,
+    /// Further arguments of each member; see [`MongodOptions::extra_args`]. Default: none.
+    pub extra_args: Vec<OsString>,
+    /// Further fields of the members' configurations, by position: `priority`, `tags`, `hidden` and others. Default: none.
+    pub member_fields: Vec<Document>,
+}
+
+impl Default for ReplicaSetOptions {
+    fn default() -> Self {
+        Self {
+            members: 3,
+            name: "rs".to_owned(),
+            election_timeout: Duration::from_secs(2),
+            heartbeat_interval: Duration::from_millis(500),
+            extra_args: Vec::new(),
+            member_fields: Vec::new(),
+        }
+    }
+}
+
+/// A running replica set. Dropping it kills its members and removes their folders.
+#[derive(Debug)]
+pub struct ReplicaSet {
+    name: String,
+    /// In the order of the members, and never changed.
+    addresses: Vec<SocketAddr>,
+    /// Each locked for as long as its process is started or ended. No admin command runs under these locks.
+    members: Vec<Mutex<Mongod>>,
+}
+
+impl ReplicaSet {
+    /// Starts a set, and waits until its primary accepts writes and all other members are secondaries.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaSetError`]. No process is left then.
+    pub fn start(options: ReplicaSetOptions) -> Result<Self, ReplicaSetError> {
+        let members = start_members(&options)?;
+        let set = Self {
+            name: options.name.clone(),
+            addresses: members.iter().map(Mongod::address).collect(),
+            members: members.into_iter().map(Mutex::new).collect(),
+        };
+        let deadline = Instant::now() + START_DEADLINE;
+        set.run(0, "admin", doc! { "replSetInitiate": set.configuration(&options) })?;
+        let primary = set.elect_at_once(deadline)?;
+        // Each member must have the write, so afterwards none has to catch up.
+        let note = doc! {
+            "appendOplogNote": 1,
+            "data": { "started": set.name.as_str() },
+            "writeConcern": { "w": count(options.members), "wtimeout": millis(START_DEADLINE) },
+        };
+        set.run(primary, "admin", note)?;
+        set.wait_for("secondaries", deadline, |roles| {
+            roles.iter().all(|role| matches!(role, Role::Primary(_) | Role::Secondary)).then_some(())
+        })?;
+        Ok(set)
+    }
+
+    /// Returns the connection string: all members, and the name of the set.
+    pub fn uri(&self) -> String {
+        let hosts: Vec<_> = self.addresses.iter().map(SocketAddr::to_string).collect();
+        format!("mongodb://{}/?replicaSet={}", hosts.join(","), self.name)
+    }
+
+    /// Returns the name of the set.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the members' addresses. They never change.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Returns the identifier of a member's process. It changes with each [`restart`](Self::restart).
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such member.
+    pub fn pid(&self, member: usize) -> u32 {
+        self.member(member).pid()
+    }
+
+    /// Returns the primary, if there is one. A member that does not answer within a second is none.
+    ///
+    /// Of several members that call themselves primary, it is the one that was elected last.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaSetError::Thread`].
+    pub fn primary(&self) -> Result<Option<usize>, ReplicaSetError> {
+        Ok(admin::primary(&self.roles()?))
+    }
+
+    /// Returns the secondaries. A member that does not answer within a second is none.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaSetError::Thread`].
+    pub fn secondaries(&self) -> Result<Vec<usize>, ReplicaSetError> {
+        let roles = self.roles()?;
+        Ok((0..roles.len()).filter(|&member| matches!(roles[member], Role::Secondary)).collect())
+    }
+
+    /// Waits until a member is primary and accepts writes, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaSetError::Deadline`].
+    pub fn wait_for_primary(&self, deadline: Instant) -> Result<usize, ReplicaSetError> {
+        self.wait_for("a primary", deadline, admin::primary)
+    }
+
+    /// Waits until a member is a secondary, as after its [`restart`](Self::restart).
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaSetError::Deadline`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such member.
+    pub fn wait_for_secondary(&self, member: usize, deadline: Instant) -> Result<(), ReplicaSetError> {
+        self.wait_for("the secondary", deadline, |roles| matches!(roles[member], Role::Secondary).then_some(()))
+    }
+
+    /// Makes the primary step down, and returns the next primary, which is another member if there is one.
+    ///
+    /// The primary hands its office to a secondary that has caught up. It keeps its clients' connections.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaSetError`], also if there is no primary, or if no secondary can become one.
+    pub fn step_down(&self) -> Result<usize, ReplicaSetError> {
+        let deadline = Instant::now() + START_DEADLINE;
+        let primary = self.wait_for_primary(deadline)?;
+        let alone = self.addresses.len() == 1;
+        // A member without others can only be forced to step down, and becomes primary again when the time is over.
+        let (stepped_down, catch_up) = if alone { (1, 0) } else { (STEPPED_DOWN.as_secs(), CATCH_UP.as_secs()) };
+        let step_down = doc! {
+            "replSetStepDown": i64::try_from(stepped_down).expect("a minute at most"),
+            "secondaryCatchUpPeriodSecs": i64::try_from(catch_up).expect("a minute at most"),
+            "force": alone,
+        };
+        self.run(primary, "admin", step_down)?;
+        self.wait_for_primary(deadline)
+    }
+
+    /// Kills a member's process (`SIGKILL`), also one that is paused. Its data and its port stay for
+    /// [`restart`](Self::restart).
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaSetError::Process`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such member.
+    pub fn kill(&self, member: usize) -> Result<(), ReplicaSetError> {
+        self.member(member).kill().map_err(ReplicaSetError::Process)
+    }
+
+    /// Stops all threads of a member's process where they are (`SIGSTOP`). Clients stay connected and get no answer.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaSetError::Process`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such member.
+    pub fn stop_process(&self, member: usize) -> Result<(), ReplicaSetError> {
+        self.member(member).pause().map_err(ReplicaSetError::Process)
+    }
+
+    /// Lets the process of a member run on after [`stop_process`](Self::stop_process).
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaSetError::Process`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such member.
+    pub fn continue_process(&self, member: usize) -> Result<(), ReplicaSetError> {
+        self.member(member).resume().map_err(ReplicaSetError::Process)
+    }
+
+    /// Starts a member again with the same port and data, and waits until it accepts connections. It is a secondary only
+    /// later: see [`wait_for_secondary`](Self::wait_for_secondary). A process that runs is ended first.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaSetError::Start`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such member.
+    pub fn restart(&self, member: usize) -> Result<(), ReplicaSetError> {
+        Ok(self.member(member).restart()?)
+    }
+
+    /// Runs a command on a member, on a connection of its own, and returns the reply: a fail point, a count.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaSetError::Connect`] and [`ReplicaSetError::Command`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such member.
+    pub fn command(
+        &self,
+        member: usize,
+        database: &str,
+        command: &RawDocument,
+    ) -> Result<RawDocumentBuf, ReplicaSetError> {
+        admin::block_on(admin::run(self.addresses[member], database, command))?
+    }
+
+    fn run(&self, member: usize, database: &str, command: Document) -> Result<RawDocumentBuf, ReplicaSetError> {
+        let command = RawDocumentBuf::try_from(command).expect("no key has a null character");
+        self.command(member, database, &command)
+    }
+
+    fn roles(&self) -> Result<Vec<Role>, ReplicaSetError> {
+        admin::block_on(async { Admin::new(&self.addresses).roles().await })
+    }
+
+    /// Waits for the first primary, and asks the first member to stand for election before the election timeout is over. It
+    /// refuses or loses until it is a secondary and the others have the configuration.
+    fn elect_at_once(&self, deadline: Instant) -> Result<usize, ReplicaSetError> {
+        loop {
+            // A member that cannot be elected leaves it to the others.
+            let _ = self.run(0, "admin", doc! { "replSetStepUp": 1 });
+            match self.wait_for_primary(Instant::now()) {
+                Err(ReplicaSetError::Deadline { .. }) if Instant::now() < deadline => thread::sleep(POLL),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Asks all members for their roles until `reached` finds what it looks for.
+    fn wait_for<T: Send>(
+        &self,
+        what: &'static str,
+        deadline: Instant,
+        reached: impl Fn(&[Role]) -> Option<T> + Sync,
+    ) -> Result<T, ReplicaSetError> {
+        admin::block_on(async {
+            let mut admin = Admin::new(&self.addresses);
+            loop {
+                let roles = admin.roles().await;
+                if let Some(found) = reached(&roles) {
+                    return Ok(found);
+                }
+                if Instant::now() >= deadline {
+                    return Err(ReplicaSetError::Deadline { what, roles: format!("{roles:?}") });
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        })?
+    }
+
+    fn member(&self, member: usize) -> MutexGuard<'_, Mongod> {
+        // A poisoned lock is still valid: a start that panics leaves a process that has ended or runs.
+        self.members[member].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn configuration(&self, options: &ReplicaSetOptions) -> Document {
+        let members = self.addresses.iter().enumerate().map(|(member, address)| {
+            let mut fields = doc! { "_id": count(member), "host": address.to_string() };
+            fields.extend(options.member_fields.get(member).cloned().unwrap_or_default());
+            fields
+        });
+        doc! {
+            "_id": options.name.as_str(),
+            "members": members.collect::<Vec<_>>(),
+            "settings": {
+                "electionTimeoutMillis": millis(options.election_timeout),
+                "heartbeatIntervalMillis": millis(options.heartbeat_interval),
+            },
+        }
+    }
+}
+
+impl Drop for ReplicaSet {
+    fn drop(&mut self) {
+        // Nothing needs the data any more, and members that end in good order wait for each other.
+        for member in 0..self.members.len() {
+            let _ = self.kill(member);
+        }
+    }
+}
+
+/// Returns the set of three members that the tests of this process share, starting it if no test holds it.
+///
+/// What [`mongod::shared`](crate::mongod::shared) says about tests that run side by side holds here too. A test that kills
+/// or pauses a member starts a set of its own.
+///
+/// # Errors
+///
+/// Those of [`ReplicaSet::start`]; the next call retries.
+pub fn shared() -> Result<Arc<ReplicaSet>, ReplicaSetError> {
+    static SHARED: Mutex<Weak<ReplicaSet>> = Mutex::new(Weak::new());
+    // A poisoned lock is still valid: its value is replaced only after a successful start.
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(running) = shared.upgrade() {
+        return Ok(running);
+    }
+    let started = Arc::new(ReplicaSet::start(ReplicaSetOptions::default())?);
+    *shared = Arc::downgrade(&started);
+    Ok(started)
+}
+
+/// The reason why a replica set could not be started or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplicaSetError {
+    /// A member could not be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A member could not be connected to.
+    #[error(transparent)]
+    Connect(#[from] EstablishError),
+    /// A member refused a command, or did not answer it.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// A member's process could not be signalled or waited for.
+    #[error("a member's process: {0}")]
+    Process(#[source] io::Error),
+    /// The thread that talks to the members could not be started.
+    #[error("no thread to talk to the members: {0}")]
+    Thread(#[source] io::Error),
+    /// The members did not reach a state in time.
+    #[error("the replica set did not have {what} in time; its members: {roles}")]
+    Deadline {
+        /// What was waited for.
+        what: &'static str,
+        /// The members' last states.
+        roles: String,
+    },
+}
+
+/// Starts all members side by side. A failure ends those that did start.
+fn start_members(options: &ReplicaSetOptions) -> Result<Vec<Mongod>, StartError> {
+    let start = || {
+        Mongod::start(MongodOptions {
+            repl_set: Some(options.name.clone()),
+            extra_args: options.extra_args.clone(),
+            ..MongodOptions::default()
+        })
+    };
+    thread::scope(|scope| {
+        let starting: Vec<_> = (0..options.members).map(|_| scope.spawn(start)).collect();
+        let started: Vec<_> =
+            starting.into_iter().map(|thread| thread.join().expect("a start does not panic")).collect();
+        started.into_iter().collect()
+    })
+}
+
+fn count(members: usize) -> i32 {
+    i32::try_from(members).expect("a replica set has at most 50 members")
+}
+
+fn millis(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis()).expect("the time is less than 24 days")
+}
+
+#[cfg(test)]
+mod tests;
