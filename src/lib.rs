@@ -53,8 +53,12 @@
 #[cfg(not(loom))]
 mod boxed;
 mod by_stage;
+#[cfg(not(loom))]
+pub mod client;
 mod condition;
 mod delivery;
+#[cfg(not(loom))]
+mod deployment;
 #[cfg(not(loom))]
 pub mod endpoint;
 mod error;
@@ -78,6 +82,9 @@ mod topology;
 #[cfg(not(loom))]
 mod wire;
 
+#[cfg(not(loom))]
+#[doc(inline)]
+pub use client::{Client, ClientBuilder, ClientError, Operation};
 #[doc(inline)]
 pub use condition::Condition;
 #[cfg(not(loom))]

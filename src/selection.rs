@@ -13,12 +13,12 @@ use crate::topology::{ServerDescription, ServerType, TopologyDescription, Topolo
 /// How often an idle primary writes, so that its secondaries' write dates advance (`idleWritePeriodMS`).
 const IDLE_WRITE_PERIOD: Duration = Duration::from_secs(10);
 
-/// The operation that a server is selected for.
+/// What an operation that a server is selected for does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation<'a> {
-    /// An operation that writes.
+pub enum Access<'a> {
+    /// It writes.
     Write,
-    /// An operation that reads, from the servers that the read preference allows.
+    /// It reads, from the servers that the read preference allows.
     Read(&'a ReadPreference),
 }
 
@@ -33,11 +33,11 @@ pub enum Operation<'a> {
 /// checked at this interval.
 pub fn suitable<'t>(
     topology: &'t TopologyDescription,
-    operation: Operation<'_>,
+    access: Access<'_>,
     deprioritized: &[ServerAddress],
     heartbeat_frequency: Duration,
 ) -> Result<Vec<&'t ServerDescription>, InvalidOption> {
-    if let Operation::Read(preference) = operation {
+    if let Access::Read(preference) = access {
         check_preference(topology, preference, heartbeat_frequency)?;
     }
     let find = |candidates: Vec<&'t ServerDescription>| match topology.topology_type() {
@@ -45,9 +45,9 @@ pub fn suitable<'t>(
         TopologyType::Single | TopologyType::LoadBalanced | TopologyType::Sharded => {
             only(candidates, |server| !server.server_type.is_unknown())
         }
-        TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary => match operation {
-            Operation::Write => only(candidates, is_primary),
-            Operation::Read(preference) => Members { topology, candidates, preference, heartbeat_frequency }.readable(),
+        TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary => match access {
+            Access::Write => only(candidates, is_primary),
+            Access::Read(preference) => Members { topology, candidates, preference, heartbeat_frequency }.readable(),
         },
     };
     let preferred = topology.servers().filter(|server| !deprioritized.contains(&server.address)).collect();

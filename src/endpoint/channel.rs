@@ -133,8 +133,8 @@ pub(super) struct Request<'a> {
     pub sequences: &'a [OutgoingSequence<'a>],
     /// [`Flags::MORE_TO_COME`]: there is no reply. [`Flags::EXHAUST_ALLOWED`]: there may be several replies.
     pub flags: Flags,
-    /// Elements that are appended to this command only.
-    pub appended: &'a [u8],
+    /// Elements that are appended to this command only, in two runs.
+    pub appended: [&'a [u8]; 2],
 }
 
 /// Shows only lengths: commands and replies belong to the application and may hold secrets.
@@ -292,7 +292,7 @@ impl Channel {
     ///
     /// Dropping the future early leaves the exchange unfinished if anything was sent.
     pub async fn exchange(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, ExchangeError> {
-        self.begin(&Request { database, body: command, sequences: &[], flags: Flags::NONE, appended: &[] })?;
+        self.begin(&Request { database, body: command, sequences: &[], flags: Flags::NONE, appended: [&[], &[]] })?;
         self.finish().await?;
         Ok(self.take_body()?.document)
     }
@@ -340,8 +340,8 @@ impl Channel {
             _ => {
                 let most = self.limits.max_message_size;
                 // Usually there is nothing to append, so skip the search for the place.
-                match [&*self.appended, appended] {
-                    [[], []] => op_msg::encode(&message, most, &mut self.outgoing)?,
+                match [&*self.appended, appended[0], appended[1]] {
+                    [[], [], []] => op_msg::encode(&message, most, &mut self.outgoing)?,
                     appended => op_msg::encode_with(&message, &appended, most, &mut self.outgoing)?,
                 }
             }
@@ -360,11 +360,11 @@ impl Channel {
         &mut self,
         compressor: Compressor,
         message: &Outgoing<'_>,
-        appended: &[u8],
+        appended: [&[u8]; 2],
     ) -> Result<(), WireError> {
         let most = self.limits.max_message_size;
         self.plain.clear();
-        op_msg::encode_with(message, &[&self.appended, appended], most, &mut self.plain)?;
+        op_msg::encode_with(message, &[&self.appended, appended[0], appended[1]], most, &mut self.plain)?;
         if !compressed::compress(&self.plain, compressor, most, &mut self.outgoing)? {
             std::mem::swap(&mut self.plain, &mut self.outgoing);
         }

@@ -37,6 +37,7 @@ pub struct Command<'a> {
     pub(super) sequences: &'a [OutgoingSequence<'a>],
     pub(super) flags: Flags,
     pub(super) limit: Limit,
+    pub(super) appended: &'a [u8],
     round_trip_time: Duration,
     sends_max_time: bool,
 }
@@ -56,7 +57,7 @@ impl fmt::Debug for Command<'_> {
 
 /// The time limit of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Limit {
+pub(crate) enum Limit {
     /// The options decide. Without a limit there, a command may take as long as the server takes, but each read and
     /// write on the socket may be limited.
     Unset,
@@ -100,6 +101,7 @@ impl<'a> Command<'a> {
             sequences: &[],
             flags: Flags::NONE,
             limit: Limit::Unset,
+            appended: &[],
             round_trip_time: Duration::ZERO,
             sends_max_time: true,
         }
@@ -108,6 +110,12 @@ impl<'a> Command<'a> {
     /// Sets the arguments that are sent as document sequences, outside of the command's document (OP_MSG, "sections").
     pub fn sequences(mut self, sequences: &'a [OutgoingSequence<'a>]) -> Self {
         self.sequences = sequences;
+        self
+    }
+
+    /// Appends elements to the command's document: encoded BSON elements, without a document's length and end.
+    pub(crate) fn appended(mut self, elements: &'a [u8]) -> Self {
+        self.appended = elements;
         self
     }
 
@@ -144,7 +152,7 @@ impl<'a> Command<'a> {
 
     /// Returns the limit of the command or, if it has none, of the options. The time starts now.
     #[inline]
-    pub(super) fn limit(&self, options: &Options) -> Limit {
+    pub(crate) fn limit(&self, options: &Options) -> Limit {
         match (self.limit, options.timeout) {
             (Limit::Unset, Some(timeout)) => Limit::of(timeout).start(),
             (limit, _) => limit.start(),
@@ -152,7 +160,7 @@ impl<'a> Command<'a> {
     }
 
     /// Returns the same command with a limit that has started.
-    pub(super) fn within(mut self, limit: Limit) -> Self {
+    pub(crate) fn within(mut self, limit: Limit) -> Self {
         self.limit = limit;
         self
     }

@@ -224,8 +224,8 @@ impl EndpointConnection {
         if let Err(error) = self.channel.check_idle() {
             return Err(self.identity.lost(error));
         }
-        let Command { database, body, sequences, flags, .. } = *command;
-        let request = Request { database, body, sequences, flags, appended: max_time.bytes() };
+        let Command { database, body, sequences, flags, appended, .. } = *command;
+        let request = Request { database, body, sequences, flags, appended: [appended, max_time.bytes()] };
         self.channel.begin(&request).map_err(|error| self.identity.failed(error))
     }
 

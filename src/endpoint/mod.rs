@@ -52,6 +52,7 @@ mod transport;
 
 pub use authentication::{AuthenticationCause, AuthenticationError};
 pub use command::Command;
+pub(crate) use command::Limit;
 pub use connection::EndpointConnection;
 pub use deadline::ConnectTimeoutError;
 pub use direct::DirectConnection;
@@ -143,24 +144,52 @@ impl Options {
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
         self.check_resolved()?;
-        self.check_certificate()?;
+        let endpoints = Endpoints::new(Arc::new(self.clone()))?;
         for warning in self.unapplied() {
             tracing::warn!(target: "wharf::options", "{warning}");
         }
-        let options = Arc::new(self.clone());
+        self.hosts.iter().map(|address| endpoints.at(address)).collect()
+    }
+}
+
+/// Makes the endpoints of one deployment, whose servers may become known later.
+#[derive(Debug)]
+pub(crate) struct Endpoints {
+    options: Arc<Options>,
+    connectors: Connectors,
+    handshake: Arc<Handshake>,
+    authenticator: Option<Arc<Authenticator>>,
+}
+
+impl Endpoints {
+    /// Reads the files that the options name.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if [`Options::validate`] fails, a file is refused, or the credential's mechanism is not
+    /// supported or lacks its proof.
+    pub(crate) fn new(options: Arc<Options>) -> Result<Self, InvalidOption> {
+        options.validate()?;
+        options.check_certificate()?;
         let handshake = Arc::new(Handshake::new(&options)?);
         let authenticator = Authenticator::new(&options)?;
         let connectors = Connectors::new(&options)?;
-        let endpoint = |address: &ServerAddress| {
-            Ok(Endpoint {
-                address: address.clone(),
-                connector: connectors.connector(address)?,
-                options: options.clone(),
-                handshake: handshake.clone(),
-                authenticator: authenticator.clone(),
-            })
-        };
-        self.hosts.iter().map(endpoint).collect()
+        Ok(Self { options, connectors, handshake, authenticator })
+    }
+
+    /// Returns the endpoint at an address.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if the address and the options contradict each other, such as a zone with a proxy.
+    pub(crate) fn at(&self, address: &ServerAddress) -> Result<Endpoint, InvalidOption> {
+        Ok(Endpoint {
+            address: address.clone(),
+            connector: self.connectors.connector(address)?,
+            options: self.options.clone(),
+            handshake: self.handshake.clone(),
+            authenticator: self.authenticator.clone(),
+        })
     }
 }
 
@@ -193,6 +222,10 @@ impl Endpoint {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address.text
+    }
+
+    pub(crate) fn server_address(&self) -> &ServerAddress {
+        &self.address
     }
 
     /// Returns the options that the endpoint was made with.

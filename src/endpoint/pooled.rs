@@ -88,11 +88,7 @@ impl Pool<Endpoint> {
         // The last connection that had been created when the first one was found lost.
         let mut last_old = None;
         loop {
-            let mut connection = match limit {
-                Limit::Until { at, limit } => boxed(|| self.check_out_within(at, limit, site)).await?,
-                Limit::Unset => self.check_out_without_deadline::<true>(site).await?,
-                Limit::Infinite | Limit::For(_) => self.check_out_without_deadline::<false>(site).await?,
-            };
+            let mut connection = self.check_out_for(limit, site).await?;
             match connection.run(command).await {
                 Err(OperationError::Command(CommandError::Lost { .. }))
                     if connection.id() <= *last_old.get_or_insert_with(|| self.last_created()) =>
@@ -101,6 +97,20 @@ impl Pool<Endpoint> {
                 }
                 outcome => return outcome,
             }
+        }
+    }
+
+    /// Checks out a connection for an operation with this limit, which has started.
+    #[inline]
+    pub(crate) async fn check_out_for(
+        &self,
+        limit: Limit,
+        site: &'static Location<'static>,
+    ) -> Result<Connection<Endpoint>, OperationError> {
+        match limit {
+            Limit::Until { at, limit } => boxed(|| self.check_out_within(at, limit, site)).await,
+            Limit::Unset => Ok(self.check_out_without_deadline::<true>(site).await?),
+            Limit::Infinite | Limit::For(_) => Ok(self.check_out_without_deadline::<false>(site).await?),
         }
     }
 

@@ -130,7 +130,13 @@ async fn long_reply_takes_memory_as_it_arrives() {
     for declared in [bytes.len(), 48_000_000] {
         let ping = rawdoc! { "ping": 1 };
         channel
-            .begin(&Request { database: "admin", body: &ping, sequences: &[], flags: Flags::NONE, appended: &[] })
+            .begin(&Request {
+                database: "admin",
+                body: &ping,
+                sequences: &[],
+                flags: Flags::NONE,
+                appended: [&[], &[]],
+            })
             .unwrap();
         while !channel.is_sent() {
             channel.advance().await.unwrap();

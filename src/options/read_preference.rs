@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bson::raw::cstr;
+use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf};
+
 use super::InvalidOption;
 
 /// The smallest `maxStalenessSeconds` (Max Staleness specification).
@@ -87,6 +90,25 @@ impl ReadPreference {
     pub fn max_staleness(mut self, limit: Duration) -> Self {
         self.max_staleness = Some(limit);
         self
+    }
+
+    /// Returns the value of a command's `$readPreference`.
+    pub(crate) fn document(&self) -> RawDocumentBuf {
+        let mut document = RawDocumentBuf::new();
+        document.append(cstr!("mode"), self.mode.name());
+        if !self.tag_sets.is_empty() {
+            let mut sets = RawArrayBuf::new();
+            for tags in &self.tag_sets {
+                let tags = tags.iter().map(|(name, value)| (name.clone(), Bson::from(value.as_str())));
+                // A name with a zero byte matches no server, and cannot be sent.
+                sets.push(RawDocumentBuf::try_from(&tags.collect::<Document>()).unwrap_or_default());
+            }
+            document.append(cstr!("tags"), sets);
+        }
+        if let Some(limit) = self.max_staleness {
+            document.append(cstr!("maxStalenessSeconds"), i64::try_from(limit.as_secs()).unwrap_or(i64::MAX));
+        }
+        document
     }
 
     pub(crate) fn check(&self) -> Result<(), InvalidOption> {

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use bson::RawDocumentBuf;
+use bson::raw::cstr;
+
 use super::InvalidOption;
 
 /// When a write counts as done (Read and Write Concern specification). What is not set is the server's choice.
@@ -55,6 +58,25 @@ impl WriteConcern {
     pub fn w_timeout(mut self, limit: Duration) -> Self {
         self.w_timeout = Some(limit);
         self
+    }
+
+    /// Returns the value of a command's `writeConcern`; `None` if everything is the server's choice.
+    pub(crate) fn document(&self) -> Option<RawDocumentBuf> {
+        let mut document = RawDocumentBuf::new();
+        match &self.w {
+            Some(Acknowledgement::Servers(servers)) => {
+                document.append(cstr!("w"), i32::try_from(*servers).unwrap_or(i32::MAX));
+            }
+            Some(Acknowledgement::Mode(mode)) => document.append(cstr!("w"), mode.as_str()),
+            None => {}
+        }
+        if let Some(journal) = self.journal {
+            document.append(cstr!("j"), journal);
+        }
+        if let Some(limit) = self.w_timeout {
+            document.append(cstr!("wtimeout"), i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
+        }
+        (!document.is_empty()).then_some(document)
     }
 
     pub(super) fn check(&self) -> Result<(), InvalidOption> {

@@ -109,6 +109,18 @@ impl Clear {
     }
 }
 
+/// What is left to do of a change of the pool's phase or generation, outside of all locks: see [`Core::conclude`].
+#[must_use]
+pub struct Change<E: Environment> {
+    /// The waiters that fail.
+    away: Option<TurnedAway<Grant<E>>>,
+    /// Why they fail.
+    cause: Option<Cause>,
+    /// The cause of the clear before, kept until the locks are released, because an error is foreign code.
+    _before: Option<Cause>,
+    made_stale: bool,
+}
+
 impl<E: Environment> Core<E> {
     /// Builds a paused pool and emits `PoolCreated`.
     ///
@@ -124,9 +136,25 @@ impl<E: Environment> Core<E> {
         threads: usize,
         environment: E,
     ) -> Result<Arc<Self>, InvalidOption> {
+        let core = Self::begin(address, options, threads, environment)?;
+        core.environment.deliver();
+        Ok(core)
+    }
+
+    /// Does the same as [`new`](Self::new), but leaves the delivery of `PoolCreated` to the caller.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new).
+    pub fn begin(
+        address: &str,
+        options: PoolOptions,
+        threads: usize,
+        environment: E,
+    ) -> Result<Arc<Self>, InvalidOption> {
         let epoch = environment.now();
         let core = Self::paused(address, options, threads, environment, 0, epoch)?;
-        core.emit(|| PoolEvent::PoolCreated { address: core.address.clone(), options: core.options.clone() });
+        core.emit_locked(|| PoolEvent::PoolCreated { address: core.address.clone(), options: core.options.clone() });
         Ok(core)
     }
 
@@ -262,19 +290,35 @@ impl<E: Environment> Core<E> {
     /// The event is emitted before the word changes, and no caller opens a connection before it has seen the new word.
     /// So no subscriber sees a connection created before it sees the pool ready (ordering 1).
     pub fn ready(&self) -> bool {
+        let change = self.begin_ready();
+        let was_paused = change.is_some();
+        self.conclude(change);
+        was_paused
+    }
+
+    /// Does the part of [`ready`](Self::ready) that calls no foreign code. `None` if the pool was not paused.
+    pub fn begin_ready(&self) -> Option<Change<E>> {
         let mut registry = self.registry.lock();
         let state = self.state.load();
         if state.phase != Phase::Paused {
-            return false;
+            return None;
         }
-        // Dropped after the lock is released, because an error is foreign code.
-        let _cause = registry.cause.take();
+        let cause = registry.cause.take();
         self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
         self.state.store(PoolState { phase: Phase::Ready, ..state });
-        drop(registry);
+        Some(Change { away: None, cause: None, _before: cause, made_stale: false })
+    }
+
+    /// Does the part of a change that may call foreign code: wakes the waiters that it turned away, and delivers its
+    /// event. The caller holds no lock.
+    pub fn conclude(&self, change: Option<Change<E>>) {
+        let Some(Change { away, cause, _before, made_stale }) = change else { return };
+        self.refuse(away, || Refusal::Paused { cause: cause.clone(), never_ready: false });
         self.environment.deliver();
+        if made_stale {
+            self.environment.connections_went_stale();
+        }
         self.environment.schedule_maintenance();
-        true
     }
 
     /// Pauses the pool and makes all its connections stale. Returns `false` if nothing was done: the pool is closed, or
@@ -288,38 +332,42 @@ impl<E: Environment> Core<E> {
     ///
     /// [`ClearError::ServiceIdRequired`] in load-balanced mode.
     pub fn clear(&self, clear: Clear) -> Result<bool, ClearError> {
+        let change = self.begin_clear(clear)?;
+        let was_cleared = change.is_some();
+        self.conclude(change);
+        Ok(was_cleared)
+    }
+
+    /// Does the part of [`clear`](Self::clear) that calls no foreign code. `None` if nothing was done. The waiters that
+    /// it turned away wait until [`conclude`](Self::conclude).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`clear`](Self::clear).
+    pub fn begin_clear(&self, clear: Clear) -> Result<Option<Change<E>>, ClearError> {
         if self.options.load_balanced {
             return Err(ClearError::ServiceIdRequired);
         }
-        let refusal = || Refusal::Paused { cause: clear.cause.clone(), never_ready: false };
-        // The previous cause is dropped after the lock is released, because an error is foreign code.
-        let (away, _cause) = {
-            let mut registry = self.registry.lock();
-            let state = self.state.load();
-            if state.phase == Phase::Closed || clear.generation.is_some_and(|asked| asked != state.generation) {
-                return Ok(false);
-            }
-            self.begin_generation(&mut registry, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
-            if clear.interrupt_in_use_connections {
-                registry.interrupt = Some(state.generation);
-            }
-            let before = std::mem::replace(&mut registry.cause, clear.cause.clone());
-            if state.phase == Phase::Ready {
-                registry.counts.clears += 1;
-                self.emit_locked(|| PoolEvent::PoolCleared {
-                    address: self.address.clone(),
-                    service_id: None,
-                    interrupt_in_use_connections: clear.interrupt_in_use_connections,
-                    error: clear.cause.clone().map(EventError::from),
-                });
-            }
-            (self.turn_away(), before)
-        };
-        self.refuse(away, refusal);
-        self.environment.deliver();
-        self.environment.connections_went_stale();
-        self.environment.schedule_maintenance();
-        Ok(true)
+        let mut registry = self.registry.lock();
+        let state = self.state.load();
+        if state.phase == Phase::Closed || clear.generation.is_some_and(|asked| asked != state.generation) {
+            return Ok(None);
+        }
+        self.begin_generation(&mut registry, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
+        if clear.interrupt_in_use_connections {
+            registry.interrupt = Some(state.generation);
+        }
+        let before = std::mem::replace(&mut registry.cause, clear.cause.clone());
+        if state.phase == Phase::Ready {
+            registry.counts.clears += 1;
+            self.emit_locked(|| PoolEvent::PoolCleared {
+                address: self.address.clone(),
+                service_id: None,
+                interrupt_in_use_connections: clear.interrupt_in_use_connections,
+                error: clear.cause.clone().map(EventError::from),
+            });
+        }
+        Ok(Some(Change { away: self.turn_away(), cause: clear.cause, _before: before, made_stale: true }))
     }
 
     /// Makes all connections to one service stale, in load-balanced mode.
@@ -331,6 +379,18 @@ impl<E: Environment> Core<E> {
     ///
     /// [`ClearError::NotLoadBalanced`] in any other mode.
     pub fn clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<bool, ClearError> {
+        let change = self.begin_clear_service(service_id, clear)?;
+        let was_cleared = change.is_some();
+        self.conclude(change);
+        Ok(was_cleared)
+    }
+
+    /// Does the part of [`clear_service`](Self::clear_service) that calls no foreign code. `None` if nothing was done.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`clear_service`](Self::clear_service).
+    pub fn begin_clear_service(&self, service_id: ObjectId, clear: Clear) -> Result<Option<Change<E>>, ClearError> {
         if !self.options.load_balanced {
             return Err(ClearError::NotLoadBalanced);
         }
@@ -340,7 +400,7 @@ impl<E: Environment> Core<E> {
             || generation.is_none()
             || clear.generation.is_some_and(|asked| Some(asked) != generation)
         {
-            return Ok(false);
+            return Ok(None);
         }
         let before = registry.services.clear(service_id).expect("BUG: a service disappeared under the registry's lock");
         // ORD: Release; pairs with the Acquire in `reap`, which then sees the new generation. A swap rather than a
@@ -356,11 +416,7 @@ impl<E: Environment> Core<E> {
             interrupt_in_use_connections: clear.interrupt_in_use_connections,
             error: clear.cause.clone().map(EventError::from),
         });
-        drop(registry);
-        self.environment.deliver();
-        self.environment.connections_went_stale();
-        self.environment.schedule_maintenance();
-        Ok(true)
+        Ok(Some(Change { away: None, cause: None, _before: None, made_stale: true }))
     }
 
     /// Closes the pool and all available connections, for good, then emits `PoolClosed`. Returns whether the pool was

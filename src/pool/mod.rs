@@ -139,7 +139,7 @@ mod tally;
 mod tokens;
 mod waitlist;
 
-pub use self::core::{Clear, Core};
+pub use self::core::{Change, Clear, Core};
 pub use acquire::{Acquire, Grant, OpenerWait};
 pub use check_out::{Refusal, Started};
 pub use draining::{Draining, Revocation};

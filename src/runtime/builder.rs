@@ -175,6 +175,13 @@ impl<E: Establish> PoolBuilder<E> {
     ///
     /// [`BuildError`] if an option is invalid, or if there is no runtime.
     pub fn build(self) -> Result<Pool<E>, BuildError> {
+        let pool = self.begin()?;
+        pool.deliver();
+        Ok(pool)
+    }
+
+    /// Does the part of [`build`](Self::build) that calls no foreign code. [`Pool::deliver`] does the rest.
+    pub(crate) fn begin(self) -> Result<Pool<E>, BuildError> {
         let runtime = match self.runtime {
             Some(runtime) => runtime,
             None => Handle::try_current().map_err(|_| BuildError::NoRuntime)?,
@@ -188,7 +195,7 @@ impl<E: Establish> PoolBuilder<E> {
         }
         environment.slow_check_outs = self.slow_check_out.map(SlowCheckOuts::new);
         environment.holds = HoldReports::new(self.on_long_hold);
-        let pool = Pool::new(Core::new(&self.address, self.options, threads, environment)?);
+        let pool = Pool::new(Core::begin(&self.address, self.options, threads, environment)?);
         pool.core.account_for_holders(self.accounts_for_holders);
         pool.core.report_holds_after(self.reports_holds_after);
         match pool.home(|| Some(runtime)) {

@@ -44,6 +44,12 @@ impl FailedConnection<'_> {
         self.service.map(|(service_id, _)| service_id)
     }
 
+    /// Returns the generation of the failed connection: that of its service in load-balanced mode, otherwise that of the
+    /// pool.
+    pub(crate) fn generation(&self) -> Option<u64> {
+        self.service.map(|(_, generation)| generation).or(self.error.generation())
+    }
+
     /// Returns whether the specifications require the pool to be cleared because of this error.
     ///
     /// It is not cleared if the server may be overloaded (`SystemOverloadedError`), if the server reports that it is

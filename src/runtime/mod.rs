@@ -31,6 +31,7 @@ pub(crate) use fork::PerProcess;
 pub(crate) use fork::tests::in_child;
 pub use holders::LongHold;
 pub use pool::Pool;
+pub(crate) use pool::PoolChange;
 pub use publisher::Subscriber;
 pub(crate) use timer::{Lapse, on_runtime, within};
 pub(crate) use traced::TARGET;

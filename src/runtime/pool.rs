@@ -23,7 +23,7 @@ use crate::boxed::boxed;
 use crate::error::{CheckInError, CheckOutError, ClearError};
 use crate::metrics::PoolMetrics;
 use crate::options::PoolOptions;
-use crate::pool::{Clear, Core, Environment, Phase, PoolStatus, ServiceStatus};
+use crate::pool::{Change, Clear, Core, Environment, Phase, PoolState, PoolStatus, ServiceStatus};
 use crate::sync::contained;
 
 /// A pool of connections to one address.
@@ -120,6 +120,10 @@ struct Shared<E: Establish> {
     /// The pool's successor in a forked child.
     after_fork: OnceLock<Pool<E>>,
 }
+
+/// What is left to do of a change of a pool: see [`Pool::conclude`].
+#[must_use]
+pub(crate) struct PoolChange<E: Establish>(Option<Change<TokioEnvironment<E>>>);
 
 impl<E: Establish> Clone for Pool<E> {
     fn clone(&self) -> Self {
@@ -375,6 +379,39 @@ impl<E: Establish> Pool<E> {
         // use could be told to begin and not to end.
         core.heed_listeners();
         core.environment().publisher.subscribe(Arc::new(subscriber));
+    }
+
+    /// Returns the pool's phase and generation, without a lock.
+    pub(crate) fn state(&self) -> PoolState {
+        self.here().core.state()
+    }
+
+    /// Delivers the events that were emitted so far.
+    pub(crate) fn deliver(&self) {
+        self.here().core.environment().deliver();
+    }
+
+    /// Does the part of [`ready`](Self::ready) that calls no foreign code.
+    pub(crate) fn begin_ready(&self) -> PoolChange<E> {
+        let this = self.here();
+        this.home(|| Handle::try_current().ok());
+        PoolChange(this.core.begin_ready())
+    }
+
+    /// Does the part of [`clear`](Self::clear), or of [`clear_service`](Self::clear_service) if a service is given, that
+    /// calls no foreign code. Does nothing if the mode of the pool does not allow this clear.
+    pub(crate) fn begin_clear(&self, service: Option<ObjectId>, clear: Clear) -> PoolChange<E> {
+        let core = &self.here().core;
+        let begun = match service {
+            Some(service_id) if core.options().load_balanced => core.begin_clear_service(service_id, clear),
+            _ => core.begin_clear(clear),
+        };
+        PoolChange(begun.unwrap_or(None))
+    }
+
+    /// Does the rest of a change, outside of all locks.
+    pub(crate) fn conclude(&self, change: PoolChange<E>) {
+        self.here().core.conclude(change.0);
     }
 
     /// Counts an operation that takes another connection, because its first one was lost while it was idle.

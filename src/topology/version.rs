@@ -19,7 +19,12 @@ impl TopologyVersion {
     /// the specification lets a client treat both alike, and such a reply then counts as more recent.
     #[must_use]
     pub fn of_reply(reply: &RawDocument) -> Option<Self> {
-        let version = reply.get_document("topologyVersion").ok()?;
+        Self::of_document(reply.get_document("topologyVersion").ok()?)
+    }
+
+    /// Reads the value of a field `topologyVersion`. `None` if it is invalid.
+    #[must_use]
+    pub fn of_document(version: &RawDocument) -> Option<Self> {
         let Ok(Some(RawBsonRef::ObjectId(process_id))) = version.get("processId") else { return None };
         let counter = whole_number(version, "counter").ok().flatten()?;
         Some(Self { process_id, counter })

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bson::DateTime;
 use serde_json::Value;
-use wharf::unstable::selection::{Operation, choose, in_window, suitable};
+use wharf::unstable::selection::{Access, choose, in_window, suitable};
 use wharf::unstable::topology::{RoundTrips, ServerDescription, ServerType, TopologyDescription, TopologyType};
 use wharf::{ReadPreference, ReadPreferenceMode, ServerAddress};
 
@@ -112,8 +112,8 @@ fn run(name: &str, case: &Value) {
     let topology = topology(&case["topology_description"]);
     let preference = preference(&case["read_preference"]);
     let operation = match case["operation"].as_str() {
-        Some("write") => Operation::Write,
-        Some("read") | None => Operation::Read(&preference),
+        Some("write") => Access::Write,
+        Some("read") | None => Access::Read(&preference),
         other => panic!("{name}: {other:?}"),
     };
     let deprioritized: Vec<_> = case["deprioritized_servers"]
@@ -180,7 +180,7 @@ fn operations_are_distributed_as_in_the_suite() {
             .map(|state| (state["address"].as_str().unwrap().to_owned(), state["operation_count"].as_u64().unwrap()))
             .collect();
         let nearest = ReadPreference::new(ReadPreferenceMode::Nearest);
-        let found = suitable(&topology, Operation::Read(&nearest), &[], Duration::from_secs(10)).unwrap();
+        let found = suitable(&topology, Access::Read(&nearest), &[], Duration::from_secs(10)).unwrap();
         let near = in_window(&found, Duration::from_millis(15));
         // Ten times the iterations of the case, so that chance has less influence.
         let turns = 10 * case["iterations"].as_u64().unwrap();
@@ -222,6 +222,6 @@ fn secondary_with_unknown_lag_is_not_suitable() {
     ];
     let topology = TopologyDescription::of_servers(TopologyType::ReplicaSetWithPrimary, servers);
     let preference = ReadPreference::new(ReadPreferenceMode::Secondary).max_staleness(Duration::from_secs(90));
-    let found = suitable(&topology, Operation::Read(&preference), &[], Duration::from_secs(10)).unwrap();
+    let found = suitable(&topology, Access::Read(&preference), &[], Duration::from_secs(10)).unwrap();
     assert_eq!(addresses(found), ["b:27017".to_owned()].into());
 }

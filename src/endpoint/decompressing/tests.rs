@@ -49,7 +49,7 @@ fn packed(response_to: i32, body: &RawDocumentBuf, compressor: Compressor) -> Ve
 /// Sends a command, and answers it with what `answer` returns for its request ID.
 async fn exchange(channel: &mut Channel, server: &mut TcpStream, answer: impl Fn(i32) -> Vec<u8>) {
     let ping = rawdoc! { "ping": 1 };
-    let request = Request { database: "admin", body: &ping, sequences: &[], flags: Flags::NONE, appended: &[] };
+    let request = Request { database: "admin", body: &ping, sequences: &[], flags: Flags::NONE, appended: [&[], &[]] };
     channel.begin(&request).unwrap();
     while !channel.is_sent() {
         channel.advance().await.unwrap();

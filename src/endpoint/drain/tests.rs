@@ -32,7 +32,7 @@ fn reply(response_to: i32, flags: Flags, body: &RawDocument) -> Vec<u8> {
 }
 
 fn begin(channel: &mut Channel, body: &RawDocument, flags: Flags) {
-    channel.begin(&Request { database: "test", body, sequences: &[], flags, appended: &[] }).unwrap();
+    channel.begin(&Request { database: "test", body, sequences: &[], flags, appended: [&[], &[]] }).unwrap();
 }
 
 fn body_of(message: &[u8]) -> RawDocumentBuf {

@@ -124,7 +124,8 @@ async fn sent_request_without_a_reply_has_left_the_tls_buffer() {
     let (transport, mut peer, _front) = secured(&certificates).await;
     let mut channel = Channel::new(transport, Arc::new([]));
     let body = bson::rawdoc! { "insert": "x".repeat(10_000) };
-    let request = Request { database: "test", body: &body, sequences: &[], flags: Flags::MORE_TO_COME, appended: &[] };
+    let request =
+        Request { database: "test", body: &body, sequences: &[], flags: Flags::MORE_TO_COME, appended: [&[], &[]] };
     let mut sent = 0;
     // Until the peer, which does not read, has no more room.
     loop {

@@ -1,0 +1,55 @@
+//! Errors of a client's operations.
+
+use thiserror::Error;
+
+use crate::deployment::ServerSelectionError;
+use crate::endpoint::{CommandError, OperationError, ServerError};
+
+/// An operation of a client failed.
+#[derive(Clone, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// There was no server for the operation. Nothing was sent.
+    #[error(transparent)]
+    Selection(#[from] ServerSelectionError),
+    /// The operation failed on the selected server, in its last attempt.
+    #[error(transparent)]
+    Operation(#[from] OperationError),
+}
+
+crate::error::debug_as_sentence!(ClientError);
+
+impl ClientError {
+    /// Returns the failure of the command, if there was a connection to run it on.
+    #[must_use]
+    pub fn command_error(&self) -> Option<&CommandError> {
+        match self {
+            Self::Operation(error) => error.command_error(),
+            Self::Selection(_) => None,
+        }
+    }
+
+    /// Returns the server's error, if the server reported one.
+    #[must_use]
+    pub fn server_error(&self) -> Option<&ServerError> {
+        self.command_error()?.server_error()
+    }
+
+    /// Returns whether the server or the check-out gave the error this label.
+    #[must_use]
+    pub fn has_label(&self, label: &str) -> bool {
+        match self {
+            Self::Operation(error) => error.has_label(label),
+            Self::Selection(_) => false,
+        }
+    }
+
+    /// Returns whether a time limit expired.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            Self::Operation(error) => error.is_timeout(),
+            Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The client: one handle for a whole deployment, which survives the failures of its servers.
+//!
+//! ```no_run
+//! use bson::rawdoc;
+//! use wharf::Client;
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let client = Client::from_uri("mongodb://localhost,db2.example.com/?replicaSet=rs0")?;
+//!     let reply = client.run_command("admin", &rawdoc! { "ping": 1 }).await?;
+//!     println!("ok: {}", reply.get_f64("ok")?);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! A [`Client`] monitors the servers of its deployment, has a [pool](crate::Pool) for each of them, selects a server for
+//! each [`Operation`], and retries operations where that is safe.
+
+mod error;
+mod operation;
+mod run;
+mod status;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+pub use crate::deployment::{ServerSelectionError, TopologySummary};
+pub use error::ClientError;
+pub use operation::Operation;
+pub use status::{ClientStatus, ServerStatus};
+
+use crate::deployment::{Demand, Deployment, Selected};
+use crate::endpoint::Endpoint;
+use crate::options::{InvalidOption, Options, ReadPreference};
+use crate::runtime::{Connection, Subscriber, within};
+use crate::selection::Access;
+
+/// A client of a MongoDB deployment: a standalone server, a replica set, a sharded cluster, or servers behind a load
+/// balancer.
+///
+/// It is made without a runtime, and connects to nothing until its first use. Clones are cheap, and share everything.
+/// Dropping the last clone closes all pools and ends the monitors.
+///
+/// # Runtimes
+///
+/// The monitors run on the tokio runtime of the operation that first uses the client. When that runtime ends, the next
+/// operation starts them again, on its own runtime. So a client in a `static` serves one runtime after the other.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+/// What all clones of a client share. Dropping it ends the deployment.
+struct Inner {
+    deployment: Arc<Deployment>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.deployment.close();
+    }
+}
+
+/// Builds a [`Client`].
+#[must_use]
+pub struct ClientBuilder {
+    options: Options,
+    subscribers: Vec<Arc<dyn Subscriber>>,
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl ClientBuilder {
+    /// Adds a subscriber to the events of all pools.
+    pub fn subscriber(mut self, subscriber: impl Subscriber) -> Self {
+        self.subscribers.push(Arc::new(subscriber));
+        self
+    }
+
+    /// Builds the client. Connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
+    pub fn build(self) -> Result<Client, InvalidOption> {
+        let deployment = Deployment::new(self.options, self.subscribers)?;
+        Ok(Client { inner: Arc::new(Inner { deployment }) })
+    }
+}
+
+impl Client {
+    /// Creates a client from a connection string. Looks nothing up, and connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] as for [`Options::parse`] and [`Client::new`].
+    pub fn from_uri(uri: &str) -> Result<Self, InvalidOption> {
+        Self::new(Options::parse(uri)?)
+    }
+
+    /// Creates a client with these options. Connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
+    pub fn new(options: Options) -> Result<Self, InvalidOption> {
+        Self::builder(options).build()
+    }
+
+    /// Returns a builder for a client with these options.
+    pub fn builder(options: Options) -> ClientBuilder {
+        ClientBuilder { options, subscribers: Vec::new() }
+    }
+
+    /// Returns the client's options.
+    pub fn options(&self) -> &Options {
+        self.deployment().options()
+    }
+
+    fn deployment(&self) -> &Arc<Deployment> {
+        &self.inner.deployment
+    }
+
+    /// Waits until a server is there that the read preference of the options allows, and starts the monitors if nothing
+    /// has started them.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerSelectionError`], after `serverSelectionTimeoutMS` with what is known about each server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn connect(&self) -> Result<(), ServerSelectionError> {
+        let preference = &self.options().read_preference;
+        self.select(Access::Read(preference)).await.map(drop)
+    }
+
+    async fn select(&self, access: Access<'_>) -> Result<Selected, ServerSelectionError> {
+        self.deployment().select(Demand { access, deprioritized: &[] }, None).await
+    }
+
+    /// Checks out a connection to a server that the read preference allows, for a series of commands.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`]: no server was found, or no connection was available.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Pool::check_out`](crate::Pool::check_out).
+    pub async fn check_out(&self, preference: &ReadPreference) -> Result<Connection<Endpoint>, ClientError> {
+        let server = self.select(Access::Read(preference)).await?;
+        Ok(server.pool.check_out().await.map_err(crate::OperationError::from)?)
+    }
+
+    /// Returns a snapshot of the deployment: its type, and each server with its pool.
+    #[must_use]
+    pub fn status(&self) -> ClientStatus {
+        ClientStatus::of(&self.deployment().snapshot())
+    }
+
+    /// Closes all pools, and waits until their connections in use have come back and are closed, for at most `limit`.
+    /// Returns whether all are closed.
+    ///
+    /// Idle connections are closed at once. Operations that begin later fail with [`ServerSelectionError::Closed`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The pools remain closed.
+    pub async fn shutdown(&self, limit: Duration) -> bool {
+        let servers = self.deployment().servers();
+        self.deployment().close();
+        let all_closed = async {
+            for server in &servers {
+                server.pool.closed().await;
+            }
+        };
+        match Instant::now().checked_add(limit) {
+            Some(at) => within(at, || None, all_closed).await.is_ok(),
+            None => {
+                all_closed.await;
+                true
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("status", &self.status()).finish()
+    }
+}

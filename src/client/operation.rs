@@ -1,0 +1,84 @@
+//! Operations, and what a client does for them.
+
+use std::time::Duration;
+
+use bson::RawDocument;
+
+use crate::endpoint::{Command, OutgoingSequence};
+use crate::options::ReadPreference;
+
+/// A command that a client sends to a server that it selects.
+///
+/// | made by | server | retried after a network error or a change of the primary | added by the client |
+/// | --- | --- | --- | --- |
+/// | [`Operation::new`] | the primary, or the read preference of the operation | no | |
+/// | [`Operation::read`] | by the read preference of the operation, or else of the options | once, unless `retryReads=false` | `readConcern` of the options |
+/// | [`Operation::write`] | one that accepts writes | | `writeConcern` of the options |
+///
+/// An operation that is not sent because its connection was lost, or that the server refuses with the label
+/// `RetryableError`, can be retried in any case.
+#[derive(Debug)]
+#[must_use = "an operation does nothing until it is run"]
+pub struct Operation<'a> {
+    pub(super) command: Command<'a>,
+    pub(super) kind: Kind,
+    pub(super) read_preference: Option<&'a ReadPreference>,
+}
+
+/// What a client knows about an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Any command: nothing is added, and it is not repeated after it was sent (Run Command).
+    Command,
+    /// A read, which may be executed twice.
+    Read,
+    /// A write.
+    Write,
+}
+
+impl<'a> Operation<'a> {
+    /// Creates an operation from any command. The client does not look into the document.
+    pub fn new(database: &'a str, body: &'a RawDocument) -> Self {
+        Self::of(Kind::Command, database, body)
+    }
+
+    /// Creates an operation that only reads, and may be executed twice.
+    pub fn read(database: &'a str, body: &'a RawDocument) -> Self {
+        Self::of(Kind::Read, database, body)
+    }
+
+    /// Creates an operation that writes.
+    pub fn write(database: &'a str, body: &'a RawDocument) -> Self {
+        Self::of(Kind::Write, database, body)
+    }
+
+    fn of(kind: Kind, database: &'a str, body: &'a RawDocument) -> Self {
+        Self { command: Command::new(database, body), kind, read_preference: None }
+    }
+
+    /// Sets the servers that the operation may be sent to. Without it, [`read`](Self::read) uses the options', and other
+    /// operations go to the primary.
+    pub fn read_preference(mut self, preference: &'a ReadPreference) -> Self {
+        self.read_preference = Some(preference);
+        self
+    }
+
+    /// Sets the arguments that are sent as document sequences: see [`Command::sequences`].
+    pub fn sequences(mut self, sequences: &'a [OutgoingSequence<'a>]) -> Self {
+        self.command = self.command.sequences(sequences);
+        self
+    }
+
+    /// Sets `timeoutMS`: how long the operation may take in total, from the selection of a server to the end of the last
+    /// attempt. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.command = self.command.timeout(limit);
+        self
+    }
+}
+
+impl<'a> From<Command<'a>> for Operation<'a> {
+    fn from(command: Command<'a>) -> Self {
+        Self { command, kind: Kind::Command, read_preference: None }
+    }
+}

@@ -1,0 +1,229 @@
+//! Running an operation: selection, check-out, command, retries.
+
+use std::panic::Location;
+
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+
+use super::Client;
+use super::error::ClientError;
+use super::operation::{Kind, Operation};
+use crate::boxed::boxed;
+use crate::deployment::{Demand, Selected};
+use crate::endpoint::{Command, CommandError, Limit, OperationError, StateChange};
+use crate::options::{ReadPreference, ReadPreferenceMode, ServerAddress};
+use crate::selection::Access;
+use crate::topology::{ServerType, TopologyType};
+
+/// The read preference of operations that name none and are no reads.
+static PRIMARY: ReadPreference =
+    ReadPreference { mode: ReadPreferenceMode::Primary, tag_sets: Vec::new(), max_staleness: None };
+
+impl Client {
+    /// Runs `command` on `database`, on the primary, and returns the server's successful reply. Short for
+    /// [`run`](Self::run) with [`Operation::new`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`run`](Self::run).
+    #[track_caller]
+    pub fn run_command<'c>(
+        &'c self,
+        database: &'c str,
+        command: &'c RawDocument,
+    ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
+        self.run_at(Operation::new(database, command), Location::caller())
+    }
+
+    /// Runs an operation on a server that it selects, and returns the server's successful reply.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] tells how far the operation came.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Pool::run`](crate::Pool::run): nothing is lost, and whether the server executes the command is unknown.
+    #[track_caller]
+    pub fn run<'c>(
+        &'c self,
+        operation: impl Into<Operation<'c>>,
+    ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
+        self.run_at(operation.into(), Location::caller())
+    }
+
+    async fn run_at(
+        &self,
+        operation: Operation<'_>,
+        site: &'static Location<'static>,
+    ) -> Result<RawDocumentBuf, ClientError> {
+        let limit = operation.command.limit(self.options());
+        let attempt = Attempt { operation: &operation, limit, site };
+        let server = self.select_for(&attempt, &[]).await?;
+        match self.attempt(&server, &attempt).await {
+            Ok(reply) => Ok(reply),
+            Err(error) if self.may_retry(&operation, &error) => boxed(|| self.retry(&attempt, &server, error)).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn select_for(&self, attempt: &Attempt<'_>, avoid: &[ServerAddress]) -> Result<Selected, ClientError> {
+        let operation = attempt.operation;
+        let access = match (operation.kind, operation.read_preference) {
+            (Kind::Write, _) => Access::Write,
+            (_, Some(preference)) => Access::Read(preference),
+            (Kind::Read, None) => Access::Read(&self.options().read_preference),
+            (Kind::Command, None) => Access::Read(&PRIMARY),
+        };
+        let deadline = match attempt.limit {
+            Limit::Until { at, limit } => Some((at, limit)),
+            Limit::Unset | Limit::Infinite | Limit::For(_) => None,
+        };
+        Ok(self.deployment().select(Demand { access, deprioritized: avoid }, deadline).await?)
+    }
+
+    /// Returns whether the operation may be repeated after this error of its first attempt.
+    fn may_retry(&self, operation: &Operation<'_>, error: &OperationError) -> bool {
+        match operation.kind {
+            Kind::Read => self.options().retry_reads && is_retryable_read(error),
+            Kind::Command | Kind::Write => error.is_retryable(),
+        }
+    }
+
+    /// Makes the second attempt, on another server if there is one. If it fails without reaching a server, the first
+    /// error is more useful ("Executing Retryable Read Commands").
+    async fn retry(
+        &self,
+        attempt: &Attempt<'_>,
+        first: &Selected,
+        error: OperationError,
+    ) -> Result<RawDocumentBuf, ClientError> {
+        let Ok(server) = self.select_for(attempt, std::slice::from_ref(&first.address)).await else {
+            return Err(error.into());
+        };
+        self.attempt(&server, attempt).await.map_err(|second| match second {
+            OperationError::CheckOut(_) | OperationError::CheckOutTimeout { .. } => error.into(),
+            second => second.into(),
+        })
+    }
+
+    /// Runs the operation once on a server.
+    async fn attempt(&self, server: &Selected, attempt: &Attempt<'_>) -> Result<RawDocumentBuf, OperationError> {
+        let Attempt { operation, limit, site } = *attempt;
+        let mut appended = Vec::new();
+        self.append(operation, &mut appended);
+        let command = operation.command.within(limit).round_trip_time(server.least_round_trip()).appended(&appended);
+        let outcome = self.run_on(server, command, limit, site).await;
+        match &outcome {
+            // Only the reply to a write can have one.
+            Ok((reply, origin)) if operation.kind != Kind::Read => {
+                if let Some(change) = state_change(reply) {
+                    self.deployment().state_changed(server, change, reply, origin.0, origin.1);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => self.deployment().operation_failed(server, error),
+        }
+        outcome.map(|(reply, _)| reply)
+    }
+
+    /// Runs a command on a connection of the server's pool. A connection that was lost while it was idle is replaced.
+    async fn run_on(
+        &self,
+        server: &Selected,
+        command: Command<'_>,
+        limit: Limit,
+        site: &'static Location<'static>,
+    ) -> Result<(RawDocumentBuf, (u64, Option<bson::oid::ObjectId>)), OperationError> {
+        let pool = &server.pool;
+        // The last connection that had been created when the first one was found lost.
+        let mut last_old = None;
+        loop {
+            let mut connection = pool.check_out_for(limit, site).await?;
+            match connection.run(command).await {
+                Err(OperationError::Command(CommandError::Lost { .. }))
+                    if connection.id() <= *last_old.get_or_insert_with(|| pool.last_created()) =>
+                {
+                    pool.count_retry();
+                }
+                outcome => return outcome.map(|reply| (reply, (connection.generation(), connection.service_id()))),
+            }
+        }
+    }
+
+    /// Appends what the options ask of each command of this kind.
+    fn append(&self, operation: &Operation<'_>, appended: &mut Vec<u8>) {
+        let options = self.options();
+        match operation.kind {
+            Kind::Command => {}
+            Kind::Read => {
+                if let Some(level) = &options.read_concern {
+                    append_elements(appended, &rawdoc! { "readConcern": { "level": level.as_str() } });
+                }
+            }
+            Kind::Write => {
+                if let Some(concern) = options.write_concern.document() {
+                    append_elements(appended, &rawdoc! { "writeConcern": concern });
+                }
+            }
+        }
+        let preference = match operation.kind {
+            Kind::Write => None,
+            Kind::Read => operation.read_preference.or(Some(&options.read_preference)),
+            Kind::Command => operation.read_preference,
+        };
+        let snapshot = self.deployment().snapshot();
+        let is_single = snapshot.topology.topology_type() == TopologyType::Single
+            && snapshot.topology.servers().all(|server| server.server_type != ServerType::Mongos);
+        if let Some(document) = wire_preference(preference, is_single) {
+            append_elements(appended, &rawdoc! { "$readPreference": document });
+        }
+    }
+}
+
+/// One operation, with what all its attempts share.
+struct Attempt<'a> {
+    operation: &'a Operation<'a>,
+    limit: Limit,
+    site: &'static Location<'static>,
+}
+
+/// Returns the value of `$readPreference`, if the command needs one (Server Selection, "Passing read preference to
+/// mongos and load balancers" and "Topology type Single").
+fn wire_preference(preference: Option<&ReadPreference>, is_single: bool) -> Option<RawDocumentBuf> {
+    let preference = preference?;
+    match preference.mode {
+        ReadPreferenceMode::Primary if is_single => Some(rawdoc! { "mode": "primaryPreferred" }),
+        ReadPreferenceMode::Primary => None,
+        _ => Some(preference.document()),
+    }
+}
+
+/// Appends the elements of a document, without its length and end.
+fn append_elements(appended: &mut Vec<u8>, document: &RawDocument) {
+    let bytes = document.as_bytes();
+    appended.extend_from_slice(&bytes[4..bytes.len() - 1]);
+}
+
+/// Returns what a successful reply says about the server's state.
+fn state_change(reply: &RawDocument) -> Option<StateChange> {
+    // A document without this element has no state change, and nearly no reply has it.
+    reply.get("writeConcernError").ok().flatten().and_then(|_| StateChange::of_reply(reply))
+}
+
+/// Returns whether a read may be repeated after this error ("Retryable Error" of Retryable Reads).
+fn is_retryable_read(error: &OperationError) -> bool {
+    match error {
+        OperationError::Command(failure) => {
+            failure.is_retryable()
+                || failure.is_network_error()
+                || failure.server_error().is_some_and(|error| error.has_retryable_code() || error.code == 134)
+        }
+        OperationError::Interrupted(_) => true,
+        OperationError::CheckOut(error) => error.is_retryable(),
+        OperationError::CheckOutTimeout { .. } => false,
+    }
+}

@@ -1,0 +1,55 @@
+//! A snapshot of a client's deployment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::deployment::Snapshot;
+use crate::pool::PoolStatus;
+
+/// A client's view of its deployment at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientStatus {
+    /// The specification's name of the topology's type, such as `ReplicaSetWithPrimary`.
+    pub topology_type: &'static str,
+    /// The name of the replica set, if it is known.
+    pub set_name: Option<String>,
+    /// The servers, in the order in which the client discovered them.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// A client's view of one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerStatus {
+    /// The address, `host:port`.
+    pub address: Arc<str>,
+    /// The specification's name of the server's type, such as `RSPrimary`.
+    pub server_type: &'static str,
+    /// The average time of a hello; `None` if it is not known.
+    pub average_round_trip_time: Option<Duration>,
+    /// The error of the last check, if it failed.
+    pub error: Option<String>,
+    /// The operations of this client that are in progress on this server.
+    pub operations: u64,
+    /// The numbers of the server's pool; `None` before the client's first use.
+    pub pool: Option<PoolStatus>,
+}
+
+impl ClientStatus {
+    pub(super) fn of(snapshot: &Snapshot) -> Self {
+        let servers = snapshot.servers().map(|(server, member)| ServerStatus {
+            address: server.address.text.clone(),
+            server_type: server.server_type.name(),
+            average_round_trip_time: server.average_round_trip_time,
+            error: server.error.as_ref().map(ToString::to_string),
+            operations: member.map_or(0, |member| member.operation_count()),
+            pool: member.map(|member| member.server.pool.status()),
+        });
+        Self {
+            topology_type: snapshot.topology.topology_type().name(),
+            set_name: snapshot.topology.set_name().map(str::to_owned),
+            servers: servers.collect(),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! A deployment as a client sees it: its servers with their pools and monitors, and what is known about them.
+//!
+//! The modules `topology` and `selection` say what follows from what. This module does it: it monitors the servers,
+//! applies each transition, and finds the server for an operation.
+//!
+//! # Terms
+//!
+//! | term | meaning |
+//! | --- | --- |
+//! | deployment | the servers that a client uses, with their pools and monitors |
+//! | server | one address of the deployment, with its pool, its monitor and its round-trip times |
+//! | snapshot | the topology description and the servers that belong to it, at one moment; never changed, only replaced |
+//! | check | one exchange of hello by which a monitor learns the state of a server |
+//! | selected server | a server that an operation uses; it counts the operations in progress |
+//! | residence | the runtime on which the monitors run |
+//!
+//! # Invariants
+//!
+//! - DEP-1: Each transition is applied under the lock `state`, together with the clears and readies of pools that it
+//!   causes. Pools become ready before the snapshot that says so, and are cleared after it (SDAM, "Connection Pool
+//!   Management").
+//! - DEP-2: No foreign code runs under the lock: subscribers and wakers are called when it has been released.
+//! - DEP-3: Selection takes no lock. It reads the snapshot, and the count of operations of at most two servers.
+//! - DEP-4: A monitor that is dropped although its server belongs to the deployment means that its runtime has ended. The
+//!   next operation starts all monitors again, on its own runtime.
+//!
+//! # What writes what
+//!
+//! | value | written by |
+//! | --- | --- |
+//! | snapshot | `state.rs`, under the lock |
+//! | round-trip times | the server's monitor |
+//! | operations in progress | each operation, in a cache line that its thread shares with few others |
+
+mod monitor;
+mod selecting;
+mod server;
+mod snapshot;
+mod state;
+
+pub(crate) use selecting::Demand;
+pub use selecting::{ServerSelectionError, TopologySummary};
+pub(crate) use server::Selected;
+pub(crate) use snapshot::Snapshot;
+pub(crate) use state::Deployment;

@@ -1,0 +1,191 @@
+//! Selecting a server for an operation, and waiting until there is one (Server Selection, "Multi-threaded server
+//! selection algorithm").
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::time::Instant;
+
+use super::server::Selected;
+use super::snapshot::Snapshot;
+use super::state::Deployment;
+use crate::milliseconds::Milliseconds;
+use crate::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
+use crate::runtime::within;
+use crate::selection::Access;
+use crate::topology::{ServerDescription, TopologyDescription};
+use crate::wire::hello::IncompatibleServerError;
+
+/// What an operation asks of a server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Demand<'a> {
+    pub(crate) access: Access<'a>,
+    /// Servers that are taken only if no other one is suitable.
+    pub(crate) deprioritized: &'a [ServerAddress],
+}
+
+/// There is no server for an operation.
+#[derive(Clone, Error)]
+#[non_exhaustive]
+pub enum ServerSelectionError {
+    /// No suitable server was found in time.
+    #[error("no server for {wanted} was found within {limit_name} ({}): {topology}", Milliseconds(*limit))]
+    #[non_exhaustive]
+    Timeout {
+        /// What was wanted, such as a read preference.
+        wanted: String,
+        /// The option whose time was up: `serverSelectionTimeoutMS` or `timeoutMS`.
+        limit_name: &'static str,
+        /// The time that was allowed.
+        limit: Duration,
+        /// What was known about the servers at the end.
+        topology: Arc<TopologySummary>,
+    },
+    /// A server has no wire version in common with wharf.
+    #[error(transparent)]
+    Incompatible(#[from] IncompatibleServerError),
+    /// The operation's read preference cannot be used with this deployment.
+    #[error(transparent)]
+    ReadPreference(#[from] InvalidOption),
+    /// The client was shut down.
+    #[error("the client is shut down")]
+    Closed,
+    /// The client was used outside of a tokio runtime before it was used on one.
+    #[error("a client needs a tokio runtime: use it on one first")]
+    NoRuntime,
+}
+
+crate::error::debug_as_sentence!(ServerSelectionError);
+
+/// What is known about a deployment: its type, and each server's type and last error.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TopologySummary {
+    topology_type: &'static str,
+    /// Address, type, and the error of the last check.
+    servers: Vec<(Arc<str>, &'static str, Option<String>)>,
+}
+
+impl TopologySummary {
+    pub(crate) fn of(topology: &TopologyDescription) -> Self {
+        let server = |server: &ServerDescription| {
+            let error = server.error.as_ref().map(ToString::to_string);
+            (server.address.text.clone(), server.server_type.name(), error)
+        };
+        Self { topology_type: topology.topology_type().name(), servers: topology.servers().map(server).collect() }
+    }
+}
+
+impl fmt::Display for TopologySummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the topology is {}", self.topology_type)?;
+        if self.servers.is_empty() {
+            return f.write_str(" without servers");
+        }
+        for (index, (address, server_type, error)) in self.servers.iter().enumerate() {
+            f.write_str(if index == 0 { ", with " } else { "; " })?;
+            write!(f, "{address} ({server_type}")?;
+            match error {
+                Some(error) => write!(f, ", {error})")?,
+                None => f.write_str(")")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TopologySummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Deployment {
+    /// Selects a server, and starts the monitors if this is the first operation.
+    ///
+    /// Waits for a suitable server until `serverSelectionTimeoutMS` or the operation's deadline, whichever comes first,
+    /// and asks for checks meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerSelectionError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub(crate) async fn select(
+        self: &Arc<Self>,
+        demand: Demand<'_>,
+        deadline: Option<(Instant, Duration)>,
+    ) -> Result<Selected, ServerSelectionError> {
+        self.start()?;
+        match self.try_select(&self.snapshot(), demand)? {
+            Some(selected) => Ok(selected),
+            None => Box::pin(self.wait_for(demand, deadline)).await,
+        }
+    }
+
+    /// Selects a server of a snapshot, if one is suitable.
+    fn try_select(&self, snapshot: &Snapshot, demand: Demand<'_>) -> Result<Option<Selected>, ServerSelectionError> {
+        if let Some(incompatibility) = snapshot.topology.incompatibility() {
+            return Err(incompatibility.clone().into());
+        }
+        let options = self.options();
+        let Demand { access, deprioritized } = demand;
+        Ok(snapshot.select(access, deprioritized, options.local_threshold, options.heartbeat_frequency)?)
+    }
+
+    async fn wait_for(
+        self: &Arc<Self>,
+        demand: Demand<'_>,
+        deadline: Option<(Instant, Duration)>,
+    ) -> Result<Selected, ServerSelectionError> {
+        let own_limit = self.options().server_selection_timeout;
+        let own = Instant::now().checked_add(own_limit).map(|at| (at, own_limit, "serverSelectionTimeoutMS"));
+        let given = deadline.map(|(at, limit)| (at, limit, "timeoutMS"));
+        let limit = [own, given].into_iter().flatten().min_by_key(|(at, ..)| *at);
+        loop {
+            let changed = self.changed().listen();
+            if self.is_closed() {
+                return Err(ServerSelectionError::Closed);
+            }
+            // The runtime of the monitors may have ended meanwhile.
+            self.start()?;
+            if let Some(selected) = self.try_select(&self.snapshot(), demand)? {
+                return Ok(selected);
+            }
+            self.request_checks();
+            let Some((at, limit, limit_name)) = limit else {
+                changed.await;
+                continue;
+            };
+            if within(at, || self.residence(), changed).await.is_err() {
+                // A change may have come at the last moment.
+                return match self.try_select(&self.snapshot(), demand)? {
+                    Some(selected) => Ok(selected),
+                    None => Err(ServerSelectionError::Timeout {
+                        wanted: wanted(demand.access),
+                        limit_name,
+                        limit,
+                        topology: Arc::new(TopologySummary::of(&self.snapshot().topology)),
+                    }),
+                };
+            }
+        }
+    }
+}
+
+/// Names what an operation needs, for an error.
+fn wanted(access: Access<'_>) -> String {
+    match access {
+        Access::Write => "writes".to_owned(),
+        Access::Read(preference) => {
+            let mut wanted = format!("reads with readPreference {}", preference.mode.name());
+            if preference.mode != ReadPreferenceMode::Primary && !preference.tag_sets.is_empty() {
+                wanted.push_str(&format!(" and tags {:?}", preference.tag_sets));
+            }
+            wanted
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! One server of a deployment: its pool, its monitor's controls, its round-trip times, its operations in progress.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crossbeam::utils::CachePadded;
+use tokio::sync::Notify;
+
+use crate::endpoint::Endpoint;
+use crate::options::ServerAddress;
+use crate::runtime::{Pool, thread_number};
+use crate::topology::RoundTrips;
+
+/// The number of handles of a server, a power of two. Threads share a handle only if there are more threads.
+const HANDLES: usize = 16;
+
+/// A server of a deployment.
+pub(crate) struct Server {
+    pub(crate) address: ServerAddress,
+    pub(crate) pool: Pool<Endpoint>,
+    /// Opens the monitor's connections. `None` behind a load balancer, which is not monitored.
+    pub(super) probe: Option<Endpoint>,
+    pub(super) control: Control,
+    round_trips: Mutex<RoundTrips>,
+    /// The shortest round trip of late, in nanoseconds.
+    least_round_trip: AtomicU64,
+}
+
+/// What a monitor is told.
+#[derive(Default)]
+pub(super) struct Control {
+    /// Notified when the server is to be checked at once.
+    pub(super) check: Notify,
+    /// Notified when the check in progress is to be cancelled.
+    pub(super) cancel: Notify,
+    /// Whether the server has left the deployment, or the deployment is closed.
+    pub(super) ended: AtomicBool,
+}
+
+impl Control {
+    /// Ends the monitor.
+    pub(super) fn end(&self) {
+        // ORD: Release; pairs with the Acquire in `has_ended`. The notifications wake a monitor that waits.
+        self.ended.store(true, Ordering::Release);
+        self.cancel.notify_one();
+        self.check.notify_one();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        // ORD: Acquire; pairs with the Release in `end`.
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+impl Server {
+    pub(super) fn new(address: ServerAddress, pool: Pool<Endpoint>, probe: Option<Endpoint>) -> Self {
+        Self {
+            address,
+            pool,
+            probe,
+            control: Control::default(),
+            round_trips: Mutex::default(),
+            least_round_trip: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds the duration of one hello, and returns the average.
+    pub(super) fn add_round_trip(&self, sample: Duration) -> Option<Duration> {
+        let mut round_trips = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
+        round_trips.add(sample);
+        self.note(&round_trips);
+        round_trips.average()
+    }
+
+    /// Forgets the round-trip times, because the server is unknown.
+    pub(super) fn forget_round_trips(&self) {
+        let mut round_trips = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
+        *round_trips = RoundTrips::default();
+        self.note(&round_trips);
+    }
+
+    /// Returns the average and the minimum of the round-trip times.
+    pub(super) fn round_trips(&self) -> (Option<Duration>, Duration) {
+        let round_trips = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
+        (round_trips.average(), round_trips.minimum())
+    }
+
+    /// Returns the shortest round trip of late (`minRoundTripTime`), zero if it is not known. Takes no lock.
+    pub(crate) fn least_round_trip(&self) -> Duration {
+        // Relaxed: a measured value, which publishes nothing.
+        Duration::from_nanos(self.least_round_trip.load(Ordering::Relaxed))
+    }
+
+    fn note(&self, round_trips: &RoundTrips) {
+        let least = u64::try_from(round_trips.minimum().as_nanos()).unwrap_or(u64::MAX);
+        // Relaxed: a measured value, which publishes nothing.
+        self.least_round_trip.store(least, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("address", &self.address.as_str())
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A server in a snapshot, with the handles by which operations use it.
+///
+/// Each operation clones the handle of its thread, and drops it at its end. So the operations in progress are the
+/// references to the handles, and operations of different threads write different cache lines.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) server: Arc<Server>,
+    handles: [Selected; HANDLES],
+}
+
+/// A server that an operation uses. While the operation has it, the operation counts as in progress.
+#[derive(Debug, Clone)]
+pub(crate) struct Selected(Arc<CachePadded<Arc<Server>>>);
+
+impl Deref for Selected {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.0
+    }
+}
+
+impl Member {
+    pub(super) fn new(server: Arc<Server>) -> Self {
+        let handles = std::array::from_fn(|_| Selected(Arc::new(CachePadded::new(server.clone()))));
+        Self { server, handles }
+    }
+
+    /// Begins an operation on the server.
+    pub(super) fn select(&self) -> Selected {
+        self.handles[thread_number() % HANDLES].clone()
+    }
+
+    /// Returns the number of operations in progress (`operationCount`).
+    pub(crate) fn operation_count(&self) -> u64 {
+        self.handles.iter().map(|handle| Arc::strong_count(&handle.0) as u64 - 1).sum()
+    }
+}

@@ -1,0 +1,85 @@
+//! What is known about a deployment at one moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::server::{Member, Selected};
+use crate::options::{InvalidOption, ReadPreference, ServerAddress};
+use crate::selection::{self, Access};
+use crate::topology::{ServerDescription, TopologyDescription, TopologyType};
+
+/// A topology description with the servers that belong to it.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) topology: TopologyDescription,
+    /// One for each server of the description, in the same order. `None` before the deployment has started, and if the
+    /// options cannot be used with the server's address.
+    members: Vec<Option<Arc<Member>>>,
+    /// The place of the only server that writes can go to, if there is one.
+    writable: Option<usize>,
+}
+
+impl Snapshot {
+    pub(super) fn new(topology: TopologyDescription, members: Vec<Option<Arc<Member>>>) -> Self {
+        debug_assert_eq!(topology.servers().count(), members.len(), "one member for each server");
+        let topology_type = topology.topology_type();
+        let mut usable = topology.servers().enumerate().filter(|(_, server)| match topology_type {
+            TopologyType::ReplicaSetWithPrimary => server.server_type == crate::topology::ServerType::RsPrimary,
+            TopologyType::Single | TopologyType::Sharded | TopologyType::LoadBalanced => {
+                !server.server_type.is_unknown()
+            }
+            TopologyType::ReplicaSetNoPrimary | TopologyType::Unknown => false,
+        });
+        let writable = match (usable.next(), usable.next()) {
+            (Some((only, _)), None) => Some(only),
+            _ => None,
+        };
+        drop(usable);
+        Self { topology, members, writable }
+    }
+
+    /// Returns the members, in the order of the description's servers.
+    pub(super) fn members(&self) -> &[Option<Arc<Member>>] {
+        &self.members
+    }
+
+    /// Returns the descriptions of the servers, with their members.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = (&ServerDescription, Option<&Member>)> {
+        self.topology.servers().zip(self.members.iter().map(Option::as_deref))
+    }
+
+    /// Returns the member at an address.
+    pub(super) fn member(&self, address: &ServerAddress) -> Option<&Arc<Member>> {
+        let place = self.topology.servers().position(|server| server.address == *address)?;
+        self.members[place].as_ref()
+    }
+
+    /// Selects a server, if one is suitable. `local_threshold` and `heartbeat_frequency` are those of the options.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`selection::suitable`].
+    pub(super) fn select(
+        &self,
+        access: Access<'_>,
+        deprioritized: &[ServerAddress],
+        local_threshold: Duration,
+        heartbeat_frequency: Duration,
+    ) -> Result<Option<Selected>, InvalidOption> {
+        let by_primary = match access {
+            Access::Write => true,
+            Access::Read(preference) => *preference == ReadPreference::default(),
+        };
+        // Usually there is no choice: no allocation, no random number.
+        if by_primary && let Some(place) = self.writable {
+            return Ok(self.members[place].as_deref().map(Member::select));
+        }
+        let suitable = selection::suitable(&self.topology, access, deprioritized, heartbeat_frequency)?;
+        let candidates = selection::in_window(&suitable, local_threshold);
+        let member_of = |server: &ServerDescription| self.member(&server.address);
+        let chosen = selection::choose(&candidates, fastrand::u64(..), |server| {
+            member_of(server).map_or(0, |member| member.operation_count())
+        });
+        Ok(chosen.and_then(member_of).map(|member| member.select()))
+    }
+}

@@ -1,0 +1,4 @@
+//! The client on real servers.
+#![cfg(not(any(loom, shuttle)))]
+
+mod standalone;
