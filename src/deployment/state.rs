@@ -392,15 +392,16 @@ impl Deployment {
         let snapshot = this.snapshot.load_full();
         let Some(member) = snapshot.member(address) else { return };
         let error = failed.error();
-        // What the pool may not be cleared for changes nothing else either: the label of an overloaded server, and a
-        // failure before the service of a load balancer is known.
+        if !failed.clears_pool() {
+            // What the pool may not be cleared for changes nothing else either: the label of an overloaded server, and a
+            // failure before the service of a load balancer is known. The monitor can tell whether the server is there.
+            member.server.control.check.notify_one();
+            return;
+        }
         let progress = match error.stage() {
             Stage::Authenticate => Progress::Authenticating,
             _ => Progress::Connecting,
         };
-        if !failed.clears_pool() {
-            return;
-        }
         let reason = Reason {
             cause: error.cause().clone(),
             generation: failed.generation(),

@@ -62,9 +62,13 @@ async fn server_that_is_gone_becomes_unknown() {
     client.run(Operation::read("test", &count)).await.unwrap();
     drop(server);
     let limit = Duration::from_millis(700);
-    // The first attempt may still find the pool ready, and its error is then the one that is returned.
-    client.run(Operation::read("test", &count).timeout(limit)).await.unwrap_err();
-    let failed = client.run(Operation::read("test", &count).timeout(limit)).await.unwrap_err();
-    assert!(matches!(failed, ClientError::Selection(_)), "{failed}");
+    // A refused connection may mean that the server is overloaded, so only a check makes the server unknown.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !matches!(
+        client.run(Operation::read("test", &count).timeout(limit)).await.unwrap_err(),
+        ClientError::Selection(_)
+    ) {
+        assert!(Instant::now() < deadline);
+    }
     assert_eq!(client.status().servers[0].server_type, "Unknown");
 }
