@@ -113,8 +113,8 @@ impl Hold {
         }
     }
 
-    /// Notes the beginning of a use. Called by the slot's owner.
-    pub(super) fn begin(&self, switch: u32, noted: &Use) {
+    /// Notes the beginning of a use. Called by the slot's owner. Returns the previous turn.
+    pub(super) fn begin(&self, switch: u32, noted: &Use) -> Turn {
         // Relaxed: only owners change the count, and the ownership of the slot orders them.
         let before = Turn::unpack(self.turn.load(Ordering::Relaxed));
         let turn = Turn { switch, count: before.count.wrapping_add(1), state: State::InUse };
@@ -137,6 +137,7 @@ impl Hold {
         }
         // ORD: Release; pairs with the Acquire in `read`; publishes the words above.
         self.turn.store(turn.pack(), unless_mutant("hold_publishes_nothing", Ordering::Release));
+        before
     }
 
     /// Changes the purpose of the present use. Called by the slot's owner.

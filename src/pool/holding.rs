@@ -9,7 +9,11 @@
 //! # Race window
 //!
 //! A check-out that runs while the accounting is switched on may miss that. Its connection then counts as checked out
-//! before. So does one that is on its way at that moment, from a stack to its caller or to its close, until then.
+//! before. So does a connection that is on its way to its caller at that moment, until its check-out notes it or makes it
+//! available again. If it was reported as held for long meanwhile, that is the end of the use that was reported.
+//!
+//! A connection that is on its way to its close counts as checked out before, too. No end of such a use is reported. But the
+//! close must then take longer than the threshold, and runs no code of others until its connection has left the pool.
 
 use std::collections::HashSet;
 use std::panic::Location;
@@ -21,9 +25,9 @@ use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
 use super::hold::{State, Turn, Use};
-use super::lease::Lease;
 use super::pinning::Purpose;
 use super::slab::Slot;
+use super::tokens::Idle;
 use crate::holder::Holder;
 use crate::sync::Mutex;
 
@@ -209,8 +213,8 @@ impl<E: Environment> Core<E> {
         if !self.holding.reports.lock().unnoted.insert(id) {
             return false;
         }
-        // A check-in changes the record, then takes the entry. So it finds the entry, or we find the change. If both, the
-        // check-in has reported the end already, and the use must be reported, too.
+        // The owner changes the record, then takes the entry. So it finds the entry, or we find the change. If both, the
+        // owner has reported the end already, and the use must be reported, too.
         self.noted(found.slot).is_none() || !self.holding.reports.lock().unnoted.remove(&id)
     }
 
@@ -281,8 +285,9 @@ impl<E: Environment> Core<E> {
     }
 }
 
-impl<E: Environment> Lease<E> {
-    /// Notes where the connection was checked out, if the pool accounts for holders.
+impl<E: Environment> Idle<E> {
+    /// Notes where the connection is checked out, if the pool accounts for holders. Called before the check-out, so that a
+    /// subscriber that is told of it finds the holder.
     #[inline]
     pub fn note_holder(&self, site: &'static Location<'static>) {
         if self.held().core().attention.includes(Reason::Holders) {
@@ -307,10 +312,14 @@ impl<E: Environment> Held<E> {
             service_id: service.map(|(service_id, _)| service_id),
             purpose: Purpose::Operation,
         };
-        self.slot().hold_or_new().begin(switch, &noted);
+        let before = self.slot().hold_or_new().begin(switch, &noted);
+        if before.switch != switch {
+            self.end_unnoted_hold();
+        }
     }
 
-    /// Notes that the use of the connection ends, or that a new connection is not in use yet.
+    /// Notes that the use of the connection ends, or that a connection is not in use: a new one, or one whose check-out gives
+    /// it up.
     pub(super) fn end_hold(self) {
         let core = self.core();
         if core.attention.includes(Reason::Holders)
@@ -322,22 +331,28 @@ impl<E: Environment> Held<E> {
 
     #[cold]
     fn end_accounted_hold(self, switch: u32) {
-        let holding = &self.core().holding;
         let (before, reported) = self.slot().hold_or_new().end(switch);
-        let ended = match reported {
-            Some(noted) if before.switch == switch => holder_of(&noted, self.core().nanos_since_epoch()),
-            // Nothing was noted about this use, and it may have been reported nevertheless.
-            _ if before.switch != switch => {
-                if !holding.reports.lock().unnoted.remove(&self.id()) {
-                    return;
-                }
-                // Relaxed: see `in_use`.
-                let on_since = holding.on_since.load(Ordering::Relaxed);
-                unnoted_holder(self.slot(), self.core().nanos_since_epoch().saturating_sub(on_since))
-            }
-            _ => return,
-        };
-        holding.reports.lock().ended.push(ended);
+        if before.switch != switch {
+            self.end_unnoted_hold();
+        } else if let Some(noted) = reported {
+            self.report_end(holder_of(&noted, self.core().nanos_since_epoch()));
+        }
+    }
+
+    /// Has the end reported of a use that was reported although nothing was noted about it. The caller has changed the record
+    /// before; see `Core::report`.
+    fn end_unnoted_hold(self) {
+        let holding = &self.core().holding;
+        if holding.reports.lock().unnoted.remove(&self.id()) {
+            // Relaxed: see `in_use`.
+            let on_since = holding.on_since.load(Ordering::Relaxed);
+            let held_for = self.core().nanos_since_epoch().saturating_sub(on_since);
+            self.report_end(unnoted_holder(self.slot(), held_for));
+        }
+    }
+
+    fn report_end(self, ended: Holder) {
+        self.core().holding.reports.lock().ended.push(ended);
         self.core().environment.review_holds();
     }
 

@@ -31,11 +31,6 @@ impl<E: Environment> Lease<E> {
         Self(held)
     }
 
-    #[inline]
-    pub(super) fn held(&self) -> Held<E> {
-        self.0
-    }
-
     /// Returns the connection's number.
     pub fn id(&self) -> u64 {
         self.0.id()

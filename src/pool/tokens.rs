@@ -199,6 +199,11 @@ impl<E: Environment> Idle<E> {
         Self(held)
     }
 
+    #[inline]
+    pub(super) fn held(&self) -> Held<E> {
+        self.0
+    }
+
     /// Returns the connection's number.
     pub fn id(&self) -> u64 {
         self.0.id()
@@ -244,6 +249,8 @@ impl<E: Environment> Idle<E> {
 
 impl<E: Environment> Drop for Idle<E> {
     fn drop(&mut self) {
+        // A connection that was on its way to its caller may have been taken for one in use.
+        self.0.end_hold();
         self.0.make_available();
     }
 }

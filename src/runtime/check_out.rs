@@ -18,7 +18,7 @@ use super::pool::Pool;
 use super::traced;
 use crate::boxed::boxed;
 use crate::error::CheckOutError;
-use crate::pool::{Acquire, Environment, Grant, Idle, Lease, Phase, Refusal, Started};
+use crate::pool::{Acquire, Environment, Grant, Idle, Phase, Refusal, Started};
 
 /// The line that called for the check-out.
 type Site = &'static Location<'static>;
@@ -175,7 +175,7 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         let core = &pool.core;
         let started = core.check_out_started();
         if let Some(idle) = core.try_take() {
-            return Ok(noted(idle.check_out(started), site));
+            return Ok(checked_out(idle, started, site));
         }
         // Before the search on other shards, so that the time of a check-out that then waits is all of its time.
         Err(Self { pool, site, started: if E::METERED { started.read(core) } else { started } })
@@ -194,7 +194,7 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
 
     #[inline]
     fn succeed(self, idle: Idle<TokioEnvironment<E>>) -> Connection<E> {
-        let connection = noted(idle.check_out(self.started), self.site);
+        let connection = checked_out(idle, self.started, self.site);
         std::mem::forget(self);
         connection
     }
@@ -218,11 +218,11 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
     }
 }
 
-/// Notes the holder of a connection that did not come by the shortest path.
+/// Checks out a connection that did not come by the shortest path, and notes its holder.
 #[inline]
-fn noted<E: Establish>(lease: Lease<TokioEnvironment<E>>, site: Site) -> Connection<E> {
-    lease.note_holder(site);
-    Connection::new(lease)
+fn checked_out<E: Establish>(idle: Idle<TokioEnvironment<E>>, started: Started, site: Site) -> Connection<E> {
+    idle.note_holder(site);
+    Connection::new(idle.check_out(started))
 }
 
 impl<E: Establish> Drop for StartedCheckOut<'_, E> {

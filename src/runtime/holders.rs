@@ -137,8 +137,9 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Cost
     ///
-    /// While it is off, a check-out carries one more pointer. While it is on, a check-out that finds a connection reads the clock and writes one cache
-    /// line of its own, and its check-in makes one more locked instruction. Neither takes a lock. The
+    /// While it is off, a check-out carries one more pointer. While it is on, a check-out that finds a connection reads
+    /// the clock and writes one cache line of its own, and its check-in makes one more locked instruction. Neither takes
+    /// a lock, but once for each connection that existed at the switch. The
     /// [guide](crate::guide#holders-of-connections) has figures. Each connection that was checked out since takes 64
     /// more bytes.
     pub fn account_for_holders(&self, on: bool) {

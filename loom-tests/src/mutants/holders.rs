@@ -57,4 +57,42 @@ pub const MUTANTS: &[Mutant] = &[
             wrong: "{ self.holding.reports.lock().unnoted.remove(&id); false }",
         }],
     },
+    Mutant {
+        name: "noted_check_out_ends_no_earlier_hold",
+        does: "A check-out does not look whether its connection was reported on its way.",
+        file: "pool/holding.rs",
+        edits: &[Edit {
+            within: "fn begin_hold(",
+            right: "
+                if before.switch != switch {
+                    self.end_unnoted_hold();
+                }
+            ",
+            wrong: "_ = before;",
+        }],
+    },
+    Mutant {
+        name: "check_out_is_noted_after_the_earlier_hold_ends",
+        does: "A check-out looks whether its connection was reported on its way before it is noted.",
+        file: "pool/holding.rs",
+        edits: &[Edit {
+            within: "fn begin_hold(",
+            right: "
+                let before = self.slot().hold_or_new().begin(switch, &noted);
+                if before.switch != switch {
+                    self.end_unnoted_hold();
+                }
+            ",
+            wrong: "
+                self.end_unnoted_hold();
+                self.slot().hold_or_new().begin(switch, &noted);
+            ",
+        }],
+    },
+    Mutant {
+        name: "check_out_that_gives_up_ends_no_hold",
+        does: "A connection whose check-out gives up is not noted as free.",
+        file: "pool/tokens.rs",
+        edits: &[Edit { within: "impl<E: Environment> Drop for Idle<E> {", right: "self.0.end_hold();", wrong: "" }],
+    },
 ];

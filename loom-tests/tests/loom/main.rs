@@ -38,7 +38,7 @@
 //! | *hit* | `Core::try_check_out` | `Shard::pop_at_once` |
 //! | *return* | the drop of a `Lease` if the environment does not listen | `Shard::push_at_once` and `try_push`; if they fail, `Held::put_on`, `Shard::push`, `Held::hand_over` or `Held::retire` |
 //! | *heard return* | the drop of a `Lease` if the environment listens | `Lease::give_back_and_tell`, then as "return" after a failed push |
-//! | *take* | `Core::try_take`, the drop of an `Idle` | `Shard::pop`, `Core::vet` |
+//! | *take* | `Core::try_take`, the drop of an `Idle` | `Shard::pop`, `Core::vet`, `Held::end_hold` |
 //! | *acquire* | `Core::acquire` | `Core::seek`, `take_any`, `Capacity::try_admit`; `Core::queue_up`, `look_for_the_first`, `Capacity::admit_or_wait`, the wait list |
 //! | *opener* | `Core::acquire_as_opener` | `Core::queue_up_as_opener`, the wait list |
 //! | *cancel* | the drop of either future | `WaitList::leave`, `Core::settle` |
@@ -60,7 +60,7 @@
 //! | *deliver* | `Delivery::publish`, `emit`, `deliver` | `src/delivery` |
 //! | *deliver inline* | `Delivery::deliver_inline` | `src/delivery` |
 //! | *end* | `Delivery::end`, `ended`, `look_again` | `src/delivery` |
-//! | *note* | `Lease::note_holder` | `Hold::begin` |
+//! | *note* | `Idle::note_holder` | `Hold::begin` |
 //! | *noted return* | the drop of a `Lease` if the pool accounts for holders | `Held::end_hold`, `Hold::end`, then as "heard return" |
 //! | *list holders* | `Core::holders` | `Hold::read`, `Shard::for_each_slot` |
 //! | *review holds* | `Core::review_holds` | the same, and `Core::report`, `Hold::mark_reported` |
@@ -185,6 +185,8 @@
 //! | `holder_is_read_from_one_use` | note, noted return, take, list holders | 2 | `hold_publishes_nothing`, `hold_acquires_nothing`, `hold_is_written_without_a_fence`, `hold_is_read_without_a_fence`, `hold_is_read_once` |
 //! | `use_that_was_reported_as_long_is_reported_as_ended` | noted return, review holds | none | `hold_ends_in_two_steps` |
 //! | `earlier_use_that_was_reported_as_long_is_reported_as_ended` | noted return, review holds | 4 | `earlier_hold_is_reported_without_a_second_look`, `earlier_hold_that_ends_meanwhile_is_not_reported` |
+//! | `check_out_that_was_reported_as_an_earlier_use_ends_it_when_it_is_noted` | note, review holds | 4 | `noted_check_out_ends_no_earlier_hold`, `check_out_is_noted_after_the_earlier_hold_ends` |
+//! | `check_out_that_was_reported_as_an_earlier_use_ends_it_when_it_gives_up` | take, review holds | 4 | `check_out_that_gives_up_ends_no_hold` |
 //! | **inline**: events that their callers deliver | | | |
 //! | `inline_event_follows_the_queued_event_before_it` | deliver, deliver inline | 3 | `queued_event_raises_no_flag`, `idle_while_an_event_is_delivered`, `idle_publishes_nothing`, `idle_acquires_nothing`, `verdict_publishes_nothing`, `verdict_acquires_nothing` |
 //! | `inline_event_is_delivered_before_its_caller_goes_on` | deliver, deliver inline | 3 | `inline_event_is_left_behind` |

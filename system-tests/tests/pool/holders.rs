@@ -197,6 +197,28 @@ async fn connection_that_was_available_at_the_switch_is_not_listed_as_held_since
 }
 
 #[tokio::test(start_paused = true)]
+async fn holder_is_noted_before_subscribers_are_told_of_the_check_out() {
+    let pool = accounting(PoolOptions::default().max_pool_size(1), &Mock::new([]));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    pool.subscribe({
+        let (pool, told) = (pool.clone(), told.clone());
+        move |event: &PoolEvent| {
+            if matches!(event, PoolEvent::ConnectionCheckedOut { .. }) {
+                told.lock().unwrap().extend(lines(&pool));
+            }
+        }
+    });
+    let opened = pool.check_out().await.unwrap();
+    let first = line!() - 1;
+    let mut waits = pin!(pool.check_out());
+    assert!(poll_once(waits.as_mut()).await.is_none());
+    drop(opened);
+    drop(waits.await.unwrap());
+    drop(pool.check_out().await.unwrap());
+    assert_eq!(*told.lock().unwrap(), [Some(first), Some(first + 2), Some(first + 6)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn stale_connection_that_is_not_closed_yet_has_no_holder() {
     let options = PoolOptions::default().background_interval(BackgroundInterval::Never);
     let pool = builder(&Mock::new([])).options(options).build().unwrap();
@@ -345,6 +367,35 @@ async fn threshold_that_is_set_in_use_applies_to_connections_in_use() {
     drop(late);
     settle().await;
     assert_eq!(reports.take(), [""; 0]);
+}
+
+/// The accounting takes a connection for one in use that is granted to a check-out and that the check-out has not taken.
+#[tokio::test(start_paused = true)]
+async fn connection_on_its_way_at_the_switch_that_is_reported_as_long_is_reported_as_ended() {
+    for gives_up in [false, true] {
+        let reports = Reports::default();
+        let pool = builder(&Mock::new([])).options(PoolOptions::default().max_pool_size(1)).build().unwrap();
+        pool.ready();
+        pool.on_long_hold(reports.sink());
+        let held = pool.check_out().await.unwrap();
+        let mut waits = Box::pin(pool.check_out());
+        assert!(poll_once(waits.as_mut()).await.is_none());
+        drop(held);
+        pool.report_holds_after(Some(10 * SECOND));
+        tokio::time::sleep(11 * SECOND).await;
+        assert_eq!(reports.take(), ["long 1 10s unknown"]);
+        let held = if gives_up { None } else { Some(waits.as_mut().await.unwrap()) };
+        drop(waits);
+        settle().await;
+        assert_eq!(reports.take(), ["back 1 11s unknown"], "gives up: {gives_up}");
+        assert_eq!(pool.holders().len(), usize::from(!gives_up));
+        let Some(held) = held else { continue };
+        // The use that was noted is another one.
+        tokio::time::sleep(11 * SECOND).await;
+        drop(held);
+        settle().await;
+        assert_eq!(reports.take(), ["long 1 10s", "back 1 11.001s"]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -200,6 +200,18 @@ const CONTROLS: &[(&str, &str)] = &[
         "earlier_hold_that_ends_meanwhile_is_not_reported",
         "holders::earlier_use_that_was_reported_as_long_is_reported_as_ended",
     ),
+    (
+        "noted_check_out_ends_no_earlier_hold",
+        "holders::check_out_that_was_reported_as_an_earlier_use_ends_it_when_it_is_noted",
+    ),
+    (
+        "check_out_is_noted_after_the_earlier_hold_ends",
+        "holders::check_out_that_was_reported_as_an_earlier_use_ends_it_when_it_is_noted",
+    ),
+    (
+        "check_out_that_gives_up_ends_no_hold",
+        "holders::check_out_that_was_reported_as_an_earlier_use_ends_it_when_it_gives_up",
+    ),
     ("queued_event_raises_no_flag", "inline::inline_event_follows_the_queued_event_before_it"),
     ("idle_while_an_event_is_delivered", "inline::inline_event_follows_the_queued_event_before_it"),
     ("idle_publishes_nothing", "inline::inline_event_follows_the_queued_event_before_it"),

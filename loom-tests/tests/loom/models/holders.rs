@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loom::thread;
+use wharf::unstable::pool::Idle;
 
 use super::harness::model;
 use super::world::*;
@@ -19,11 +20,17 @@ fn here() -> &'static Location<'static> {
     Location::caller()
 }
 
-/// Checks out the only connection at a site.
-fn use_at(pool: &Arc<Pool>, site: &'static Location<'static>) {
-    let lease = check_out(pool, pool.try_take().expect("the connection is not available"));
-    lease.note_holder(site);
-    check_in(lease);
+/// Checks out a connection at a site.
+fn check_out_at(pool: &Arc<Pool>, idle: Idle<World>, site: &'static Location<'static>) -> Leased {
+    idle.note_holder(site);
+    check_out(pool, idle)
+}
+
+/// Opens a connection. Until it is checked out or made available, it is on its way to its caller.
+fn on_its_way(pool: &Arc<Pool>) -> Idle<World> {
+    let (idle, opening) = opened(pool);
+    drop(opening);
+    idle
 }
 
 /// The task's number belongs to the site, so a reader can tell whether both are of one use.
@@ -34,14 +41,14 @@ fn holder_is_read_from_one_use() {
         let [first, second] = sites();
         pool.account_for_holders(true);
         run_as_task(1);
-        let lease = leased(&pool);
-        lease.note_holder(first);
+        let lease = check_out_at(&pool, on_its_way(&pool), first);
         let uses = thread::spawn({
             let pool = pool.clone();
             move || {
                 check_in(lease);
                 run_as_task(2);
-                use_at(&pool, second);
+                let idle = pool.try_take().expect("the connection is not available");
+                check_in(check_out_at(&pool, idle, second));
             }
         });
         for holder in pool.holders() {
@@ -59,9 +66,9 @@ fn use_that_was_reported_as_long_is_reported_as_ended() {
     model("use_that_was_reported_as_long_is_reported_as_ended", None, || {
         let pool = unheard(options(1, 1));
         pool.account_for_holders(true);
-        let lease = leased(&pool);
-        lease.note_holder(here());
-        end_during_a_review(pool, lease);
+        let lease = check_out_at(&pool, on_its_way(&pool), here());
+        end_during_a_review(&pool, move || check_in(lease));
+        wind_up(pool);
     });
 }
 
@@ -70,18 +77,41 @@ fn earlier_use_that_was_reported_as_long_is_reported_as_ended() {
     model("earlier_use_that_was_reported_as_long_is_reported_as_ended", Some(4), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
-        end_during_a_review(pool, lease);
+        end_during_a_review(&pool, move || check_in(lease));
+        wind_up(pool);
     });
 }
 
-fn end_during_a_review(pool: Arc<Pool>, lease: Leased) {
+#[test]
+fn check_out_that_was_reported_as_an_earlier_use_ends_it_when_it_is_noted() {
+    model("check_out_that_was_reported_as_an_earlier_use_ends_it_when_it_is_noted", Some(4), || {
+        let pool = unheard(options(1, 1));
+        let idle = on_its_way(&pool);
+        let noted = pool.clone();
+        check_in(end_during_a_review(&pool, move || check_out_at(&noted, idle, here())));
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn check_out_that_was_reported_as_an_earlier_use_ends_it_when_it_gives_up() {
+    model("check_out_that_was_reported_as_an_earlier_use_ends_it_when_it_gives_up", Some(4), || {
+        let pool = unheard(options(1, 1));
+        let idle = on_its_way(&pool);
+        end_during_a_review(&pool, move || drop(idle));
+        wind_up(pool);
+    });
+}
+
+/// Asserts that an earlier use is reported as ended exactly if it is reported as long, while `ends` ends it.
+fn end_during_a_review<T: Send + 'static>(pool: &Pool, ends: impl FnOnce() -> T + Send + 'static) -> T {
     pool.report_holds_after(Some(Duration::from_nanos(1)));
     pool.environment().pass(Duration::from_secs(1));
-    let ends = thread::spawn(move || check_in(lease));
+    let ends = thread::spawn(ends);
     let during = pool.review_holds();
-    ends.join().unwrap();
+    let left = ends.join().unwrap();
     let after = pool.review_holds();
     assert!(after.long.is_empty(), "a use that has ended was reported as long");
     assert_eq!(during.long.len(), during.ended.len() + after.ended.len(), "{during:?} {after:?}");
-    wind_up(pool);
+    left
 }
