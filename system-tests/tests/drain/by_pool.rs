@@ -252,6 +252,68 @@ async fn drain_that_panics_when_called_closes_even_a_reusable_connection() {
     assert_eq!(drains(&pool), (1, [0, 1, 0, 0]));
 }
 
+/// Its `condition` panics once a connection is drained.
+struct Choosy;
+
+/// Whether the last user has left something undone, and whether that was drained.
+#[derive(Default)]
+struct Chosen {
+    is_undone: bool,
+    is_drained: bool,
+}
+
+impl Establish for Choosy {
+    type Connection = Chosen;
+
+    async fn establish(&self, _: Establishing) -> Result<Chosen, EstablishError> {
+        Ok(Chosen::default())
+    }
+
+    fn condition(&self, connection: &mut Chosen) -> Condition {
+        assert!(!connection.is_drained, "judging was told to panic");
+        if connection.is_undone { Condition::NeedsDrain } else { Condition::Reusable }
+    }
+
+    async fn drain(&self, connection: &mut Chosen) {
+        *connection = Chosen { is_undone: false, is_drained: true };
+    }
+}
+
+#[tokio::test]
+async fn connection_whose_condition_panics_after_its_drain_is_closed_once() {
+    let events = Events::default();
+    let noted = events.clone();
+    let subscriber = move |event: &PoolEvent| {
+        let error = event.error().map(|error| format!(": {error}")).unwrap_or_default();
+        noted.lock().unwrap().push(format!("{}{error}", event.name()));
+    };
+    let options = PoolOptions::default().max_pool_size(1);
+    let pool = Pool::builder("mock:27017", Choosy).options(options).subscriber(subscriber).build().unwrap();
+    pool.ready();
+    for round in 1..=2 {
+        // The second check-out shows that the capacity is back.
+        let mut connection = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap();
+        assert_eq!(connection.id(), round);
+        connection.is_undone = true;
+        taken(&events);
+        drop(connection);
+        until(&pool, 0).await;
+        assert_eq!(
+            taken(&events),
+            [
+                "ConnectionCheckedIn",
+                "ConnectionClosed: the connection was left in a state in which it cannot be reused"
+            ]
+        );
+        let (status, metrics) = (pool.status(), pool.metrics());
+        assert_eq!((status.total, status.in_use, status.draining, status.available), (0, 0, 0, 0));
+        assert_eq!(drains(&pool), (round, [0, round, 0, 0]));
+        assert_eq!((metrics.connections.created, metrics.connections.closed.error), (round, round));
+    }
+    pool.close();
+    tokio::time::timeout(AGES, pool.closed()).await.unwrap();
+}
+
 #[tokio::test]
 async fn opening_and_closing_connections_does_not_wake_a_drain() {
     let mock = Mock::new(Condition::Reusable, false);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 mod bounds;
 mod by_pool;
+mod panics;
 mod starvation;
 mod storm;
 
