@@ -46,7 +46,7 @@ pub use crate::by_stage::ByStage;
 use crate::pool::PoolStatus;
 
 /// The metrics of one pool: its numbers now, and what it has counted and measured so far.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct PoolMetrics {
@@ -82,7 +82,7 @@ pub struct PoolMetrics {
 }
 
 /// The check-outs of a pool that have ended. A check-out counts as soon as it has its connection, or has failed.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct CheckOutMetrics {
@@ -144,7 +144,7 @@ impl CheckOutFailures {
 }
 
 /// The connections that a pool has opened and closed.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ConnectionMetrics {

@@ -39,8 +39,12 @@ impl TryFrom<Stored> for Histogram {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Recorder;
-    use super::*;
+    use std::cell::Cell;
+
+    use serde_json::Value;
+
+    use super::super::*;
+    use crate::pool::{Phase, PoolStatus};
 
     #[test]
     fn histogram_comes_back_as_it_was() {
@@ -52,6 +56,89 @@ mod tests {
             let text = serde_json::to_string(&histogram).unwrap();
             assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), histogram, "{text}");
         }
+    }
+
+    /// Returns metrics of which each number is another one.
+    fn metrics() -> PoolMetrics {
+        let last = Cell::new(0_u32);
+        let small = || last.replace(last.get() + 1) + 1;
+        let next = || u64::from(small());
+        let times = || {
+            let recorder = Recorder::default();
+            [next(), next()].into_iter().for_each(|nanos| recorder.record(nanos * 1_000));
+            recorder.snapshot()
+        };
+        fn by_stage<T>(value: impl Fn() -> T) -> ByStage<T> {
+            ByStage::<()>::default().map(|()| value())
+        }
+        PoolMetrics {
+            address: "db.example.com:27018".into(),
+            status: PoolStatus {
+                phase: Phase::Closed,
+                generation: next(),
+                max_pool_size: small(),
+                total: small(),
+                pending: small(),
+                available: small(),
+                in_use: small(),
+                draining: small(),
+                stale: small(),
+                waiting: small(),
+                consistent: true,
+            },
+            min_pool_size: small(),
+            check_outs: CheckOutMetrics {
+                hits: next(),
+                waited: times(),
+                opened: times(),
+                failed: CheckOutFailures {
+                    timeout: next(),
+                    pool_closed: next(),
+                    pool_cleared: next(),
+                    establish: next(),
+                    no_runtime: next(),
+                    cancelled: next(),
+                },
+            },
+            use_time: times(),
+            connections: ConnectionMetrics {
+                created: next(),
+                establish_time: times(),
+                stage_times: by_stage(times),
+                failed: by_stage(next),
+                given_up: next(),
+                closed: Closes { stale: next(), idle: next(), error: next(), pool_closed: next() },
+            },
+            drains: DrainMetrics { begun: next(), reused: next(), failed: next(), displaced: next(), given_up: next() },
+            clears: next(),
+            service_clears: next(),
+            interruptions: next(),
+            retries: next(),
+        }
+    }
+
+    /// Returns the paths of all values in some JSON that may be a default.
+    fn defaults(path: &str, value: &Value) -> Vec<String> {
+        match value {
+            Value::Object(fields) => {
+                fields.iter().flat_map(|(name, value)| defaults(&format!("{path}.{name}"), value)).collect()
+            }
+            Value::Array(values) if !values.is_empty() => {
+                values.iter().flat_map(|value| defaults(&format!("{path}[]"), value)).collect()
+            }
+            Value::Number(number) if number.as_u64() != Some(0) => Vec::new(),
+            Value::String(text) if !text.is_empty() => Vec::new(),
+            Value::Bool(true) => Vec::new(),
+            _ => vec![path.to_owned()],
+        }
+    }
+
+    #[test]
+    fn metrics_come_back_as_they_were() {
+        let metrics = metrics();
+        let stored = serde_json::to_value(&metrics).unwrap();
+        assert_eq!(defaults("", &stored), [""; 0], "these fields would not be missed");
+        assert_eq!(serde_json::from_value::<PoolMetrics>(stored).unwrap(), metrics);
     }
 
     #[test]

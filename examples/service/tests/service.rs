@@ -128,6 +128,18 @@ async fn service_keeps_orders_and_shows_its_pool() {
     let created = value("wharf_pool_create_seconds_sum", "");
     assert!(created > 0.0 && created < AGES.as_secs_f64(), "{created}");
     assert!(scraped.contains("# TYPE wharf_pool_create_seconds histogram"), "{scraped}");
+    // The stages of a plain TCP connection, and no others.
+    let mut stages = 0.0;
+    for (stage, times) in
+        [("resolve", 1.0), ("connect", 1.0), ("hello", 1.0), ("proxy", 0.0), ("tls", 0.0), ("authenticate", 0.0)]
+    {
+        let label = format!(",stage=\"{stage}\"");
+        assert_eq!(value("wharf_pool_create_stage_seconds_count", &label), times, "{stage}");
+        let took = value("wharf_pool_create_stage_seconds_sum", &label);
+        assert_eq!(took > 0.0, times > 0.0, "{stage}: {took}");
+        stages += took;
+    }
+    assert!(stages <= created, "{stages} {created}");
 
     let names: BTreeSet<&str> = samples.keys().map(|key| key.split('{').next().unwrap()).collect();
     let dashboard: Value = serde_json::from_str(include_str!("../grafana.json")).unwrap();
