@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 use std::task::Context;
+use std::time::Duration;
 
 use bson::oid::ObjectId;
 use tokio::runtime::Handle;
@@ -18,6 +19,7 @@ use super::establish::Establish;
 use super::fork::{self, Forked};
 use super::holders::HoldReports;
 use super::publisher::Subscriber;
+use super::stopwatch::Stopwatch;
 use super::traced::SlowCheckOuts;
 use crate::boxed::boxed;
 use crate::error::{CheckInError, CheckOutError, ClearError};
@@ -361,6 +363,31 @@ impl<E: Establish> Pool<E> {
     /// Returns the pool's options.
     pub fn options(&self) -> &PoolOptions {
         self.core.options()
+    }
+
+    /// Returns `timeoutMS`, as [`PoolBuilder::timeout`] has set it.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.core.environment().timeout
+    }
+
+    /// Returns how long a check-out may wait before the pool warns of it, as [`PoolBuilder::slow_check_out`] has set it.
+    #[must_use]
+    pub fn slow_check_out(&self) -> Option<Duration> {
+        self.core.environment().slow_check_outs.as_ref().map(SlowCheckOuts::threshold)
+    }
+
+    /// Returns whether durations are measured with tokio's clock, as [`PoolBuilder::tokio_clock`] has set it.
+    #[must_use]
+    pub fn tokio_clock(&self) -> bool {
+        matches!(self.core.environment().stopwatch, Stopwatch::Tokio { .. })
+    }
+
+    /// Returns the runtime of the pool's tasks: the one of [`PoolBuilder::runtime`], or where the pool has
+    /// [moved](Self#runtimes) since. `None` if that runtime is known to have ended, and the pool has not moved yet.
+    #[must_use]
+    pub fn runtime(&self) -> Option<Handle> {
+        self.here().core.environment().living_runtime()
     }
 
     /// Returns the establisher, which opens the pool's connections.

@@ -3,16 +3,19 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
-use wharf::{Options, PoolOptions, TlsOptions};
+use tokio::runtime::{Handle, Runtime};
+use wharf::{Endpoint, Options, PoolOptions, TlsOptions};
 use wharf_system_tests::root;
 
 /// The types whose methods that take and return `Self` set options.
-const TYPES: [&str; 11] = [
+const TYPES: [&str; 12] = [
     "CloudEnvironment",
     "Credential",
     "DriverInfo",
     "Options",
+    "PoolBuilder",
     "PoolOptions",
     "ProxyOptions",
     "ReadPreference",
@@ -24,7 +27,7 @@ const TYPES: [&str; 11] = [
 
 /// Methods that set something, and the field or method that shows it, where their names differ. What an application gives
 /// as code, as a key or as certificates is not shown: only whether it was given.
-const GETTERS: [(&str, &str); 15] = [
+const GETTERS: [(&str, &str); 22] = [
     ("CloudEnvironment::variables", "CloudEnvironment::has_own_variables(&self)"),
     ("Credential::allowed_hosts", "Credential::effective_allowed_hosts(&self)"),
     ("Credential::aws_credential_provider", "Credential::has_aws_credential_provider(&self)"),
@@ -32,6 +35,13 @@ const GETTERS: [(&str, &str); 15] = [
     ("Credential::mechanism_property", "Credential::mechanism_properties:"),
     ("Credential::oidc_callback", "Credential::has_oidc_callback(&self)"),
     ("Credential::oidc_human_callback", "Credential::has_oidc_human_callback(&self)"),
+    ("PoolBuilder::account_for_holders", "Pool<E>::accounts_for_holders(&self)"),
+    ("PoolBuilder::options", "Pool<E>::options(&self)"),
+    ("PoolBuilder::report_holds_after", "Pool<E>::holds_are_reported_after(&self)"),
+    ("PoolBuilder::runtime", "Pool<E>::runtime(&self)"),
+    ("PoolBuilder::slow_check_out", "Pool<E>::slow_check_out(&self)"),
+    ("PoolBuilder::timeout", "Pool<E>::timeout(&self)"),
+    ("PoolBuilder::tokio_clock", "Pool<E>::tokio_clock(&self)"),
     ("ReadPreference::tag_set", "ReadPreference::tag_sets:"),
     ("TlsOptions::ca_der", "TlsOptions::has_ca_in_memory(&self)"),
     ("TlsOptions::ca_pem", "TlsOptions::has_ca_in_memory(&self)"),
@@ -43,16 +53,20 @@ const GETTERS: [(&str, &str); 15] = [
     ("TlsOptions::insecure", "TlsOptions::allow_invalid_certificates:"),
 ];
 
+/// Methods that take functions, which nothing shows. The documentation of `PoolBuilder` says so.
+const FUNCTIONS: [&str; 3] = ["PoolBuilder::on_failure", "PoolBuilder::on_long_hold", "PoolBuilder::subscriber"];
+
 #[test]
 fn everything_that_can_be_set_can_be_read() {
     let surface = fs::read_to_string(root().join("public-api.txt")).unwrap();
-    let mut needed: BTreeSet<&str> = GETTERS.iter().map(|(setter, _)| *setter).collect();
+    let mut needed: BTreeSet<&str> = GETTERS.iter().map(|(setter, _)| *setter).chain(FUNCTIONS).collect();
     let mut setters = 0;
     for line in surface.lines() {
         let Some(method) = line.strip_prefix("pub fn wharf::").filter(|line| line.ends_with(" -> Self")) else {
             continue;
         };
         let Some((path, arguments)) = method.split_once('(') else { continue };
+        let path = path.replace("<E>", "");
         let path = path.split('<').next().unwrap();
         let is_setter = TYPES.contains(&path.split("::").next().unwrap()) && arguments.starts_with("self, ");
         if !is_setter {
@@ -60,6 +74,9 @@ fn everything_that_can_be_set_can_be_read() {
         }
         setters += 1;
         needed.remove(path);
+        if FUNCTIONS.contains(&path) {
+            continue;
+        }
         let getter = GETTERS.iter().find(|(setter, _)| *setter == path).map(|(_, getter)| (*getter).to_owned());
         let getter = getter.unwrap_or_else(|| format!("{path}:"));
         let shown = surface.lines().any(|line| {
@@ -69,7 +86,7 @@ fn everything_that_can_be_set_can_be_read() {
         assert!(shown, "{path} sets what nothing shows: {getter} is missing; add it, or name another one in GETTERS");
     }
     assert!(setters > 60, "only {setters} setters found: does the test read the right file?");
-    assert!(needed.is_empty(), "GETTERS has methods that do not exist: {needed:?}");
+    assert!(needed.is_empty(), "GETTERS or FUNCTIONS has methods that do not exist: {needed:?}");
 }
 
 #[test]
@@ -98,6 +115,47 @@ fn getters_tell_what_was_set_in_credentials() {
     assert!(plain.oidc_callback(callback).has_oidc_callback());
     assert_eq!(human.effective_allowed_hosts(), ["db"]);
     assert!(human.effective_cloud_environment().has_own_variables());
+}
+
+#[tokio::test]
+async fn pool_shows_what_its_builder_has_set() {
+    let builder = || Endpoint::new("localhost").unwrap().pool();
+    let plain = builder().build().unwrap();
+    assert_eq!((plain.timeout(), plain.slow_check_out(), plain.holds_are_reported_after()), (None, None, None));
+    assert!(!plain.tokio_clock() && !plain.accounts_for_holders());
+    assert_eq!(plain.runtime().unwrap().id(), Handle::current().id());
+    assert_eq!(plain.options(), &PoolOptions::default());
+
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let other = Runtime::new().unwrap();
+    let (timeout, options) = (builder().timeout(seconds(1)), PoolOptions::default().max_pool_size(7));
+    let pool = timeout
+        .options(options.clone())
+        .slow_check_out(seconds(2))
+        .report_holds_after(seconds(3))
+        .runtime(other.handle().clone())
+        .tokio_clock(true)
+        .build()
+        .unwrap();
+    assert_eq!(
+        (pool.timeout(), pool.slow_check_out(), pool.holds_are_reported_after()),
+        (seconds(1), seconds(2), seconds(3))
+    );
+    assert!(pool.tokio_clock() && pool.accounts_for_holders());
+    assert_eq!((pool.runtime().unwrap().id(), pool.options()), (other.handle().id(), &options));
+    other.shutdown_background();
+    // The pool moves when it is next used, to the runtime of its caller.
+    pool.ready();
+    let moved = async {
+        while pool.runtime().is_none_or(|runtime| runtime.id() != Handle::current().id()) {
+            tokio::task::yield_now().await;
+            pool.ready();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), moved).await.expect("the pool has not moved");
+
+    let accounts = builder().account_for_holders(true).build().unwrap();
+    assert!(accounts.accounts_for_holders() && accounts.holds_are_reported_after().is_none());
 }
 
 #[tokio::test]
