@@ -1,5 +1,7 @@
 //! Errors of a client's operations.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 use crate::deployment::ServerSelectionError;
@@ -15,6 +17,15 @@ pub enum ClientError {
     /// The operation failed on the selected server, in its last attempt.
     #[error(transparent)]
     Operation(#[from] OperationError),
+    /// The server's reply, or a document in it, is not what the operation calls for.
+    #[error("the reply to {command} cannot be read: {reason}")]
+    #[non_exhaustive]
+    Reply {
+        /// The command's name.
+        command: &'static str,
+        /// What is wrong with the reply.
+        reason: Arc<str>,
+    },
 }
 
 crate::error::debug_as_sentence!(ClientError);
@@ -25,7 +36,7 @@ impl ClientError {
     pub fn command_error(&self) -> Option<&CommandError> {
         match self {
             Self::Operation(error) => error.command_error(),
-            Self::Selection(_) => None,
+            Self::Selection(_) | Self::Reply { .. } => None,
         }
     }
 
@@ -40,7 +51,7 @@ impl ClientError {
     pub fn has_label(&self, label: &str) -> bool {
         match self {
             Self::Operation(error) => error.has_label(label),
-            Self::Selection(_) => false,
+            Self::Selection(_) | Self::Reply { .. } => false,
         }
     }
 
@@ -50,6 +61,7 @@ impl ClientError {
         match self {
             Self::Operation(error) => error.is_timeout(),
             Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
+            Self::Reply { .. } => false,
         }
     }
 }

@@ -16,6 +16,7 @@
 //! A [`Client`] monitors the servers of its deployment, has a [pool](crate::Pool) for each of them, selects a server for
 //! each [`Operation`], and retries operations where that is safe.
 
+mod cursor;
 mod error;
 mod operation;
 mod run;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use crate::deployment::{ServerSelectionError, TopologySummary};
+pub use cursor::{Cursor, OpenCursor};
 pub use error::ClientError;
 pub use operation::Operation;
 pub use status::{ClientStatus, ServerStatus};

@@ -8,9 +8,10 @@ use super::Client;
 use super::error::ClientError;
 use super::operation::{Kind, Operation};
 use crate::boxed::boxed;
-use crate::deployment::{Demand, Selected};
-use crate::endpoint::{Command, CommandError, Limit, OperationError, StateChange};
+use crate::deployment::{Demand, Selected, Server};
+use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
 use crate::options::{ReadPreference, ReadPreferenceMode, ServerAddress};
+use crate::runtime::Connection;
 use crate::selection::Access;
 use crate::topology::{ServerType, TopologyType};
 
@@ -35,7 +36,8 @@ impl Client {
         database: &'c str,
         command: &'c RawDocument,
     ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
-        self.run_at(Operation::new(database, command), Location::caller())
+        let answering = self.answer(Operation::new(database, command), Location::caller());
+        async { Ok(answering.await?.reply) }
     }
 
     /// Runs an operation on a server that it selects, and returns the server's successful reply.
@@ -52,19 +54,21 @@ impl Client {
         &'c self,
         operation: impl Into<Operation<'c>>,
     ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
-        self.run_at(operation.into(), Location::caller())
+        let answering = self.answer(operation.into(), Location::caller());
+        async { Ok(answering.await?.reply) }
     }
 
-    async fn run_at(
+    /// Runs an operation, and returns its reply with the connection that it came on.
+    pub(super) async fn answer(
         &self,
         operation: Operation<'_>,
         site: &'static Location<'static>,
-    ) -> Result<RawDocumentBuf, ClientError> {
+    ) -> Result<Answer, ClientError> {
         let limit = operation.command.limit(self.options());
         let attempt = Attempt { operation: &operation, limit, site };
         let server = self.select_for(&attempt, &[]).await?;
         match self.attempt(&server, &attempt).await {
-            Ok(reply) => Ok(reply),
+            Ok((reply, connection)) => Ok(Answer { reply, connection, server }),
             Err(error) if self.may_retry(&operation, &error) => boxed(|| self.retry(&attempt, &server, error)).await,
             Err(error) => Err(error.into()),
         }
@@ -100,57 +104,40 @@ impl Client {
         attempt: &Attempt<'_>,
         first: &Selected,
         error: OperationError,
-    ) -> Result<RawDocumentBuf, ClientError> {
+    ) -> Result<Answer, ClientError> {
         let Ok(server) = self.select_for(attempt, std::slice::from_ref(&first.address)).await else {
             return Err(error.into());
         };
-        self.attempt(&server, attempt).await.map_err(|second| match second {
-            OperationError::CheckOut(_) | OperationError::CheckOutTimeout { .. } => error.into(),
-            second => second.into(),
-        })
+        match self.attempt(&server, attempt).await {
+            Ok((reply, connection)) => Ok(Answer { reply, connection, server }),
+            Err(OperationError::CheckOut(_) | OperationError::CheckOutTimeout { .. }) => Err(error.into()),
+            Err(second) => Err(second.into()),
+        }
     }
 
     /// Runs the operation once on a server.
-    async fn attempt(&self, server: &Selected, attempt: &Attempt<'_>) -> Result<RawDocumentBuf, OperationError> {
+    async fn attempt(&self, server: &Selected, attempt: &Attempt<'_>) -> Result<Replied, OperationError> {
         let Attempt { operation, limit, site } = *attempt;
         let mut appended = Vec::new();
         self.append(operation, &mut appended);
         let command = operation.command.within(limit).round_trip_time(server.least_round_trip()).appended(&appended);
-        let outcome = self.run_on(server, command, limit, site).await;
-        match &outcome {
-            // Only the reply to a write can have one.
-            Ok((reply, origin)) if operation.kind != Kind::Read => {
+        let outcome = run_on(server, command, limit, site).await;
+        self.learn_from(server, &outcome, operation.kind);
+        outcome
+    }
+
+    /// Applies what the outcome of a command says about the server.
+    pub(super) fn learn_from(&self, server: &Server, outcome: &Result<Replied, OperationError>, kind: Kind) {
+        match outcome {
+            // Only the reply to a write can have a state change.
+            Ok((reply, connection)) if kind != Kind::Read => {
                 if let Some(change) = state_change(reply) {
-                    self.deployment().state_changed(server, change, reply, origin.0, origin.1);
+                    let (generation, service_id) = (connection.generation(), connection.service_id());
+                    self.deployment().state_changed(server, change, reply, generation, service_id);
                 }
             }
             Ok(_) => {}
             Err(error) => self.deployment().operation_failed(server, error),
-        }
-        outcome.map(|(reply, _)| reply)
-    }
-
-    /// Runs a command on a connection of the server's pool. A connection that was lost while it was idle is replaced.
-    async fn run_on(
-        &self,
-        server: &Selected,
-        command: Command<'_>,
-        limit: Limit,
-        site: &'static Location<'static>,
-    ) -> Result<(RawDocumentBuf, (u64, Option<bson::oid::ObjectId>)), OperationError> {
-        let pool = &server.pool;
-        // The last connection that had been created when the first one was found lost.
-        let mut last_old = None;
-        loop {
-            let mut connection = pool.check_out_for(limit, site).await?;
-            match connection.run(command).await {
-                Err(OperationError::Command(CommandError::Lost { .. }))
-                    if connection.id() <= *last_old.get_or_insert_with(|| pool.last_created()) =>
-                {
-                    pool.count_retry();
-                }
-                outcome => return outcome.map(|reply| (reply, (connection.generation(), connection.service_id()))),
-            }
         }
     }
 
@@ -180,6 +167,39 @@ impl Client {
             && snapshot.topology.servers().all(|server| server.server_type != ServerType::Mongos);
         if let Some(document) = wire_preference(preference, is_single) {
             append_elements(appended, &rawdoc! { "$readPreference": document });
+        }
+    }
+}
+
+/// The outcome of an operation.
+pub(super) struct Answer {
+    pub(super) reply: RawDocumentBuf,
+    pub(super) connection: Connection<Endpoint>,
+    pub(super) server: Selected,
+}
+
+/// A reply, and the connection that it came on.
+pub(super) type Replied = (RawDocumentBuf, Connection<Endpoint>);
+
+/// Runs a command on a connection of the server's pool. A connection that was lost while it was idle is replaced.
+pub(super) async fn run_on(
+    server: &Server,
+    command: Command<'_>,
+    limit: Limit,
+    site: &'static Location<'static>,
+) -> Result<Replied, OperationError> {
+    let pool = &server.pool;
+    // The last connection that had been created when the first one was found lost.
+    let mut last_old = None;
+    loop {
+        let mut connection = pool.check_out_for(limit, site).await?;
+        match connection.run(command).await {
+            Err(OperationError::Command(CommandError::Lost { .. }))
+                if connection.id() <= *last_old.get_or_insert_with(|| pool.last_created()) =>
+            {
+                pool.count_retry();
+            }
+            outcome => return outcome.map(|reply| (reply, connection)),
         }
     }
 }

@@ -40,6 +40,6 @@ mod state;
 
 pub(crate) use selecting::Demand;
 pub use selecting::{ServerSelectionError, TopologySummary};
-pub(crate) use server::Selected;
+pub(crate) use server::{Selected, Server};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use state::Deployment;

@@ -124,6 +124,13 @@ pub(crate) struct Member {
 #[derive(Debug, Clone)]
 pub(crate) struct Selected(Arc<CachePadded<Arc<Server>>>);
 
+impl Selected {
+    /// Returns the server, for a use that is no operation in progress, such as an open cursor.
+    pub(crate) fn server(&self) -> &Arc<Server> {
+        &self.0
+    }
+}
+
 impl Deref for Selected {
     type Target = Server;
 

@@ -173,7 +173,7 @@ impl Deployment {
     }
 
     /// Returns the runtime of the monitors, once there is one.
-    pub(super) fn residence(&self) -> Option<Handle> {
+    pub(crate) fn residence(&self) -> Option<Handle> {
         self.lock().residence.clone()
     }
 

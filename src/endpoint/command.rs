@@ -150,6 +150,14 @@ impl<'a> Command<'a> {
         self
     }
 
+    pub(crate) fn database(&self) -> &'a str {
+        self.database
+    }
+
+    pub(crate) fn body(&self) -> &'a RawDocument {
+        self.body
+    }
+
     /// Returns the limit of the command or, if it has none, of the options. The time starts now.
     #[inline]
     pub(crate) fn limit(&self, options: &Options) -> Limit {

@@ -1,4 +1,5 @@
 //! The client on real servers.
 #![cfg(not(any(loom, shuttle)))]
 
+mod cursors;
 mod standalone;

@@ -1,0 +1,477 @@
+//! Cursors: the results of a query, batch by batch.
+
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bson::raw::cstr;
+use bson::spec::ElementType;
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use futures_core::Stream;
+use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
+
+use super::Client;
+use super::error::ClientError;
+use super::operation::{Kind, Operation};
+use super::run::{Answer, Replied, run_on};
+use crate::deployment::Server;
+use crate::endpoint::{Command, Endpoint, Limit, OperationError};
+use crate::pool::Purpose;
+use crate::runtime::Connection;
+
+impl Client {
+    /// Prepares a query whose results are read through a cursor: `find`, `aggregate`, `listCollections`, `listIndexes`
+    /// and others.
+    ///
+    /// Await the value to run the command.
+    ///
+    /// ```no_run
+    /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bson::rawdoc;
+    /// use wharf::Operation;
+    ///
+    /// let find = rawdoc! { "find": "orders", "filter": { "paid": false }, "batchSize": 100 };
+    /// let mut orders = client.cursor(Operation::read("shop", &find)).await?;
+    /// while let Some(order) = orders.next().await? {
+    ///     println!("{}", order.get_i32("_id")?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn cursor<'c>(&self, operation: impl Into<Operation<'c>>) -> OpenCursor<'c> {
+        OpenCursor {
+            client: self.clone(),
+            operation: operation.into(),
+            batch_size: None,
+            max_await_time: None,
+            site: Location::caller(),
+        }
+    }
+}
+
+/// A query that opens a [`Cursor`] when it is awaited.
+#[derive(Debug)]
+#[must_use = "the query is sent when it is awaited"]
+pub struct OpenCursor<'c> {
+    client: Client,
+    operation: Operation<'c>,
+    batch_size: Option<i32>,
+    max_await_time: Option<Duration>,
+    site: &'static Location<'static>,
+}
+
+impl OpenCursor<'_> {
+    /// Sets the number of documents in each further batch. By default it is the `batchSize` of the command's document.
+    pub fn batch_size(mut self, documents: i32) -> Self {
+        self.batch_size = Some(documents);
+        self
+    }
+
+    /// Sets how long the server waits for new documents (`maxTimeMS` of each `getMore`). Only for tailable cursors that
+    /// await data, and change streams.
+    pub fn max_await_time(mut self, limit: Duration) -> Self {
+        self.max_await_time = Some(limit);
+        self
+    }
+}
+
+impl<'c> IntoFuture for OpenCursor<'c> {
+    type Output = Result<Cursor, ClientError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let Self { client, operation, batch_size, max_await_time, site } = self;
+            let body = operation.command.body();
+            let (batch_size, comment) = (batch_size.or(batch_size_of(body)), comment_of(body));
+            let is_tailable = max_await_time.is_some() || matches!(body.get_bool("tailable"), Ok(true));
+            let limit = operation.command.limit(client.options());
+            let database = operation.command.database().to_owned();
+            let operation = Operation { command: operation.command.within(limit), ..operation };
+            let Answer { reply, connection, server } = client.answer(operation, site).await?;
+            let batch = Batch::read(reply, "firstBatch")?;
+            let mut query = Query {
+                server: server.server().clone(),
+                database,
+                collection: batch.collection()?,
+                batch_size,
+                max_await_time,
+                comment,
+                is_tailable,
+                limit,
+                site,
+                pinned: None,
+                client,
+            };
+            if batch.id != 0 && connection.service_id().is_some() {
+                // Behind a load balancer, only this connection leads to the cursor (Load Balancers, "Connection Pinning").
+                let mut connection = connection;
+                connection.pin_to(Purpose::Cursor);
+                query.pinned = Some(connection);
+            }
+            let runtime = query.client.deployment().residence();
+            Ok(Cursor { id: batch.id, batch, query: Some(query), fetching: None, runtime, documents: PhantomData })
+        })
+    }
+}
+
+/// The results of a query.
+///
+/// [`next`](Self::next) lends out the raw documents of the present batch without copying them, and asks the server for
+/// the next batch when there are no more. As a [`Stream`] it yields values of type `T`: owned raw documents, or after
+/// [`typed`](Self::typed) whatever serde reads from them.
+///
+/// A cursor stays on its server. Dropping it closes it on the server, in the background. A batch that could not be
+/// fetched is not fetched again: the cursor yields the error, and then ends.
+#[must_use = "a cursor fetches nothing before it is asked to"]
+pub struct Cursor<T = RawDocumentBuf> {
+    /// The server's name for the cursor; 0 when it has ended there.
+    id: i64,
+    batch: Batch,
+    /// `None` while a batch is fetched.
+    query: Option<Query>,
+    fetching: Option<Fetching>,
+    /// The runtime on which the cursor is closed.
+    runtime: Option<Handle>,
+    documents: PhantomData<fn() -> T>,
+}
+
+type Fetching = Pin<Box<dyn Future<Output = (Query, Result<Batch, ClientError>)> + Send>>;
+
+/// What a cursor needs for its further commands.
+struct Query {
+    client: Client,
+    server: Arc<Server>,
+    database: String,
+    collection: String,
+    batch_size: Option<i32>,
+    max_await_time: Option<Duration>,
+    comment: Option<RawDocumentBuf>,
+    is_tailable: bool,
+    limit: Limit,
+    site: &'static Location<'static>,
+    pinned: Option<Connection<Endpoint>>,
+}
+
+impl<T> Cursor<T> {
+    /// Returns the next document, or `None` at the end of the results. A tailable cursor also returns `None` when there
+    /// is no document at present; [`is_over`](Self::is_over) tells the difference.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: the next call continues to wait for the same batch.
+    pub async fn next(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+        // In two steps, because the document borrows the cursor.
+        match poll_fn(|context| self.poll_advance(context)).await? {
+            Some(place) => self.batch.document(place).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns whether there are no more documents: neither here nor on the server.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.id == 0 && self.fetching.is_none() && self.batch.is_empty()
+    }
+
+    /// Returns the same cursor as a stream of values of another type.
+    pub fn typed<U: DeserializeOwned>(mut self) -> Cursor<U> {
+        Cursor {
+            id: std::mem::take(&mut self.id),
+            batch: std::mem::take(&mut self.batch),
+            query: self.query.take(),
+            fetching: self.fetching.take(),
+            runtime: self.runtime.take(),
+            documents: PhantomData,
+        }
+    }
+
+    /// Advances to the next document, fetching batches as necessary, and returns its place in the batch.
+    fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
+        loop {
+            if let Some(fetching) = &mut self.fetching {
+                let (query, fetched) = ready!(fetching.as_mut().poll(context));
+                self.fetching = None;
+                self.query = Some(query);
+                match fetched {
+                    Ok(batch) => {
+                        self.id = batch.id;
+                        self.batch = batch;
+                        if self.id == 0 {
+                            self.unpin_connection();
+                        }
+                    }
+                    Err(error) => {
+                        self.fail(&error);
+                        return Poll::Ready(Err(error));
+                    }
+                }
+                // A tailable cursor: say that there is nothing, instead of asking again and again.
+                if self.batch.is_empty() && self.is_tailable() {
+                    return Poll::Ready(Ok(None));
+                }
+            }
+            match self.batch.advance() {
+                Ok(Some(place)) => return Poll::Ready(Ok(Some(place))),
+                Ok(None) if self.id == 0 => return Poll::Ready(Ok(None)),
+                Ok(None) => {}
+                Err(error) => {
+                    self.batch = Batch::default();
+                    return Poll::Ready(Err(error));
+                }
+            }
+            let Some(query) = self.query.take() else { return Poll::Ready(Ok(None)) };
+            self.fetching = Some(Box::pin(query.fetch(self.id)));
+        }
+    }
+
+    fn is_tailable(&self) -> bool {
+        self.query.as_ref().is_some_and(|query| query.is_tailable)
+    }
+
+    /// Ends the cursor after an error. A cursor that the server has ended, or that its connection took along, is not
+    /// closed.
+    fn fail(&mut self, error: &ClientError) {
+        self.batch = Batch::default();
+        let answered = error.server_error().is_some();
+        let can_be_closed = match &self.query {
+            Some(query) if query.pinned.is_some() => answered,
+            _ => true,
+        };
+        if !can_be_closed || answered {
+            self.id = 0;
+            self.unpin_connection();
+        }
+    }
+
+    fn unpin_connection(&mut self) {
+        if let Some(query) = &mut self.query {
+            query.pinned = None;
+        }
+    }
+}
+
+impl<T: DeserializeOwned> Stream for Cursor<T> {
+    type Item = Result<T, ClientError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        Poll::Ready(match ready!(this.poll_advance(context)) {
+            Ok(Some(place)) => Some(this.batch.document(place).and_then(|document| {
+                bson::deserialize_from_slice(document.as_bytes()).map_err(|error| unreadable(error.to_string()))
+            })),
+            // A stream that has yielded `None` is over, so a tailable cursor without documents goes on waiting.
+            Ok(None) if this.id != 0 => {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Ok(None) => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+}
+
+impl<T> Drop for Cursor<T> {
+    fn drop(&mut self) {
+        if self.id == 0 {
+            return;
+        }
+        let id = self.id;
+        let runtime = self.runtime.take();
+        let closing: Pin<Box<dyn Future<Output = ()> + Send>> = match (self.query.take(), self.fetching.take()) {
+            (Some(query), _) => Box::pin(query.close(id)),
+            // The server must have answered before the cursor can be closed, and the connection may be the pinned one.
+            (None, Some(fetching)) => Box::pin(async move {
+                let (query, fetched) = fetching.await;
+                match fetched {
+                    Ok(batch) if batch.id == 0 => {}
+                    _ => query.close(id).await,
+                }
+            }),
+            (None, None) => return,
+        };
+        // Errors do not matter: the server closes an idle cursor after ten minutes.
+        if let Some(runtime) = runtime {
+            runtime.spawn(closing);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Cursor<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cursor").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Query {
+    /// Fetches the next batch.
+    async fn fetch(mut self, id: i64) -> (Self, Result<Batch, ClientError>) {
+        let fetched = self.get_more(id).await;
+        (self, fetched)
+    }
+
+    async fn get_more(&mut self, id: i64) -> Result<Batch, ClientError> {
+        let mut body = RawDocumentBuf::new();
+        body.append(cstr!("getMore"), id);
+        body.append(cstr!("collection"), self.collection.as_str());
+        if let Some(size) = self.batch_size.filter(|&size| size != 0) {
+            body.append(cstr!("batchSize"), size);
+        }
+        let mut command = Command::new(&self.database, &body).within(self.limit).without_max_time();
+        let awaited;
+        if let Some(limit) = self.max_await_time {
+            let milliseconds = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+            awaited = rawdoc! { "maxTimeMS": milliseconds };
+            command = command.appended(elements(&awaited));
+        } else if let Some(comment) = &self.comment {
+            command = command.appended(elements(comment));
+        }
+        let outcome = match &mut self.pinned {
+            Some(connection) => connection.run(command).await,
+            None => {
+                let outcome: Result<Replied, _> = run_on(&self.server, command, self.limit, self.site).await;
+                self.client.learn_from(&self.server, &outcome, Kind::Read);
+                outcome.map(|(reply, _)| reply)
+            }
+        };
+        if let (Some(_), Err(error)) = (&self.pinned, &outcome) {
+            self.client.deployment().operation_failed(&self.server, error);
+        }
+        Batch::read(outcome?, "nextBatch")
+    }
+
+    /// Closes the cursor on the server (`killCursors`).
+    async fn close(self, id: i64) {
+        let body = rawdoc! { "killCursors": self.collection.as_str(), "cursors": [id] };
+        let command = Command::new(&self.database, &body);
+        let closed: Result<_, OperationError> = match self.pinned {
+            Some(mut connection) => connection.run(command).await,
+            None => self.server.pool.run(command).await,
+        };
+        if let Err(error) = closed {
+            tracing::debug!(target: "wharf::command", %error, "A cursor could not be closed");
+        }
+    }
+}
+
+/// A batch of documents in the reply that brought it.
+struct Batch {
+    reply: RawDocumentBuf,
+    id: i64,
+    /// Where the next element of the array begins, from the start of the reply.
+    next: usize,
+}
+
+impl Default for Batch {
+    /// A batch without documents.
+    fn default() -> Self {
+        let reply = RawDocumentBuf::new();
+        Self { next: reply.as_bytes().len() - 1, reply, id: 0 }
+    }
+}
+
+/// Where a document begins in the reply, and its length.
+#[derive(Clone, Copy)]
+struct Place {
+    start: usize,
+    length: usize,
+}
+
+impl Batch {
+    /// Finds the batch in a reply to a query or to `getMore`.
+    fn read(reply: RawDocumentBuf, field: &'static str) -> Result<Self, ClientError> {
+        let found = {
+            let cursor = reply.get_document("cursor").map_err(|error| unreadable(error.to_string()))?;
+            let id = match cursor.get("id") {
+                Ok(Some(RawBsonRef::Int64(id))) => id,
+                Ok(Some(RawBsonRef::Int32(id))) => id.into(),
+                _ => return Err(unreadable("cursor.id must be a 64-bit integer".to_owned())),
+            };
+            let array = cursor.get_array(field).map_err(|error| unreadable(error.to_string()))?;
+            // The array is a part of the reply.
+            let start = array.as_bytes().as_ptr() as usize - reply.as_bytes().as_ptr() as usize;
+            (id, start + 4)
+        };
+        Ok(Self { reply, id: found.0, next: found.1 })
+    }
+
+    /// Returns the name of the collection that the cursor belongs to, from its namespace.
+    fn collection(&self) -> Result<String, ClientError> {
+        let namespace = self.reply.get_document("cursor").and_then(|cursor| cursor.get_str("ns"));
+        let namespace = namespace.map_err(|error| unreadable(error.to_string()))?;
+        match namespace.split_once('.') {
+            Some((_, collection)) => Ok(collection.to_owned()),
+            None => Err(unreadable(format!("cursor.ns must be database.collection, got {namespace:?}"))),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.reply.as_bytes().get(self.next).is_none_or(|&kind| kind == 0)
+    }
+
+    /// Returns the place of the next document and steps over it; `None` at the end of the array.
+    fn advance(&mut self) -> Result<Option<Place>, ClientError> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let malformed = || unreadable("a batch must be an array of documents".to_owned());
+        let rest = &self.reply.as_bytes()[self.next..];
+        let (&kind, named) = rest.split_first().ok_or_else(malformed)?;
+        let name = named.iter().position(|&byte| byte == 0).ok_or_else(malformed)?;
+        let value = named.get(name + 1..).ok_or_else(malformed)?;
+        let length = value.first_chunk().and_then(|bytes| usize::try_from(i32::from_le_bytes(*bytes)).ok());
+        match length {
+            Some(length) if kind == ElementType::EmbeddedDocument as u8 && length >= 5 && length <= value.len() => {
+                let start = self.next + 1 + name + 1;
+                self.next = start + length;
+                Ok(Some(Place { start, length }))
+            }
+            _ => Err(malformed()),
+        }
+    }
+
+    fn document(&self, Place { start, length }: Place) -> Result<&RawDocument, ClientError> {
+        let bytes = &self.reply.as_bytes()[start..start + length];
+        RawDocument::from_bytes(bytes).map_err(|error| unreadable(error.to_string()))
+    }
+}
+
+fn unreadable(reason: String) -> ClientError {
+    ClientError::Reply { command: "a query", reason: reason.into() }
+}
+
+/// Returns the batch size that a query asks for, in `batchSize` or in `cursor.batchSize`.
+fn batch_size_of(body: &RawDocument) -> Option<i32> {
+    let of = |document: &RawDocument| match document.get("batchSize") {
+        Ok(Some(RawBsonRef::Int32(size))) => Some(size),
+        Ok(Some(RawBsonRef::Int64(size))) => i32::try_from(size).ok(),
+        Ok(Some(RawBsonRef::Double(size))) => Some(size as i32),
+        _ => None,
+    };
+    of(body).or_else(|| of(body.get_document("cursor").ok()?))
+}
+
+/// Returns the query's `comment`, which each `getMore` repeats.
+fn comment_of(body: &RawDocument) -> Option<RawDocumentBuf> {
+    let comment = body.get("comment").ok()??;
+    let mut document = RawDocumentBuf::new();
+    document.append(cstr!("comment"), comment);
+    Some(document)
+}
+
+/// Returns the elements of a document, without its length and end.
+fn elements(document: &RawDocument) -> &[u8] {
+    let bytes = document.as_bytes();
+    &bytes[4..bytes.len() - 1]
+}

@@ -1,0 +1,172 @@
+//! Cursors on a real server.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bson::{RawDocumentBuf, rawdoc};
+use futures_core::Stream;
+use serde::Deserialize;
+use wharf::endpoint::OutgoingSequence;
+use wharf::{Client, Operation};
+use wharf_testbed::mongod::{self, Mongod};
+
+/// A client of the shared server, and a collection of this test with `documents` documents.
+async fn collection(name: &str, documents: i32) -> (Arc<Mongod>, Client) {
+    let server = mongod::shared().unwrap();
+    let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
+    let _ = client.run(Operation::write("cursors", &rawdoc! { "drop": name })).await;
+    let documents: Vec<_> = (0..documents).map(|number| rawdoc! { "_id": number, "text": "some text" }).collect();
+    let sequences = [OutgoingSequence::new("documents", &documents)];
+    let insert = rawdoc! { "insert": name };
+    client.run(Operation::write("cursors", &insert).sequences(&sequences)).await.unwrap();
+    (server, client)
+}
+
+async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+    poll_fn(|context| Pin::new(&mut *stream).poll_next(context)).await
+}
+
+/// The number of cursors that are open on the namespace.
+async fn open_cursors(client: &Client, name: &str) -> usize {
+    let pipeline = rawdoc! {
+        "aggregate": 1,
+        "pipeline": [
+            { "$currentOp": { "idleCursors": true } },
+            { "$match": { "type": "idleCursor", "ns": format!("cursors.{name}") } },
+        ],
+        "cursor": {},
+    };
+    let mut cursor = client.cursor(Operation::read("admin", &pipeline)).await.unwrap();
+    let mut count = 0;
+    while cursor.next().await.unwrap().is_some() {
+        count += 1;
+    }
+    count
+}
+
+/// Waits until the condition holds, and fails after ten seconds.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds().await {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cursor_lends_all_documents_of_several_batches() {
+    let (_server, client) = collection("several", 1_000).await;
+    let find = rawdoc! { "find": "several", "sort": { "_id": 1 }, "batchSize": 99 };
+    let mut cursor = client.cursor(Operation::read("cursors", &find)).await.unwrap();
+    for expected in 0..1_000 {
+        let document = cursor.next().await.unwrap().unwrap();
+        assert_eq!(document.get_i32("_id").unwrap(), expected);
+    }
+    assert!(cursor.next().await.unwrap().is_none());
+    assert!(cursor.is_over());
+    drop(cursor);
+    assert_eq!(open_cursors(&client, "several").await, 0);
+    assert_eq!(client.status().servers[0].pool.as_ref().unwrap().in_use, 0);
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+struct Thing {
+    #[serde(rename = "_id")]
+    id: i32,
+    text: String,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cursor_is_a_stream_of_typed_documents() {
+    let (_server, client) = collection("typed", 5).await;
+    let find = rawdoc! { "find": "typed", "sort": { "_id": 1 }, "batchSize": 2 };
+    let mut things = client.cursor(Operation::read("cursors", &find)).await.unwrap().typed::<Thing>();
+    for id in 0..5 {
+        assert_eq!(next(&mut things).await.unwrap().unwrap(), Thing { id, text: "some text".to_owned() });
+    }
+    assert!(next(&mut things).await.is_none());
+    let mut raw = client.cursor(Operation::read("cursors", &find)).await.unwrap();
+    let first: RawDocumentBuf = next(&mut raw).await.unwrap().unwrap();
+    assert_eq!(first, rawdoc! { "_id": 0, "text": "some text" });
+    let mut wrong = raw.typed::<Vec<i32>>();
+    let error = next(&mut wrong).await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("cannot be read"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_cursor_is_closed_on_the_server() {
+    let (_server, client) = collection("dropped", 100).await;
+    let find = rawdoc! { "find": "dropped", "batchSize": 10 };
+    let mut cursor = client.cursor(Operation::read("cursors", &find)).await.unwrap();
+    cursor.next().await.unwrap().unwrap();
+    assert_eq!(open_cursors(&client, "dropped").await, 1);
+    drop(cursor);
+    until("the cursor is closed", async || open_cursors(&client, "dropped").await == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_next_loses_no_document() {
+    let (_server, client) = collection("cancelled", 60).await;
+    let find = rawdoc! { "find": "cancelled", "sort": { "_id": 1 }, "batchSize": 5 };
+    let mut cursor = client.cursor(Operation::read("cursors", &find)).await.unwrap();
+    let mut cancelled = 0;
+    for expected in 0..60 {
+        loop {
+            // Dropped after one poll unless it is ready.
+            let mut once = pin!(cursor.next());
+            let polled = poll_fn(|context| {
+                Poll::Ready(once.as_mut().poll(context).map(|next| next.unwrap().unwrap().get_i32("_id").unwrap()))
+            });
+            match polled.await {
+                Poll::Ready(id) => {
+                    assert_eq!(id, expected);
+                    break;
+                }
+                Poll::Pending => {
+                    cancelled += 1;
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+    assert!(cancelled >= 11, "each of the further batches was waited for");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cursor_dropped_while_it_fetches_is_closed() {
+    let (_server, client) = collection("fetching", 100).await;
+    let find = rawdoc! { "find": "fetching", "batchSize": 2 };
+    let mut cursor = client.cursor(Operation::read("cursors", &find)).await.unwrap();
+    for _ in 0..2 {
+        cursor.next().await.unwrap().unwrap();
+    }
+    {
+        let mut third = pin!(cursor.next());
+        poll_fn(|context| {
+            assert!(third.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+    }
+    drop(cursor);
+    until("the cursor is closed", async || open_cursors(&client, "fetching").await == 0).await;
+    until("the connection is back", async || client.status().servers[0].pool.as_ref().unwrap().in_use == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cursor_that_the_server_has_closed_yields_its_error_and_ends() {
+    let (_server, client) = collection("killed", 50).await;
+    let find = rawdoc! { "find": "killed", "batchSize": 2 };
+    let mut cursor = client.cursor(Operation::read("cursors", &find)).await.unwrap();
+    for _ in 0..2 {
+        cursor.next().await.unwrap().unwrap();
+    }
+    client.run(Operation::write("cursors", &rawdoc! { "drop": "killed" })).await.unwrap();
+    let error = cursor.next().await.unwrap_err();
+    assert!(error.server_error().is_some(), "{error}");
+    assert!(cursor.next().await.unwrap().is_none());
+    assert!(cursor.is_over());
+}
