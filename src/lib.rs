@@ -74,6 +74,9 @@ mod runtime;
 #[cfg(not(loom))]
 mod selection;
 mod sentence;
+#[cfg(not(loom))]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "its user is the client")]
+mod session;
 mod sync;
 #[cfg(not(loom))]
 pub mod telemetry;

@@ -22,16 +22,18 @@ use thiserror::Error;
 /// The number of forks between this process and the process that first used the crate.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
+/// Returns how many forks lie between this process and the one that first used the crate. It changes only in a child.
 #[inline]
-pub(super) fn forks() -> u32 {
+pub(crate) fn forks() -> u32 {
     // Relaxed: written only in a child, while it has a single thread.
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Starts to count forks. Each pool and each [`PerProcess`] calls this when it is made.
+/// Starts to count forks. Each pool, each [`PerProcess`] and each pool of sessions calls this when it is
+/// made.
 #[cfg(unix)]
 #[allow(unsafe_code)]
-pub(super) fn watch() {
+pub(crate) fn watch() {
     extern "C" fn count_in_child() {
         // Relaxed: the child has a single thread here.
         FORKS.fetch_add(1, Ordering::Relaxed);
@@ -47,7 +49,7 @@ pub(super) fn watch() {
 
 /// Does nothing: this system has no forks.
 #[cfg(not(unix))]
-pub(super) fn watch() {}
+pub(crate) fn watch() {}
 
 /// The error for a value that is used in a fork of the process that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]

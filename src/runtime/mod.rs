@@ -26,9 +26,9 @@ pub use connection::Connection;
 pub(crate) use environment::thread_number;
 pub use establish::{Establish, Establishing};
 pub use failure::FailedConnection;
-pub(crate) use fork::PerProcess;
 #[cfg(all(test, unix))]
 pub(crate) use fork::tests::in_child;
+pub(crate) use fork::{PerProcess, forks, watch as watch_forks};
 pub use holders::LongHold;
 pub use pool::Pool;
 pub(crate) use pool::PoolChange;

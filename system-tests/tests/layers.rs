@@ -6,7 +6,7 @@ use std::fs;
 use wharf_system_tests::{root, rust_files};
 
 /// The layers from first to last. A module may use its own layer and those before it.
-const LAYERS: [&[&str]; 10] = [
+const LAYERS: [&[&str]; 11] = [
     &[
         "boxed",
         "by_stage",
@@ -28,6 +28,7 @@ const LAYERS: [&[&str]; 10] = [
     &["endpoint"],
     &["topology"],
     &["selection"],
+    &["session"],
     &["deployment"],
     &["client"],
 ];

@@ -1,0 +1,157 @@
+//! The cluster time, which clients pass on between servers (Driver Sessions, "Gossipping the cluster time").
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use bson::{RawDocument, Timestamp};
+
+use super::elements;
+
+/// A `$clusterTime` that a server sent. Never changed, only replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterTime {
+    time: Timestamp,
+    /// The element `$clusterTime` as it is appended to commands.
+    element: Box<[u8]>,
+}
+
+impl ClusterTime {
+    /// Reads the value of a `$clusterTime`. `None` if it has no timestamp in `clusterTime`.
+    pub fn read(document: &RawDocument) -> Option<Self> {
+        Some(Self { time: document.get_timestamp("clusterTime").ok()?, element: elements::cluster_time(document) })
+    }
+
+    /// Returns the timestamp, which alone decides which of two cluster times is newer.
+    pub fn time(&self) -> Timestamp {
+        self.time
+    }
+
+    /// Returns the document as the server sent it, with the signature.
+    pub fn document(&self) -> &RawDocument {
+        let value = &self.element[elements::CLUSTER_TIME.len()..];
+        RawDocument::from_bytes(value).expect("BUG: the element was made from a document")
+    }
+
+    /// Appends `$clusterTime` to the elements of a command.
+    pub fn append_to(&self, elements: &mut Vec<u8>) {
+        elements.extend_from_slice(&self.element);
+    }
+}
+
+/// The newest `$clusterTime` that a client has seen from any of its servers.
+#[derive(Debug, Default)]
+pub struct SharedClusterTime {
+    newest: ArcSwapOption<ClusterTime>,
+}
+
+impl SharedClusterTime {
+    /// Returns the newest cluster time. Writes no memory that another core reads, as long as the value does not change.
+    pub fn load(&self) -> impl std::ops::Deref<Target = Option<Arc<ClusterTime>>> {
+        self.newest.load()
+    }
+
+    /// Makes the `$clusterTime` of a server's reply the newest one, if it is newer. Returns the one to keep in the session:
+    /// the reply's, or `None` if that was not newer or is malformed.
+    ///
+    /// Only what comes directly from a server may be passed: with an invalid time, servers would refuse all commands.
+    pub fn advance(&self, received: &RawDocument) -> Option<Arc<ClusterTime>> {
+        let time = received.get_timestamp("clusterTime").ok()?;
+        let mut present = self.newest.load();
+        // Nothing is allocated for an old time.
+        if present.as_ref().is_some_and(|present| present.time >= time) {
+            return None;
+        }
+        let received = Arc::new(ClusterTime::read(received)?);
+        loop {
+            let previous = self.newest.compare_and_swap(&present, Some(Arc::clone(&received)));
+            let is_swapped = match (&*previous, &*present) {
+                (None, None) => true,
+                (Some(previous), Some(present)) => Arc::ptr_eq(previous, present),
+                _ => false,
+            };
+            // Another thread may have stored a newer one meanwhile, which stays.
+            if is_swapped || previous.as_ref().is_some_and(|previous| previous.time >= time) {
+                return Some(received);
+            }
+            present = previous;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use bson::{RawDocumentBuf, rawdoc};
+
+    use super::*;
+
+    fn at(time: u32, increment: u32) -> RawDocumentBuf {
+        rawdoc! {
+            "clusterTime": Timestamp { time, increment },
+            "signature": { "hash": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: vec![7; 20] }, "keyId": 1_i64 },
+        }
+    }
+
+    #[test]
+    fn newer_time_replaces_an_older_one_by_time_and_increment() {
+        let shared = SharedClusterTime::default();
+        assert!(shared.load().is_none());
+        for (received, is_newer) in [
+            (at(5, 5), true),
+            (at(5, 5), false),
+            (at(5, 4), false),
+            (at(4, 9), false),
+            (at(5, 6), true),
+            (at(6, 0), true),
+        ] {
+            let before = shared.load().clone();
+            assert_eq!(shared.advance(&received).is_some(), is_newer, "{received:?}");
+            let after = shared.load().clone();
+            assert_eq!(
+                after.as_ref().unwrap().document(),
+                if is_newer { &*received } else { before.as_ref().unwrap().document() }
+            );
+        }
+    }
+
+    #[test]
+    fn malformed_time_is_ignored() {
+        let shared = SharedClusterTime::default();
+        for malformed in [rawdoc! {}, rawdoc! { "clusterTime": 7 }] {
+            assert!(shared.advance(&malformed).is_none() && ClusterTime::read(&malformed).is_none());
+        }
+        assert!(shared.load().is_none());
+    }
+
+    #[test]
+    fn element_is_sent_as_it_was_received() {
+        let received = at(1, 2);
+        let mut elements = Vec::new();
+        ClusterTime::read(&received).unwrap().append_to(&mut elements);
+        assert_eq!(elements::document(&elements), rawdoc! { "$clusterTime": received });
+    }
+
+    #[test]
+    fn newest_of_all_threads_times_stays() {
+        let shared = SharedClusterTime::default();
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let shared = &shared;
+                scope.spawn(move || {
+                    let mut seen = Timestamp { time: 0, increment: 0 };
+                    for round in 0..2_000 {
+                        shared.advance(&at(round, thread));
+                        let newest = shared.load().as_ref().unwrap().time();
+                        assert!(
+                            newest >= seen && newest >= Timestamp { time: round, increment: thread },
+                            "it went back"
+                        );
+                        seen = newest;
+                    }
+                });
+            }
+        });
+        assert_eq!(shared.load().as_ref().unwrap().time(), Timestamp { time: 1_999, increment: 3 });
+    }
+}

@@ -1,0 +1,33 @@
+//! Sessions of a client: what commands carry because of them, and what replies change (Driver Sessions, Causal Consistency,
+//! Snapshot Reads, Transactions, Retryable Reads, Retryable Writes and Client Backpressure specifications).
+//!
+//! This layer does no I/O, runs no tasks and reads no clock: the caller passes the time and random numbers as arguments.
+//!
+//! # Terms
+//!
+//! | term | meaning |
+//! | --- | --- |
+//! | server session | an identifier that the server keeps state for, and what the client knows of it |
+//! | session pool | the server sessions that no operation uses, for reuse |
+//! | cluster time | the newest `$clusterTime` that a server sent, passed on with each command ("gossip") |
+//!
+//! # Why it is built so
+//!
+//! Each command of a client uses a server session, so taking one and giving it back is on the path of every command. The
+//! pool has a stack for each core and no lock. The cluster time is read on each command, so it is an immutable value
+//! behind arc-swap: reading it writes no memory that another core uses.
+//!
+//! # Forks
+//!
+//! A session belongs to one process. A forked child discards the sessions that it inherits, also those that were in use
+//! during the fork.
+
+mod cluster_time;
+mod elements;
+mod pool;
+mod server_session;
+mod stack;
+
+pub use cluster_time::{ClusterTime, SharedClusterTime};
+pub use pool::{MOST_ENDED_AT_ONCE, ServerSessionPool};
+pub use server_session::{ServerSession, SessionId};

@@ -1,0 +1,206 @@
+//! The server sessions that no operation uses.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
+use crossbeam::utils::CachePadded;
+
+use super::server_session::{ServerSession, SessionId};
+use super::stack::{Slab, Slot, Stack};
+use crate::runtime::{thread_number, watch_forks};
+
+/// How many sessions one `endSessions` command ends at most (Driver Sessions, "endSessions").
+pub const MOST_ENDED_AT_ONCE: usize = 10_000;
+/// The greatest number of shards.
+const MOST_SHARDS: usize = 256;
+/// How often a shard discards the sessions that expire soon, apart from those that are found on top.
+const PRUNING: Duration = Duration::from_secs(60);
+
+/// The server sessions that no operation uses, for reuse (Driver Sessions, "Server Session Pool").
+///
+/// Each thread prefers one shard, a stack: it takes the session that was given back to it last. If its shard is empty, it
+/// takes one from another shard, so sessions are made only if all shards are empty. Across shards there is no order.
+///
+/// Taking a session and giving it back are lock-free and allocate no memory, except that room is allocated when a shard
+/// holds more sessions than ever before. That room is kept, 48 bytes for each session. What is left in a shard until it
+/// expires is discarded by a release to this shard, about once a minute.
+///
+/// # Race window
+///
+/// While a shard is pruned, its sessions are on no stack. A thread that searches then may make a session although there is
+/// one. It costs a few bytes on the server until it expires.
+#[derive(Debug)]
+pub struct ServerSessionPool {
+    /// What the times in the slots are relative to.
+    origin: Instant,
+    /// A power of two.
+    shards: Box<[CachePadded<Shard>]>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    idle: Stack,
+    /// The slots without a session.
+    free: Stack,
+    /// When the shard was last pruned, in nanoseconds since the pool was made.
+    pruned: AtomicU64,
+    slab: Slab,
+}
+
+impl ServerSessionPool {
+    /// Makes an empty pool with a shard for each core.
+    pub fn new(now: Instant) -> Self {
+        Self::with_shards(now, thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    fn with_shards(now: Instant, threads: usize) -> Self {
+        watch_forks();
+        let shards = (0..threads.clamp(1, MOST_SHARDS).next_power_of_two()).map(|_| CachePadded::new(Shard::new()));
+        Self { origin: now, shards: shards.collect() }
+    }
+
+    /// Takes a session that was used before, or makes one if there is none.
+    ///
+    /// `timeout` is the deployment's `logicalSessionTimeoutMinutes`, and `None` in load-balanced mode, where sessions do not
+    /// expire (Load Balancers, "Session Expiration"). A session with less than a minute left is discarded. Call this only
+    /// once the connection of an operation is known to support sessions.
+    pub fn acquire(&self, now: Instant, timeout: Option<Duration>) -> ServerSession {
+        self.take(thread_number(), now, timeout).unwrap_or_else(|| ServerSession::new(now))
+    }
+
+    fn take(&self, hint: usize, now: Instant, timeout: Option<Duration>) -> Option<ServerSession> {
+        (0..self.shards.len()).find_map(|offset| self.shard(hint.wrapping_add(offset)).take(self.origin, now, timeout))
+    }
+
+    /// Takes a session back. Discards it if the network failed during one of its commands, if it has less than a minute
+    /// left, or if it belongs to the process that this one was forked from.
+    pub fn release(&self, session: ServerSession, now: Instant, timeout: Option<Duration>) {
+        self.put(thread_number(), session, now, timeout);
+    }
+
+    fn put(&self, hint: usize, session: ServerSession, now: Instant, timeout: Option<Duration>) {
+        let shard = self.shard(hint);
+        shard.prune_at_times(self.origin, now, timeout);
+        if session.is_reusable(now, timeout) {
+            shard.put(self.origin, &session);
+        }
+    }
+
+    /// Takes all sessions out, and returns their identifiers, to end them: see [`end_sessions`](Self::end_sessions).
+    ///
+    /// Sessions that are in use come back to the pool later. Dirty and inherited sessions are not in it.
+    pub fn drain(&self, now: Instant, timeout: Option<Duration>) -> Vec<SessionId> {
+        let sessions = std::iter::from_fn(|| self.take(0, now, timeout));
+        sessions.map(|session| session.id).collect()
+    }
+
+    /// Returns the commands that end these sessions, each at most 10,000 of them. Their database is `admin`, their replies
+    /// do not matter.
+    pub fn end_sessions(ids: &[SessionId]) -> impl Iterator<Item = RawDocumentBuf> {
+        ids.chunks(MOST_ENDED_AT_ONCE).map(|ids| {
+            let mut array = RawArrayBuf::new();
+            ids.iter().for_each(|id| array.push(id.document()));
+            rawdoc! { "endSessions": array }
+        })
+    }
+
+    fn shard(&self, hint: usize) -> &Shard {
+        &self.shards[hint & (self.shards.len() - 1)]
+    }
+}
+
+impl Shard {
+    fn new() -> Self {
+        Self { idle: Stack::new(), free: Stack::new(), pruned: AtomicU64::new(0), slab: Slab::default() }
+    }
+
+    fn take(&self, origin: Instant, now: Instant, timeout: Option<Duration>) -> Option<ServerSession> {
+        loop {
+            let slot = self.idle.pop(&self.slab)?;
+            let session = self.slab.slot(slot).load(origin);
+            self.free.push(&self.slab, slot);
+            if session.is_reusable(now, timeout) {
+                return Some(session);
+            }
+        }
+    }
+
+    fn put(&self, origin: Instant, session: &ServerSession) {
+        // With 16 million idle sessions, one more is forgotten.
+        let Some(slot) = self.free.pop(&self.slab).or_else(|| self.slab.grow()) else { return };
+        self.slab.slot(slot).store(origin, session);
+        self.idle.push(&self.slab, slot);
+    }
+
+    /// Prunes the shard if it was not for a minute. Of several threads, one does it.
+    #[inline]
+    fn prune_at_times(&self, origin: Instant, now: Instant, timeout: Option<Duration>) {
+        let now_nanos = nanos(origin, now);
+        // ORD: Relaxed, here and in the exchange; they only choose the thread that prunes, and publish nothing.
+        let pruned = self.pruned.load(Ordering::Relaxed);
+        let is_due = now_nanos.saturating_sub(pruned) >= PRUNING.as_nanos() as u64 && !self.idle.is_empty();
+        if is_due && self.pruned.compare_exchange(pruned, now_nanos, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.prune(origin, now, timeout);
+        }
+    }
+
+    /// Discards the sessions that expire soon, and keeps the order of the others.
+    #[cold]
+    fn prune(&self, origin: Instant, now: Instant, timeout: Option<Duration>) {
+        let mut next = self.idle.detach();
+        // The ends of the chain of those that stay.
+        let mut kept: Option<(u32, u32)> = None;
+        while let Some(slot) = next {
+            next = Stack::below(&self.slab, slot);
+            if !self.slab.slot(slot).load(origin).is_reusable(now, timeout) {
+                self.free.push(&self.slab, slot);
+                continue;
+            }
+            kept = Some(match kept {
+                None => (slot, slot),
+                Some((first, last)) => {
+                    Stack::link(&self.slab, last, slot);
+                    (first, slot)
+                }
+            });
+        }
+        if let Some((first, last)) = kept {
+            self.idle.push_chain(&self.slab, first, last);
+        }
+    }
+}
+
+/// The caller of both functions owns the slot, and a stack's head publishes what it writes.
+impl Slot {
+    fn store(&self, origin: Instant, session: &ServerSession) {
+        let id = u128::from_le_bytes(session.id.bytes());
+        // ORD: Relaxed, for all fields: the push of the slot publishes them.
+        self.id[0].store(id as u64, Ordering::Relaxed);
+        self.id[1].store((id >> 64) as u64, Ordering::Relaxed);
+        self.last_use.store(nanos(origin, session.last_use), Ordering::Relaxed);
+        self.transaction_number.store(session.transaction_number.cast_unsigned(), Ordering::Relaxed);
+        self.forks.store(session.forks, Ordering::Relaxed);
+    }
+
+    fn load(&self, origin: Instant) -> ServerSession {
+        // ORD: Relaxed, for all fields: the pop of the slot made them visible.
+        let [low, high] = [0, 1].map(|half| u128::from(self.id[half].load(Ordering::Relaxed)));
+        ServerSession {
+            id: SessionId::from_bytes((high << 64 | low).to_le_bytes()),
+            last_use: origin + Duration::from_nanos(self.last_use.load(Ordering::Relaxed)),
+            transaction_number: self.transaction_number.load(Ordering::Relaxed).cast_signed(),
+            is_dirty: false,
+            forks: self.forks.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Returns the nanoseconds from `origin` to `at`, which is enough for 584 years.
+fn nanos(origin: Instant, at: Instant) -> u64 {
+    u64::try_from(at.saturating_duration_since(origin).as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

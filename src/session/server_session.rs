@@ -1,0 +1,158 @@
+//! Server sessions.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use bson::spec::BinarySubtype;
+use bson::{RawDocumentBuf, Uuid};
+
+use super::elements;
+use crate::runtime::forks;
+
+/// A session with less time left than this is not used any more (Driver Sessions, "Algorithm to acquire").
+const LEAST_LEFT: Duration = Duration::from_secs(60);
+
+/// The identifier of a server session: a UUID of version 4 that the client draws.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId([u8; 16]);
+
+impl SessionId {
+    /// Draws a new identifier.
+    pub fn new() -> Self {
+        Self(Uuid::new().bytes())
+    }
+
+    /// Returns the UUID's bytes.
+    pub fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    pub(super) fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the document that commands carry as `lsid`: `{ id: UUID }`.
+    pub fn document(self) -> RawDocumentBuf {
+        let mut document = RawDocumentBuf::new();
+        let id = bson::RawBinaryRef { subtype: BinarySubtype::Uuid, bytes: &self.0 };
+        document.append(bson::raw::cstr!("id"), id);
+        document
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Uuid::from_bytes(self.0), f)
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A server session in use: by one operation, or by one explicit session at a time.
+///
+/// Give it back with [`ServerSessionPool::release`](super::ServerSessionPool::release). One that is dropped instead is
+/// forgotten: the server ends it when it has not been used for its timeout.
+#[derive(Debug)]
+#[must_use]
+pub struct ServerSession {
+    pub(super) id: SessionId,
+    /// When the identifier was last sent, or drawn.
+    pub(super) last_use: Instant,
+    /// The last transaction number that was given out for this session; 0 for none.
+    pub(super) transaction_number: i64,
+    pub(super) is_dirty: bool,
+    /// The value of [`forks`] in the process that the session belongs to.
+    pub(super) forks: u32,
+}
+
+impl ServerSession {
+    /// Makes a session that the server does not know yet. The server begins it with the first command.
+    pub fn new(now: Instant) -> Self {
+        Self { id: SessionId::new(), last_use: now, transaction_number: 0, is_dirty: false, forks: forks() }
+    }
+
+    /// Returns the identifier.
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// Returns the last transaction number that was given out; 0 for none.
+    pub fn transaction_number(&self) -> i64 {
+        self.transaction_number
+    }
+
+    /// Gives out the next transaction number: for a transaction, or for one write that may be retried with it (Retryable
+    /// Writes, "Generating Transaction IDs").
+    pub fn next_transaction_number(&mut self) -> i64 {
+        // At a billion writes a second, the numbers last for 292 years.
+        self.transaction_number = self.transaction_number.saturating_add(1);
+        self.transaction_number
+    }
+
+    /// Appends `lsid` to the elements of a command that is sent now.
+    pub fn append_to(&mut self, elements: &mut Vec<u8>, now: Instant) {
+        self.last_use = now;
+        elements::lsid(elements, self.id);
+    }
+
+    /// Notes that the network failed during a command of this session: the server may still execute it, so no other
+    /// session may use the identifier afterwards. This session may go on.
+    pub fn mark_dirty(&mut self) {
+        self.is_dirty = true;
+    }
+
+    /// Returns whether the network failed during a command of this session.
+    pub fn is_dirty(&self) -> bool {
+        self.is_dirty
+    }
+
+    /// Returns whether this process may use the session, and the server keeps it for at least another minute. `timeout` is
+    /// `logicalSessionTimeoutMinutes`; `None` in load-balanced mode, where sessions do not expire for clients.
+    pub(super) fn is_reusable(&self, now: Instant, timeout: Option<Duration>) -> bool {
+        let is_kept =
+            timeout.is_none_or(|timeout| now.saturating_duration_since(self.last_use) + LEAST_LEFT <= timeout);
+        is_kept && !self.is_dirty && self.forks == forks()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifier_is_a_random_uuid_in_a_document() {
+        let id = SessionId::new();
+        assert_ne!(id, SessionId::new());
+        assert_eq!((id.bytes()[6] >> 4, id.bytes()[8] >> 6), (4, 2), "version and variant");
+        let document = id.document();
+        let uuid = document.get_binary("id").unwrap();
+        assert_eq!((uuid.subtype, uuid.bytes), (BinarySubtype::Uuid, &id.bytes()[..]));
+        assert_eq!(format!("{id:?}"), Uuid::from_bytes(id.bytes()).to_string());
+    }
+
+    #[test]
+    fn transaction_numbers_start_at_one_and_increase() {
+        let mut session = ServerSession::new(Instant::now());
+        assert_eq!([session.next_transaction_number(), session.next_transaction_number()], [1, 2]);
+        assert_eq!(session.transaction_number(), 2);
+    }
+
+    #[test]
+    fn session_is_reusable_until_a_minute_before_it_expires() {
+        let start = Instant::now();
+        let mut session = ServerSession::new(start);
+        let timeout = Some(Duration::from_secs(30 * 60));
+        let last = start + Duration::from_secs(29 * 60);
+        assert!(session.is_reusable(last, timeout));
+        assert!(!session.is_reusable(last + Duration::from_millis(1), timeout));
+        assert!(session.is_reusable(last + Duration::from_secs(3_600), None), "load-balanced");
+        session.append_to(&mut Vec::new(), last);
+        assert!(session.is_reusable(last + Duration::from_secs(60), timeout), "it was used in between");
+        session.mark_dirty();
+        assert!(!session.is_reusable(last, timeout) && !session.is_reusable(last, None));
+    }
+}
