@@ -63,7 +63,7 @@ pub struct PoolMetrics {
     /// Sampled: about one use in 64 is timed, and its time is exact. The first use of each connection's place in the
     /// pool is timed. Between two timed uses of it lie 32 to 94 others, a number that is drawn each time, so a pattern
     /// in the application's uses does not meet the same uses again and again. [`Histogram::count`] is the number of
-    /// timed uses.
+    /// timed uses. The number of all uses that have begun is [`CheckOutMetrics::succeeded`].
     pub use_time: Histogram,
     /// The connections that were opened and closed.
     pub connections: ConnectionMetrics,

@@ -40,8 +40,9 @@ const MOST: u64 = 10_000;
 ///
 /// Gauges and counters are exact. The facade has no way to pass a histogram on as it is, so each call records the times
 /// since the last call: each with a value that is 3.2 % from the true one or less. If there are more than 10,000 new
-/// times in a histogram, it records 10,000 of them in the same proportions. `wharf_pool_check_outs` has their exact
-/// number.
+/// times in a histogram, it records 10,000 of them in the same proportions. The times of uses are a sample in any case.
+/// `wharf_pool_check_outs` has the exact numbers: its sum that of the uses that have begun, and its outcomes those of the
+/// check-outs that waited.
 ///
 /// It does not keep the pool open.
 pub struct FacadeMetrics {

@@ -37,7 +37,7 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// | `db.client.connection.timeouts` | observable counter | `{timeout}` | check-outs that reached a time limit |
 /// | `db.client.connection.create_time` | histogram | `s` | establishments that succeeded |
 /// | `db.client.connection.wait_time` | histogram | `s` | check-outs that did not find a connection at once and got one |
-/// | `db.client.connection.use_time` | histogram | `s` | uses of connections; about one in 64 is timed |
+/// | `db.client.connection.use_time` | histogram | `s` | a sample of the uses of connections, about one in 64; the count is that of the sample |
 /// | `wharf.pool.check_outs` | observable counter | `{check_out}` | check-outs that got a connection, by `wharf.check_out.outcome`: `hit`, `waited`, `opened` |
 ///
 /// # How exact the histograms are
@@ -45,11 +45,18 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// The pool has its own histograms, and OpenTelemetry has no instrument that would take them as they are. So each
 /// collection records the times since the last one: each with a value that is 3.2 % from the true one or less. If there
 /// are more than 100,000 new times in a histogram, it records 100,000 of them in the same proportions. Their number is
-/// then too small, but `wharf.pool.check_outs` has the exact one. Times between the last collection and the end of the
-/// pool are not recorded.
+/// then too small. Times between the last collection and the end of the pool are not recorded.
 ///
 /// Check-outs that find a connection at once are not timed, so `wait_time` does not contain them. They take less than a
 /// microsecond.
+///
+/// # The number of uses
+///
+/// The count of `use_time` is not the number of uses, and cannot be made from it exactly: between two timed uses of a
+/// connection lie 32 to 94 others ([`PoolMetrics::use_time`]). The exact number is the sum of `wharf.pool.check_outs` over
+/// its outcomes, because each check-out that gets a connection begins one use. It counts the uses that have not ended, too:
+/// at most as many as `db.client.connection.count` shows with the state `used`. In the same way, the outcomes `waited` and
+/// `opened` have the exact number for `wait_time`.
 ///
 /// # End
 ///
@@ -102,7 +109,8 @@ impl OpenTelemetryMetrics {
             ),
             use_time: times(
                 "db.client.connection.use_time",
-                "The time between borrowing a connection and returning it to the pool.",
+                "The time between borrowing a connection and returning it to the pool. A sample of about one use in 64; \
+                 the sum of wharf.pool.check_outs is the number of uses.",
             ),
             last: Mutex::default(),
         });
