@@ -1,21 +1,65 @@
-//! What the published package contains, and where the links of its documentation lead.
+//! What the published package contains, what it needs, and where the links of its documentation lead.
 #![cfg(not(loom))]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
 use std::process::Command;
 
+use serde_json::Value;
 use wharf_system_tests::root;
+
+/// Returns what cargo prints.
+fn cargo(arguments: &[&str]) -> String {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo).args(arguments).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
 
 /// Returns the files of the package, as cargo lists them.
 fn packaged() -> BTreeSet<String> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["package", "--list", "--allow-dirty", "--offline", "--package", "wharf"]).current_dir(root());
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().lines().map(|line| line.replace('\\', "/")).collect()
+    let list = cargo(&["package", "--list", "--allow-dirty", "--offline", "--package", "wharf"]);
+    list.lines().map(|line| line.replace('\\', "/")).collect()
+}
+
+/// Returns a version's numbers, of which the last may be left out.
+fn version(text: &str) -> [u32; 3] {
+    let mut numbers = text.split('.').map(|number| number.parse().unwrap());
+    std::array::from_fn(|_| numbers.next().unwrap_or(0))
+}
+
+/// For this platform, with all features. A package that does not say what it needs is left out.
+#[test]
+fn locked_dependencies_build_with_the_minimum_rust_version() {
+    let host = cargo(&["-vV"]).lines().find_map(|line| line.strip_prefix("host: ").map(str::to_owned)).unwrap();
+    let text = cargo(&["metadata", "--format-version", "1", "--locked", "--all-features", "--filter-platform", &host]);
+    let metadata: Value = serde_json::from_str(&text).unwrap();
+    let list = |value: &'_ Value| value.as_array().unwrap().clone();
+    let packages: BTreeMap<String, Value> =
+        list(&metadata["packages"]).into_iter().map(|package| (package["id"].to_string(), package)).collect();
+    let nodes: BTreeMap<String, Value> =
+        list(&metadata["resolve"]["nodes"]).into_iter().map(|node| (node["id"].to_string(), node)).collect();
+    let (wharf, package) = packages.iter().find(|(_, package)| package["name"] == "wharf").unwrap();
+    let minimum = version(package["rust_version"].as_str().unwrap());
+
+    let (mut found, mut next) = (BTreeSet::new(), vec![wharf.clone()]);
+    while let Some(id) = next.pop() {
+        // Dependencies of tests have the kind "dev".
+        let needed = |of: &Value| list(&of["dep_kinds"]).iter().any(|kind| kind["kind"] != "dev");
+        if found.insert(id.clone()) {
+            next.extend(list(&nodes[&id]["deps"]).iter().filter(|of| needed(of)).map(|of| of["pkg"].to_string()));
+        }
+    }
+    let names: Vec<_> = found.iter().map(|id| packages[id]["name"].as_str().unwrap()).collect();
+    for name in ["opentelemetry", "metrics", "serde", "hickory-resolver"] {
+        assert!(names.contains(&name), "{name} is not among the dependencies: {names:?}");
+    }
+    for id in found {
+        let package = &packages[&id];
+        let needs = package["rust_version"].as_str().map(version);
+        assert!(needs <= Some(minimum), "{} {} needs Rust {needs:?}", package["name"], package["version"]);
+    }
 }
 
 /// Returns the files below a folder, as paths from the root.
