@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use super::write::WriteFailure;
 use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
 
@@ -17,6 +18,9 @@ pub enum ClientError {
     /// The operation failed on the selected server, in its last attempt.
     #[error(transparent)]
     Operation(#[from] OperationError),
+    /// Some writes failed, or it is unknown whether they were executed.
+    #[error(transparent)]
+    Write(Box<WriteFailure>),
     /// The server's reply, or a document in it, is not what the operation calls for.
     #[error("the reply to {command} cannot be read: {reason}")]
     #[non_exhaustive]
@@ -36,6 +40,7 @@ impl ClientError {
     pub fn command_error(&self) -> Option<&CommandError> {
         match self {
             Self::Operation(error) => error.command_error(),
+            Self::Write(failure) => failure.cause.as_ref()?.command_error(),
             Self::Selection(_) | Self::Reply { .. } => None,
         }
     }
@@ -51,6 +56,7 @@ impl ClientError {
     pub fn has_label(&self, label: &str) -> bool {
         match self {
             Self::Operation(error) => error.has_label(label),
+            Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.has_label(label)),
             Self::Selection(_) | Self::Reply { .. } => false,
         }
     }
@@ -61,6 +67,7 @@ impl ClientError {
         match self {
             Self::Operation(error) => error.is_timeout(),
             Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
+            Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.is_timeout()),
             Self::Reply { .. } => false,
         }
     }

@@ -21,6 +21,7 @@ mod error;
 mod operation;
 mod run;
 mod status;
+mod write;
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub use cursor::{Cursor, OpenCursor};
 pub use error::ClientError;
 pub use operation::Operation;
 pub use status::{ClientStatus, ServerStatus};
+pub use write::{Write, WriteError, WriteFailure, Written};
 
 use crate::deployment::{Demand, Deployment, Selected};
 use crate::endpoint::Endpoint;

@@ -33,7 +33,10 @@ pub(super) enum Kind {
     /// A read, which may be executed twice.
     Read,
     /// A write.
-    Write,
+    Write {
+        /// Whether it may be executed twice with the same transaction number: no statement touches several documents.
+        retryable: bool,
+    },
 }
 
 impl<'a> Operation<'a> {
@@ -49,7 +52,11 @@ impl<'a> Operation<'a> {
 
     /// Creates an operation that writes.
     pub fn write(database: &'a str, body: &'a RawDocument) -> Self {
-        Self::of(Kind::Write, database, body)
+        Self::of_write(database, body, false)
+    }
+
+    pub(super) fn of_write(database: &'a str, body: &'a RawDocument, retryable: bool) -> Self {
+        Self::of(Kind::Write { retryable }, database, body)
     }
 
     fn of(kind: Kind, database: &'a str, body: &'a RawDocument) -> Self {

@@ -7,6 +7,7 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use super::Client;
 use super::error::ClientError;
 use super::operation::{Kind, Operation};
+use super::write::is_unacknowledged;
 use crate::boxed::boxed;
 use crate::deployment::{Demand, Selected, Server};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
@@ -77,7 +78,7 @@ impl Client {
     async fn select_for(&self, attempt: &Attempt<'_>, avoid: &[ServerAddress]) -> Result<Selected, ClientError> {
         let operation = attempt.operation;
         let access = match (operation.kind, operation.read_preference) {
-            (Kind::Write, _) => Access::Write,
+            (Kind::Write { .. }, _) => Access::Write,
             (_, Some(preference)) => Access::Read(preference),
             (Kind::Read, None) => Access::Read(&self.options().read_preference),
             (Kind::Command, None) => Access::Read(&PRIMARY),
@@ -93,7 +94,7 @@ impl Client {
     fn may_retry(&self, operation: &Operation<'_>, error: &OperationError) -> bool {
         match operation.kind {
             Kind::Read => self.options().retry_reads && is_retryable_read(error),
-            Kind::Command | Kind::Write => error.is_retryable(),
+            Kind::Command | Kind::Write { .. } => error.is_retryable(),
         }
     }
 
@@ -121,7 +122,14 @@ impl Client {
         let mut appended = Vec::new();
         self.append(operation, &mut appended);
         let command = operation.command.within(limit).round_trip_time(server.least_round_trip()).appended(&appended);
-        let outcome = run_on(server, command, limit, site).await;
+        let options = self.options();
+        let is_unacknowledged = matches!(operation.kind, Kind::Write { .. })
+            && is_unacknowledged(options.write_concern.w.as_ref())
+            && !has_field(operation, "writeConcern");
+        let outcome = match is_unacknowledged {
+            true => boxed(|| send_on(server, command, limit, site)).await,
+            false => run_on(server, command, limit, site).await,
+        };
         self.learn_from(server, &outcome, operation.kind);
         outcome
     }
@@ -147,18 +155,22 @@ impl Client {
         match operation.kind {
             Kind::Command => {}
             Kind::Read => {
-                if let Some(level) = &options.read_concern {
+                if let Some(level) = &options.read_concern
+                    && !has_field(operation, "readConcern")
+                {
                     append_elements(appended, &rawdoc! { "readConcern": { "level": level.as_str() } });
                 }
             }
-            Kind::Write => {
-                if let Some(concern) = options.write_concern.document() {
+            Kind::Write { .. } => {
+                if let Some(concern) = options.write_concern.document()
+                    && !has_field(operation, "writeConcern")
+                {
                     append_elements(appended, &rawdoc! { "writeConcern": concern });
                 }
             }
         }
         let preference = match operation.kind {
-            Kind::Write => None,
+            Kind::Write { .. } => None,
             Kind::Read => operation.read_preference.or(Some(&options.read_preference)),
             Kind::Command => operation.read_preference,
         };
@@ -204,11 +216,28 @@ pub(super) async fn run_on(
     }
 }
 
+/// Sends a command to which there is no reply. Returns what stands for one.
+async fn send_on(
+    server: &Server,
+    command: Command<'_>,
+    limit: Limit,
+    site: &'static Location<'static>,
+) -> Result<Replied, OperationError> {
+    let mut connection = server.pool.check_out_for(limit, site).await?;
+    connection.send(command).await?;
+    Ok((rawdoc! { "ok": 1 }, connection))
+}
+
 /// One operation, with what all its attempts share.
 struct Attempt<'a> {
     operation: &'a Operation<'a>,
     limit: Limit,
     site: &'static Location<'static>,
+}
+
+/// Returns whether the caller's document has the field.
+fn has_field(operation: &Operation<'_>, field: &str) -> bool {
+    matches!(operation.command.body().get(field), Ok(Some(_)))
 }
 
 /// Returns the value of `$readPreference`, if the command needs one (Server Selection, "Passing read preference to

@@ -7,6 +7,7 @@ use super::server::{Member, Selected};
 use crate::options::{InvalidOption, ReadPreference, ServerAddress};
 use crate::selection::{self, Access};
 use crate::topology::{ServerDescription, TopologyDescription, TopologyType};
+use crate::wire::DEFAULT_MAX_MESSAGE_SIZE;
 
 /// A topology description with the servers that belong to it.
 #[derive(Debug)]
@@ -46,6 +47,15 @@ impl Snapshot {
     /// Returns the descriptions of the servers, with their members.
     pub(crate) fn servers(&self) -> impl Iterator<Item = (&ServerDescription, Option<&Member>)> {
         self.topology.servers().zip(self.members.iter().map(Option::as_deref))
+    }
+
+    /// Returns how many statements and how many bytes a write command may have (`maxWriteBatchSize`,
+    /// `maxMessageSizeBytes`), on any of the known servers.
+    pub(crate) fn write_limits(&self) -> (usize, usize) {
+        let known = self.topology.servers().filter(|server| server.server_type.is_data_bearing());
+        known.fold((100_000, DEFAULT_MAX_MESSAGE_SIZE as usize), |(statements, bytes), server| {
+            (statements.min(server.max_write_batch_size as usize), bytes.min(server.max_message_size as usize))
+        })
     }
 
     /// Returns the member at an address.

@@ -10,9 +10,9 @@ use bson::{DateTime, RawBsonRef, RawDocument};
 use super::TopologyVersion;
 use crate::error::Cause;
 use crate::options::ServerAddress;
-use crate::wire::WireError;
 use crate::wire::hello::{IncompatibleServerError, check_wire_versions, out_of_range};
 use crate::wire::reply::{self, Unsuccessful, whole_number};
+use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, WireError};
 
 /// The kind of a server (SDAM, "ServerType").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -143,6 +143,10 @@ pub struct ServerDescription {
     pub topology_version: Option<TopologyVersion>,
     /// `helloOk`: whether later checks may use `hello` instead of the legacy hello.
     pub hello_ok: bool,
+    /// `maxWriteBatchSize`: the most statements in a write command. By default 100,000.
+    pub max_write_batch_size: u32,
+    /// `maxMessageSizeBytes`: the longest message, in bytes. By default 48,000,000.
+    pub max_message_size: u32,
     /// `iscryptd`: whether the server is a mongocryptd.
     pub is_cryptd: bool,
 }
@@ -171,6 +175,8 @@ impl ServerDescription {
             logical_session_timeout_minutes: None,
             topology_version: None,
             hello_ok: false,
+            max_write_batch_size: 100_000,
+            max_message_size: DEFAULT_MAX_MESSAGE_SIZE,
             is_cryptd: false,
         }
     }
@@ -207,6 +213,11 @@ impl ServerDescription {
             None => Ok(0),
             Some(number) => i32::try_from(number).map_err(|_| out_of_range(field, number, "a 32-bit integer")),
         };
+        // The handshake of a connection refuses an invalid limit.
+        let limit = |field, default| {
+            let number = whole_number(reply, field).ok().flatten();
+            number.and_then(|number| u32::try_from(number).ok()).filter(|&limit| limit > 0).unwrap_or(default)
+        };
         let mut members = addresses(reply, "hosts")?;
         members.extend(addresses(reply, "passives")?);
         members.extend(addresses(reply, "arbiters")?);
@@ -228,6 +239,8 @@ impl ServerDescription {
             logical_session_timeout_minutes: number(reply, "logicalSessionTimeoutMinutes")?,
             topology_version: TopologyVersion::of_reply(reply),
             hello_ok: reply.get_bool("helloOk").unwrap_or(false),
+            max_write_batch_size: limit("maxWriteBatchSize", 100_000),
+            max_message_size: limit("maxMessageSizeBytes", DEFAULT_MAX_MESSAGE_SIZE),
             is_cryptd: reply.get_bool("iscryptd").unwrap_or(false),
             ..Self::unknown(address)
         })
@@ -259,6 +272,8 @@ impl ServerDescription {
             logical_session_timeout_minutes,
             topology_version,
             hello_ok: _,
+            max_write_batch_size: _,
+            max_message_size: _,
             is_cryptd,
         } = self;
         *address == other.address

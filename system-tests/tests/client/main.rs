@@ -3,3 +3,4 @@
 
 mod cursors;
 mod standalone;
+mod writes;

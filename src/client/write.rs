@@ -1,0 +1,488 @@
+//! Writes of many documents: inserts, updates and deletes, split into commands that the server accepts.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::panic::Location;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bson::oid::ObjectId;
+use bson::raw::cstr;
+use bson::{RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use thiserror::Error;
+
+use super::Client;
+use super::error::ClientError;
+use super::operation::Operation;
+use crate::endpoint::{Limit, OutgoingSequence};
+use crate::options::Acknowledgement;
+use crate::printable::Printable;
+use crate::selection::Access;
+use crate::wire::reply::whole_number;
+
+/// Room for all parts of a command besides its statements, in bytes: its document, session, cluster time, header.
+const ROOM_FOR_BODY: usize = 16 * 1024;
+
+impl Client {
+    /// Prepares inserts into a collection. Await the value to send them. A document without `_id` gets one.
+    ///
+    /// ```no_run
+    /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bson::rawdoc;
+    ///
+    /// let orders = [rawdoc! { "_id": 1, "paid": false }, rawdoc! { "_id": 2, "paid": true }];
+    /// let written = client.insert("shop", "orders", &orders).await?;
+    /// assert_eq!(written.inserted, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn insert<'c>(
+        &self,
+        database: &'c str,
+        collection: &'c str,
+        documents: impl IntoIterator<Item = &'c RawDocumentBuf>,
+    ) -> Write<'c> {
+        documents.into_iter().fold(self.write(database, collection), |write, document| write.insert(&**document))
+    }
+
+    /// Prepares updates of a collection, each a statement of the server's command `update`: `q`, `u` and its options,
+    /// such as `multi` and `upsert`. Await the value to send them.
+    #[track_caller]
+    pub fn update<'c>(
+        &self,
+        database: &'c str,
+        collection: &'c str,
+        statements: impl IntoIterator<Item = &'c RawDocumentBuf>,
+    ) -> Write<'c> {
+        statements.into_iter().fold(self.write(database, collection), |write, statement| write.update(&**statement))
+    }
+
+    /// Prepares deletes from a collection, each a statement of the server's command `delete`: `q`, `limit` and its
+    /// options. Await the value to send them.
+    #[track_caller]
+    pub fn delete<'c>(
+        &self,
+        database: &'c str,
+        collection: &'c str,
+        statements: impl IntoIterator<Item = &'c RawDocumentBuf>,
+    ) -> Write<'c> {
+        statements.into_iter().fold(self.write(database, collection), |write, statement| write.delete(&**statement))
+    }
+
+    /// Prepares writes of any kind to a collection, in bulk. Add statements, then await the value to send them.
+    #[track_caller]
+    pub fn write<'c>(&self, database: &'c str, collection: &'c str) -> Write<'c> {
+        Write {
+            client: self.clone(),
+            database,
+            collection,
+            statements: Vec::new(),
+            ordered: true,
+            options: None,
+            timeout: None,
+            site: Location::caller(),
+        }
+    }
+}
+
+/// Writes to one collection, which are sent when the value is awaited.
+///
+/// The statements are split into as few commands as the server's limits allow (`maxWriteBatchSize`,
+/// `maxMessageSizeBytes`). Their documents are copied once, into the message.
+#[must_use = "the writes are sent when the value is awaited"]
+pub struct Write<'c> {
+    client: Client,
+    database: &'c str,
+    collection: &'c str,
+    statements: Vec<Statement<'c>>,
+    ordered: bool,
+    options: Option<&'c RawDocument>,
+    timeout: Option<Duration>,
+    site: &'static Location<'static>,
+}
+
+struct Statement<'c> {
+    kind: Kind,
+    document: Cow<'c, RawDocument>,
+}
+
+/// The command that a statement belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Insert,
+    Update,
+    Delete,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Insert, Self::Update, Self::Delete];
+
+    /// Returns the command's name.
+    fn command(self) -> &'static str {
+        match self {
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// Returns the name of the argument with the statements.
+    fn argument(self) -> &'static str {
+        match self {
+            Self::Insert => "documents",
+            Self::Update => "updates",
+            Self::Delete => "deletes",
+        }
+    }
+}
+
+impl<'c> Write<'c> {
+    /// Adds the insert of a document. A document without `_id` gets one: see [`Written::generated_ids`].
+    pub fn insert(self, document: impl Into<Cow<'c, RawDocument>>) -> Self {
+        self.add(Kind::Insert, document.into())
+    }
+
+    /// Adds a statement of the command `update`, such as `{ q: { _id: 1 }, u: { $set: { paid: true } } }`.
+    pub fn update(self, statement: impl Into<Cow<'c, RawDocument>>) -> Self {
+        self.add(Kind::Update, statement.into())
+    }
+
+    /// Adds a statement of the command `delete`, such as `{ q: { _id: 1 }, limit: 1 }`.
+    pub fn delete(self, statement: impl Into<Cow<'c, RawDocument>>) -> Self {
+        self.add(Kind::Delete, statement.into())
+    }
+
+    fn add(mut self, kind: Kind, document: Cow<'c, RawDocument>) -> Self {
+        self.statements.push(Statement { kind, document });
+        self
+    }
+
+    /// Goes on with the other statements after one has failed, in any order. By default the first failure is the last
+    /// statement that is executed.
+    pub fn unordered(mut self) -> Self {
+        self.ordered = false;
+        self
+    }
+
+    /// Sets further fields of each command, such as `bypassDocumentValidation`, `let`, `comment` or `writeConcern`.
+    pub fn options(mut self, fields: &'c RawDocument) -> Self {
+        self.options = Some(fields);
+        self
+    }
+
+    /// Sets `timeoutMS`: how long all commands may take together. The default is
+    /// [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    async fn run(mut self) -> Result<Written, ClientError> {
+        let mut written = Written::default();
+        self.add_ids(&mut written);
+        let client = self.client.clone();
+        // The limits are known when a server is.
+        client.select(Access::Write).await?;
+        let (most_statements, most_bytes) = client.deployment().snapshot().write_limits();
+        let most_bytes = most_bytes.saturating_sub(ROOM_FOR_BODY);
+        let mut failure = Failure::default();
+        // All commands share one time limit.
+        let limit = match self.timeout {
+            Some(timeout) => Limit::of(timeout).start(),
+            None => client.options().timeout.map_or(Limit::Unset, |timeout| Limit::of(timeout).start()),
+        };
+        for batch in self.batches(most_statements, most_bytes) {
+            let kind = self.statements[batch[0]].kind;
+            match self.send(kind, &batch, limit).await {
+                Ok(reply) => {
+                    let failed_before = failure.errors.len();
+                    read(kind, &reply, &batch, &mut written, &mut failure)?;
+                    if self.ordered && failure.errors.len() > failed_before {
+                        break;
+                    }
+                }
+                // A command that failed as a whole ends the series, ordered or not.
+                Err(error) => {
+                    failure.cause = Some(Box::new(error));
+                    break;
+                }
+            }
+        }
+        match failure {
+            Failure { cause: Some(cause), ref errors, ref concerns }
+                if errors.is_empty() && concerns.is_empty() && written.is_nothing() =>
+            {
+                Err(*cause)
+            }
+            failure if failure.is_none() => Ok(written),
+            Failure { errors, concerns, cause } => Err(ClientError::Write(Box::new(WriteFailure {
+                written,
+                errors,
+                write_concern_errors: concerns,
+                cause,
+            }))),
+        }
+    }
+
+    /// Gives each inserted document an `_id`, as its first field, if it has none.
+    fn add_ids(&mut self, written: &mut Written) {
+        for (index, statement) in self.statements.iter_mut().enumerate() {
+            if statement.kind == Kind::Insert && matches!(statement.document.get("_id"), Ok(None)) {
+                let id = ObjectId::new();
+                let mut document = RawDocumentBuf::new();
+                document.append(cstr!("_id"), id);
+                let (new, rest) = (document.into_bytes(), statement.document.as_bytes());
+                let mut bytes = Vec::with_capacity(new.len() + rest.len());
+                bytes.extend_from_slice(&new[..new.len() - 1]);
+                bytes.extend_from_slice(&rest[4..]);
+                if let Ok(length) = i32::try_from(bytes.len()) {
+                    bytes[..4].copy_from_slice(&length.to_le_bytes());
+                    if let Ok(document) = RawDocumentBuf::from_bytes(bytes) {
+                        statement.document = Cow::Owned(document);
+                        written.generated_ids.push((index, id));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the statements of each command, by their places: of one kind, and within the limits.
+    fn batches(&self, most_statements: usize, most_bytes: usize) -> Vec<Vec<usize>> {
+        let mut order: Vec<usize> = (0..self.statements.len()).collect();
+        if !self.ordered {
+            // A stable sort: the order within a kind stays.
+            order.sort_by_key(|&place| Kind::ALL.iter().position(|kind| *kind == self.statements[place].kind));
+        }
+        let mut batches: Vec<Vec<usize>> = Vec::new();
+        let mut bytes = 0;
+        for place in order {
+            let statement = &self.statements[place];
+            let length = statement.document.as_bytes().len();
+            match batches.last_mut() {
+                Some(batch)
+                    if self.statements[batch[0]].kind == statement.kind
+                        && batch.len() < most_statements
+                        && bytes + length <= most_bytes =>
+                {
+                    batch.push(place);
+                    bytes += length;
+                }
+                _ => {
+                    batches.push(vec![place]);
+                    bytes = length;
+                }
+            }
+        }
+        batches
+    }
+
+    async fn send(&self, kind: Kind, batch: &[usize], limit: Limit) -> Result<RawDocumentBuf, ClientError> {
+        let mut body = RawDocumentBuf::new();
+        match kind {
+            Kind::Insert => body.append(cstr!("insert"), self.collection),
+            Kind::Update => body.append(cstr!("update"), self.collection),
+            Kind::Delete => body.append(cstr!("delete"), self.collection),
+        }
+        body.append(cstr!("ordered"), self.ordered);
+        if let Some(options) = self.options {
+            let unreadable = |error: bson::error::Error| ClientError::Reply {
+                command: kind.command(),
+                reason: format!("the options are not BSON: {error}").into(),
+            };
+            for field in options {
+                let (name, value) = field.map_err(unreadable)?;
+                body.append(name, value);
+            }
+        }
+        let documents: Vec<&RawDocument> = batch.iter().map(|&place| &*self.statements[place].document).collect();
+        let sequences = [OutgoingSequence::new(kind.argument(), &documents)];
+        let many = |document: &RawDocument| match kind {
+            Kind::Insert => false,
+            Kind::Update => matches!(document.get("multi"), Ok(Some(RawBsonRef::Boolean(true)))),
+            Kind::Delete => !matches!(whole_number(document, "limit"), Ok(Some(1))),
+        };
+        let touches_many = documents.iter().any(|document| many(document));
+        let operation = Operation::of_write(self.database, &body, !touches_many).sequences(&sequences);
+        let operation = Operation { command: operation.command.within(limit), ..operation };
+        Ok(self.client.answer(operation, self.site).await?.reply)
+    }
+}
+
+impl<'c> IntoFuture for Write<'c> {
+    type Output = Result<Written, ClientError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    /// Sends the writes.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Write`] if some statements may have been executed, otherwise the error that ended the first command.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Client::run`] for the command in progress; the commands after it are not sent.
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl fmt::Debug for Write<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Write")
+            .field("database", &self.database)
+            .field("collection", &self.collection)
+            .field("statements", &self.statements.len())
+            .field("ordered", &self.ordered)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What writes have done.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Written {
+    /// The number of documents that were inserted, without those of upserts.
+    pub inserted: u64,
+    /// The number of documents that updates found.
+    pub matched: u64,
+    /// The number of documents that updates changed.
+    pub modified: u64,
+    /// The number of documents that were deleted.
+    pub deleted: u64,
+    /// The places of the statements that inserted a document by `upsert`, with its `_id`.
+    pub upserted: Vec<(usize, RawBson)>,
+    /// The places of the inserts whose documents had no `_id`, with the one that each was given.
+    pub generated_ids: Vec<(usize, ObjectId)>,
+}
+
+impl Written {
+    fn is_nothing(&self) -> bool {
+        self.inserted + self.matched + self.modified + self.deleted == 0 && self.upserted.is_empty()
+    }
+}
+
+/// Some writes failed, or it is unknown whether they were executed.
+#[derive(Clone, Error)]
+#[error("{}", self.sentence())]
+#[non_exhaustive]
+pub struct WriteFailure {
+    /// What the writes have done.
+    pub written: Written,
+    /// The statements that the server refused.
+    pub errors: Vec<WriteError>,
+    /// The commands that were executed, but not with the write concern that they asked for: the server's
+    /// `writeConcernError`s.
+    pub write_concern_errors: Vec<RawDocumentBuf>,
+    /// The error that ended the series, if a command failed as a whole.
+    #[source]
+    pub cause: Option<Box<ClientError>>,
+}
+
+crate::error::debug_as_sentence!(WriteFailure);
+
+impl WriteFailure {
+    fn sentence(&self) -> String {
+        match (self.errors.first(), self.write_concern_errors.first(), &self.cause) {
+            (Some(first), ..) => {
+                format!("{} of the statements failed; the first is {first}", self.errors.len())
+            }
+            (None, Some(concern), _) => {
+                let message = concern.get_str("errmsg").unwrap_or("no message");
+                format!("the write concern was not met: {}", Printable(message))
+            }
+            (None, None, Some(cause)) => format!("a part of the writes was executed before: {cause}"),
+            (None, None, None) => "no statement failed".to_owned(),
+        }
+    }
+}
+
+/// A statement that the server refused.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct WriteError {
+    /// The statement's place, from 0.
+    pub index: usize,
+    /// The server's number for the error.
+    pub code: i32,
+    /// The server's message.
+    pub message: String,
+    /// The server's whole error, with `errInfo`.
+    pub document: RawDocumentBuf,
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "number {}: error {}: {}", self.index, self.code, Printable(&self.message))
+    }
+}
+
+/// The failures of a series of commands.
+#[derive(Default)]
+struct Failure {
+    errors: Vec<WriteError>,
+    concerns: Vec<RawDocumentBuf>,
+    cause: Option<Box<ClientError>>,
+}
+
+impl Failure {
+    fn is_none(&self) -> bool {
+        self.errors.is_empty() && self.concerns.is_empty() && self.cause.is_none()
+    }
+}
+
+/// Adds what a reply says to the results.
+fn read(
+    kind: Kind,
+    reply: &RawDocument,
+    batch: &[usize],
+    written: &mut Written,
+    failure: &mut Failure,
+) -> Result<(), ClientError> {
+    let unreadable = |reason: String| ClientError::Reply { command: kind.command(), reason: reason.into() };
+    let number = |field| -> Result<u64, ClientError> {
+        let number = whole_number(reply, field).map_err(|error| unreadable(error.to_string()))?;
+        Ok(number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0))
+    };
+    let place = |document: &RawDocument| -> Result<usize, ClientError> {
+        let index = whole_number(document, "index").map_err(|error| unreadable(error.to_string()))?;
+        let index = index.and_then(|index| usize::try_from(index).ok()).and_then(|index| batch.get(index));
+        index.copied().ok_or_else(|| unreadable("an index is not that of a statement".to_owned()))
+    };
+    let upserted = documents(reply.get_array("upserted").ok());
+    let count = number("n")?;
+    match kind {
+        Kind::Insert => written.inserted += count,
+        Kind::Delete => written.deleted += count,
+        Kind::Update => {
+            written.matched += count.saturating_sub(upserted.len() as u64);
+            written.modified += number("nModified")?;
+            for document in upserted {
+                let id = document.get("_id").ok().flatten().map_or(RawBson::Null, Into::into);
+                written.upserted.push((place(document)?, id));
+            }
+        }
+    }
+    for error in documents(reply.get_array("writeErrors").ok()) {
+        failure.errors.push(WriteError {
+            index: place(error)?,
+            code: whole_number(error, "code").ok().flatten().and_then(|code| i32::try_from(code).ok()).unwrap_or(0),
+            message: error.get_str("errmsg").unwrap_or_default().to_owned(),
+            document: error.to_owned(),
+        });
+    }
+    if let Ok(concern) = reply.get_document("writeConcernError") {
+        failure.concerns.push(concern.to_owned());
+    }
+    Ok(())
+}
+
+fn documents(array: Option<&RawArray>) -> Vec<&RawDocument> {
+    array.into_iter().flatten().filter_map(|element| element.ok()?.as_document()).collect()
+}
+
+/// Returns whether writes with this acknowledgement get no reply.
+pub(super) fn is_unacknowledged(acknowledgement: Option<&Acknowledgement>) -> bool {
+    acknowledgement == Some(&Acknowledgement::Servers(0))
+}
