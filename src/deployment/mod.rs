@@ -28,10 +28,11 @@
 //!
 //! | value | written by |
 //! | --- | --- |
-//! | snapshot | `state.rs`, under the lock |
+//! | snapshot | `applying.rs` and `state.rs`, under the lock |
 //! | round-trip times | the server's monitor |
 //! | operations in progress | each operation, in a cache line that its thread shares with few others |
 
+mod applying;
 mod monitor;
 mod selecting;
 mod server;

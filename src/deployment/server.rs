@@ -36,22 +36,32 @@ pub(super) struct Control {
     pub(super) check: Notify,
     /// Notified when the check in progress is to be cancelled.
     pub(super) cancel: Notify,
+    /// Notified when `has_ended` is set.
+    end: Notify,
     /// Whether the server has left the deployment, or the deployment is closed.
-    pub(super) ended: AtomicBool,
+    has_ended: AtomicBool,
 }
 
 impl Control {
     /// Ends the monitor.
     pub(super) fn end(&self) {
-        // ORD: Release; pairs with the Acquire in `has_ended`. The notifications wake a monitor that waits.
-        self.ended.store(true, Ordering::Release);
-        self.cancel.notify_one();
-        self.check.notify_one();
+        // ORD: Release; pairs with the Acquire in `has_ended`. The notification wakes a monitor that waits.
+        self.has_ended.store(true, Ordering::Release);
+        self.end.notify_waiters();
     }
 
     pub(super) fn has_ended(&self) -> bool {
         // ORD: Acquire; pairs with the Release in `end`.
-        self.ended.load(Ordering::Acquire)
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Completes when the monitor is to end.
+    pub(super) async fn ended(&self) {
+        // It is notified from here on, so an end after the question is not missed.
+        let end = self.end.notified();
+        if !self.has_ended() {
+            end.await;
+        }
     }
 }
 
@@ -67,12 +77,11 @@ impl Server {
         }
     }
 
-    /// Adds the duration of one hello, and returns the average.
-    pub(super) fn add_round_trip(&self, sample: Duration) -> Option<Duration> {
+    /// Adds the duration of one hello.
+    pub(super) fn add_round_trip(&self, sample: Duration) {
         let mut round_trips = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
         round_trips.add(sample);
         self.note(&round_trips);
-        round_trips.average()
     }
 
     /// Forgets the round-trip times, because the server is unknown.

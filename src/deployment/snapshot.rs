@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::server::{Member, Selected};
+use super::server::{Member, Selected, Server};
 use crate::options::{InvalidOption, ReadPreference, ServerAddress};
 use crate::selection::{self, Access};
 use crate::topology::{ServerDescription, TopologyDescription, TopologyType};
@@ -62,6 +62,11 @@ impl Snapshot {
     pub(super) fn member(&self, address: &ServerAddress) -> Option<&Arc<Member>> {
         let place = self.topology.servers().position(|server| server.address == *address)?;
         self.members[place].as_ref()
+    }
+
+    /// Returns whether the snapshot has this server, and not another one at the same address.
+    pub(super) fn has(&self, server: &Server) -> bool {
+        self.member(&server.address).is_some_and(|member| std::ptr::eq(&*member.server, server))
     }
 
     /// Selects a server, if one is suitable. `local_threshold` and `heartbeat_frequency` are those of the options.

@@ -1,28 +1,23 @@
-//! The deployment's state, and how transitions are applied to it.
+//! The deployment's state: its servers, where their monitors run, and its end.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
-use bson::oid::ObjectId;
 use event_listener::Event;
 use tokio::runtime::Handle;
 
-use super::monitor;
+use super::applying::Afterwards;
 use super::selecting::ServerSelectionError;
 use super::server::{Member, Server};
 use super::snapshot::Snapshot;
-use crate::endpoint::{Endpoint, Endpoints, OperationError};
-use crate::error::{Cause, Stage};
+use crate::endpoint::Endpoints;
+use crate::error::Cause;
 use crate::options::{InvalidOption, Options, ServerAddress};
-use crate::pool::Clear;
-use crate::runtime::{FailedConnection, PoolChange, Subscriber};
-use crate::topology::{
-    ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyDescription, TopologyType,
-    TopologyVersion, Transition,
-};
+use crate::runtime::{FailedConnection, Subscriber};
+use crate::topology::{TopologyDescription, TopologyType};
 
 /// The servers of a client, with their pools and monitors.
 pub(crate) struct Deployment {
@@ -32,7 +27,7 @@ pub(crate) struct Deployment {
     /// Makes the endpoints of monitors: without a credential, because monitors do not authenticate.
     probes: Endpoints,
     subscribers: Vec<Arc<dyn Subscriber>>,
-    snapshot: ArcSwap<Snapshot>,
+    pub(super) snapshot: ArcSwap<Snapshot>,
     /// Which start of the monitors is in force, 0 if they do not run. Each operation reads it.
     running: AtomicU64,
     state: Mutex<State>,
@@ -42,21 +37,14 @@ pub(crate) struct Deployment {
 
 /// What changes under the lock, besides the snapshot.
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// The runtime of the monitors. `None` before the first operation.
-    residence: Option<Handle>,
+    pub(super) residence: Option<Handle>,
     /// How often the monitors were started.
     starts: u64,
-    is_closed: bool,
-}
-
-/// Why a transition clears a pool.
-struct Reason {
-    cause: Cause,
-    /// The generation of the connection that failed. `None`: any.
-    generation: Option<u64>,
-    service_id: Option<ObjectId>,
-    interrupts: bool,
+    pub(super) is_closed: bool,
+    /// The servers that the deployment had when it was closed.
+    closed: Vec<Arc<Server>>,
 }
 
 /// What a monitor's task holds. If the task is dropped although the server belongs to the deployment, the runtime has
@@ -68,41 +56,22 @@ pub(super) struct Resident {
     start: u64,
 }
 
-/// What is left to do of a transition outside of the lock, because it may call foreign code.
-#[derive(Default)]
-struct Afterwards {
-    created: Vec<Arc<Server>>,
-    changes: Vec<(Arc<Server>, PoolChange<Endpoint>)>,
-    to_monitor: Vec<Resident>,
-    removed: Vec<Arc<Member>>,
-    runtime: Option<Handle>,
-}
-
-impl Afterwards {
-    fn conclude(self, deployment: &Deployment) {
-        self.created.iter().for_each(|server| server.pool.deliver());
-        for (server, change) in self.changes {
-            server.pool.conclude(change);
-        }
-        for resident in self.to_monitor {
-            // Load balancers have no probe.
-            match (&self.runtime, &resident.server.probe) {
-                (Some(runtime), Some(_)) => drop(runtime.spawn(monitor::run(resident))),
-                _ => resident.forget(),
-            }
-        }
-        for member in self.removed {
-            member.server.control.end();
-            member.server.pool.close();
-        }
-        deployment.changed.notify(usize::MAX);
-    }
-}
-
 impl Resident {
     /// Drops this value without a conclusion about the runtime.
-    fn forget(mut self) {
+    pub(super) fn forget(mut self) {
         self.start = NEVER;
+    }
+
+    /// Returns whether the monitors were not started again since.
+    pub(super) fn is_current(&self) -> bool {
+        // ORD: Relaxed; nothing is published. A result that comes too late is refused under the lock.
+        self.deployment.running.load(Ordering::Relaxed) == self.start
+    }
+
+    /// Returns whether a result of the monitor counts: the monitors were not started again since, and the server still
+    /// belongs to the deployment.
+    pub(super) fn counts(&self, state: &State, snapshot: &Snapshot) -> bool {
+        self.start == state.starts && snapshot.has(&self.server)
     }
 }
 
@@ -181,7 +150,7 @@ impl Deployment {
         self.lock().is_closed
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         // The state is valid between any two statements that change it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,21 +198,35 @@ impl Deployment {
             // ORD: Release; pairs with the Acquire in `start`, so that the caller finds the servers.
             self.running.store(state.starts, Ordering::Release);
             after.runtime.clone_from(&state.residence);
+            after.before = Some(before);
         }
         after.conclude(self);
-        Ok(())
+        // ORD: Relaxed; nothing is published.
+        match self.running.load(Ordering::Relaxed) {
+            // The runtime is shutting down, and has dropped the monitors at once.
+            0 if !self.is_closed() => Err(ServerSelectionError::NoRuntime),
+            _ => Ok(()),
+        }
     }
 
     /// Makes the pool of a server that belongs to the deployment from now on.
-    fn admit(self: &Arc<Self>, state: &State, address: &ServerAddress, after: &mut Afterwards) -> Option<Arc<Member>> {
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        state: &State,
+        address: &ServerAddress,
+        after: &mut Afterwards,
+    ) -> Option<Arc<Member>> {
         let runtime = state.residence.clone()?;
-        let make = || -> Result<Server, Cause> {
+        let make = || -> Result<Arc<Server>, Cause> {
             let endpoint = self.endpoints.at(address).map_err(|error| Arc::new(error) as Cause)?;
-            let (weak, of) = (Arc::downgrade(self), address.clone());
-            let mut builder = endpoint
-                .pool()
-                .runtime(runtime)
-                .on_failure(move |failed: &FailedConnection<'_>| Self::establishment_failed(&weak, &of, failed));
+            let weak = Arc::downgrade(self);
+            let identity = Arc::new(OnceLock::<Weak<Server>>::new());
+            let of = identity.clone();
+            let mut builder = endpoint.pool().runtime(runtime).on_failure(move |failed: &FailedConnection<'_>| {
+                if let (Some(this), Some(server)) = (weak.upgrade(), of.get().and_then(Weak::upgrade)) {
+                    this.establishment_failed(&server, failed);
+                }
+            });
             for subscriber in &self.subscribers {
                 let subscriber = subscriber.clone();
                 builder = builder.subscriber(move |event: &crate::PoolEvent| subscriber.on_event(event));
@@ -253,17 +236,19 @@ impl Deployment {
                 true => None,
                 false => Some(self.probes.at(address).map_err(|error| Arc::new(error) as Cause)?),
             };
-            Ok(Server::new(address.clone(), pool, probe))
+            let server = Arc::new(Server::new(address.clone(), pool, probe));
+            // The pool is paused, so nothing has failed yet.
+            let _ = identity.set(Arc::downgrade(&server));
+            Ok(server)
         };
         match make() {
             Ok(server) => {
-                let server = Arc::new(server);
                 after.created.push(server.clone());
                 after.to_monitor.push(self.resident(state, &server));
                 Some(Arc::new(Member::new(server)))
             }
             Err(error) => {
-                tracing::error!(target: "wharf::topology", address = address.as_str(), %error, "Server cannot be used");
+                after.unusable.push((address.clone(), error));
                 None
             }
         }
@@ -272,178 +257,6 @@ impl Deployment {
     /// Returns what the server's monitor holds.
     fn resident(self: &Arc<Self>, state: &State, server: &Arc<Server>) -> Resident {
         Resident { deployment: self.clone(), server: server.clone(), start: state.starts }
-    }
-
-    /// Applies a transition, and what it asks for. Returns whether there was one.
-    fn apply(self: &Arc<Self>, reason: Option<&Reason>, step: impl FnOnce(&Snapshot) -> Option<Transition>) -> bool {
-        let mut after = Afterwards::default();
-        {
-            let state = self.lock();
-            let before = self.snapshot.load_full();
-            if state.is_closed {
-                return false;
-            }
-            let Some(Transition { topology, effects }) = step(&before) else { return false };
-            let mut members: Vec<_> = before.members().iter().flatten().cloned().collect();
-            for effect in &effects {
-                match effect {
-                    Effect::Added(address) => members.extend(self.admit(&state, address, &mut after)),
-                    Effect::Removed(address) => {
-                        let (gone, left) = members.into_iter().partition(|member| member.server.address == *address);
-                        members = left;
-                        after.removed.extend::<Vec<Arc<Member>>>(gone);
-                    }
-                    Effect::MarkReady(_) | Effect::Clear(_) | Effect::Check(_) | Effect::CancelCheck(_) => {}
-                }
-            }
-            let find = |address: &ServerAddress| members.iter().find(|member| member.server.address == *address);
-            for effect in &effects {
-                if let Effect::MarkReady(address) = effect
-                    && let Some(Member { server, .. }) = find(address).map(Arc::as_ref)
-                {
-                    after.changes.push((server.clone(), server.pool.begin_ready()));
-                }
-            }
-            let in_order = topology.servers().map(|server| find(&server.address).cloned()).collect();
-            self.snapshot.store(Arc::new(Snapshot::new(topology, in_order)));
-            for effect in &effects {
-                let of = |address| find(address).map(|member| member.server.clone());
-                match effect {
-                    Effect::Clear(address) => {
-                        if let (Some(server), Some(reason)) = (of(address), reason) {
-                            let mut clear = Clear::new()
-                                .because(reason.cause.clone())
-                                .interrupt_in_use_connections(reason.interrupts);
-                            if let Some(generation) = reason.generation {
-                                clear = clear.only_at_generation(generation);
-                            }
-                            let change = server.pool.begin_clear(reason.service_id, clear);
-                            after.changes.push((server, change));
-                        }
-                    }
-                    Effect::Check(address) => of(address).iter().for_each(|server| server.control.check.notify_one()),
-                    Effect::CancelCheck(address) => {
-                        of(address).iter().for_each(|server| server.control.cancel.notify_one());
-                    }
-                    Effect::Added(_) | Effect::Removed(_) | Effect::MarkReady(_) => {}
-                }
-            }
-            after.runtime.clone_from(&state.residence);
-        }
-        after.conclude(self);
-        true
-    }
-
-    /// Applies a successful check of a server, or one that the server answered with an error.
-    pub(super) fn checked(self: &Arc<Self>, description: ServerDescription) {
-        self.apply(None, |before| before.topology.after_check(description));
-    }
-
-    /// Applies a check that failed: the server becomes unknown, and its pool is cleared in the same step.
-    pub(super) fn check_failed(self: &Arc<Self>, server: &Server, cause: Cause, interrupts: bool) {
-        server.forget_round_trips();
-        let reason = Reason { cause: cause.clone(), generation: None, service_id: None, interrupts };
-        let address = server.address.clone();
-        self.apply(Some(&reason), |before| {
-            let mut transition = before.topology.after_check(ServerDescription::failed(address.clone(), cause))?;
-            transition.effects.push(Effect::Clear(address));
-            Some(transition)
-        });
-    }
-
-    /// Applies the failure of an operation on a connection of the server's pool ("Error handling pseudocode").
-    pub(crate) fn operation_failed(self: &Arc<Self>, server: &Server, error: &OperationError) {
-        let OperationError::Command(failure) = error else { return };
-        let kind = match failure.state_change() {
-            Some(change) => ErrorKind::StateChange(change),
-            None if failure.is_network_error() => ErrorKind::Network,
-            None => return,
-        };
-        let origin = failure.origin();
-        let reason = Reason {
-            cause: Arc::new(failure.clone()),
-            generation: origin.generation,
-            service_id: origin.service_id,
-            interrupts: false,
-        };
-        self.apply_error(server, &reason, kind, Progress::Established, failure.topology_version(), |label| {
-            failure.has_label(label)
-        });
-    }
-
-    /// Applies what a successful reply to a write says about the server's state, in its `writeConcernError`.
-    pub(crate) fn state_changed(
-        self: &Arc<Self>,
-        server: &Server,
-        change: crate::wire::reply::StateChange,
-        reply: &bson::RawDocument,
-        generation: u64,
-        service_id: Option<ObjectId>,
-    ) {
-        let cause: Cause = Arc::new(WriteConcernStateChange);
-        let reason = Reason { cause, generation: Some(generation), service_id, interrupts: false };
-        let version = reply.get_document("topologyVersion").ok();
-        self.apply_error(server, &reason, ErrorKind::StateChange(change), Progress::Established, version, |_| false);
-    }
-
-    /// Applies the failure of a pool to open a connection.
-    fn establishment_failed(this: &Weak<Self>, address: &ServerAddress, failed: &FailedConnection<'_>) {
-        let Some(this) = this.upgrade() else { return };
-        let snapshot = this.snapshot.load_full();
-        let Some(member) = snapshot.member(address) else { return };
-        let error = failed.error();
-        if !failed.clears_pool() {
-            // What the pool may not be cleared for changes nothing else either: the label of an overloaded server, and a
-            // failure before the service of a load balancer is known. The monitor can tell whether the server is there.
-            member.server.control.check.notify_one();
-            return;
-        }
-        let progress = match error.stage() {
-            Stage::Authenticate => Progress::Authenticating,
-            _ => Progress::Connecting,
-        };
-        let reason = Reason {
-            cause: error.cause().clone(),
-            generation: failed.generation(),
-            service_id: failed.service_id(),
-            interrupts: false,
-        };
-        this.apply(Some(&reason), |before| {
-            let transition = before.topology.after_error(&ApplicationError {
-                address: address.clone(),
-                progress,
-                kind: ErrorKind::Command,
-                is_of_older_generation: is_older(&member.server, &reason),
-                is_overload: false,
-                topology_version: None,
-                cause: reason.cause.clone(),
-            })?;
-            Some(transition)
-        });
-    }
-
-    fn apply_error(
-        self: &Arc<Self>,
-        server: &Server,
-        reason: &Reason,
-        kind: ErrorKind,
-        progress: Progress,
-        version: Option<&bson::RawDocument>,
-        has_label: impl Fn(&str) -> bool,
-    ) {
-        let topology_version = version.and_then(TopologyVersion::of_document);
-        let is_overload = has_label("SystemOverloadedError");
-        self.apply(Some(reason), |before| {
-            before.topology.after_error(&ApplicationError {
-                address: server.address.clone(),
-                progress,
-                kind,
-                is_of_older_generation: is_older(server, reason),
-                is_overload,
-                topology_version,
-                cause: reason.cause.clone(),
-            })
-        });
     }
 
     /// Asks all monitors for a check at once.
@@ -455,25 +268,34 @@ impl Deployment {
 
     /// Ends the monitors and closes the pools, for good.
     pub(crate) fn close(&self) {
-        let snapshot = {
+        let (before, servers) = {
             let mut state = self.lock();
             if std::mem::replace(&mut state.is_closed, true) {
                 return;
             }
             // ORD: Release; pairs with the Acquire in `start`, so that later operations find the deployment closed.
             self.running.store(0, Ordering::Release);
-            self.snapshot.load_full()
+            let before = self.snapshot.load_full();
+            // SDAM, "Client closing".
+            self.snapshot.store(Arc::new(Snapshot::new(TopologyDescription::without_servers(), Vec::new())));
+            state.closed = before.members().iter().flatten().map(|member| member.server.clone()).collect();
+            (before, state.closed.clone())
         };
-        for member in snapshot.members().iter().flatten() {
-            member.server.control.end();
-            member.server.pool.close();
+        drop(before);
+        for server in servers {
+            server.control.end();
+            server.pool.close();
         }
         self.changed.notify(usize::MAX);
     }
 
-    /// Returns the servers that have a pool.
+    /// Returns the servers that have a pool, or that had one when the deployment was closed.
     pub(crate) fn servers(&self) -> Vec<Arc<Server>> {
-        self.snapshot.load().members().iter().flatten().map(|member| member.server.clone()).collect()
+        let state = self.lock();
+        match state.is_closed {
+            true => state.closed.clone(),
+            false => self.snapshot.load().members().iter().flatten().map(|member| member.server.clone()).collect(),
+        }
     }
 }
 
@@ -481,21 +303,6 @@ impl fmt::Debug for Deployment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Deployment").field("snapshot", &*self.snapshot.load()).finish_non_exhaustive()
     }
-}
-
-/// A reply to a write says in its `writeConcernError` that the server is not primary, is recovering or shuts down.
-#[derive(Debug, thiserror::Error)]
-#[error("a writeConcernError of the server says that its state has changed")]
-struct WriteConcernStateChange;
-
-/// Returns whether an error belongs to a connection of an older generation than the server's pool, or the service, has.
-fn is_older(server: &Server, reason: &Reason) -> bool {
-    let Some(generation) = reason.generation else { return false };
-    let present = match reason.service_id {
-        Some(service_id) => server.pool.service(service_id).map_or(generation, |service| service.generation),
-        None => server.pool.state().generation,
-    };
-    generation < present
 }
 
 /// The time of a check, for descriptions.

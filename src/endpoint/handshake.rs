@@ -93,7 +93,6 @@ impl Handshake {
     pub async fn make(
         &self,
         channel: &mut Channel,
-        address: &str,
         load_balanced: bool,
         speculation: &Speculation,
         deadline: Deadline,
@@ -132,11 +131,7 @@ impl Handshake {
             }
         };
         reply::check(&document).map_err(refusal)?;
-        let hello = HelloReply::read(document).map_err(|error| EstablishError::permanent(Stage::Hello, error))?;
-        if let Err(incompatible) = hello.check_compatible(address) {
-            return Err(EstablishError::permanent(Stage::Hello, incompatible));
-        }
-        Ok(hello)
+        HelloReply::read(document).map_err(|error| EstablishError::permanent(Stage::Hello, error))
     }
 }
 

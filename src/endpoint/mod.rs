@@ -14,7 +14,8 @@
 //! The `channel` does not interpret the bytes of the `transport`. It compresses between encoding and writing, and
 //! decompresses between reading and decoding.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bson::oid::ObjectId;
 use thiserror::Error;
@@ -59,6 +60,7 @@ pub use direct::DirectConnection;
 pub use error::{CommandError, CommandTimeoutError, Origin};
 pub use exhaust::Replies;
 pub use foreign::ForeignProtocolError;
+pub(crate) use platform::is_function;
 pub use pooled::OperationError;
 pub use srv::ResolveError;
 #[cfg(feature = "srv")]
@@ -224,10 +226,6 @@ impl Endpoint {
         &self.address.text
     }
 
-    pub(crate) fn server_address(&self) -> &ServerAddress {
-        &self.address
-    }
-
     /// Returns the options that the endpoint was made with.
     pub fn options(&self) -> &Options {
         &self.options
@@ -278,8 +276,33 @@ impl Endpoint {
             each_command: None,
             identify: None,
             stages: Stages::UNMEASURED,
+            any_version: false,
         };
         Ok(DirectConnection { connection: self.open(context).await? })
+    }
+
+    /// Opens a monitor's connection, and returns it with the time that its hello took. A server that has no wire version
+    /// in common with wharf is not refused: the topology says so.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`connect`](Self::connect).
+    pub(crate) async fn probe(&self) -> Result<(DirectConnection, Duration), EstablishError> {
+        let took = OnceLock::new();
+        let context = OpenContext {
+            connection_id: 0,
+            generation: 0,
+            each_command: None,
+            identify: None,
+            stages: Stages::hello(&took),
+            any_version: true,
+        };
+        let connection = DirectConnection { connection: self.open(context).await? };
+        Ok((connection, took.get().copied().unwrap_or_default()))
     }
 
     /// Opens a connection for `context`, in load-balanced mode if its pool is in that mode.
@@ -298,6 +321,10 @@ impl Endpoint {
             greeting.instrument(debug_span!(target: TARGET, "hello"))
         });
         let mut hello = context.stages.timed(Stage::Hello, greeting).await?;
+        if !context.any_version {
+            let refuse = |incompatible| EstablishError::permanent(Stage::Hello, incompatible);
+            hello.check_compatible(self.address()).map_err(refuse)?;
+        }
         if let Some(identify) = context.identify {
             let refuse = |error| EstablishError::permanent(Stage::Hello, error);
             identify(hello.required_service_id().map_err(refuse)?);
@@ -357,7 +384,7 @@ impl Endpoint {
         deadline: Deadline,
     ) -> Result<HelloReply, EstablishError> {
         let channel = Wiping(channel);
-        self.handshake.make(channel.0, self.address(), load_balanced, speculation, deadline).await
+        self.handshake.make(channel.0, load_balanced, speculation, deadline).await
     }
 }
 
@@ -377,6 +404,8 @@ struct OpenContext<'a> {
     /// Receives the connection's service in load-balanced mode.
     identify: Option<&'a (dyn Fn(ObjectId) + Sync)>,
     stages: Stages<'a>,
+    /// Whether the server may have no wire version in common with wharf.
+    any_version: bool,
 }
 
 impl Establish for Endpoint {
@@ -390,6 +419,7 @@ impl Establish for Endpoint {
             each_command: self.limit_of_each_command(connecting.is_in_background()),
             identify: if connecting.is_load_balanced() { Some(&identify) } else { None },
             stages: Stages::of(&connecting),
+            any_version: false,
         })
         .await
     }

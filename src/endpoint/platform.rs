@@ -23,6 +23,11 @@ pub(super) fn metadata() -> ClientMetadata {
         .clone()
 }
 
+/// Returns whether the process runs as a function in a cloud (MongoDB Handshake, "client.env").
+pub(crate) fn is_function() -> bool {
+    metadata().environment.service.is_some()
+}
+
 /// Describes the operating system. `os_release` is the text of that file, or empty if there is none.
 fn operating_system(os_release: &str) -> OperatingSystem {
     let value = |name: &str| {

@@ -2,21 +2,39 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::error::{EstablishError, Stage};
 use crate::runtime::Establishing;
 
-/// Measures stages, for a connection of a pool.
+/// Measures stages.
 #[derive(Clone, Copy)]
-pub(super) struct Stages<'e>(Option<&'e Establishing>);
+pub(super) struct Stages<'e>(Measured<'e>);
+
+/// What is measured.
+#[derive(Clone, Copy)]
+enum Measured<'e> {
+    Nothing,
+    /// All stages, for a pool.
+    All(&'e Establishing),
+    /// The hello, for a monitor.
+    Hello(&'e OnceLock<Duration>),
+}
 
 impl<'e> Stages<'e> {
     /// Of a connection that belongs to no pool.
-    pub(super) const UNMEASURED: Self = Self(None);
+    pub(super) const UNMEASURED: Self = Self(Measured::Nothing);
 
     pub(super) fn of(connecting: &'e Establishing) -> Self {
-        Self(Some(connecting))
+        Self(Measured::All(connecting))
+    }
+
+    /// Of a monitor's connection: writes the time of the hello.
+    pub(super) fn hello(took: &'e OnceLock<Duration>) -> Self {
+        Self(Measured::Hello(took))
     }
 
     /// Runs a stage, and reports its time if it succeeds.
@@ -28,7 +46,17 @@ impl<'e> Stages<'e> {
         stage: Stage,
         run: Pin<Box<dyn Future<Output = Result<T, EstablishError>> + Send + '_>>,
     ) -> Result<T, EstablishError> {
-        let Some(connecting) = self.0 else { return run.await };
+        let connecting = match self.0 {
+            Measured::All(connecting) => connecting,
+            Measured::Hello(took) if stage == Stage::Hello => {
+                let begun = Instant::now();
+                let done = run.await?;
+                // Set once: a connection has one hello.
+                let _ = took.set(begun.elapsed());
+                return Ok(done);
+            }
+            Measured::Hello(_) | Measured::Nothing => return run.await,
+        };
         // The pool's clock, so that the stages are never longer than the whole.
         let begun = connecting.stopwatch();
         let done = run.await?;

@@ -35,6 +35,7 @@ async fn open(server: &EmbeddedServer) -> (Result<EndpointConnection, EstablishE
             each_command: None,
             identify: Some(&identify),
             stages: Stages::UNMEASURED,
+            any_version: false,
         })
         .await;
     (connection, identified.into_inner().unwrap())
@@ -98,8 +99,7 @@ async fn cancelled_hello_leaves_no_speculative_authentication_in_the_buffers() {
     let speculation = endpoint.authenticator.as_ref().unwrap().speculation(&endpoint.address);
     assert!(speculation.command.is_some());
     // A cancelled handshake alone leaves its speculative authentication in the buffer.
-    let made =
-        endpoint.handshake.make(&mut channel, "", false, &speculation, Deadline::after(std::time::Duration::ZERO));
+    let made = endpoint.handshake.make(&mut channel, false, &speculation, Deadline::after(std::time::Duration::ZERO));
     assert!(is_left_waiting(made).await);
     assert!(channel.outgoing.windows(9).any(|window| window == b"saslStart"));
 

@@ -137,6 +137,12 @@ impl TopologyDescription {
         Self::new(topology_type, options.replica_set.clone(), options.hosts.iter().cloned())
     }
 
+    /// Describes a deployment without servers: one that is closed, or whose servers are not looked up yet.
+    #[must_use]
+    pub fn without_servers() -> Self {
+        Self::before_any_primary(TopologyType::Unknown, None, Vec::new())
+    }
+
     /// Describes a deployment whose servers are already known, for tests of server selection.
     #[must_use]
     pub fn of_servers(topology_type: TopologyType, servers: impl IntoIterator<Item = ServerDescription>) -> Self {

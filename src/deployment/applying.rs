@@ -1,0 +1,257 @@
+//! Applying transitions: the outcome of a check, the failure of an operation or of an establishment.
+
+use std::sync::Arc;
+
+use bson::RawDocument;
+use bson::oid::ObjectId;
+use tokio::runtime::Handle;
+
+use super::monitor;
+use super::server::{Member, Server};
+use super::snapshot::Snapshot;
+use super::state::{Deployment, Resident, State};
+use crate::endpoint::{AuthenticationError, Endpoint, OperationError, ServerError, StateChange};
+use crate::error::{Cause, Stage};
+use crate::options::ServerAddress;
+use crate::pool::Clear;
+use crate::runtime::{FailedConnection, PoolChange};
+use crate::topology::{ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyVersion, Transition};
+
+/// Why a transition clears a pool.
+struct Reason {
+    cause: Cause,
+    /// The generation of the connection that failed. `None`: any.
+    generation: Option<u64>,
+    service_id: Option<ObjectId>,
+    interrupts: bool,
+}
+
+/// What is left to do of a transition outside of the lock, because it may call foreign code.
+#[derive(Default)]
+pub(super) struct Afterwards {
+    pub(super) created: Vec<Arc<Server>>,
+    pub(super) changes: Vec<(Arc<Server>, PoolChange<Endpoint>)>,
+    pub(super) to_monitor: Vec<Resident>,
+    /// The servers that the options cannot be used with, and why.
+    pub(super) unusable: Vec<(ServerAddress, Cause)>,
+    removed: Vec<Arc<Member>>,
+    /// Dropped here, because it may own the last reference to a foreign error.
+    pub(super) before: Option<Arc<Snapshot>>,
+    pub(super) runtime: Option<Handle>,
+}
+
+impl Afterwards {
+    pub(super) fn conclude(self, deployment: &Deployment) {
+        for (address, error) in &self.unusable {
+            tracing::error!(target: "wharf::topology", address = address.as_str(), %error, "Server cannot be used");
+        }
+        self.created.iter().for_each(|server| server.pool.deliver());
+        for (server, change) in self.changes {
+            server.pool.conclude(change);
+        }
+        for resident in self.to_monitor {
+            // Load balancers have no probe.
+            match (&self.runtime, &resident.server.probe) {
+                (Some(runtime), Some(_)) => drop(runtime.spawn(monitor::run(resident))),
+                _ => resident.forget(),
+            }
+        }
+        for member in self.removed {
+            member.server.control.end();
+            member.server.pool.close();
+        }
+        deployment.changed().notify(usize::MAX);
+    }
+}
+
+impl Deployment {
+    /// Applies a transition, and what it asks for.
+    fn apply(self: &Arc<Self>, reason: Option<&Reason>, step: impl FnOnce(&State, &Snapshot) -> Option<Transition>) {
+        let mut after = Afterwards::default();
+        {
+            let state = self.lock();
+            let before = self.snapshot.load_full();
+            if state.is_closed {
+                return;
+            }
+            let Some(Transition { topology, effects }) = step(&state, &before) else { return };
+            let mut members: Vec<_> = before.members().iter().flatten().cloned().collect();
+            for effect in &effects {
+                match effect {
+                    Effect::Added(address) => members.extend(self.admit(&state, address, &mut after)),
+                    Effect::Removed(address) => {
+                        let (gone, left) = members.into_iter().partition(|member| member.server.address == *address);
+                        members = left;
+                        after.removed.extend::<Vec<Arc<Member>>>(gone);
+                    }
+                    Effect::MarkReady(_) | Effect::Clear(_) | Effect::Check(_) | Effect::CancelCheck(_) => {}
+                }
+            }
+            let find = |address: &ServerAddress| members.iter().find(|member| member.server.address == *address);
+            for effect in &effects {
+                if let Effect::MarkReady(address) = effect
+                    && let Some(Member { server, .. }) = find(address).map(Arc::as_ref)
+                {
+                    after.changes.push((server.clone(), server.pool.begin_ready()));
+                }
+            }
+            let in_order = topology.servers().map(|server| find(&server.address).cloned()).collect();
+            self.snapshot.store(Arc::new(Snapshot::new(topology, in_order)));
+            for effect in &effects {
+                let of = |address| find(address).map(|member| member.server.clone());
+                match effect {
+                    Effect::Clear(address) => {
+                        if let (Some(server), Some(reason)) = (of(address), reason) {
+                            let mut clear = Clear::new()
+                                .because(reason.cause.clone())
+                                .interrupt_in_use_connections(reason.interrupts);
+                            if let Some(generation) = reason.generation {
+                                clear = clear.only_at_generation(generation);
+                            }
+                            let change = server.pool.begin_clear(reason.service_id, clear);
+                            after.changes.push((server, change));
+                        }
+                    }
+                    Effect::Check(address) => of(address).iter().for_each(|server| server.control.check.notify_one()),
+                    Effect::CancelCheck(address) => {
+                        of(address).iter().for_each(|server| server.control.cancel.notify_one());
+                    }
+                    Effect::Added(_) | Effect::Removed(_) | Effect::MarkReady(_) => {}
+                }
+            }
+            after.runtime.clone_from(&state.residence);
+            after.before = Some(before);
+        }
+        after.conclude(self);
+    }
+
+    /// Applies a successful check of a server.
+    pub(super) fn checked(self: &Arc<Self>, resident: &Resident, description: ServerDescription) {
+        self.apply(None, |state, before| match resident.counts(state, before) {
+            true => before.topology.after_check(description),
+            false => None,
+        });
+    }
+
+    /// Applies a check that failed: the server becomes unknown, and its pool is cleared in the same step.
+    pub(super) fn check_failed(self: &Arc<Self>, resident: &Resident, cause: Cause, interrupts: bool) {
+        resident.server.forget_round_trips();
+        let reason = Reason { cause: cause.clone(), generation: None, service_id: None, interrupts };
+        let address = resident.server.address.clone();
+        self.apply(Some(&reason), |state, before| {
+            if !resident.counts(state, before) {
+                return None;
+            }
+            let mut transition = before.topology.after_check(ServerDescription::failed(address.clone(), cause))?;
+            transition.effects.push(Effect::Clear(address));
+            Some(transition)
+        });
+    }
+
+    /// Applies the failure of an operation on a connection of the server's pool ("Error handling pseudocode").
+    pub(crate) fn operation_failed(self: &Arc<Self>, server: &Server, error: &OperationError) {
+        let OperationError::Command(failure) = error else { return };
+        let kind = match failure.state_change() {
+            Some(change) => ErrorKind::StateChange(change),
+            None if failure.is_network_error() => ErrorKind::Network,
+            None => return,
+        };
+        let origin = failure.origin();
+        let reason = Reason {
+            cause: Arc::new(failure.clone()),
+            generation: origin.generation,
+            service_id: origin.service_id,
+            interrupts: false,
+        };
+        self.apply_error(server, &reason, kind, Progress::Established, failure.topology_version(), |label| {
+            failure.has_label(label)
+        });
+    }
+
+    /// Applies what a successful reply to a write says about the server's state, in its `writeConcernError`.
+    pub(crate) fn state_changed(
+        self: &Arc<Self>,
+        server: &Server,
+        change: StateChange,
+        reply: &RawDocument,
+        generation: u64,
+        service_id: Option<ObjectId>,
+    ) {
+        let cause: Cause = Arc::new(WriteConcernStateChange);
+        let reason = Reason { cause, generation: Some(generation), service_id, interrupts: false };
+        let version = reply.get_document("topologyVersion").ok();
+        self.apply_error(server, &reason, ErrorKind::StateChange(change), Progress::Established, version, |_| false);
+    }
+
+    /// Applies the failure of a server's pool to open a connection.
+    pub(super) fn establishment_failed(self: &Arc<Self>, server: &Server, failed: &FailedConnection<'_>) {
+        let error = failed.error();
+        let refusal = refusal(error.cause());
+        let kind = refusal.and_then(ServerError::state_change).map_or(ErrorKind::Command, ErrorKind::StateChange);
+        if !failed.clears_pool() && kind == ErrorKind::Command {
+            // What the pool may not be cleared for changes nothing else either: the label of an overloaded server, and a
+            // failure before the service of a load balancer is known. The monitor can tell whether the server is there.
+            server.control.check.notify_one();
+            return;
+        }
+        let progress = match error.stage() {
+            Stage::Authenticate => Progress::Authenticating,
+            _ => Progress::Connecting,
+        };
+        let reason = Reason {
+            cause: error.cause().clone(),
+            generation: failed.generation(),
+            service_id: failed.service_id(),
+            interrupts: false,
+        };
+        let version = refusal.and_then(|refusal| refusal.reply.get_document("topologyVersion").ok());
+        self.apply_error(server, &reason, kind, progress, version, |_| false);
+    }
+
+    fn apply_error(
+        self: &Arc<Self>,
+        server: &Server,
+        reason: &Reason,
+        kind: ErrorKind,
+        progress: Progress,
+        version: Option<&RawDocument>,
+        has_label: impl Fn(&str) -> bool,
+    ) {
+        let topology_version = version.and_then(TopologyVersion::of_document);
+        let is_overload = has_label("SystemOverloadedError");
+        self.apply(Some(reason), |_, before| {
+            if !before.has(server) {
+                return None;
+            }
+            before.topology.after_error(&ApplicationError {
+                address: server.address.clone(),
+                progress,
+                kind,
+                is_of_older_generation: is_older(server, reason),
+                is_overload,
+                topology_version,
+                cause: reason.cause.clone(),
+            })
+        });
+    }
+}
+
+/// A reply to a write says in its `writeConcernError` that the server is not primary, is recovering or shuts down.
+#[derive(Debug, thiserror::Error)]
+#[error("a writeConcernError of the server says that its state has changed")]
+struct WriteConcernStateChange;
+
+/// Returns whether an error belongs to a connection of an older generation than the server's pool, or the service, has.
+fn is_older(server: &Server, reason: &Reason) -> bool {
+    let Some(generation) = reason.generation else { return false };
+    let present = match reason.service_id {
+        Some(service_id) => server.pool.service(service_id).map_or(generation, |service| service.generation),
+        None => server.pool.state().generation,
+    };
+    generation < present
+}
+
+/// Returns the server's own error, if it refused a connection.
+fn refusal(cause: &Cause) -> Option<&ServerError> {
+    cause.downcast_ref().or_else(|| cause.downcast_ref::<AuthenticationError>()?.server_error())
+}

@@ -1,0 +1,58 @@
+//! Why a check has no result.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::endpoint::{CommandError, ServerError, WireError};
+use crate::error::{Cause, EstablishError};
+use crate::milliseconds::Milliseconds;
+
+/// Why a check has no result.
+pub(super) enum Failure {
+    /// It was cancelled, because an operation found that the server cannot be reached.
+    Cancelled,
+    /// It failed.
+    Check {
+        cause: Cause,
+        /// Whether the network failed, or the time was up.
+        is_network_error: bool,
+        is_timeout: bool,
+    },
+}
+
+/// The server did not answer a check in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the server did not answer a check within {}", Milliseconds(self.limit))]
+pub(super) struct CheckTimeoutError {
+    limit: Duration,
+}
+
+impl CheckTimeoutError {
+    /// Returns the failure of a check whose command failed, and that could take `limit`.
+    pub(super) fn instead_of(error: CommandError, limit: Duration) -> Failure {
+        match error {
+            // The command's own text speaks of an option that does not limit a check.
+            CommandError::Timeout { .. } => {
+                Failure::Check { cause: Arc::new(Self { limit }), is_network_error: true, is_timeout: true }
+            }
+            error => error.into(),
+        }
+    }
+}
+
+impl From<CommandError> for Failure {
+    fn from(error: CommandError) -> Self {
+        let (is_network_error, is_timeout) = (error.is_network_error(), error.is_timeout());
+        Self::Check { cause: Arc::new(error), is_network_error: is_network_error || is_timeout, is_timeout }
+    }
+}
+
+impl From<EstablishError> for Failure {
+    fn from(error: EstablishError) -> Self {
+        let is_refusal = error.cause().is::<ServerError>() || error.cause().is::<WireError>();
+        let is_timeout = error.is_timeout();
+        Self::Check { cause: Arc::new(error), is_network_error: !is_refusal, is_timeout }
+    }
+}

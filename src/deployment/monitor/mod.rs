@@ -1,0 +1,239 @@
+//! The monitor of one server (Server Monitoring).
+//!
+//! A monitor is one task. It *checks* the server: it opens a connection, whose handshake is the first check, and then
+//! either *polls* (it sends hello, and pauses for `heartbeatFrequencyMS`) or *streams* (the server replies to one hello
+//! whenever its state changes, and at least every `heartbeatFrequencyMS`). While it streams, a second connection measures
+//! round trips, because the time of an awaited reply says nothing about the network.
+//!
+//! # What interrupts a monitor
+//!
+//! | notification | while a check is in progress | in a pause | between the two |
+//! | --- | --- | --- | --- |
+//! | `check` | kept for the next pause, which it ends | ends the pause, 500 ms after the last check at the earliest | kept |
+//! | `cancel` | ends the check, and closes the connection | closes the connection | kept: ends the next check |
+//! | `end` | ends the monitor | ends the monitor | ends the monitor |
+//!
+//! So no notification is lost. Several of one kind count as one, so none causes more than one check.
+
+mod failure;
+mod round_trips;
+
+use std::time::Duration;
+
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::state::{Resident, now};
+use crate::endpoint::{Command, DirectConnection, Endpoint, is_function};
+use crate::options::{Options, ServerMonitoringMode};
+use crate::topology::{ServerDescription, TopologyVersion};
+use failure::{CheckTimeoutError, Failure};
+
+/// The shortest pause between two checks (`minHeartbeatFrequencyMS`).
+const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Checks the server until it leaves the deployment.
+///
+/// # Cancel safety
+///
+/// Dropping the future closes its connections. The [`Resident`] then starts the monitors of the deployment anew.
+pub(super) async fn run(resident: Resident) {
+    let server = &*resident.server;
+    let Some(probe) = &server.probe else { return };
+    let streams = match probe.options().server_monitoring_mode {
+        ServerMonitoringMode::Stream => true,
+        ServerMonitoringMode::Poll => false,
+        ServerMonitoringMode::Auto => !is_function(),
+    };
+    let (streaming, is_streaming) = watch::channel(false);
+    let mut monitor =
+        Monitor { resident: &resident, probe, streams, streaming, known: false, version: None, hello_ok: false };
+    tokio::select! {
+        biased;
+        () = server.control.ended() => {}
+        () = monitor.keep_checking() => {}
+        () = round_trips::keep_measuring(server, probe, is_streaming) => {}
+    }
+}
+
+/// A monitor at work.
+struct Monitor<'m> {
+    resident: &'m Resident,
+    probe: &'m Endpoint,
+    /// Whether to stream from servers that can.
+    streams: bool,
+    /// Tells whether round trips are to be measured on a connection of their own.
+    streaming: watch::Sender<bool>,
+    /// Whether the last check succeeded.
+    known: bool,
+    /// `topologyVersion` of the last reply.
+    version: Option<TopologyVersion>,
+    /// Whether the server understands `hello`.
+    hello_ok: bool,
+}
+
+impl Monitor<'_> {
+    /// Checks the server until the monitors are started anew.
+    async fn keep_checking(&mut self) {
+        while self.resident.is_current() {
+            let Err(failure) = self.check_on_one_connection().await;
+            self.streaming.send_replace(false);
+            let was_known = std::mem::replace(&mut self.known, false);
+            if let Failure::Check { cause, is_network_error, is_timeout } = failure {
+                self.resident.deployment.check_failed(self.resident, cause, is_timeout);
+                // A restart, or a device between the two, may have cost only the connection.
+                if is_network_error && was_known {
+                    continue;
+                }
+            }
+            // There is no connection that a cancellation could close.
+            self.pause(OnCancel::Continue).await;
+        }
+    }
+
+    /// Opens a connection, and checks the server on it until a check fails or is cancelled.
+    async fn check_on_one_connection(&mut self) -> Result<std::convert::Infallible, Failure> {
+        let (mut connection, took) = self.unless_cancelled(async { Ok(self.probe.probe().await?) }).await?;
+        // With a server API, the handshake is a `hello` already.
+        self.hello_ok = self.probe.options().server_api.is_some();
+        self.succeeded(&connection.hello().document, Some(took))?;
+        loop {
+            match self.version.filter(|_| self.streams) {
+                Some(version) => self.stream(&mut connection, version).await?,
+                None => self.poll(&mut connection).await?,
+            }
+        }
+    }
+
+    /// Pauses, and checks the server once.
+    async fn poll(&mut self, connection: &mut DirectConnection) -> Result<(), Failure> {
+        self.streaming.send_replace(false);
+        if self.pause(OnCancel::Return).await {
+            return Err(Failure::Cancelled);
+        }
+        let hello = self.hello();
+        let limit = self.probe.options().connect_timeout;
+        let start = Instant::now();
+        let reply = self.unless_cancelled(run_hello(connection, &hello, limit)).await?;
+        self.succeeded(&reply, Some(start.elapsed()))
+    }
+
+    /// Checks the server by the replies to one awaitable hello, which arrive when its state changes.
+    async fn stream(&mut self, connection: &mut DirectConnection, version: TopologyVersion) -> Result<(), Failure> {
+        let Options { connect_timeout, heartbeat_frequency, .. } = *self.probe.options();
+        let limit = match connect_timeout {
+            // No limit.
+            Duration::ZERO => Duration::ZERO,
+            limit => limit.saturating_add(heartbeat_frequency),
+        };
+        let mut hello = self.hello();
+        let version = rawdoc! { "processId": version.process_id, "counter": version.counter };
+        hello.append(bson::raw::cstr!("topologyVersion"), version);
+        let most = i64::try_from(heartbeat_frequency.as_millis()).unwrap_or(i64::MAX);
+        hello.append(bson::raw::cstr!("maxAwaitTimeMS"), most);
+        let command = Command::new("admin", &hello).timeout(limit);
+        let mut replies = connection.exhaust(command)?;
+        self.streaming.send_replace(true);
+        while !replies.is_over() {
+            let next = async {
+                let reply = replies.next().await.map_err(|error| CheckTimeoutError::instead_of(error, limit))?;
+                Ok(reply.map(RawDocument::to_owned))
+            };
+            if let Some(reply) = self.unless_cancelled(next).await? {
+                self.succeeded(&reply, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hello(&self) -> RawDocumentBuf {
+        if self.hello_ok {
+            rawdoc! { "hello": 1, "helloOk": true }
+        } else {
+            rawdoc! { "isMaster": 1, "helloOk": true }
+        }
+    }
+
+    /// Runs a check unless it is cancelled.
+    async fn unless_cancelled<T>(&self, check: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        tokio::select! {
+            biased;
+            () = self.resident.server.control.cancel.notified() => Err(Failure::Cancelled),
+            outcome = check => outcome,
+        }
+    }
+
+    /// Takes note of a reply. `round_trip` is the time that it took, unless the server waited with it.
+    fn succeeded(&mut self, reply: &RawDocument, round_trip: Option<Duration>) -> Result<(), Failure> {
+        let server = &self.resident.server;
+        let description = ServerDescription::of_reply(server.address.clone(), reply, now());
+        if let Some(error) = description.error {
+            return Err(Failure::Check { cause: error, is_network_error: false, is_timeout: false });
+        }
+        if let Some(took) = round_trip {
+            server.add_round_trip(took);
+        }
+        let (average_round_trip_time, minimum_round_trip_time) = server.round_trips();
+        self.known = true;
+        self.version = description.topology_version;
+        self.hello_ok |= description.hello_ok;
+        self.resident.deployment.checked(
+            self.resident,
+            ServerDescription { average_round_trip_time, minimum_round_trip_time, ..description },
+        );
+        Ok(())
+    }
+
+    /// Waits for `heartbeatFrequencyMS`, or until a check is requested, but not less than 500 ms. Returns whether it was
+    /// cut short by a cancellation.
+    async fn pause(&self, on_cancel: OnCancel) -> bool {
+        let floor = Instant::now() + SHORTEST_PAUSE;
+        let control = &self.resident.server.control;
+        let mut is_requested = false;
+        let wait = async {
+            tokio::select! {
+                () = sleep(self.probe.options().heartbeat_frequency) => {}
+                () = control.check.notified() => is_requested = true,
+            }
+            sleep_until(floor).await;
+        };
+        let is_cancelled = {
+            tokio::pin!(wait);
+            loop {
+                tokio::select! {
+                    // First, so that it does not cancel the check after the pause.
+                    biased;
+                    () = control.cancel.notified() => {
+                        if on_cancel == OnCancel::Return {
+                            break true;
+                        }
+                    }
+                    () = &mut wait => break false,
+                }
+            }
+        };
+        if is_cancelled && is_requested {
+            // For the next pause.
+            control.check.notify_one();
+        }
+        is_cancelled
+    }
+}
+
+/// What a cancellation does to a pause.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnCancel {
+    Return,
+    Continue,
+}
+
+/// Sends a hello that is answered at once.
+async fn run_hello(
+    connection: &mut DirectConnection,
+    hello: &RawDocument,
+    limit: Duration,
+) -> Result<RawDocumentBuf, Failure> {
+    let command = Command::new("admin", hello).timeout(limit).without_max_time();
+    connection.run(command).await.map_err(|error| CheckTimeoutError::instead_of(error, limit))
+}

@@ -1,0 +1,51 @@
+//! Measures round trips on a connection of its own (Server Monitoring, "Measuring RTT").
+
+use std::time::Duration;
+
+use bson::rawdoc;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::super::server::Server;
+use super::failure::Failure;
+use super::run_hello;
+use crate::endpoint::{DirectConnection, Endpoint};
+
+/// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams. Failures change nothing: the monitor
+/// notices them as well.
+pub(super) async fn keep_measuring(server: &Server, probe: &Endpoint, mut streaming: watch::Receiver<bool>) {
+    // The sender is in the monitor, which ends together with this future.
+    while streaming.wait_for(|on| *on).await.is_ok() {
+        tokio::select! {
+            _ = streaming.wait_for(|on| !*on) => {}
+            () = measure(server, probe) => {}
+        }
+    }
+}
+
+async fn measure(server: &Server, probe: &Endpoint) {
+    let mut connection = None;
+    loop {
+        match ping(probe, &mut connection).await {
+            Ok(round_trip) => server.add_round_trip(round_trip),
+            Err(_) => connection = None,
+        }
+        sleep(probe.options().heartbeat_frequency).await;
+    }
+}
+
+/// Measures one round trip. The hello of a new connection's handshake is one.
+async fn ping(probe: &Endpoint, connection: &mut Option<DirectConnection>) -> Result<Duration, Failure> {
+    let Some(connection) = connection else {
+        let (opened, took) = probe.probe().await?;
+        *connection = Some(opened);
+        return Ok(took);
+    };
+    let hello = match connection.hello().hello_ok || probe.options().server_api.is_some() {
+        true => rawdoc! { "hello": 1, "helloOk": true },
+        false => rawdoc! { "isMaster": 1, "helloOk": true },
+    };
+    let start = Instant::now();
+    run_hello(connection, &hello, probe.options().connect_timeout).await?;
+    Ok(start.elapsed())
+}
