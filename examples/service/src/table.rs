@@ -90,28 +90,34 @@ const COLUMNS: [Column; 11] = [
     Column { title: "T/O", width: 6, rank: 10, cell: |line| short(line.timeouts as f64) },
 ];
 
-/// The least room for the address beside other columns.
+/// The least room for the address beside the most important columns.
 const ADDRESS: usize = 8;
+/// The rank of the last of the most important columns.
+const IMPORTANT: u8 = 2;
+/// The least room for an address of that length beside other columns: that of `127.0.0.1:27017`.
+const WHOLE_ADDRESS: usize = 15;
 
 /// Renders the table for a terminal of `width` columns. The first line has the titles. No line is wider than the
-/// terminal: columns that do not fit are left out, the least important first, and a long address is cut. The longest holders follow
-/// below the pools, a line each.
+/// terminal: columns that do not fit are left out, the least important first, and a long address is cut in its middle, so
+/// that its port remains. The longest holders follow below the pools, a line each.
 #[must_use]
 pub fn render(lines: &[Line], width: usize) -> Vec<String> {
     let mut columns: Vec<&Column> = COLUMNS.iter().collect();
-    let needed = |columns: &[&Column]| ADDRESS + columns.iter().map(|column| 1 + column.width).sum::<usize>();
-    while needed(&columns) > width
-        && let Some(least) = columns.iter().map(|column| column.rank).max()
-    {
+    let longest = lines.iter().map(|line| line.now.address.chars().count()).max().unwrap_or(0).max(ADDRESS);
+    let taken = |columns: &[&Column]| columns.iter().map(|column| 1 + column.width).sum::<usize>();
+    while let Some(least) = columns.iter().map(|column| column.rank).max() {
+        let address = if least > IMPORTANT { longest.min(WHOLE_ADDRESS) } else { ADDRESS };
+        if address + taken(&columns) <= width {
+            break;
+        }
         columns.retain(|column| column.rank != least);
     }
-    let longest = lines.iter().map(|line| line.now.address.chars().count()).max().unwrap_or(0);
-    let room = (width + ADDRESS).saturating_sub(needed(&columns)).min(longest.max(ADDRESS));
+    let room = width.saturating_sub(taken(&columns)).min(longest);
     let render = |address: &str, cells: &mut dyn Iterator<Item = String>| {
-        let mut text = fitted(address, room, false);
+        let mut text = format!("{:<room$}", shortened(address, room));
         for (cell, column) in cells.zip(&columns) {
             text.push(' ');
-            text.push_str(&fitted(&cell, column.width, true));
+            text.push_str(&fitted(&cell, column.width));
         }
         text.chars().take(width).collect::<String>().trim_end().to_owned()
     };
@@ -120,22 +126,45 @@ pub fn render(lines: &[Line], width: usize) -> Vec<String> {
         lines.iter().map(|line| render(&line.now.address, &mut columns.iter().map(|column| (column.cell)(line))));
     let holders =
         lines.iter().flat_map(|line| line.now.holders.iter().map(|holder| format!("{}: {holder}", line.now.address)));
-    let holders = holders.map(|holder| fitted(&holder, width, false).trim_end().to_owned());
+    let holders = holders.map(|holder| shortened(&holder, width).trim_end().to_owned());
     std::iter::once(titles).chain(rows).chain(holders).collect()
 }
 
-/// Brings a text to a width: cut with `~` at its end, or filled with spaces. Characters that may have another width
-/// than one column become `?`.
-fn fitted(text: &str, width: usize, right: bool) -> String {
-    let mut letters: Vec<char> = text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect();
+/// Brings a number to a width: cut with `~` at its end, or with spaces before it.
+fn fitted(text: &str, width: usize) -> String {
+    let mut letters = letters(text);
     if letters.len() > width {
         letters.truncate(width);
         if let Some(last) = letters.last_mut() {
             *last = '~';
         }
     }
-    let text: String = letters.into_iter().collect();
-    if right { format!("{text:>width$}") } else { format!("{text:<width$}") }
+    format!("{:>width$}", letters.into_iter().collect::<String>())
+}
+
+/// Brings a text to a width at most: `~` stands for what is left out of its middle.
+fn shortened(text: &str, width: usize) -> String {
+    let mut letters = letters(text);
+    if letters.len() > width {
+        let end = letters.split_off(letters.len() - width / 2);
+        letters.truncate(width - end.len());
+        if let Some(last) = letters.last_mut() {
+            *last = '~';
+        }
+        letters.extend(end);
+    }
+    letters.into_iter().collect()
+}
+
+/// Returns a text's characters. Those that may have another width than one column become `?`, but the sign for
+/// millionths, which some terminals lack, becomes `u`.
+fn letters(text: &str) -> Vec<char> {
+    let letter = |c: char| match c {
+        'µ' => 'u',
+        _ if c.is_ascii_graphic() || c == ' ' => c,
+        _ => '?',
+    };
+    text.chars().map(letter).collect()
 }
 
 /// Formats a number with a unit that keeps it short.
@@ -211,6 +240,29 @@ mod tests {
             assert!(wide.contains(column.title), "{wide}");
         }
         assert!(render(&data, 80).iter().all(|line| line.contains("here:27017") || line.contains("HIT%")));
+    }
+
+    #[test]
+    fn servers_of_one_host_differ_in_any_usual_width() {
+        for name in ["127.0.0.1", "cluster0-shard-00.abcde.mongodb.net"] {
+            let rows = [30001, 30002].map(|port| row(&format!("{name}:{port}")));
+            for width in 30..=200 {
+                let [_, one, other] = &render(&lines(&[], &rows, Duration::from_secs(1)), width)[..] else {
+                    panic!("a line is missing")
+                };
+                let room = one.find(" ").unwrap();
+                assert_ne!(one[..room], other[..room], "{width}");
+                assert!(width < 40 || name.len() > 9 || one.starts_with("127.0.0.1:30001 "), "{width}: {one}");
+            }
+        }
+    }
+
+    #[test]
+    fn line_of_a_holder_keeps_its_call_site() {
+        let holder = "connection 3 for 5.2µs, checked out at src/orders.rs:17:33 (task 12)".to_owned();
+        let data = lines(&[], &[PoolRow { holders: vec![holder], ..row("here:27017") }], Duration::from_secs(1));
+        assert!(render(&data, 100)[2].contains("for 5.2us, checked out"));
+        assert_eq!(render(&data, 60)[2], "here:27017: connection 3 for ~ src/orders.rs:17:33 (task 12)");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Pools live in a terminal, as `top` shows processes.
 
 use std::error::Error;
+use std::future::Future;
 use std::io::{self, IsTerminal, Write};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,6 +14,7 @@ use crossterm::event::{Event, KeyCode, KeyModifiers};
 use crossterm::{cursor, event, execute, queue, style, terminal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use wharf::{Endpoint, Options, Pool, PoolOptions};
 use wharf_servers::embedded::{EmbeddedOptions, EmbeddedServer};
 
@@ -21,7 +24,7 @@ use crate::table::{lines, render};
 
 /// Shows pools live: connections, check-outs a second, hits, waits, time-outs.
 ///
-/// Without --service it shows two pools of a load in this process, on a server in this process. q or Ctrl-C ends it. If
+/// Without --service it shows two pools of a load in this process, on a server in this process. q, Ctrl-C or a signal ends it. If
 /// the output is not a terminal, it prints one table after the first interval.
 #[derive(Debug, Parser)]
 #[command(name = "top")]
@@ -69,11 +72,15 @@ async fn print_once(source: &Source, interval: Duration, width: usize) -> Result
 }
 
 async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>> {
-    let screen = Screen::open()?;
-    let mut keys = keys();
-    let mut ticks = tokio::time::interval(interval);
+    // A signal must find the terminal's state restored, too.
+    let mut ended = pin!(end_signal()?);
     let (mut before, mut since) = (source.read().await?, Instant::now());
     let mut shown = lines(&before, &before, interval);
+    // The first tick would come at once, and compare two readings without time between them.
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let screen = Screen::open()?;
+    let mut keys = keys();
     loop {
         screen.draw(|width| render(&shown, width))?;
         tokio::select! {
@@ -83,8 +90,31 @@ async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>>
                 (before, since) = (now, Instant::now());
             }
             key = keys.recv() => if key != Some(Key::Redraw) { return Ok(()) },
+            () = &mut ended => return Ok(()),
         }
     }
+}
+
+/// Completes when a signal asks the process to end. From the call on, such a signal does not end it in another way.
+fn end_signal() -> io::Result<impl Future<Output = ()>> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        Ok(async move {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+            }
+        })
+    }
+    #[cfg(not(unix))]
+    Ok(async {
+        let _ = tokio::signal::ctrl_c().await;
+    })
 }
 
 #[derive(Debug, PartialEq)]
@@ -123,13 +153,17 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Draws lines as far as the terminal has rows.
+    /// Draws lines as far as the terminal has rows. Each is cleared just before it is drawn, so that the table does not
+    /// flicker.
     fn draw(&self, lines: impl FnOnce(usize) -> Vec<String>) -> io::Result<()> {
         let (width, height) = terminal::size()?;
         let mut out = io::stdout();
-        queue!(out, terminal::Clear(terminal::ClearType::All))?;
-        for (row, line) in (0..height).zip(lines(width.into())) {
-            queue!(out, cursor::MoveTo(0, row), style::Print(line))?;
+        let mut lines = lines(width.into()).into_iter();
+        for row in 0..height {
+            queue!(out, cursor::MoveTo(0, row), terminal::Clear(terminal::ClearType::CurrentLine))?;
+            if let Some(line) = lines.next() {
+                queue!(out, style::Print(line))?;
+            }
         }
         out.flush()
     }

@@ -1,0 +1,143 @@
+//! `top` in a terminal: what it draws, and how it leaves the terminal.
+#![cfg(unix)]
+
+use std::env;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::pty::{Winsize, openpty};
+use nix::sys::termios::{LocalFlags, tcgetattr};
+
+/// Ends a test that hangs.
+const AGES: Duration = Duration::from_secs(60);
+
+/// Returns an example, which `cargo test` builds before it runs any test.
+fn example(name: &str) -> PathBuf {
+    let test = env::current_exe().unwrap();
+    let example = test.ancestors().nth(2).unwrap().join("examples").join(name);
+    assert!(example.is_file(), "{} does not exist: build it with `cargo build --examples`", example.display());
+    example
+}
+
+/// `top` with its demo in a terminal of its own. Dropping it ends it.
+struct Shown {
+    top: Child,
+    keyboard: File,
+    terminal: OwnedFd,
+    printed: mpsc::Receiver<Vec<u8>>,
+    seen: Vec<u8>,
+}
+
+impl Shown {
+    fn start(columns: u16, rows: u16) -> Self {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let both = openpty(Some(&size), None).unwrap();
+        let end = || Stdio::from(both.slave.try_clone().unwrap());
+        let mut command = Command::new(example("top"));
+        command.args(["--interval", "50"]).stdin(end()).stdout(end()).stderr(end());
+        let top = command.spawn().unwrap();
+        let keyboard = File::from(both.master);
+        let mut screen = keyboard.try_clone().unwrap();
+        let (sender, printed) = mpsc::channel();
+        // Ends when the terminal is closed.
+        thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(length @ 1..) = screen.read(&mut chunk) {
+                if sender.send(chunk[..length].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { top, keyboard, terminal: both.slave, printed, seen: Vec::new() }
+    }
+
+    /// Waits until `top` has printed a text after the place `from`. Returns the place behind the text.
+    fn wait_for(&mut self, text: &str, from: usize) -> usize {
+        loop {
+            let found = self.seen[from..].windows(text.len()).position(|printed| printed == text.as_bytes());
+            if let Some(at) = found {
+                return from + at + text.len();
+            }
+            let more = self.printed.recv_timeout(AGES);
+            self.seen
+                .extend(more.unwrap_or_else(|_| panic!("no {text:?} in {:?}", String::from_utf8_lossy(&self.seen))));
+        }
+    }
+
+    /// Waits until `top` has ended. Returns whether it reports success.
+    fn ends(&mut self) -> bool {
+        let begun = Instant::now();
+        loop {
+            match self.top.try_wait().unwrap() {
+                Some(status) => return status.success(),
+                None => assert!(begun.elapsed() < AGES, "top does not end"),
+            }
+            // What it prints must be read, or else it waits for that.
+            self.seen.extend(self.printed.recv_timeout(Duration::from_millis(10)).unwrap_or_default());
+        }
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        // It has ended already if the test has succeeded.
+        let _ = self.top.kill();
+        let _ = self.top.wait();
+    }
+}
+
+#[test]
+fn table_fits_the_terminal_and_is_no_wider() {
+    for (columns, rows) in [(40, 12), (80, 24), (200, 60), (9, 2)] {
+        let mut shown = Shown::start(columns, rows);
+        // Three tables, of which the last two have numbers of an interval.
+        let mut at = 0;
+        for _ in 0..3 {
+            at = shown.wait_for("POO", at);
+        }
+        shown.keyboard.write_all(b"q").unwrap();
+        assert!(shown.ends());
+        let text = String::from_utf8(shown.seen.clone()).unwrap();
+        let mut drawn = 0;
+        // What follows each movement of the cursor to a row: `ESC [ row ; 1 H`.
+        for part in text.split("\x1b[").collect::<Vec<_>>().windows(2) {
+            let Some(row) = part[0].strip_suffix(";1H") else { continue };
+            assert!(row.parse::<u16>().unwrap() <= rows, "{row}");
+            let line = part[1].strip_prefix("2K").expect("a line is drawn over an older one");
+            assert!(line.len() <= columns.into(), "{line:?} in {columns} columns");
+            assert!(!line.contains(char::is_control), "{line:?}");
+            drawn += usize::from(!line.is_empty());
+        }
+        assert!(drawn >= 3 * usize::from(rows.min(3)), "only {drawn} lines: {text:?}");
+    }
+}
+
+#[test]
+fn terminal_is_restored_however_top_ends() {
+    for way in ["q", "\u{3}", "INT", "TERM", "HUP"] {
+        let mut shown = Shown::start(80, 24);
+        let before = tcgetattr(&shown.terminal).unwrap();
+        let at = shown.wait_for("\x1b[?1049h", 0);
+        shown.wait_for("OUT/S", at);
+        let raw = tcgetattr(&shown.terminal).unwrap();
+        assert!(!raw.local_flags.contains(LocalFlags::ICANON), "keys would have to be entered with Return");
+        match way {
+            "q" | "\u{3}" => shown.keyboard.write_all(way.as_bytes()).unwrap(),
+            signal => {
+                let id = shown.top.id().to_string();
+                assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+            }
+        }
+        assert!(shown.ends(), "{way:?}");
+        assert_eq!(tcgetattr(&shown.terminal).unwrap(), before, "{way:?}");
+        // The first screen again, with its cursor, and nothing after that.
+        let left = shown.wait_for("\x1b[?1049l\x1b[?25h", at);
+        assert_eq!(left, shown.seen.len(), "{way:?}");
+    }
+}
