@@ -9,6 +9,9 @@
 //! | --- | --- |
 //! | server session | an identifier that the server keeps state for, and what the client knows of it |
 //! | session pool | the server sessions that no operation uses, for reuse |
+//! | explicit session | a session that the application starts; all other operations use one for themselves alone |
+//! | elements | what a session adds to a command, as encoded BSON elements |
+//! | fault | what a failed attempt of an operation means for retries and transactions |
 //! | cluster time | the newest `$clusterTime` that a server sent, passed on with each command ("gossip") |
 //!
 //! # Why it is built so
@@ -17,17 +20,28 @@
 //! pool has a stack for each core and no lock. The cluster time is read on each command, so it is an immutable value
 //! behind arc-swap: reading it writes no memory that another core uses.
 //!
+//! An explicit session notes the worst case before a command is sent, and the outcome afterwards. So an operation that is
+//! cancelled leaves it in a state that is right, whether the server executed the command or not.
+//!
 //! # Forks
 //!
 //! A session belongs to one process. A forked child discards the sessions that it inherits, also those that were in use
 //! during the fork.
 
 mod cluster_time;
+mod commands;
 mod elements;
+mod fault;
 mod pool;
+mod retry;
 mod server_session;
 mod stack;
 
 pub use cluster_time::{ClusterTime, SharedClusterTime};
+pub use commands::{
+    is_retryable_read, is_retryable_write, name, takes_after_cluster_time, takes_read_concern, writes_its_result,
+};
+pub use fault::{ErrorLabels, Fault, FaultKind};
 pub use pool::{MOST_ENDED_AT_ONCE, ServerSessionPool};
+pub use retry::{Decision, ErrorToReport, Retries, RetryOptions, Retryability, transaction_backoff};
 pub use server_session::{ServerSession, SessionId};

@@ -64,7 +64,7 @@ impl ServerError {
     /// if no part of it was executed, or if it may be executed twice.
     #[must_use]
     pub fn has_retryable_code(&self) -> bool {
-        matches!(self.code, 6 | 7 | 89 | 91 | 189 | 262 | 9001 | 10107 | 11600 | 11602 | 13435 | 13436)
+        is_retryable_code(self.code)
     }
 
     /// Reads an error's fields. A field of the wrong type counts as missing, because the failure itself matters more
@@ -89,6 +89,11 @@ impl ServerError {
             reply: reply.to_owned(),
         }
     }
+}
+
+/// Returns whether an error with this code is retryable ("Determining Retryable Write Errors").
+pub(crate) fn is_retryable_code(code: i32) -> bool {
+    matches!(code, 6 | 7 | 89 | 91 | 189 | 262 | 9001 | 10107 | 11600 | 11602 | 13435 | 13436)
 }
 
 /// A change of a server's state that an error reports (SDAM, "not writable primary and node is recovering").

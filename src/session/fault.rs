@@ -1,0 +1,363 @@
+//! What a failed attempt of an operation means for retries and for transactions.
+
+use std::fmt;
+use std::time::Duration;
+
+use bson::{RawBsonRef, RawDocument};
+
+use crate::wire::reply::{MAX_TIME_MS_EXPIRED, is_retryable_code};
+
+/// Retryable for reads only.
+const READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET: i32 = 134;
+/// The write is done, but was not replicated in time.
+const WRITE_CONCERN_TIMEOUT: i32 = 64;
+/// The write concern cannot be met at all, now or later: `UnknownReplWriteConcern`, `UnsatisfiableWriteConcern`.
+const INVALID_WRITE_CONCERNS: [i32; 2] = [79, 100];
+/// The first wire version whose servers add `RetryableWriteError` themselves: 4.4.
+const LABELLING_WIRE_VERSION: i32 = 9;
+
+/// A set of the error labels that decide on retries. A server's error may have others.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct ErrorLabels(u8);
+
+impl ErrorLabels {
+    /// The empty set.
+    pub const NONE: Self = Self(0);
+    /// `RetryableWriteError`: a write may be repeated with the same transaction number.
+    pub const RETRYABLE_WRITE: Self = Self(1);
+    /// `TransientTransactionError`: the whole transaction may be repeated.
+    pub const TRANSIENT_TRANSACTION: Self = Self(2);
+    /// `UnknownTransactionCommitResult`: the commit may be repeated.
+    pub const UNKNOWN_COMMIT_RESULT: Self = Self(4);
+    /// `NoWritesPerformed`: the attempt wrote nothing.
+    pub const NO_WRITES_PERFORMED: Self = Self(8);
+    /// `SystemOverloadedError`: retries wait before they load the server again.
+    pub const SYSTEM_OVERLOADED: Self = Self(16);
+    /// `RetryableError`: any command may be repeated.
+    pub const RETRYABLE: Self = Self(32);
+
+    const NAMES: [(Self, &'static str); 6] = [
+        (Self::RETRYABLE_WRITE, "RetryableWriteError"),
+        (Self::TRANSIENT_TRANSACTION, "TransientTransactionError"),
+        (Self::UNKNOWN_COMMIT_RESULT, "UnknownTransactionCommitResult"),
+        (Self::NO_WRITES_PERFORMED, "NoWritesPerformed"),
+        (Self::SYSTEM_OVERLOADED, "SystemOverloadedError"),
+        (Self::RETRYABLE, "RetryableError"),
+    ];
+
+    /// Returns the set of those names that this type knows.
+    pub fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
+        let known = |name| Self::NAMES.iter().find(|(_, known)| *known == name);
+        names.into_iter().filter_map(known).fold(Self::NONE, |set, &(label, _)| set.with(label))
+    }
+
+    /// Returns the union of both sets.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns whether this set contains every label of `other`.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Returns the names of the labels.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Self::NAMES.into_iter().filter(move |(label, _)| self.contains(*label)).map(|(_, name)| name)
+    }
+}
+
+impl fmt::Debug for ErrorLabels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.names()).finish()
+    }
+}
+
+/// How far a failed attempt came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The client refused: the command is invalid or too large. Nothing was sent.
+    Client,
+    /// No server was suitable in time. Nothing was sent.
+    Selection,
+    /// No connection came free in time, or the pool is closed. Nothing was sent.
+    CheckOut,
+    /// The pool of the selected server was cleared. Nothing was sent.
+    PoolCleared,
+    /// No connection could be opened: the network failed, or the server refused the handshake. The command was not sent.
+    Establishment,
+    /// The network failed, or the time was up, after the command was sent, or was perhaps sent.
+    Network,
+    /// The server answered with `ok: 0`.
+    Server,
+    /// The server answered with `ok: 1` and a `writeConcernError`.
+    WriteConcern,
+}
+
+/// What a failed attempt of an operation means for retries and for transactions.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// How far the attempt came.
+    pub kind: FaultKind,
+    /// The labels that the server or the endpoint gave the error.
+    pub labels: ErrorLabels,
+    /// The server's code; 0 for none.
+    pub code: i32,
+    /// The code of the `writeConcernError`; 0 for none.
+    pub write_concern_code: i32,
+    /// `baseBackoffMS`, if it is positive: the server's wish for the pause before a retry.
+    pub base_backoff: Option<Duration>,
+}
+
+impl Fault {
+    /// Makes a fault without a server's reply.
+    pub fn new(kind: FaultKind, labels: ErrorLabels) -> Self {
+        Self { kind, labels, code: 0, write_concern_code: 0, base_backoff: None }
+    }
+
+    /// Reads a reply that has `ok: 0` or a `writeConcernError`. Returns `None` for any other one.
+    pub fn of_reply(reply: &RawDocument) -> Option<Self> {
+        let write_concern_error = reply.get_document("writeConcernError").ok();
+        let succeeded = reply.get("ok").ok().flatten().and_then(number).is_some_and(|ok| ok != 0.0);
+        let kind = match (succeeded, write_concern_error) {
+            (false, _) => FaultKind::Server,
+            (true, Some(_)) => FaultKind::WriteConcern,
+            (true, None) => return None,
+        };
+        let labels = reply.get_array("errorLabels").ok().into_iter().flatten().flatten();
+        let backoff = reply.get("baseBackoffMS").ok().flatten().and_then(number);
+        Some(Self {
+            kind,
+            labels: ErrorLabels::of(labels.filter_map(RawBsonRef::as_str)),
+            code: code(reply),
+            write_concern_code: write_concern_error.map_or(0, code),
+            base_backoff: backoff
+                .filter(|backoff| *backoff > 0.0)
+                .and_then(|millis| Duration::try_from_secs_f64(millis / 1_000.0).ok()),
+        })
+    }
+
+    /// Returns whether the error has this label.
+    pub fn has(&self, label: ErrorLabels) -> bool {
+        self.labels.contains(label)
+    }
+
+    /// Returns whether the server is overloaded, so that a retry has to wait.
+    pub fn is_overload(&self) -> bool {
+        self.has(ErrorLabels::SYSTEM_OVERLOADED)
+    }
+
+    /// Returns whether the server refused the command because it is overloaded, and did nothing ("Retryable Overload
+    /// Error").
+    pub fn is_retryable_overload(&self) -> bool {
+        self.has(ErrorLabels::SYSTEM_OVERLOADED.with(ErrorLabels::RETRYABLE))
+    }
+
+    /// Returns whether a read may be repeated (Retryable Reads, "Retryable Error").
+    pub fn is_retryable_read(&self) -> bool {
+        match self.kind {
+            FaultKind::Network | FaultKind::PoolCleared => true,
+            // The handshake may fail by the network, which has no code, or by a server's error.
+            FaultKind::Establishment => self.code == 0 || is_retryable_read_code(self.code),
+            FaultKind::Server => is_retryable_read_code(self.code),
+            FaultKind::Client | FaultKind::Selection | FaultKind::CheckOut | FaultKind::WriteConcern => false,
+        }
+    }
+
+    /// Returns the labels, with `RetryableWriteError` where the client has to add it ("RetryableWriteError Labels").
+    ///
+    /// `retries_writes` is `retryWrites`, and true for commits and aborts. The server's kind decides only for servers
+    /// before 4.4; `max_wire_version` is that of the connection, and `None` if there was none.
+    pub fn write_labels(&self, retries_writes: bool, max_wire_version: Option<i32>, is_mongos: bool) -> ErrorLabels {
+        let is_before_labels = max_wire_version.is_some_and(|version| version < LABELLING_WIRE_VERSION);
+        let adds = match self.kind {
+            FaultKind::Network | FaultKind::PoolCleared => true,
+            FaultKind::Establishment => self.code == 0 || is_retryable_code(self.code),
+            FaultKind::Server | FaultKind::WriteConcern => {
+                let by_write_concern = !is_mongos && is_retryable_code(self.write_concern_code);
+                is_before_labels && (is_retryable_code(self.code) || by_write_concern)
+            }
+            FaultKind::Client | FaultKind::Selection | FaultKind::CheckOut => false,
+        };
+        let added = if adds && retries_writes { ErrorLabels::RETRYABLE_WRITE } else { ErrorLabels::NONE };
+        self.labels.with(added)
+    }
+
+    /// Returns the labels of an error of a command in a transaction, other than the commit ("Transient Transaction
+    /// Error").
+    pub fn transaction_labels(&self) -> ErrorLabels {
+        match self.kind {
+            FaultKind::Selection | FaultKind::PoolCleared | FaultKind::Establishment | FaultKind::Network => {
+                self.labels.with(ErrorLabels::TRANSIENT_TRANSACTION)
+            }
+            FaultKind::Client | FaultKind::CheckOut | FaultKind::Server | FaultKind::WriteConcern => self.labels,
+        }
+    }
+
+    /// Returns the labels of an error of a commit ("UnknownTransactionCommitResult").
+    pub fn commit_labels(&self, max_wire_version: Option<i32>, is_mongos: bool) -> ErrorLabels {
+        let labels = self.write_labels(true, max_wire_version, is_mongos);
+        let is_unknown = match self.kind {
+            FaultKind::Selection | FaultKind::CheckOut | FaultKind::PoolCleared => true,
+            FaultKind::Establishment | FaultKind::Network => true,
+            FaultKind::Client => false,
+            FaultKind::Server => [MAX_TIME_MS_EXPIRED, WRITE_CONCERN_TIMEOUT].contains(&self.code),
+            FaultKind::WriteConcern => !INVALID_WRITE_CONCERNS.contains(&self.write_concern_code),
+        };
+        if is_unknown || labels.contains(ErrorLabels::RETRYABLE_WRITE) {
+            labels.with(ErrorLabels::UNKNOWN_COMMIT_RESULT)
+        } else {
+            labels
+        }
+    }
+
+    /// Returns whether the server's time limit was up: such a commit is not repeated by `with_transaction`.
+    pub fn is_max_time_expired(&self) -> bool {
+        self.code == MAX_TIME_MS_EXPIRED || self.write_concern_code == MAX_TIME_MS_EXPIRED
+    }
+
+    /// Returns whether the attempt may have written something ("Executing Retryable Write Commands").
+    pub fn may_have_written(&self) -> bool {
+        match self.kind {
+            FaultKind::Network | FaultKind::Server | FaultKind::WriteConcern => {
+                !self.has(ErrorLabels::NO_WRITES_PERFORMED)
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether the error tells that an attempt reached a server, as errors of reads should (Retryable Reads, "If a
+    /// retry attempt fails").
+    pub fn reached_a_server(&self) -> bool {
+        matches!(self.kind, FaultKind::Network | FaultKind::Server | FaultKind::WriteConcern)
+    }
+}
+
+fn is_retryable_read_code(code: i32) -> bool {
+    is_retryable_code(code) || code == READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET
+}
+
+fn code(error: &RawDocument) -> i32 {
+    error.get("code").ok().flatten().and_then(number).map_or(0, |code| code as i32)
+}
+
+fn number(value: RawBsonRef<'_>) -> Option<f64> {
+    match value {
+        RawBsonRef::Int32(number) => Some(number.into()),
+        RawBsonRef::Int64(number) => Some(number as f64),
+        RawBsonRef::Double(number) => Some(number),
+        RawBsonRef::Boolean(value) => Some(value.into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    fn server(code: i32) -> Fault {
+        Fault::of_reply(&rawdoc! { "ok": 0.0, "code": code }).unwrap()
+    }
+
+    fn of(kind: FaultKind) -> Fault {
+        Fault::new(kind, ErrorLabels::NONE)
+    }
+
+    #[test]
+    fn reply_is_read_with_labels_codes_and_back_off() {
+        let reply = rawdoc! {
+            "ok": 0, "code": 462, "errorLabels": ["SystemOverloadedError", "Unheard", "RetryableError"], "baseBackoffMS": 250,
+        };
+        let fault = Fault::of_reply(&reply).unwrap();
+        assert_eq!(
+            (fault.kind, fault.code, fault.base_backoff),
+            (FaultKind::Server, 462, Some(Duration::from_millis(250)))
+        );
+        assert!(fault.is_retryable_overload() && fault.is_overload());
+        assert_eq!(format!("{:?}", fault.labels), r#"{"SystemOverloadedError", "RetryableError"}"#);
+        let reply = rawdoc! { "ok": 1.0, "writeConcernError": { "code": 91 }, "baseBackoffMS": -5 };
+        let fault = Fault::of_reply(&reply).unwrap();
+        assert_eq!((fault.kind, fault.code, fault.write_concern_code), (FaultKind::WriteConcern, 0, 91));
+        assert_eq!(fault.base_backoff, None);
+        assert!(Fault::of_reply(&rawdoc! { "ok": 1, "writeErrors": [{ "code": 91 }] }).is_none());
+    }
+
+    #[test]
+    fn overload_without_the_retryable_label_is_not_retryable() {
+        let fault = Fault::new(FaultKind::Server, ErrorLabels::SYSTEM_OVERLOADED);
+        assert!(fault.is_overload() && !fault.is_retryable_overload());
+    }
+
+    #[test]
+    fn reads_are_repeated_after_the_codes_of_the_specification() {
+        for code in [262, 11600, 11602, 10107, 13435, 13436, 189, 134, 91, 7, 6, 89, 9001] {
+            assert!(server(code).is_retryable_read(), "{code}");
+        }
+        for code in [0, 11000, 50, 64] {
+            assert!(!server(code).is_retryable_read(), "{code}");
+        }
+        assert!(of(FaultKind::Network).is_retryable_read() && of(FaultKind::PoolCleared).is_retryable_read());
+        assert!(of(FaultKind::Establishment).is_retryable_read());
+        let refused = Fault { code: 18, ..of(FaultKind::Establishment) };
+        assert!(!refused.is_retryable_read(), "authentication failed");
+        for kind in [FaultKind::Client, FaultKind::Selection, FaultKind::CheckOut] {
+            assert!(!of(kind).is_retryable_read(), "{kind:?}");
+        }
+        let write_concern = Fault::of_reply(&rawdoc! { "ok": 1, "writeConcernError": { "code": 91 } }).unwrap();
+        assert!(!write_concern.is_retryable_read());
+    }
+
+    #[test]
+    fn client_labels_writes_only_for_the_network_and_old_servers() {
+        let is_labelled = |fault: &Fault, version, is_mongos| {
+            fault.write_labels(true, version, is_mongos).contains(ErrorLabels::RETRYABLE_WRITE)
+        };
+        assert!(is_labelled(&of(FaultKind::Network), Some(17), false));
+        assert!(is_labelled(&of(FaultKind::PoolCleared), None, false));
+        assert!(is_labelled(&of(FaultKind::Establishment), None, false));
+        assert!(!is_labelled(&of(FaultKind::CheckOut), None, false));
+        assert!(!is_labelled(&of(FaultKind::Selection), None, false));
+        assert!(!is_labelled(&server(91), Some(9), false), "a server of 4.4 labels itself");
+        assert!(is_labelled(&server(91), Some(8), false) && is_labelled(&server(91), Some(8), true));
+        let write_concern = Fault::of_reply(&rawdoc! { "ok": 1, "writeConcernError": { "code": 91 } }).unwrap();
+        assert!(is_labelled(&write_concern, Some(8), false));
+        assert!(!is_labelled(&write_concern, Some(8), true), "a mongos has repeated the write itself");
+        assert!(!is_labelled(&server(11000), Some(8), false));
+        assert_eq!(of(FaultKind::Network).write_labels(false, Some(17), false), ErrorLabels::NONE);
+    }
+
+    #[test]
+    fn commit_is_unknown_unless_the_server_says_that_it_failed() {
+        let is_unknown =
+            |fault: &Fault| fault.commit_labels(Some(17), false).contains(ErrorLabels::UNKNOWN_COMMIT_RESULT);
+        let write_concern =
+            |code: i32| Fault::of_reply(&rawdoc! { "ok": 1, "writeConcernError": { "code": code } }).unwrap();
+        assert!(is_unknown(&of(FaultKind::Selection)) && is_unknown(&of(FaultKind::Network)));
+        assert!(is_unknown(&server(50)) && is_unknown(&write_concern(64)) && is_unknown(&write_concern(50)));
+        assert!(!is_unknown(&write_concern(100)) && !is_unknown(&write_concern(79)));
+        assert!(!is_unknown(&server(251)) && !is_unknown(&of(FaultKind::Client)));
+        let labelled = Fault { labels: ErrorLabels::RETRYABLE_WRITE, ..server(91) };
+        let both = ErrorLabels::RETRYABLE_WRITE.with(ErrorLabels::UNKNOWN_COMMIT_RESULT);
+        assert_eq!(labelled.commit_labels(Some(17), false), both);
+        assert!(!of(FaultKind::Network).commit_labels(Some(17), false).contains(ErrorLabels::TRANSIENT_TRANSACTION));
+    }
+
+    #[test]
+    fn errors_without_an_answer_are_transient_in_a_transaction() {
+        for (kind, expected) in [
+            (FaultKind::Network, true),
+            (FaultKind::Establishment, true),
+            (FaultKind::PoolCleared, true),
+            (FaultKind::Selection, true),
+            (FaultKind::Client, false),
+            (FaultKind::Server, false),
+        ] {
+            let labels = of(kind).transaction_labels();
+            assert_eq!(labels.contains(ErrorLabels::TRANSIENT_TRANSACTION), expected, "{kind:?}");
+        }
+    }
+}

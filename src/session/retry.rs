@@ -1,0 +1,356 @@
+//! Whether a failed operation is tried once more, after which pause, and which error is reported in the end.
+
+use std::time::Duration;
+
+use super::fault::{ErrorLabels, Fault};
+
+/// The pause before the first retry after an overload is drawn from up to twice this time ("Overload retry policy").
+const BASE_BACKOFF: Duration = Duration::from_millis(100);
+/// The longest pause after an overload.
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// The same for the repetitions of a whole transaction ("ClientSession.withTransaction").
+const TRANSACTION_BASE_BACKOFF: Duration = Duration::from_millis(5);
+/// The longest pause before a transaction is repeated.
+const TRANSACTION_MAX_BACKOFF: Duration = Duration::from_millis(500);
+
+/// What an operation allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retryability {
+    /// A generic command: only after an overload, and only if both `retryReads` and `retryWrites` are on.
+    Command,
+    /// A read that may be repeated, outside of a transaction.
+    Read,
+    /// A write with a transaction number, outside of a transaction.
+    Write,
+    /// A read that is not repeated, except after an overload: `getMore`, and all in a transaction.
+    OtherRead,
+    /// A write that is not repeated, except after an overload: of many documents, and all in a transaction.
+    OtherWrite,
+    /// A commit or an abort: repeated whatever the options say.
+    EndOfTransaction,
+}
+
+/// The options that decide on retries.
+#[derive(Clone, Copy, Debug)]
+pub struct RetryOptions {
+    /// `retryReads`.
+    pub reads: bool,
+    /// `retryWrites`.
+    pub writes: bool,
+    /// `maxAdaptiveRetries`: how often an operation is retried at most, once a server was overloaded.
+    pub max_adaptive: u32,
+    /// `enableOverloadRetargeting`: whether a retry avoids the server that was overloaded.
+    pub retargets: bool,
+}
+
+/// What to do after a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Decision {
+    /// Report the error.
+    GiveUp,
+    /// Try once more.
+    Retry {
+        /// How long to wait first.
+        after: Duration,
+        /// Whether server selection avoids the server of this attempt.
+        deprioritize: bool,
+    },
+}
+
+/// The retries of one operation: the policies of Retryable Reads, Retryable Writes and Client Backpressure in one.
+///
+/// The text has no token bucket any more: since its version of 2026-03-30 the number of retries is limited instead.
+#[derive(Clone, Copy, Debug)]
+pub struct Retries {
+    options: RetryOptions,
+    retryability: Retryability,
+    made: u32,
+    /// `None` for as many as the time allows.
+    most: Option<u32>,
+}
+
+impl Retries {
+    /// Begins with the first attempt. With a time limit for the whole operation (`timeoutMS`), it is retried as often as
+    /// the time allows, otherwise once.
+    pub fn new(options: RetryOptions, retryability: Retryability, has_time_limit: bool) -> Self {
+        Self { options, retryability, made: 0, most: if has_time_limit { None } else { Some(1) } }
+    }
+
+    /// Returns how many retries were decided on so far.
+    pub fn made(&self) -> u32 {
+        self.made
+    }
+
+    /// Decides after a failed attempt.
+    ///
+    /// `labels` are those of the error with what the client added, such as [`Consequence::labels`](super::Consequence).
+    /// `is_sharded` says whether the deployment is a sharded cluster, where a retry always avoids the server that failed.
+    /// `random` is a number from 0 up to 1, `left` the rest of the operation's time limit.
+    pub fn after(
+        &mut self,
+        fault: &Fault,
+        labels: ErrorLabels,
+        is_sharded: bool,
+        random: f64,
+        left: Option<Duration>,
+    ) -> Decision {
+        if !self.is_retryable(fault, labels) {
+            return Decision::GiveUp;
+        }
+        let is_overload = fault.is_overload();
+        if is_overload {
+            self.most = Some(self.options.max_adaptive);
+        }
+        if self.most.is_some_and(|most| self.made >= most) || left.is_some_and(|left| left.is_zero()) {
+            return Decision::GiveUp;
+        }
+        let pause = if is_overload { backoff(fault.base_backoff, self.made + 1, random) } else { Duration::ZERO };
+        if left.is_some_and(|left| pause > left) {
+            return Decision::GiveUp;
+        }
+        self.made += 1;
+        Decision::Retry { after: pause, deprioritize: is_sharded || (is_overload && self.options.retargets) }
+    }
+
+    fn is_retryable(&self, fault: &Fault, labels: ErrorLabels) -> bool {
+        let RetryOptions { reads, writes, .. } = self.options;
+        let is_overload = fault.is_retryable_overload();
+        match self.retryability {
+            Retryability::Command => is_overload && reads && writes,
+            Retryability::Read => reads && (is_overload || fault.is_retryable_read()),
+            Retryability::OtherRead => reads && is_overload,
+            Retryability::Write => writes && (is_overload || labels.contains(ErrorLabels::RETRYABLE_WRITE)),
+            Retryability::OtherWrite => writes && is_overload,
+            Retryability::EndOfTransaction => is_overload || labels.contains(ErrorLabels::RETRYABLE_WRITE),
+        }
+    }
+}
+
+/// Returns the pause before a retry of an operation after an overload. The first retry is number 1. `base` is the server's
+/// wish.
+fn backoff(base: Option<Duration>, retry: u32, random: f64) -> Duration {
+    let longest = base.unwrap_or(BASE_BACKOFF).saturating_mul(2_u32.saturating_pow(retry));
+    longest.min(MAX_BACKOFF).mul_f64(random.clamp(0.0, 1.0))
+}
+
+/// Returns the pause before a whole transaction is repeated. The first repetition is number 1. `random` is a number from 0
+/// up to 1.
+pub fn transaction_backoff(repetition: u32, random: f64) -> Duration {
+    let growth = 1.5_f64.powi(i32::try_from(repetition).unwrap_or(i32::MAX));
+    let longest = (TRANSACTION_BASE_BACKOFF.as_secs_f64() * growth).min(TRANSACTION_MAX_BACKOFF.as_secs_f64());
+    Duration::from_secs_f64(longest * random.clamp(0.0, 1.0))
+}
+
+/// The error that an operation reports if all its attempts fail ("Executing Retryable Write Commands", and Retryable Reads,
+/// "If a retry attempt fails").
+///
+/// It is the last one that tells that an attempt was made, or the first one if there is none such: a caller must be able to
+/// infer whether something may have been executed.
+#[derive(Debug)]
+pub struct ErrorToReport<E> {
+    error: E,
+}
+
+impl<E> ErrorToReport<E> {
+    /// Begins with the first attempt's error.
+    pub fn new(error: E) -> Self {
+        Self { error }
+    }
+
+    /// Adds the error of a later attempt. `tells_of_attempt` is [`Fault::may_have_written`] for a write, and
+    /// [`Fault::reached_a_server`] for any other operation.
+    pub fn add(&mut self, error: E, tells_of_attempt: bool) {
+        if tells_of_attempt {
+            self.error = error;
+        }
+    }
+
+    /// Returns the error to report.
+    pub fn into_error(self) -> E {
+        self.error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+    use proptest::prelude::*;
+
+    use super::super::fault::FaultKind;
+    use super::*;
+
+    const OPTIONS: RetryOptions = RetryOptions { reads: true, writes: true, max_adaptive: 2, retargets: false };
+    const AT_ONCE: Decision = Decision::Retry { after: Duration::ZERO, deprioritize: false };
+
+    fn network() -> Fault {
+        Fault::new(FaultKind::Network, ErrorLabels::NONE)
+    }
+
+    fn overload() -> Fault {
+        let reply = rawdoc! { "ok": 0, "code": 462, "errorLabels": ["SystemOverloadedError", "RetryableError"] };
+        Fault::of_reply(&reply).unwrap()
+    }
+
+    fn decide(retries: &mut Retries, fault: &Fault) -> Decision {
+        let labels = fault.write_labels(true, Some(17), false);
+        retries.after(fault, labels, false, 0.5, None)
+    }
+
+    fn paused(millis: u64) -> Decision {
+        Decision::Retry { after: Duration::from_millis(millis), deprioritize: false }
+    }
+
+    #[test]
+    fn reads_and_writes_are_retried_once_without_a_pause() {
+        for retryability in [Retryability::Read, Retryability::Write, Retryability::EndOfTransaction] {
+            let mut retries = Retries::new(OPTIONS, retryability, false);
+            assert_eq!(decide(&mut retries, &network()), AT_ONCE, "{retryability:?}");
+            assert_eq!(decide(&mut retries, &network()), Decision::GiveUp, "{retryability:?}");
+            assert_eq!(retries.made(), 1);
+        }
+    }
+
+    #[test]
+    fn a_time_limit_allows_as_many_retries_as_fit() {
+        let mut retries = Retries::new(OPTIONS, Retryability::Read, true);
+        for _ in 0..100 {
+            let decision = retries.after(&network(), ErrorLabels::NONE, false, 0.5, Some(Duration::from_millis(1)));
+            assert_eq!(decision, AT_ONCE);
+        }
+        assert_eq!(retries.after(&network(), ErrorLabels::NONE, false, 0.5, Some(Duration::ZERO)), Decision::GiveUp);
+    }
+
+    #[test]
+    fn other_operations_are_not_repeated_after_a_network_error() {
+        for retryability in [Retryability::Command, Retryability::OtherRead, Retryability::OtherWrite] {
+            let mut retries = Retries::new(OPTIONS, retryability, false);
+            assert_eq!(decide(&mut retries, &network()), Decision::GiveUp, "{retryability:?}");
+        }
+    }
+
+    #[test]
+    fn every_operation_is_retried_after_an_overload_with_growing_pauses() {
+        for retryability in [
+            Retryability::Command,
+            Retryability::Read,
+            Retryability::Write,
+            Retryability::OtherRead,
+            Retryability::OtherWrite,
+            Retryability::EndOfTransaction,
+        ] {
+            let mut retries = Retries::new(OPTIONS, retryability, false);
+            let decisions = [(); 3].map(|()| decide(&mut retries, &overload()));
+            assert_eq!(decisions, [paused(100), paused(200), Decision::GiveUp], "{retryability:?}");
+        }
+    }
+
+    #[test]
+    fn options_turn_retries_off() {
+        let without = |reads, writes| RetryOptions { reads, writes, ..OPTIONS };
+        for (options, retryability, fault, expected) in [
+            (without(false, true), Retryability::Read, network(), false),
+            (without(false, true), Retryability::Read, overload(), false),
+            (without(false, true), Retryability::OtherRead, overload(), false),
+            (without(false, true), Retryability::Command, overload(), false),
+            (without(true, false), Retryability::Command, overload(), false),
+            (without(true, false), Retryability::Write, network(), false),
+            (without(true, false), Retryability::OtherWrite, overload(), false),
+            (without(false, false), Retryability::EndOfTransaction, network(), true),
+            (without(false, false), Retryability::EndOfTransaction, overload(), true),
+        ] {
+            let decision = decide(&mut Retries::new(options, retryability, false), &fault);
+            assert_eq!(decision != Decision::GiveUp, expected, "{options:?} {retryability:?} {fault:?}");
+        }
+    }
+
+    #[test]
+    fn an_overload_limits_all_retries_of_the_operation() {
+        // Three retries after network errors are more than an overload allows.
+        let mut retries = Retries::new(OPTIONS, Retryability::Read, true);
+        assert_eq!([(); 3].map(|()| decide(&mut retries, &network())), [AT_ONCE; 3]);
+        assert_eq!(decide(&mut retries, &overload()), Decision::GiveUp);
+        // And after an overload, a network error counts for the same limit.
+        let mut retries = Retries::new(OPTIONS, Retryability::Read, false);
+        assert_eq!(decide(&mut retries, &overload()), paused(100));
+        assert_eq!(decide(&mut retries, &network()), AT_ONCE);
+        assert_eq!(decide(&mut retries, &network()), Decision::GiveUp);
+        let none = RetryOptions { max_adaptive: 0, ..OPTIONS };
+        assert_eq!(decide(&mut Retries::new(none, Retryability::Read, false), &overload()), Decision::GiveUp);
+    }
+
+    #[test]
+    fn pause_that_does_not_fit_into_the_time_limit_ends_the_retries() {
+        let mut retries = Retries::new(OPTIONS, Retryability::Read, true);
+        let decide =
+            |retries: &mut Retries, left| retries.after(&overload(), ErrorLabels::NONE, false, 0.5, Some(left));
+        assert_eq!(decide(&mut retries, Duration::from_millis(99)), Decision::GiveUp);
+        assert_eq!(decide(&mut retries, Duration::from_millis(100)), paused(100));
+    }
+
+    #[test]
+    fn server_that_failed_is_avoided_when_sharded_or_overloaded() {
+        let decide = |options, fault: &Fault, is_sharded| match Retries::new(options, Retryability::Read, false).after(
+            fault,
+            ErrorLabels::NONE,
+            is_sharded,
+            0.0,
+            None,
+        ) {
+            Decision::Retry { deprioritize, .. } => deprioritize,
+            Decision::GiveUp => panic!("not retried"),
+        };
+        let retargeting = RetryOptions { retargets: true, ..OPTIONS };
+        assert!(decide(OPTIONS, &network(), true) && decide(OPTIONS, &overload(), true));
+        assert!(!decide(OPTIONS, &network(), false) && !decide(OPTIONS, &overload(), false));
+        assert!(!decide(retargeting, &network(), false) && decide(retargeting, &overload(), false));
+    }
+
+    #[test]
+    fn server_may_choose_the_base_of_the_pauses() {
+        let fault = Fault { base_backoff: Some(Duration::from_millis(300)), ..overload() };
+        let mut retries = Retries::new(OPTIONS, Retryability::Read, false);
+        assert_eq!([(); 2].map(|()| decide(&mut retries, &fault)), [paused(300), paused(600)]);
+        let long = Fault { base_backoff: Some(Duration::MAX), ..overload() };
+        assert_eq!(decide(&mut Retries::new(OPTIONS, Retryability::Read, false), &long), paused(5_000));
+    }
+
+    proptest! {
+        #[test]
+        fn pauses_stay_within_their_bounds(retry in 1_u32..200, random in 0.0..1.0) {
+            prop_assert!(backoff(None, retry, random) <= MAX_BACKOFF);
+            prop_assert!(backoff(None, retry, random) <= BASE_BACKOFF * 2_u32.saturating_pow(retry));
+            prop_assert!(transaction_backoff(retry, random) <= TRANSACTION_MAX_BACKOFF);
+        }
+    }
+
+    #[test]
+    fn transactions_are_repeated_after_growing_pauses() {
+        let pauses = [1, 2, 3, 12, 13].map(|repetition| transaction_backoff(repetition, 1.0).as_micros());
+        assert_eq!(pauses, [7_500, 11_250, 16_875, 500_000, 500_000]);
+        assert_eq!(transaction_backoff(1, 0.0), Duration::ZERO);
+    }
+
+    #[test]
+    fn error_to_report_is_the_last_that_tells_of_an_attempt_or_else_the_first() {
+        let report = |errors: &[(&'static str, bool)]| {
+            let mut to_report = ErrorToReport::new(errors[0].0);
+            errors[1..].iter().for_each(|&(error, tells)| to_report.add(error, tells));
+            to_report.into_error()
+        };
+        assert_eq!(report(&[("network", true), ("network 2", true)]), "network 2");
+        assert_eq!(report(&[("network", true), ("selection", false)]), "network");
+        assert_eq!(report(&[("no writes", false), ("no writes 2", false)]), "no writes");
+        assert_eq!(report(&[("no writes", false), ("network", true), ("no writes", false)]), "network");
+    }
+
+    #[test]
+    fn only_errors_after_the_command_was_sent_tell_of_writes() {
+        assert!(network().may_have_written() && network().reached_a_server());
+        for kind in [FaultKind::Selection, FaultKind::CheckOut, FaultKind::PoolCleared, FaultKind::Client] {
+            let fault = Fault::new(kind, ErrorLabels::NONE);
+            assert!(!fault.may_have_written() && !fault.reached_a_server(), "{kind:?}");
+        }
+        let none = Fault::new(FaultKind::Server, ErrorLabels::NO_WRITES_PERFORMED);
+        assert!(!none.may_have_written() && none.reached_a_server());
+    }
+}
