@@ -3,7 +3,7 @@
 //! The client appends them to a command's document when it encodes the message. So the document of the application is
 //! neither changed nor copied, and nothing is allocated once the buffer has its size.
 
-use bson::RawDocument;
+use bson::{RawDocument, Timestamp};
 
 use super::server_session::SessionId;
 
@@ -23,6 +23,58 @@ pub(super) fn lsid(elements: &mut Vec<u8>, id: SessionId) {
 /// Returns the element `$clusterTime`.
 pub(super) fn cluster_time(document: &RawDocument) -> Box<[u8]> {
     [CLUSTER_TIME, document.as_bytes()].concat().into()
+}
+
+/// Appends `txnNumber`.
+pub(super) fn transaction_number(elements: &mut Vec<u8>, number: i64) {
+    elements.extend_from_slice(b"\x12txnNumber\0");
+    elements.extend_from_slice(&number.to_le_bytes());
+}
+
+/// Appends what commands in a transaction carry. The first one begins it.
+pub(super) fn transaction(elements: &mut Vec<u8>, number: i64, begins: bool) {
+    transaction_number(elements, number);
+    if begins {
+        elements.extend_from_slice(b"\x08startTransaction\0\x01");
+    }
+    elements.extend_from_slice(b"\x08autocommit\0\0");
+}
+
+/// Appends `readConcern`, unless it would be empty, which is the server's default.
+pub(super) fn read_concern(
+    elements: &mut Vec<u8>,
+    level: Option<&str>,
+    after_cluster_time: Option<Timestamp>,
+    at_cluster_time: Option<Timestamp>,
+) {
+    if level.is_none() && after_cluster_time.is_none() && at_cluster_time.is_none() {
+        return;
+    }
+    elements.extend_from_slice(b"\x03readConcern\0");
+    let start = elements.len();
+    elements.extend_from_slice(&[0; 4]);
+    if let Some(level) = level {
+        elements.extend_from_slice(b"\x02level\0");
+        elements.extend_from_slice(&length(level.len() + 1));
+        elements.extend_from_slice(level.as_bytes());
+        elements.push(0);
+    }
+    for (name, time) in
+        [(&b"\x11afterClusterTime\0"[..], after_cluster_time), (&b"\x11atClusterTime\0"[..], at_cluster_time)]
+    {
+        if let Some(Timestamp { time, increment }) = time {
+            elements.extend_from_slice(name);
+            elements.extend_from_slice(&(u64::from(time) << 32 | u64::from(increment)).to_le_bytes());
+        }
+    }
+    elements.push(0);
+    let written = length(elements.len() - start);
+    elements[start..start + 4].copy_from_slice(&written);
+}
+
+/// Returns a length as BSON has it. Longer values do not fit in a message, which the encoder reports.
+fn length(bytes: usize) -> [u8; 4] {
+    i32::try_from(bytes).unwrap_or(i32::MAX).to_le_bytes()
 }
 
 /// Returns the document that has these elements.
@@ -46,5 +98,33 @@ mod tests {
         let mut elements = Vec::new();
         lsid(&mut elements, id);
         assert_eq!(document(&elements), rawdoc! { "lsid": id.document() });
+    }
+
+    #[test]
+    fn transaction_is_appended_with_its_fields() {
+        let mut elements = Vec::new();
+        transaction(&mut elements, 5, true);
+        let expected = rawdoc! { "txnNumber": 5_i64, "startTransaction": true, "autocommit": false };
+        assert_eq!(document(&elements), expected);
+        elements.clear();
+        transaction(&mut elements, i64::MAX, false);
+        assert_eq!(document(&elements), rawdoc! { "txnNumber": i64::MAX, "autocommit": false });
+    }
+
+    #[test]
+    fn read_concern_has_only_what_is_set() {
+        let (after, at) = (Timestamp { time: 7, increment: 1 }, Timestamp { time: 8, increment: 2 });
+        let appended = |level, after, at| {
+            let mut elements = b"\x08x\0\x01".to_vec();
+            read_concern(&mut elements, level, after, at);
+            document(&elements)
+        };
+        assert_eq!(appended(None, None, None), rawdoc! { "x": true });
+        let expected = rawdoc! { "x": true, "readConcern": { "level": "majority", "afterClusterTime": after } };
+        assert_eq!(appended(Some("majority"), Some(after), None), expected);
+        let expected = rawdoc! { "x": true, "readConcern": { "afterClusterTime": after } };
+        assert_eq!(appended(None, Some(after), None), expected);
+        let expected = rawdoc! { "x": true, "readConcern": { "level": "snapshot", "atClusterTime": at } };
+        assert_eq!(appended(Some("snapshot"), None, Some(at)), expected);
     }
 }

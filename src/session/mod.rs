@@ -31,17 +31,27 @@
 mod cluster_time;
 mod commands;
 mod elements;
+mod error;
+mod explicit;
 mod fault;
+mod options;
 mod pool;
+mod reply;
 mod retry;
 mod server_session;
 mod stack;
+mod transaction;
 
 pub use cluster_time::{ClusterTime, SharedClusterTime};
 pub use commands::{
     is_retryable_read, is_retryable_write, name, takes_after_cluster_time, takes_read_concern, writes_its_result,
 };
+pub use error::SessionError;
+pub use explicit::{Consequence, Session, SessionServer, SessionUse};
 pub use fault::{ErrorLabels, Fault, FaultKind};
+pub use options::{SessionOptions, TransactionOptions};
 pub use pool::{MOST_ENDED_AT_ONCE, ServerSessionPool};
+pub use reply::ReplyTimes;
 pub use retry::{Decision, ErrorToReport, Retries, RetryOptions, Retryability, transaction_backoff};
 pub use server_session::{ServerSession, SessionId};
+pub use transaction::TransactionState;

@@ -99,6 +99,11 @@ impl ServerSession {
         elements::lsid(elements, self.id);
     }
 
+    /// Appends `txnNumber` to the elements of a write that may be retried with this number.
+    pub fn append_transaction_number(elements: &mut Vec<u8>, number: i64) {
+        elements::transaction_number(elements, number);
+    }
+
     /// Notes that the network failed during a command of this session: the server may still execute it, so no other
     /// session may use the identifier afterwards. This session may go on.
     pub fn mark_dirty(&mut self) {

@@ -1,0 +1,55 @@
+//! Errors of sessions and transactions that need no server.
+
+use thiserror::Error;
+
+/// A session refused an operation. Nothing was sent, and the state of a transaction is as before.
+///
+/// The Transactions and Snapshot Reads specifications prescribe most of the messages.
+#[derive(Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// A transaction must end before the next one starts.
+    #[error("Transaction already in progress")]
+    TransactionInProgress,
+    /// There is nothing to commit or abort.
+    #[error("No transaction started")]
+    NoTransaction,
+    /// The transaction was aborted before.
+    #[error("Cannot call commitTransaction after calling abortTransaction")]
+    CommitAfterAbort,
+    /// The transaction was committed before.
+    #[error("Cannot call abortTransaction after calling commitTransaction")]
+    AbortAfterCommit,
+    /// The transaction was aborted before.
+    #[error("Cannot call abortTransaction twice")]
+    AbortedTwice,
+    /// The write concern of a transaction, its own or inherited, is `w: 0`.
+    #[error("transactions do not support unacknowledged write concerns")]
+    UnacknowledgedTransaction,
+    /// A write in a session has the write concern `w: 0`: the server would not tell when the session is free again.
+    #[error("a session does not support writes with an unacknowledged write concern (w: 0)")]
+    UnacknowledgedWrite,
+    /// An operation in a transaction has a read concern of its own.
+    #[error("Cannot set read concern after starting a transaction.")]
+    ReadConcernInTransaction,
+    /// An operation in a transaction has a write concern of its own.
+    #[error("Cannot set write concern after starting a transaction.")]
+    WriteConcernInTransaction,
+    /// A read in a transaction does not go to the primary.
+    #[error("read preference in a transaction must be primary")]
+    ReadPreferenceInTransaction,
+    /// A session with `snapshot` starts a transaction.
+    #[error("Transactions are not supported in snapshot sessions")]
+    SnapshotTransaction,
+    /// A session with `snapshot` meets a server older than 5.0.
+    #[error("Snapshot reads require MongoDB 5.0 or later")]
+    SnapshotUnsupported,
+    /// An explicit session meets a server without sessions: a standalone server before 3.6, or an arbiter.
+    #[error("sessions are not supported by the server")]
+    Unsupported,
+    /// The document that a session's cluster time was to be advanced to has no timestamp in `clusterTime`.
+    #[error("a cluster time must have a timestamp in clusterTime")]
+    InvalidClusterTime,
+}
+
+crate::error::debug_as_sentence!(SessionError);

@@ -1,0 +1,434 @@
+//! Sessions that an application starts.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::{RawDocument, RawDocumentBuf, Timestamp};
+
+use super::cluster_time::ClusterTime;
+use super::elements;
+use super::error::SessionError;
+use super::fault::{ErrorLabels, Fault, FaultKind};
+use super::options::{SessionOptions, TransactionOptions};
+use super::reply::ReplyTimes;
+use super::server_session::{ServerSession, SessionId};
+use super::transaction::{Transaction, TransactionState};
+use crate::options::{InvalidOption, Options, ReadPreference, ReadPreferenceMode};
+
+/// The first wire version with snapshot reads: 5.0.
+const SNAPSHOT_WIRE_VERSION: i32 = 13;
+
+/// What a session has to know about an operation that uses it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SessionUse<'a> {
+    /// Whether the operation reads: then its read preference counts in a transaction. A generic command counts as a read.
+    pub is_read: bool,
+    /// The level of the operation's read concern, its own or inherited. Not sent in a transaction.
+    pub read_concern: Option<&'a str>,
+    /// Whether the application gave this operation a read concern of its own.
+    pub has_own_read_concern: bool,
+    /// Whether the application gave this operation a write concern of its own.
+    pub has_own_write_concern: bool,
+    /// Whether the write concern, own or inherited, is `w: 0`.
+    pub is_unacknowledged: bool,
+    /// The read preference that the application gave this operation.
+    pub read_preference: Option<&'a ReadPreference>,
+    /// Whether the command may carry `afterClusterTime`: see [`takes_after_cluster_time`](super::takes_after_cluster_time).
+    /// False for a generic command.
+    pub takes_after_cluster_time: bool,
+    /// The number of a write that may be retried, from [`Session::next_transaction_number`]. Not in a transaction.
+    pub transaction_number: Option<i64>,
+}
+
+/// The server that a command is sent to.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionServer {
+    /// `maxWireVersion` of the connection.
+    pub max_wire_version: i32,
+    /// Whether the server has cluster times: all but standalone servers.
+    pub has_cluster_time: bool,
+    /// Whether the server is a mongos, or behind a load balancer.
+    pub is_mongos: bool,
+}
+
+/// What the failure of an attempt leads to.
+#[derive(Debug)]
+#[must_use]
+pub struct Consequence<P> {
+    /// All labels of the error: the server's, and those that the client has to add.
+    pub labels: ErrorLabels,
+    /// What the session was pinned to until now. Retries select a server anew.
+    pub unpinned: Option<P>,
+}
+
+/// An explicit session: a series of operations of one application's task, causally consistent unless told otherwise, or
+/// in transactions.
+///
+/// The session is a value without I/O. For each operation, the client calls
+///
+/// 1. [`begin`](Self::begin), before it selects a server;
+/// 2. [`append_to`](Self::append_to), right before each attempt is sent, once its connection is known;
+/// 3. [`replied`](Self::replied) with each reply, and [`failed`](Self::failed) with each failed attempt or
+///    [`succeeded`](Self::succeeded).
+///
+/// It can be dropped at any point: what it has noted then is the worst case.
+///
+/// A session is for one operation at a time: methods take `&mut self`. `P` is what a transaction is pinned to.
+#[derive(Debug)]
+pub struct Session<P> {
+    server: ServerSession,
+    is_causally_consistent: bool,
+    is_snapshot: bool,
+    snapshot_time: Option<Timestamp>,
+    default_timeout: Option<Duration>,
+    /// What transactions inherit from the session's options and from the client's.
+    transaction_defaults: TransactionOptions,
+    cluster_time: Option<Arc<ClusterTime>>,
+    operation_time: Option<Timestamp>,
+    transaction: Transaction<P>,
+}
+
+impl<P> Session<P> {
+    /// Starts a session of a client with these options.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if options exclude each other.
+    pub fn new(server: ServerSession, options: &SessionOptions, client: &Options) -> Result<Self, InvalidOption> {
+        options.check()?;
+        Ok(Self {
+            server,
+            is_causally_consistent: options.is_causally_consistent(),
+            is_snapshot: options.snapshot,
+            snapshot_time: options.snapshot_time,
+            default_timeout: options.default_timeout.or(client.timeout),
+            transaction_defaults: options
+                .default_transaction_options
+                .clone()
+                .or(&TransactionOptions::of_client(client)),
+            cluster_time: None,
+            operation_time: None,
+            transaction: Transaction::default(),
+        })
+    }
+
+    /// Ends the session. The caller gives the server session back, after an abort if [`must_abort`](Self::must_abort).
+    pub fn into_server_session(self) -> ServerSession {
+        self.server
+    }
+
+    /// Returns the identifier of the server session. Sessions that do not overlap may have the same one.
+    pub fn id(&self) -> SessionId {
+        self.server.id()
+    }
+
+    /// Returns the newest cluster time that the session has seen.
+    pub fn cluster_time(&self) -> Option<&RawDocument> {
+        self.cluster_time.as_deref().map(ClusterTime::document)
+    }
+
+    /// Returns the time of the newest operation of the session.
+    pub fn operation_time(&self) -> Option<Timestamp> {
+        self.operation_time
+    }
+
+    /// Returns the point in time of a session with `snapshot`, once it is known.
+    pub fn snapshot_time(&self) -> Option<Timestamp> {
+        self.snapshot_time
+    }
+
+    /// Returns `defaultTimeoutMS`, or the client's `timeoutMS`.
+    pub fn default_timeout(&self) -> Option<Duration> {
+        self.default_timeout
+    }
+
+    /// Advances the cluster time to that of another session, if it is newer. It is used for this session alone.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::InvalidClusterTime`] if the document is none.
+    pub fn advance_cluster_time(&mut self, cluster_time: &RawDocument) -> Result<(), SessionError> {
+        let time = ClusterTime::read(cluster_time).ok_or(SessionError::InvalidClusterTime)?;
+        self.keep_cluster_time(|| Arc::new(time.clone()), time.time());
+        Ok(())
+    }
+
+    /// Advances the operation time to that of another session, if it is newer.
+    pub fn advance_operation_time(&mut self, time: Timestamp) {
+        self.operation_time = self.operation_time.max(Some(time));
+    }
+
+    fn keep_cluster_time(&mut self, cluster_time: impl FnOnce() -> Arc<ClusterTime>, time: Timestamp) {
+        if self.cluster_time.as_ref().is_none_or(|present| present.time() < time) {
+            self.cluster_time = Some(cluster_time());
+        }
+    }
+
+    /// Gives out the number of a write that may be retried. All attempts have the same one.
+    pub fn next_transaction_number(&mut self) -> i64 {
+        self.server.next_transaction_number()
+    }
+
+    /// Returns the state of the transaction.
+    pub fn transaction_state(&self) -> TransactionState {
+        self.transaction.state
+    }
+
+    /// Returns whether operations of the session are in a transaction now. Then they are not retried.
+    pub fn is_in_transaction(&self) -> bool {
+        self.transaction.is_active()
+    }
+
+    /// Returns the options of the transaction, with what it inherits.
+    pub fn transaction_options(&self) -> &TransactionOptions {
+        &self.transaction.options
+    }
+
+    /// Returns what the transaction is pinned to. Its operations, and the first attempts of its commit and its abort, go
+    /// there.
+    pub fn pinned(&self) -> Option<&P> {
+        self.transaction.pinned.as_ref()
+    }
+
+    /// Returns what the transaction is pinned to, to be used.
+    pub fn pinned_mut(&mut self) -> Option<&mut P> {
+        self.transaction.pinned.as_mut()
+    }
+
+    /// Pins the transaction: to the mongos or the connection of its first command. Outside of a transaction, the pin comes
+    /// back.
+    pub fn pin(&mut self, pinned: P) -> Option<P> {
+        if self.transaction.is_active() { self.transaction.pinned.replace(pinned) } else { Some(pinned) }
+    }
+
+    /// Takes away what the session is pinned to: when it ends, or after an abort.
+    pub fn unpin(&mut self) -> Option<P> {
+        self.transaction.pinned.take()
+    }
+
+    /// Returns whether an abort has to be sent before the session ends.
+    pub fn must_abort(&self) -> bool {
+        self.transaction.state == TransactionState::InProgress
+    }
+
+    /// Starts a transaction. The server learns of it with the first command. Returns what the last one was pinned to.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError`]: in a session with `snapshot`, in a transaction, or for an unacknowledged write concern.
+    pub fn start_transaction(&mut self, options: TransactionOptions) -> Result<Option<P>, SessionError> {
+        if self.is_snapshot {
+            return Err(SessionError::SnapshotTransaction);
+        }
+        let unpinned = self.transaction.start(options.or(&self.transaction_defaults))?;
+        self.server.next_transaction_number();
+        Ok(unpinned)
+    }
+
+    /// Begins an operation: checks it, and leaves a transaction that has ended. Returns what that was pinned to.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError`] for an operation that the session does not support. The state is unchanged then.
+    pub fn begin(&mut self, operation: &SessionUse<'_>) -> Result<Option<P>, SessionError> {
+        if !self.is_in_transaction() {
+            if operation.is_unacknowledged {
+                return Err(SessionError::UnacknowledgedWrite);
+            }
+            return Ok(self.transaction.leave());
+        }
+        // If the last operation was cancelled, its outcome will never be reported.
+        self.transaction.command_ended(true);
+        if operation.has_own_read_concern {
+            return Err(SessionError::ReadConcernInTransaction);
+        }
+        if operation.has_own_write_concern {
+            return Err(SessionError::WriteConcernInTransaction);
+        }
+        let preference = operation.read_preference.or(self.transaction.options.read_preference.as_ref());
+        let is_primary = preference.is_none_or(|preference| preference.mode == ReadPreferenceMode::Primary);
+        if operation.is_read && !is_primary {
+            return Err(SessionError::ReadPreferenceInTransaction);
+        }
+        Ok(None)
+    }
+
+    /// Appends what the session adds to a command that is sent now: `lsid`, and as needed `txnNumber`, `startTransaction`,
+    /// `autocommit`, `readConcern` and `$clusterTime`. `client_time` is the newest cluster time of the client.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::SnapshotUnsupported`] for a server older than 5.0. Nothing is appended then.
+    pub fn append_to(
+        &mut self,
+        elements: &mut Vec<u8>,
+        now: Instant,
+        operation: &SessionUse<'_>,
+        server: SessionServer,
+        client_time: Option<&ClusterTime>,
+    ) -> Result<(), SessionError> {
+        if self.is_snapshot && server.max_wire_version < SNAPSHOT_WIRE_VERSION {
+            return Err(SessionError::SnapshotUnsupported);
+        }
+        self.server.append_to(elements, now);
+        let after = self.operation_time.filter(|_| self.is_causally_consistent && server.has_cluster_time);
+        if self.is_in_transaction() {
+            let begins = self.transaction.command_sent();
+            elements::transaction(elements, self.server.transaction_number(), begins);
+            if begins {
+                elements::read_concern(elements, self.transaction.options.read_concern.as_deref(), after, None);
+            }
+        } else {
+            if let Some(number) = operation.transaction_number {
+                elements::transaction_number(elements, number);
+            }
+            if self.is_snapshot {
+                elements::read_concern(elements, Some("snapshot"), None, self.snapshot_time);
+            } else {
+                let after = after.filter(|_| operation.takes_after_cluster_time);
+                elements::read_concern(elements, operation.read_concern, after, None);
+            }
+        }
+        self.append_cluster_time(elements, client_time);
+        Ok(())
+    }
+
+    /// Appends the newer one of the session's cluster time and the client's.
+    fn append_cluster_time(&self, elements: &mut Vec<u8>, client_time: Option<&ClusterTime>) {
+        let newer = self.cluster_time.as_deref().into_iter().chain(client_time).max_by_key(|time| time.time());
+        if let Some(time) = newer {
+            time.append_to(elements);
+        }
+    }
+
+    /// Keeps what a reply tells, whether it reports success or not. `advanced` is what
+    /// [`SharedClusterTime::advance`](super::SharedClusterTime::advance) made of the same reply.
+    pub fn replied(&mut self, times: &ReplyTimes<'_>, advanced: Option<&Arc<ClusterTime>>) {
+        match (advanced, times.cluster_time) {
+            (Some(advanced), _) => self.keep_cluster_time(|| Arc::clone(advanced), advanced.time()),
+            // The client knows a newer one, but this session may not.
+            (None, Some(document)) => {
+                if let Some(time) = ClusterTime::read(document) {
+                    self.keep_cluster_time(|| Arc::new(time.clone()), time.time());
+                }
+            }
+            (None, None) => {}
+        }
+        if let Some(time) = times.operation_time {
+            self.advance_operation_time(time);
+        }
+        if self.is_snapshot && self.snapshot_time.is_none() {
+            self.snapshot_time = times.at_cluster_time;
+        }
+    }
+
+    /// Notes that an operation has succeeded.
+    pub fn succeeded(&mut self, times: &ReplyTimes<'_>) {
+        if self.transaction.state != TransactionState::None {
+            self.transaction.command_ended(true);
+            if let Some(token) = times.recovery_token {
+                self.transaction.keep_token(token);
+            }
+        }
+    }
+
+    /// Notes that an attempt of an operation has failed. For attempts of commits and aborts, see
+    /// [`commit_failed`](Self::commit_failed) and [`abort_failed`](Self::abort_failed).
+    ///
+    /// `retries_writes` says whether the operation is a write that may be retried with its number.
+    pub fn failed(&mut self, fault: &Fault, server: Option<SessionServer>, retries_writes: bool) -> Consequence<P> {
+        self.mark_dirty(fault);
+        if !self.is_in_transaction() {
+            return Consequence { labels: write_labels(fault, server, retries_writes), unpinned: None };
+        }
+        self.transaction.command_ended(took_effect(fault));
+        let labels = fault.transaction_labels();
+        let is_transient = labels.contains(ErrorLabels::TRANSIENT_TRANSACTION);
+        Consequence { labels, unpinned: if is_transient { self.unpin() } else { None } }
+    }
+
+    fn mark_dirty(&mut self, fault: &Fault) {
+        if fault.kind == FaultKind::Network {
+            self.server.mark_dirty();
+        }
+    }
+
+    /// Begins a commit, and returns whether a command has to be sent: see [`commit_command`](Self::commit_command).
+    /// Without any operation in the transaction there is nothing to send.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError`] if there is no transaction, or it was aborted.
+    pub fn begin_commit(&mut self) -> Result<bool, SessionError> {
+        self.transaction.begin_commit()
+    }
+
+    /// Returns the command of the next attempt to commit, for the database `admin`. With `has_time_limit`, the endpoint
+    /// sends a time limit, and `maxCommitTimeMS` is left out.
+    pub fn commit_command(&mut self, has_time_limit: bool) -> RawDocumentBuf {
+        self.transaction.commit_command(has_time_limit)
+    }
+
+    /// Notes that an attempt to commit has failed. Without a connection there is no `server`.
+    pub fn commit_failed(&mut self, fault: &Fault, server: Option<SessionServer>) -> Consequence<P> {
+        self.mark_dirty(fault);
+        if !took_effect(fault) {
+            self.transaction.commit_refused();
+        }
+        let labels = fault
+            .commit_labels(server.map(|server| server.max_wire_version), server.is_some_and(|server| server.is_mongos));
+        let unpins =
+            labels.contains(ErrorLabels::UNKNOWN_COMMIT_RESULT) || labels.contains(ErrorLabels::TRANSIENT_TRANSACTION);
+        Consequence { labels, unpinned: if unpins { self.unpin() } else { None } }
+    }
+
+    /// Begins an abort, and returns whether a command has to be sent: see [`abort_command`](Self::abort_command). If not,
+    /// the caller [unpins](Self::unpin) the session at once.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError`] if there is no transaction, or it was committed or aborted.
+    pub fn begin_abort(&mut self) -> Result<bool, SessionError> {
+        self.transaction.begin_abort()
+    }
+
+    /// Returns the command of an attempt to abort, for the database `admin`.
+    pub fn abort_command(&self) -> RawDocumentBuf {
+        self.transaction.abort_command()
+    }
+
+    /// Notes that an attempt to abort has failed. The labels only tell whether to try once more: errors of aborts are not
+    /// reported. After a success, the caller [unpins](Self::unpin) the session, too.
+    pub fn abort_failed(&mut self, fault: &Fault, server: Option<SessionServer>) -> Consequence<P> {
+        self.mark_dirty(fault);
+        Consequence { labels: write_labels(fault, server, true), unpinned: self.unpin() }
+    }
+
+    /// Appends what the session adds to a commit or an abort that is sent now.
+    pub fn append_ending(&mut self, elements: &mut Vec<u8>, now: Instant, client_time: Option<&ClusterTime>) {
+        self.server.append_to(elements, now);
+        elements::transaction(elements, self.server.transaction_number(), false);
+        self.append_cluster_time(elements, client_time);
+    }
+}
+
+/// Returns whether the server may know of the command, or have done something about it.
+fn took_effect(fault: &Fault) -> bool {
+    match fault.kind {
+        FaultKind::Network | FaultKind::WriteConcern => true,
+        FaultKind::Server => !fault.is_retryable_overload(),
+        FaultKind::Client
+        | FaultKind::Selection
+        | FaultKind::CheckOut
+        | FaultKind::PoolCleared
+        | FaultKind::Establishment => false,
+    }
+}
+
+fn write_labels(fault: &Fault, server: Option<SessionServer>, retries_writes: bool) -> ErrorLabels {
+    let (version, is_mongos) = server.map_or((None, false), |server| (Some(server.max_wire_version), server.is_mongos));
+    fault.write_labels(retries_writes, version, is_mongos)
+}
+
+#[cfg(test)]
+mod tests;

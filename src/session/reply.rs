@@ -1,0 +1,76 @@
+//! What replies tell a session.
+
+use bson::{RawBsonRef, RawDocument, Timestamp};
+
+/// The fields of a reply that sessions use, whether the command succeeded or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ReplyTimes<'r> {
+    /// `$clusterTime`.
+    pub cluster_time: Option<&'r RawDocument>,
+    /// `operationTime`: when the operation happened.
+    pub operation_time: Option<Timestamp>,
+    /// `recoveryToken`: how another mongos finds the transaction.
+    pub recovery_token: Option<&'r RawDocument>,
+    /// `atClusterTime`: the point in time of a snapshot read. In the reply itself (distinct) or in its `cursor`.
+    pub at_cluster_time: Option<Timestamp>,
+}
+
+impl<'r> ReplyTimes<'r> {
+    /// Reads a reply in one pass. Ignores fields of the wrong type, and what follows invalid bytes.
+    pub fn read(reply: &'r RawDocument) -> Self {
+        let mut times = Self::default();
+        for element in reply.iter_elements().map_while(Result::ok) {
+            let name = element.key().as_str();
+            // Only these fields are decoded.
+            if !matches!(name, "$clusterTime" | "operationTime" | "recoveryToken" | "atClusterTime" | "cursor") {
+                continue;
+            }
+            match (name, element.value()) {
+                ("$clusterTime", Ok(RawBsonRef::Document(document))) => times.cluster_time = Some(document),
+                ("operationTime", Ok(RawBsonRef::Timestamp(time))) => times.operation_time = Some(time),
+                ("recoveryToken", Ok(RawBsonRef::Document(document))) => times.recovery_token = Some(document),
+                ("atClusterTime", Ok(RawBsonRef::Timestamp(time))) => times.at_cluster_time = Some(time),
+                ("cursor", Ok(RawBsonRef::Document(cursor))) => {
+                    times.at_cluster_time = cursor.get_timestamp("atClusterTime").ok().or(times.at_cluster_time);
+                }
+                _ => {}
+            }
+        }
+        times
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn fields_are_found_wherever_they_stand() {
+        let (at, operation) = (Timestamp { time: 3, increment: 1 }, Timestamp { time: 4, increment: 2 });
+        let cluster_time = rawdoc! { "clusterTime": operation };
+        let token = rawdoc! { "recoveryShardId": "s" };
+        let reply = rawdoc! {
+            "cursor": { "firstBatch": [{ "operationTime": 1 }], "atClusterTime": at },
+            "ok": 1.0, "$clusterTime": cluster_time.clone(), "operationTime": operation, "recoveryToken": token.clone(),
+        };
+        let expected = ReplyTimes {
+            cluster_time: Some(&cluster_time),
+            operation_time: Some(operation),
+            recovery_token: Some(&token),
+            at_cluster_time: Some(at),
+        };
+        assert_eq!(ReplyTimes::read(&reply), expected);
+        let distinct = rawdoc! { "values": [], "atClusterTime": at, "ok": 1 };
+        assert_eq!(ReplyTimes::read(&distinct).at_cluster_time, Some(at));
+    }
+
+    #[test]
+    fn missing_and_malformed_fields_are_ignored() {
+        assert_eq!(ReplyTimes::read(&rawdoc! { "ok": 1 }), ReplyTimes::default());
+        let malformed =
+            rawdoc! { "$clusterTime": 1, "operationTime": "x", "recoveryToken": 2, "cursor": 0, "atClusterTime": 1 };
+        assert_eq!(ReplyTimes::read(&malformed), ReplyTimes::default());
+    }
+}

@@ -1,0 +1,194 @@
+//! The state of a session's transaction.
+
+use std::time::Duration;
+
+use bson::raw::cstr;
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+
+use super::error::SessionError;
+use super::options::TransactionOptions;
+use crate::options::{Acknowledgement, WriteConcern};
+
+/// How long a repeated commit may wait for the majority, if its write concern says nothing else.
+const REPEATED_COMMIT_W_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The states of a session (Transactions, "ClientSession changes").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransactionState {
+    /// No transaction.
+    #[default]
+    None,
+    /// A transaction without any command so far. The server does not know it.
+    Starting,
+    /// At least one command of the transaction was sent.
+    InProgress,
+    /// The commit was called, whatever came of it.
+    Committed,
+    /// The abort was called.
+    Aborted,
+}
+
+/// The transaction of a session. `P` is what the transaction is pinned to: a mongos, or a connection to a load balancer.
+#[derive(Debug)]
+pub(super) struct Transaction<P> {
+    pub(super) state: TransactionState,
+    /// The options of the transaction, with what it inherits.
+    pub(super) options: TransactionOptions,
+    /// The server that all commands of the transaction go to.
+    pub(super) pinned: Option<P>,
+    /// The newest `recoveryToken`, which a mongos sends.
+    recovery_token: Option<RawDocumentBuf>,
+    /// Whether the command that is under way began the transaction: it may turn out not to have reached the server.
+    is_beginning: bool,
+    /// Whether any command of the transaction was sent, so that a commit or an abort has to be sent, too.
+    is_known_to_server: bool,
+    commit: CommitAttempts,
+}
+
+/// The commits of one transaction so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct CommitAttempts {
+    /// Whether the next one must have the write concern `majority`: an earlier one may have committed.
+    needs_majority: bool,
+    /// What `needs_majority` was before the attempt that is under way. An overloaded server has done nothing.
+    before: bool,
+}
+
+impl<P> Default for Transaction<P> {
+    fn default() -> Self {
+        Self {
+            state: TransactionState::None,
+            options: TransactionOptions::default(),
+            pinned: None,
+            recovery_token: None,
+            is_beginning: false,
+            is_known_to_server: false,
+            commit: CommitAttempts::default(),
+        }
+    }
+}
+
+impl<P> Transaction<P> {
+    pub(super) fn is_active(&self) -> bool {
+        matches!(self.state, TransactionState::Starting | TransactionState::InProgress)
+    }
+
+    /// Starts a transaction, and returns what the last one was pinned to.
+    pub(super) fn start(&mut self, options: TransactionOptions) -> Result<Option<P>, SessionError> {
+        if self.is_active() {
+            return Err(SessionError::TransactionInProgress);
+        }
+        if options.write_concern.as_ref().is_some_and(is_unacknowledged) {
+            return Err(SessionError::UnacknowledgedTransaction);
+        }
+        let started = Self { state: TransactionState::Starting, options, ..Self::default() };
+        Ok(std::mem::replace(self, started).pinned)
+    }
+
+    /// Leaves a transaction that has ended, because an operation outside of it begins. Returns what it was pinned to.
+    pub(super) fn leave(&mut self) -> Option<P> {
+        match self.state {
+            TransactionState::None | TransactionState::Committed | TransactionState::Aborted => {
+                std::mem::take(self).pinned
+            }
+            TransactionState::Starting | TransactionState::InProgress => None,
+        }
+    }
+
+    /// Notes that a command of the transaction is sent, and returns whether it begins the transaction.
+    ///
+    /// From here on the server may know the transaction, also if the caller is cancelled and never reports an outcome.
+    pub(super) fn command_sent(&mut self) -> bool {
+        self.is_beginning = self.state == TransactionState::Starting;
+        self.state = TransactionState::InProgress;
+        self.is_known_to_server = true;
+        self.is_beginning
+    }
+
+    /// Notes the outcome of a command of the transaction: whether it reached the server, which did something about it.
+    pub(super) fn command_ended(&mut self, took_effect: bool) {
+        if std::mem::take(&mut self.is_beginning) && !took_effect && self.state == TransactionState::InProgress {
+            // Another command, or the same one once more, has to begin the transaction.
+            self.state = TransactionState::Starting;
+            self.is_known_to_server = false;
+        }
+    }
+
+    /// Keeps the token of a successful reply.
+    pub(super) fn keep_token(&mut self, token: &RawDocument) {
+        // The server sends the same token most of the time.
+        if self.recovery_token.as_deref() != Some(token) {
+            self.recovery_token = Some(token.to_owned());
+        }
+    }
+
+    /// Moves to the committed state, and returns whether a commit has to be sent.
+    pub(super) fn begin_commit(&mut self) -> Result<bool, SessionError> {
+        match self.state {
+            TransactionState::None => return Err(SessionError::NoTransaction),
+            TransactionState::Aborted => return Err(SessionError::CommitAfterAbort),
+            TransactionState::Starting | TransactionState::InProgress | TransactionState::Committed => {}
+        }
+        self.state = TransactionState::Committed;
+        Ok(self.is_known_to_server)
+    }
+
+    /// Moves to the aborted state, and returns whether an abort has to be sent.
+    pub(super) fn begin_abort(&mut self) -> Result<bool, SessionError> {
+        match self.state {
+            TransactionState::None => return Err(SessionError::NoTransaction),
+            TransactionState::Committed => return Err(SessionError::AbortAfterCommit),
+            TransactionState::Aborted => return Err(SessionError::AbortedTwice),
+            TransactionState::Starting | TransactionState::InProgress => {}
+        }
+        self.state = TransactionState::Aborted;
+        Ok(self.is_known_to_server)
+    }
+
+    /// Returns the command for the next attempt to commit. With a time limit for the whole operation, the server's is left
+    /// out.
+    pub(super) fn commit_command(&mut self, has_time_limit: bool) -> RawDocumentBuf {
+        let CommitAttempts { needs_majority, .. } = self.commit;
+        // If no outcome is ever reported, the commit may have happened.
+        self.commit = CommitAttempts { needs_majority: true, before: needs_majority };
+        let mut command = rawdoc! { "commitTransaction": 1 };
+        let concern = self.options.write_concern.clone().unwrap_or_default();
+        self.append_ending(&mut command, if needs_majority { majority(concern) } else { concern });
+        if let Some(limit) = self.options.max_commit_time.filter(|_| !has_time_limit) {
+            command.append(cstr!("maxTimeMS"), i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
+        }
+        command
+    }
+
+    /// Notes that the server refused the commit because it is overloaded: it has done nothing.
+    pub(super) fn commit_refused(&mut self) {
+        self.commit.needs_majority = self.commit.before;
+    }
+
+    /// Returns the command for the next attempt to abort.
+    pub(super) fn abort_command(&self) -> RawDocumentBuf {
+        let mut command = rawdoc! { "abortTransaction": 1 };
+        self.append_ending(&mut command, self.options.write_concern.clone().unwrap_or_default());
+        command
+    }
+
+    fn append_ending(&self, command: &mut RawDocumentBuf, concern: WriteConcern) {
+        if let Some(concern) = concern.document() {
+            command.append(cstr!("writeConcern"), concern);
+        }
+        if let Some(token) = &self.recovery_token {
+            command.append(cstr!("recoveryToken"), token.clone());
+        }
+    }
+}
+
+/// Returns whether no server acknowledges writes with this concern.
+pub(super) fn is_unacknowledged(concern: &WriteConcern) -> bool {
+    concern.w == Some(Acknowledgement::Servers(0))
+}
+
+/// Returns the write concern of a repeated commit ("writeConcern for commitTransaction attempts").
+fn majority(concern: WriteConcern) -> WriteConcern {
+    let w_timeout = concern.w_timeout.unwrap_or(REPEATED_COMMIT_W_TIMEOUT);
+    concern.w(Acknowledgement::Mode("majority".to_owned())).w_timeout(w_timeout)
+}
