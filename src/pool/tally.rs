@@ -14,46 +14,60 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// | 3. uses the connection; ends the use if it is timed | |
 /// | 4. gives the slot away: releases | |
 ///
-/// A use is timed if `hits` equals `timed`. Both change at check-outs and at the end of a timed use only, so the
-/// check-in sees what the check-out saw.
+/// Two numbers share the word, so that the hit path reads, adds and writes once, and the check-in compares one reading
+/// with a constant:
+///
+/// | bits | number |
+/// | --- | --- |
+/// | 0 to 7 | how many uses are left until the next timed one |
+/// | 8 to 63 | how many check-outs have found this slot's connection at once |
+///
+/// A use is timed if its check-out makes the lower number 0. The word changes at check-outs and at the end of a timed use
+/// only, so the check-in sees what the check-out saw. A timed use ends before its owner gives the slot away, so the lower
+/// number is at least 1 when the next use begins.
 #[derive(Debug)]
-pub(super) struct Tally {
-    /// How many check-outs have found this slot's connection at once.
-    hits: AtomicU64,
-    /// The value of `hits` at the next timed use. Never smaller than `hits`, and equal only during a timed use.
-    timed: AtomicU64,
-}
+pub(super) struct Tally(AtomicU64);
 
 impl Tally {
     /// The number of uses from one timed use to the next lies between these two. The mean is 64.
     const GAPS: (u64, u64) = (33, 95);
 
+    const HITS_SHIFT: u32 = 8;
+    const ONE_HIT: u64 = 1 << Self::HITS_SHIFT;
+    const LEFT: u64 = Self::ONE_HIT - 1;
+
     /// Creates a tally whose first use is timed.
     pub(super) fn new() -> Self {
-        Self { hits: AtomicU64::new(0), timed: AtomicU64::new(1) }
+        Self(AtomicU64::new(1))
     }
 
     /// Counts a hit. Returns whether its use is to be timed. Called by the owner.
     #[inline]
     pub(super) fn count_hit(&self) -> bool {
-        // Relaxed, here and below: the owner reads what it or the previous owner wrote, ordered by what passed the slot
-        // on. Other threads read a number that publishes nothing.
-        let hits = self.hits.load(Ordering::Relaxed) + 1;
-        self.hits.store(hits, Ordering::Relaxed);
-        hits == self.timed.load(Ordering::Relaxed)
+        self.note_use(Self::ONE_HIT)
     }
 
     /// Notes a use that is not a hit. Returns whether it is to be timed. Called by the owner.
     pub(super) fn count_other(&self) -> bool {
-        let timed = self.timed.load(Ordering::Relaxed) - 1;
-        self.timed.store(timed, Ordering::Relaxed);
-        self.hits.load(Ordering::Relaxed) == timed
+        self.note_use(0)
+    }
+
+    #[inline]
+    fn note_use(&self, hits: u64) -> bool {
+        // Relaxed, here and below: the owner reads what it or the previous owner wrote, ordered by what passed the slot
+        // on. Other threads read a number that publishes nothing.
+        let before = self.0.load(Ordering::Relaxed);
+        debug_assert_ne!(before & Self::LEFT, 0, "BUG: a timed use has not ended");
+        // One addition of a constant, because `hits` is one.
+        let word = before.wrapping_add(hits.wrapping_sub(1));
+        self.0.store(word, Ordering::Relaxed);
+        word & Self::LEFT == 0
     }
 
     /// Returns whether the present use is timed. Called by the owner, which uses the connection.
     #[inline]
     pub(super) fn is_timed(&self) -> bool {
-        self.hits.load(Ordering::Relaxed) == self.timed.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) & Self::LEFT == 0
     }
 
     /// Ends a timed use, and chooses the next one. Called by the owner.
@@ -61,15 +75,14 @@ impl Tally {
     /// `salt`, which differs from call to call, decides how many uses lie between the two. With the same gap each time,
     /// an application that alternates between two kinds of use could have only one of them timed.
     pub(super) fn end_timed(&self, salt: u64) {
-        let hits = self.hits.load(Ordering::Relaxed);
         let (least, most) = Self::GAPS;
         let gap = least + scattered(salt) % (most - least + 1);
-        self.timed.store(hits + gap, Ordering::Relaxed);
+        self.0.store(self.hits() << Self::HITS_SHIFT | gap, Ordering::Relaxed);
     }
 
     /// Returns the number of hits so far, for any thread.
     pub(super) fn hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) >> Self::HITS_SHIFT
     }
 }
 
