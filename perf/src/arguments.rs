@@ -25,6 +25,8 @@ pub enum Mode {
     Profile(Profile),
     /// Starts a server and prints its address, until standard input ends.
     Serve(Serve),
+    /// Builds the pool's benchmark and runs it on 1, 2, 4 … all cores of this machine. Needs no server.
+    Cores(Cores),
     /// Measures one subject under load. The comparison runs this.
     #[command(hide = true)]
     Cell(Cell),
@@ -111,6 +113,23 @@ pub struct Serve {
     pub machine: Machine,
 }
 
+#[derive(Debug, Args)]
+pub struct Cores {
+    /// The length of the benchmark, in seconds as in WHARF_BENCH_SECONDS. With 240, each number of cores takes about 50
+    /// seconds.
+    #[arg(long, default_value = "240", value_parser = benchmark_seconds)]
+    pub seconds: Duration,
+    /// Measures wharf with the wait list on event-listener.
+    #[arg(long)]
+    pub event_listener_queue: bool,
+    /// Also writes the result to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Puts the binary there instead of running it, for a machine without Rust.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "json"])]
+    pub build_only: Option<PathBuf>,
+}
+
 /// The arguments of every child process.
 #[derive(Debug, Args)]
 pub struct Child {
@@ -151,6 +170,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds) if seconds > 0.0 && seconds <= 3_600.0 => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("must be a number of seconds above 0 and up to 3600".to_owned()),
     }
+}
+
+/// Parses the length of a benchmark. It must be at least a second.
+fn benchmark_seconds(text: &str) -> Result<Duration, String> {
+    seconds(text)
+        .ok()
+        .filter(|length| *length >= Duration::from_secs(1))
+        .ok_or_else(|| "must be a number of seconds from 1 to 3600".to_owned())
 }
 
 /// Parses an address that every subject can use. The floor supports neither credentials nor options.
@@ -195,6 +222,9 @@ mod tests {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for refused in ["0", "-1", "3601", "NaN", "inf", "soon"] {
             assert!(seconds(refused).is_err(), "{refused}");
+            assert!(benchmark_seconds(refused).is_err(), "{refused}");
         }
+        assert!(benchmark_seconds("0.5").is_err());
+        assert_eq!(benchmark_seconds("1"), Ok(Duration::from_secs(1)));
     }
 }

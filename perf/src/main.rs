@@ -10,6 +10,7 @@ mod child;
 mod claims;
 mod cold_start;
 mod comparison;
+mod cores;
 mod load;
 mod observer;
 mod report;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         None => comparison::run(&arguments.comparison),
         Some(Mode::Profile(profile)) => child::profile(profile).map(|()| true),
         Some(Mode::Serve(serve)) => server::serve(serve, io::stdin()).map(|()| true),
+        Some(Mode::Cores(machine)) => cores::run(machine).map(|()| true),
         Some(Mode::Cell(cell)) => child::cell(cell).map(|()| true),
         Some(Mode::ColdStart(cold)) => child::cold_start(cold).map(|()| true),
     };

@@ -38,19 +38,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use tokio::runtime::Runtime;
 use tokio::sync::Barrier;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 
 use crate::micro::two_workers;
-use crate::subjects::Queue;
+use crate::subjects::{Queue, Subject};
 
 /// A number of tasks on a pool of some size.
 #[derive(Clone, Copy)]
 pub struct Load {
     pub name: &'static str,
-    tasks: usize,
-    size: usize,
+    pub tasks: usize,
+    pub size: usize,
 }
 
 /// The saturated cases.
@@ -89,7 +90,12 @@ pub struct Waits {
 
 /// Measures how many operations the tasks complete, and how evenly they share them.
 pub fn throughput<S: Queue>(load: Load, length: Length) -> Throughput {
-    let outcome = drive::<S, Count>(load, length, Count::default);
+    throughput_on::<S>(two_workers(), load, length)
+}
+
+/// Measures the same on another runtime.
+pub fn throughput_on<S: Subject>(runtime: Runtime, load: Load, length: Length) -> Throughput {
+    let outcome = drive::<S, Count>(runtime, load, length, Count::default);
     let counts = outcome.records.iter().map(|count| count.served as f64);
     let (sum, squares) = counts.fold((0.0, 0.0), |(sum, squares), count| (sum + count, squares + count * count));
     Throughput {
@@ -103,7 +109,7 @@ pub fn throughput<S: Queue>(load: Load, length: Length) -> Throughput {
 pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
     let counters = Arc::new(Counters::default());
     let room = Notes::room(load, length);
-    let outcome = drive::<S, Notes>(load, length, || Notes::new(&counters, room));
+    let outcome = drive::<S, Notes>(two_workers(), load, length, || Notes::new(&counters, room));
 
     let mut histogram = Histogram::<u64>::new(3).expect("three significant digits are allowed");
     let mut served = Vec::new();
@@ -260,9 +266,10 @@ impl Record for Notes {
     }
 }
 
-const WARM_UP: u8 = 0;
-const MEASURE: u8 = 1;
-const STOP: u8 = 2;
+/// The phases of a turn.
+pub const WARM_UP: u8 = 0;
+pub const MEASURE: u8 = 1;
+pub const STOP: u8 = 2;
 
 struct Outcome<R> {
     /// One for each task.
@@ -273,9 +280,24 @@ struct Outcome<R> {
     workers: usize,
 }
 
-/// Runs the tasks. The phases are switched from a thread that is not a worker.
-fn drive<S: Queue, R: Record>(load: Load, length: Length, mut record: impl FnMut() -> R) -> Outcome<R> {
-    let runtime = two_workers();
+/// Switches the phases, from a thread that is not a worker. Returns how long the measured one was.
+pub fn measure(phase: &AtomicU8, length: Length) -> Duration {
+    thread::sleep(length.warm_up);
+    // ORD: Relaxed here and below; a phase publishes nothing, and a few operations more or less do not matter.
+    phase.store(MEASURE, Ordering::Relaxed);
+    let start = Instant::now();
+    thread::sleep(length.measured);
+    phase.store(STOP, Ordering::Relaxed);
+    start.elapsed()
+}
+
+/// Runs the tasks.
+fn drive<S: Subject, R: Record>(
+    runtime: Runtime,
+    load: Load,
+    length: Length,
+    mut record: impl FnMut() -> R,
+) -> Outcome<R> {
     let subject = Arc::new(runtime.block_on(S::open(load.size)));
     runtime.block_on(subject.warm(load.size));
 
@@ -288,7 +310,7 @@ fn drive<S: Queue, R: Record>(load: Load, length: Length, mut record: impl FnMut
         let mut kept = Kept { record: Some(record()), records: Arc::clone(&records) };
         let task = async move {
             gate.wait().await;
-            // ORD: Relaxed here and below; a phase publishes nothing, and a few operations more or less do not matter.
+            // ORD: Relaxed here and below, as in `measure`.
             while phase.load(Ordering::Relaxed) != STOP {
                 kept.record().arrive();
                 let connection = subject.check_out().await;
@@ -301,12 +323,7 @@ fn drive<S: Queue, R: Record>(load: Load, length: Length, mut record: impl FnMut
     }
 
     runtime.block_on(gate.wait());
-    thread::sleep(length.warm_up);
-    phase.store(MEASURE, Ordering::Relaxed);
-    let start = Instant::now();
-    thread::sleep(length.measured);
-    phase.store(STOP, Ordering::Relaxed);
-    let measured = start.elapsed();
+    let measured = measure(&phase, length);
 
     let lost = runtime.block_on(async {
         let finish = async {

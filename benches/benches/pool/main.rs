@@ -15,16 +15,18 @@
 //!
 //! A subject that does not support a case takes no part in it. Its module says why.
 //!
-//! A second series of rounds, `observed`, measures the same cases with metrics and subscribers: see `observed`.
+//! A second series of rounds, `observed`, measures the same cases with metrics and subscribers: see `observed`. A third
+//! one, `cores`, measures how they scale from one core to all of them: see `cores`.
 //!
 //! # Duration
 //!
-//! About nine minutes on two cores. `WHARF_BENCH_SECONDS` sets another length, in seconds: 240 is the usual one.
+//! About ten minutes on two cores; more cores make the series `cores` longer. `WHARF_BENCH_SECONDS` sets another length, in seconds: 240 is the usual one.
 //! criterion's `--quick` is the same as 60, and also makes criterion itself stop early. A filter, as in `cargo bench
 //! --bench pool -- hit`, applies to criterion's groups as a regular expression and to the rounds as a part of
-//! "case/subject". In the second series the cases begin with "observed/", so the filter `observed` selects that series
-//! alone. `cargo test --benches` runs every case once, as a check.
+//! "case/subject". In the second series the cases begin with "observed/" and in the third with "cores/", so the filter
+//! `observed` or `cores` selects that series alone. `cargo test --benches` runs every case once, as a check.
 
+mod cores;
 mod load;
 mod micro;
 mod observed;
@@ -71,12 +73,14 @@ fn main() {
         Task::Test => {
             test_loads(&entries);
             observed::test();
+            cores::test();
         }
         Task::Measure => {
             let plan = arguments.plan();
             let sheet = rounds::run(&entries, &plan, |case, subject| arguments.selects(&format!("{case}/{subject}")));
             report(&sheet, "The pools", "bench-ratios.json");
             observed::measure(&arguments, &plan);
+            cores::measure(&arguments, &plan);
         }
     }
 }

@@ -46,25 +46,21 @@ pub fn hit_one_task<S: Subject>() -> Run {
 /// pairs from a common counter, a thousand at a time, so that both end together. With a fixed share for each, a core
 /// that another process uses for a moment would count twice.
 ///
-/// Each task is guaranteed a worker of its own: the first task spins on its worker before the second is spawned, so
-/// that the second can only run on the other worker.
+/// Each task is guaranteed a worker of its own: see [`Gate`].
 pub fn hit_two_tasks<S: Subject>() -> Run {
     const HANDFUL: u64 = 1_000;
     let bed = Bed::<S>::warm(two_workers(), SIZE);
     Box::new(move |pairs| {
         let taken = Arc::new(AtomicU64::new(0));
-        let spinning = Arc::new(AtomicUsize::new(0));
+        let gate = Arc::new(Gate::new(WORKERS));
         let mut tasks = Vec::with_capacity(WORKERS);
         for spawned in 1..=WORKERS {
-            let (subject, gate, taken) = (Arc::clone(&bed.subject), Arc::clone(&spinning), Arc::clone(&taken));
+            let (subject, passed, taken) = (Arc::clone(&bed.subject), Arc::clone(&gate), Arc::clone(&taken));
             tasks.push(bed.runtime.spawn(async move {
-                // ORD: Relaxed here and below; the gate only counts and publishes nothing.
-                gate.fetch_add(1, Ordering::Relaxed);
-                while gate.load(Ordering::Relaxed) < WORKERS {
-                    spin_loop();
-                }
+                passed.pass();
                 let start = Instant::now();
                 loop {
+                    // ORD: Relaxed; the counter publishes nothing.
                     let first = taken.fetch_add(HANDFUL, Ordering::Relaxed);
                     if first >= pairs {
                         return (start, Instant::now());
@@ -74,10 +70,7 @@ pub fn hit_two_tasks<S: Subject>() -> Run {
                     }
                 }
             }));
-            // Sleeps, because there may be no more cores than workers, and the workers need both.
-            while spinning.load(Ordering::Relaxed) < spawned {
-                thread::sleep(Duration::from_micros(20));
-            }
+            gate.wait_for(spawned);
         }
         bed.span_of(tasks)
     })
@@ -151,6 +144,37 @@ pub fn clear_1000_idle<S: Clear>() -> Run {
             taken
         })
     })
+}
+
+/// Gives each of several tasks a worker of its own: a task spins on its worker before the next one is spawned, so that the
+/// next one can only run on another worker.
+pub struct Gate {
+    spinning: AtomicUsize,
+    expected: usize,
+}
+
+impl Gate {
+    /// Creates a gate for so many tasks.
+    pub fn new(expected: usize) -> Self {
+        Self { spinning: AtomicUsize::new(0), expected }
+    }
+
+    /// Keeps the calling task's worker busy until all tasks have come.
+    pub fn pass(&self) {
+        // ORD: Relaxed here and below; the gate only counts and publishes nothing.
+        self.spinning.fetch_add(1, Ordering::Relaxed);
+        while self.spinning.load(Ordering::Relaxed) < self.expected {
+            spin_loop();
+        }
+    }
+
+    /// Waits until so many tasks have come. Sleeps, because there may be no more cores than workers, and the workers
+    /// need all of them.
+    pub fn wait_for(&self, number: usize) {
+        while self.spinning.load(Ordering::Relaxed) < number {
+            thread::sleep(Duration::from_micros(20));
+        }
+    }
 }
 
 /// A subject and the runtime that it runs on. The subject is dropped first.

@@ -35,7 +35,7 @@ pub struct Plan {
 
 /// Runs the rounds, without the cases and subjects that are not `wanted`.
 pub fn run(entries: &[Entry], plan: &Plan, wanted: impl Fn(&str, &str) -> bool) -> Sheet {
-    let mut sheet = Sheet { subjects: entries.iter().map(|entry| entry.name).collect(), rows: Vec::new() };
+    let mut sheet = Sheet::of(entries.iter().map(|entry| entry.name).collect());
     let wanted = |case: &str, entry: &Entry| wanted(case, entry.name);
     let mut cases = Case::ALL.iter().map(|case| case.name()).chain(LOADS.iter().map(|load| load.name));
     if !cases.any(|case| entries.iter().any(|entry| wanted(case, entry))) {
@@ -75,7 +75,7 @@ pub fn run(entries: &[Entry], plan: &Plan, wanted: impl Fn(&str, &str) -> bool) 
             }
         }
     }
-    sheet.note_speed_up(Case::Hit1Task, Case::Hit2Tasks);
+    sheet.note_speed_up(Case::Hit1Task.name(), Case::Hit2Tasks.name());
     sheet
 }
 
@@ -116,10 +116,12 @@ impl Timed {
 pub struct Sheet {
     subjects: Vec<&'static str>,
     rows: Vec<Row>,
+    /// What else goes into the file.
+    about: Map<String, Value>,
 }
 
 struct Row {
-    case: &'static str,
+    case: String,
     what: &'static str,
     /// For each subject, one value per turn, or none if it does not take part.
     values: Vec<Vec<f64>>,
@@ -134,21 +136,34 @@ const LOST: &str = "lost tasks";
 const BASELINES: [&str; 4] = ["unmetered", "wharf", "floor", "deadpool"];
 
 impl Sheet {
-    fn note(&mut self, case: &'static str, what: &'static str, column: usize, value: f64) {
+    /// Creates an empty sheet with a column for each subject.
+    pub fn of(subjects: Vec<&'static str>) -> Self {
+        Self { subjects, rows: Vec::new(), about: Map::new() }
+    }
+
+    /// Adds an entry to the file.
+    pub fn about(mut self, name: &str, value: Value) -> Self {
+        self.about.insert(name.to_owned(), value);
+        self
+    }
+
+    /// Records the value of a turn of the subject in a column.
+    pub fn note(&mut self, case: &str, what: &'static str, column: usize, value: f64) {
         let at = self.rows.iter().position(|row| row.case == case && row.what == what).unwrap_or_else(|| {
-            self.rows.push(Row { case, what, values: vec![Vec::new(); self.subjects.len()] });
+            self.rows.push(Row { case: case.to_owned(), what, values: vec![Vec::new(); self.subjects.len()] });
             self.rows.len() - 1
         });
         self.rows[at].values[column].push(value);
     }
 
-    /// Records how much faster each subject is in one case than in another: the value of the second core.
-    fn note_speed_up(&mut self, one: Case, two: Case) {
-        let values = |case: Case| self.rows.iter().find(|row| row.case == case.name()).map(|row| row.values.clone());
-        let (Some(slow), Some(fast)) = (values(one), values(two)) else { return };
+    /// Records how much faster each subject is in one case than in another: the value of further cores.
+    pub fn note_speed_up(&mut self, one: &str, more: &str) {
+        let times = |case: &str| self.rows.iter().find(|row| row.case == case && row.what == TIME);
+        let (Some(slow), Some(fast)) = (times(one), times(more)) else { return };
+        let (slow, fast) = (slow.values.clone(), fast.values.clone());
         for (column, (slow, fast)) in slow.into_iter().zip(fast).enumerate() {
             for (slow, fast) in slow.into_iter().zip(fast) {
-                self.note(two.name(), SPEED_UP, column, slow / fast);
+                self.note(more, SPEED_UP, column, slow / fast);
             }
         }
     }
@@ -206,7 +221,10 @@ impl Sheet {
         fs::create_dir_all(&target)?;
         let path = target.join(file);
         let rows: Vec<Value> = self.rows.iter().map(|row| self.row_as_json(row)).collect();
-        fs::write(&path, format!("{:#}\n", json!({ "subjects": self.subjects, "rows": rows })))?;
+        let mut all = self.about.clone();
+        all.insert("subjects".to_owned(), json!(self.subjects));
+        all.insert("rows".to_owned(), json!(rows));
+        fs::write(&path, format!("{:#}\n", Value::Object(all)))?;
         Ok(path)
     }
 
@@ -238,7 +256,7 @@ impl Sheet {
     }
 
     fn print_table(&self, cell: impl Fn(&Row, usize) -> Option<String>) {
-        print!("{:<24}{:<21}", "case", "");
+        print!("{:<26}{:<21}", "case", "");
         self.subjects.iter().for_each(|subject| print!("{subject:>10}"));
         println!();
         for row in &self.rows {
@@ -246,7 +264,7 @@ impl Sheet {
             if cells.iter().all(Option::is_none) {
                 continue;
             }
-            print!("{:<24}{:<21}", row.case, row.what);
+            print!("{:<26}{:<21}", row.case, row.what);
             cells.iter().for_each(|cell| print!("{:>10}", cell.as_deref().unwrap_or("-")));
             println!();
         }

@@ -1,0 +1,136 @@
+//! The series `cores`: how pools scale from one core to all of them.
+//!
+//! Each case runs with N workers of tokio on N cores, for N = 1, 2, 4 … up to all cores of the machine. Each worker is
+//! pinned to a core of its own, and siblings of the same physical core come last. A turn has a fresh pool on a fresh
+//! runtime. In each round the subjects take one turn in each case.
+//!
+//! | case | what runs on N cores |
+//! | --- | --- |
+//! | `cores/hit/N` | N tasks, one on each worker, check out and in on a pool of 100 |
+//! | `cores/yield/N` | 64·N tasks on a pool of 100·N hold their connection across a yield |
+//! | `cores/saturated/1000-on-10/N` | 1,000 tasks on 10 connections, held across a yield |
+//! | `cores/saturated/10000-on-100/N` | 10,000 tasks on 100 connections, held across a yield |
+//! | `cores/elsewhere/N` | N tasks on a pool of 100·N; each connection is returned by the next worker's task |
+//!
+//! The time of an operation is the wall-clock time divided by the operations of all tasks. So with N cores it is an Nth
+//! of the time with one core if the case scales. The speed-up is the throughput divided by that on one core in the same
+//! round.
+//!
+//! floor has no queue, and qp loses waiters, so they take no part in the saturated cases.
+
+mod machine;
+mod tasks;
+
+use std::time::Duration;
+
+use crate::load::{LOADS, Length};
+use crate::rounds::{Plan, Sheet, TIME};
+use crate::subjects::{self, Queue, Subject};
+use crate::{Arguments, report};
+use machine::Machine;
+
+/// Runs a case on so many cores. Returns nanoseconds per operation.
+type Run = fn(&Machine, usize, Length) -> f64;
+
+/// A subject without its type: the cases that it takes part in, each with a function that was compiled for it.
+struct Entry {
+    name: &'static str,
+    runs: Vec<(&'static str, Run)>,
+}
+
+impl Entry {
+    fn of<S: Subject>() -> Self {
+        let runs: Vec<(_, Run)> =
+            vec![("hit", tasks::hit::<S>), ("yield", tasks::yields::<S>), ("elsewhere", tasks::elsewhere::<S>)];
+        Self { name: S::NAME, runs }
+    }
+
+    fn queues<S: Queue>() -> Self {
+        let mut entry = Self::of::<S>();
+        entry.runs.push((LOADS[0].name, tasks::saturated::<S, 0>));
+        entry.runs.push((LOADS[1].name, tasks::saturated::<S, 1>));
+        entry
+    }
+
+    fn run(&self, case: &str) -> Option<Run> {
+        self.runs.iter().find(|(of, _)| *of == case).map(|(_, run)| *run)
+    }
+}
+
+fn entries() -> Vec<Entry> {
+    vec![
+        Entry::queues::<subjects::wharf::Wharf>(),
+        Entry::of::<subjects::floor::Floor>(),
+        Entry::queues::<subjects::deadpool::Deadpool>(),
+        Entry::queues::<subjects::bb8::Bb8>(),
+        Entry::of::<subjects::qp::Qp>(),
+        Entry::queues::<subjects::sqlx::Sqlx>(),
+        Entry::queues::<subjects::kanal::Kanal>(),
+    ]
+}
+
+const CASES: [&str; 5] = ["hit", "yield", LOADS[0].name, LOADS[1].name, "elsewhere"];
+
+/// Measures and prints what the filter selects.
+pub fn measure(arguments: &Arguments, plan: &Plan) {
+    let machine = Machine::this();
+    let sheet = rounds(&machine, plan, |case, subject| arguments.selects(&format!("cores/{case}/{subject}")));
+    if !sheet.is_empty() {
+        println!("\n{machine}");
+    }
+    report(&sheet, "Cores", "bench-cores.json");
+}
+
+fn rounds(machine: &Machine, plan: &Plan, wanted: impl Fn(&str, &str) -> bool) -> Sheet {
+    let entries = entries();
+    let mut sheet = Sheet::of(entries.iter().map(|entry| entry.name).collect()).about("machine", machine.as_json());
+    let steps = machine.steps();
+    for round in 1..=plan.rounds {
+        for case in CASES {
+            for &step in &steps {
+                let name = on(case, step);
+                for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(&name, entry.name)) {
+                    if let Some(run) = entry.run(case) {
+                        let nanos = run(machine, step, plan.load);
+                        sheet.note(&name, TIME, column, nanos);
+                        sheet.note(&name, "million per second", column, 1e3 / nanos);
+                    }
+                }
+            }
+        }
+        if !sheet.is_empty() {
+            eprintln!("cores: round {round} of {} is done", plan.rounds);
+        }
+    }
+    for case in CASES {
+        for &step in &steps[1..] {
+            sheet.note_speed_up(&on(case, 1), &on(case, step));
+        }
+    }
+    sheet
+}
+
+/// Runs everything once and briefly, on one core and on two.
+pub fn test() {
+    let machine = Machine::this();
+    let length = Length {
+        warm_up: Duration::from_millis(1),
+        measured: Duration::from_millis(5),
+        wind_down: Duration::from_millis(100),
+    };
+    for entry in entries() {
+        for case in CASES {
+            let Some(run) = entry.run(case) else { continue };
+            for step in machine.steps().into_iter().filter(|&step| step <= 2) {
+                let nanos = run(&machine, step, length);
+                assert!(nanos.is_finite(), "cores/{case}/{step}/{}: no operation ended", entry.name);
+                println!("Testing cores/{}/{}\nSuccess", on(case, step), entry.name);
+            }
+        }
+    }
+}
+
+/// Returns the name of a case on so many cores.
+fn on(case: &str, cores: usize) -> String {
+    format!("{case}/{cores}")
+}
