@@ -337,10 +337,12 @@ impl Query {
         } else if let Some(comment) = &self.comment {
             command = command.appended(elements(comment));
         }
+        let (events, id) = (self.client.command_events(), self.client.command_events().operation());
         let outcome = match &mut self.pinned {
-            Some(connection) => connection.run(command).await,
+            Some(connection) => events.run(connection, command, id).await,
             None => {
-                let outcome: Result<Replied, _> = run_on(&self.server, command, self.limit, self.site).await;
+                let outcome: Result<Replied, _> =
+                    run_on(events, id, &self.server, command, self.limit, self.site).await;
                 self.client.learn_from(&self.server, &outcome, Kind::Read);
                 outcome.map(|(reply, _)| reply)
             }
@@ -355,9 +357,13 @@ impl Query {
     async fn close(self, id: i64) {
         let body = rawdoc! { "killCursors": self.collection.as_str(), "cursors": [id] };
         let command = Command::new(&self.database, &body);
+        let (events, id) = (self.client.command_events(), self.client.command_events().operation());
         let closed: Result<_, OperationError> = match self.pinned {
-            Some(mut connection) => connection.run(command).await,
-            None => self.server.pool.run(command).await,
+            Some(mut connection) => events.run(&mut connection, command, id).await,
+            None => {
+                let limit = command.limit(self.client.options());
+                run_on(events, id, &self.server, command.within(limit), limit, self.site).await.map(|(reply, _)| reply)
+            }
         };
         if let Err(error) = closed {
             tracing::debug!(target: "wharf::command", %error, "A cursor could not be closed");

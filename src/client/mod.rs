@@ -16,6 +16,7 @@
 //! A [`Client`] monitors the servers of its deployment, has a [pool](crate::Pool) for each of them, selects a server for
 //! each [`Operation`], and retries operations where that is safe.
 
+mod command_events;
 mod cursor;
 mod error;
 mod operation;
@@ -30,11 +31,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use crate::deployment::{ServerSelectionError, TopologySummary};
+pub use command_events::{
+    CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
+};
 pub use cursor::{Cursor, OpenCursor};
 pub use error::ClientError;
 pub use operation::Operation;
 pub use status::{ClientStatus, ServerStatus};
 pub use write::{Write, WriteError, WriteFailure, Written};
+
+use command_events::CommandEvents;
 
 use crate::deployment::{Demand, Deployment, Selected};
 use crate::endpoint::Endpoint;
@@ -60,6 +66,7 @@ pub struct Client {
 /// What all clones of a client share. Dropping it ends the deployment.
 struct Inner {
     deployment: Arc<Deployment>,
+    command_events: CommandEvents,
 }
 
 impl Drop for Inner {
@@ -73,6 +80,8 @@ impl Drop for Inner {
 pub struct ClientBuilder {
     options: Options,
     subscribers: Vec<Arc<dyn Subscriber>>,
+    command_subscribers: Vec<Arc<dyn CommandSubscriber>>,
+    most_logged: Option<usize>,
 }
 
 impl fmt::Debug for ClientBuilder {
@@ -88,6 +97,21 @@ impl ClientBuilder {
         self
     }
 
+    /// Adds a subscriber to the events of all commands that the client runs.
+    pub fn command_subscriber(mut self, subscriber: impl CommandSubscriber) -> Self {
+        self.command_subscribers.push(Arc::new(subscriber));
+        self
+    }
+
+    /// Sets after how many characters a command or a reply in a log message is cut. The default is that of the
+    /// environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH`, or else 1,000.
+    ///
+    /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`.
+    pub fn max_logged_document_length(mut self, characters: usize) -> Self {
+        self.most_logged = Some(characters);
+        self
+    }
+
     /// Builds the client. Connects to nothing.
     ///
     /// # Errors
@@ -95,7 +119,8 @@ impl ClientBuilder {
     /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
     pub fn build(self) -> Result<Client, InvalidOption> {
         let deployment = Deployment::new(self.options, self.subscribers)?;
-        Ok(Client { inner: Arc::new(Inner { deployment }) })
+        let command_events = CommandEvents::new(self.command_subscribers, self.most_logged);
+        Ok(Client { inner: Arc::new(Inner { deployment, command_events }) })
     }
 }
 
@@ -120,7 +145,7 @@ impl Client {
 
     /// Returns a builder for a client with these options.
     pub fn builder(options: Options) -> ClientBuilder {
-        ClientBuilder { options, subscribers: Vec::new() }
+        ClientBuilder { options, subscribers: Vec::new(), command_subscribers: Vec::new(), most_logged: None }
     }
 
     /// Returns the client's options.
@@ -130,6 +155,10 @@ impl Client {
 
     fn deployment(&self) -> &Arc<Deployment> {
         &self.inner.deployment
+    }
+
+    fn command_events(&self) -> &CommandEvents {
+        &self.inner.command_events
     }
 
     /// Waits until a server is there that the read preference of the options allows, and starts the monitors if nothing

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bson::RawDocument;
 
+use super::command_events::OperationId;
 use crate::endpoint::{Command, OutgoingSequence};
 use crate::options::ReadPreference;
 
@@ -23,6 +24,8 @@ pub struct Operation<'a> {
     pub(super) command: Command<'a>,
     pub(super) kind: Kind,
     pub(super) read_preference: Option<&'a ReadPreference>,
+    /// The identity in events, if the operation is a part of another one.
+    pub(super) id: Option<OperationId>,
 }
 
 /// What a client knows about an operation.
@@ -60,7 +63,7 @@ impl<'a> Operation<'a> {
     }
 
     fn of(kind: Kind, database: &'a str, body: &'a RawDocument) -> Self {
-        Self { command: Command::new(database, body), kind, read_preference: None }
+        Self { command: Command::new(database, body), kind, read_preference: None, id: None }
     }
 
     /// Sets the servers that the operation may be sent to. Without it, [`read`](Self::read) uses the options', and other
@@ -86,6 +89,6 @@ impl<'a> Operation<'a> {
 
 impl<'a> From<Command<'a>> for Operation<'a> {
     fn from(command: Command<'a>) -> Self {
-        Self { command, kind: Kind::Command, read_preference: None }
+        Self { command, kind: Kind::Command, read_preference: None, id: None }
     }
 }

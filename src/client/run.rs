@@ -5,6 +5,7 @@ use std::panic::Location;
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 
 use super::Client;
+use super::command_events::{CommandEvents, OperationId};
 use super::error::ClientError;
 use super::operation::{Kind, Operation};
 use super::write::is_unacknowledged;
@@ -66,7 +67,8 @@ impl Client {
         site: &'static Location<'static>,
     ) -> Result<Answer, ClientError> {
         let limit = operation.command.limit(self.options());
-        let attempt = Attempt { operation: &operation, limit, site };
+        let id = operation.id.unwrap_or_else(|| self.command_events().operation());
+        let attempt = Attempt { operation: &operation, id, limit, site };
         let server = self.select_for(&attempt, &[]).await?;
         match self.attempt(&server, &attempt).await {
             Ok((reply, connection)) => Ok(Answer { reply, connection, server }),
@@ -118,7 +120,7 @@ impl Client {
 
     /// Runs the operation once on a server.
     async fn attempt(&self, server: &Selected, attempt: &Attempt<'_>) -> Result<Replied, OperationError> {
-        let Attempt { operation, limit, site } = *attempt;
+        let Attempt { operation, id, limit, site } = *attempt;
         let mut appended = Vec::new();
         self.append(operation, &mut appended);
         let command = operation.command.within(limit).round_trip_time(server.least_round_trip()).appended(&appended);
@@ -127,8 +129,8 @@ impl Client {
             && is_unacknowledged(options.write_concern.w.as_ref())
             && !has_field(operation, "writeConcern");
         let outcome = match is_unacknowledged {
-            true => boxed(|| send_on(server, command, limit, site)).await,
-            false => run_on(server, command, limit, site).await,
+            true => boxed(|| send_on(self.command_events(), id, server, command, limit, site)).await,
+            false => run_on(self.command_events(), id, server, command, limit, site).await,
         };
         self.learn_from(server, &outcome, operation.kind);
         outcome
@@ -195,6 +197,8 @@ pub(super) type Replied = (RawDocumentBuf, Connection<Endpoint>);
 
 /// Runs a command on a connection of the server's pool. A connection that was lost while it was idle is replaced.
 pub(super) async fn run_on(
+    events: &CommandEvents,
+    id: OperationId,
     server: &Server,
     command: Command<'_>,
     limit: Limit,
@@ -205,7 +209,7 @@ pub(super) async fn run_on(
     let mut last_old = None;
     loop {
         let mut connection = pool.check_out_for(limit, site).await?;
-        match connection.run(command).await {
+        match events.run(&mut connection, command, id).await {
             Err(OperationError::Command(CommandError::Lost { .. }))
                 if connection.id() <= *last_old.get_or_insert_with(|| pool.last_created()) =>
             {
@@ -218,19 +222,22 @@ pub(super) async fn run_on(
 
 /// Sends a command to which there is no reply. Returns what stands for one.
 async fn send_on(
+    events: &CommandEvents,
+    id: OperationId,
     server: &Server,
     command: Command<'_>,
     limit: Limit,
     site: &'static Location<'static>,
 ) -> Result<Replied, OperationError> {
     let mut connection = server.pool.check_out_for(limit, site).await?;
-    connection.send(command).await?;
-    Ok((rawdoc! { "ok": 1 }, connection))
+    let reply = events.send(&mut connection, command, id).await?;
+    Ok((reply, connection))
 }
 
 /// One operation, with what all its attempts share.
 struct Attempt<'a> {
     operation: &'a Operation<'a>,
+    id: OperationId,
     limit: Limit,
     site: &'static Location<'static>,
 }

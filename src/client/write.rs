@@ -13,6 +13,7 @@ use bson::{RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use thiserror::Error;
 
 use super::Client;
+use super::command_events::OperationId;
 use super::error::ClientError;
 use super::operation::Operation;
 use crate::endpoint::{Limit, OutgoingSequence};
@@ -193,9 +194,10 @@ impl<'c> Write<'c> {
             Some(timeout) => Limit::of(timeout).start(),
             None => client.options().timeout.map_or(Limit::Unset, |timeout| Limit::of(timeout).start()),
         };
+        let id = client.command_events().operation();
         for batch in self.batches(most_statements, most_bytes) {
             let kind = self.statements[batch[0]].kind;
-            match self.send(kind, &batch, limit).await {
+            match self.send(kind, &batch, limit, id).await {
                 Ok(reply) => {
                     let failed_before = failure.errors.len();
                     read(kind, &reply, &batch, &mut written, &mut failure)?;
@@ -278,7 +280,13 @@ impl<'c> Write<'c> {
         batches
     }
 
-    async fn send(&self, kind: Kind, batch: &[usize], limit: Limit) -> Result<RawDocumentBuf, ClientError> {
+    async fn send(
+        &self,
+        kind: Kind,
+        batch: &[usize],
+        limit: Limit,
+        id: OperationId,
+    ) -> Result<RawDocumentBuf, ClientError> {
         let mut body = RawDocumentBuf::new();
         match kind {
             Kind::Insert => body.append(cstr!("insert"), self.collection),
@@ -305,7 +313,7 @@ impl<'c> Write<'c> {
         };
         let touches_many = documents.iter().any(|document| many(document));
         let operation = Operation::of_write(self.database, &body, !touches_many).sequences(&sequences);
-        let operation = Operation { command: operation.command.within(limit), ..operation };
+        let operation = Operation { command: operation.command.within(limit), id: Some(id), ..operation };
         Ok(self.client.answer(operation, self.site).await?.reply)
     }
 }

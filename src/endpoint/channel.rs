@@ -239,6 +239,11 @@ impl Channel {
         &self.incoming
     }
 
+    /// Returns the elements that every command carries.
+    pub fn appended(&self) -> &Arc<[u8]> {
+        &self.appended
+    }
+
     /// Returns the underlying stream.
     pub fn transport(&self) -> &Transport {
         &self.transport

@@ -158,6 +158,20 @@ impl<'a> Command<'a> {
         self.body
     }
 
+    /// Returns the name: that of the first field. Empty if there is none.
+    pub(crate) fn name(&self) -> &'a str {
+        self.body.iter().next().and_then(Result::ok).map_or("", |(name, _)| name.as_str())
+    }
+
+    /// Returns the elements that are [appended](Self::appended).
+    pub(crate) fn added(&self) -> &'a [u8] {
+        self.appended
+    }
+
+    pub(crate) fn document_sequences(&self) -> &'a [OutgoingSequence<'a>] {
+        self.sequences
+    }
+
     /// Returns the limit of the command or, if it has none, of the options. The time starts now.
     #[inline]
     pub(crate) fn limit(&self, options: &Options) -> Limit {

@@ -216,14 +216,18 @@ impl EndpointConnection {
         }
     }
 
+    /// Returns an error if the connection was lost while it was idle.
+    #[inline]
+    pub(super) fn check_idle(&mut self) -> Result<(), Box<CommandError>> {
+        self.channel.check_idle().map_err(|error| self.identity.lost(error))
+    }
+
     /// Encodes the command. Nothing is sent yet.
     pub(super) fn begin(&mut self, command: &Command<'_>, max_time: MaxTime) -> Result<(), Box<CommandError>> {
         if !self.condition().is_reusable() {
             return Err(self.identity.failed(ExchangeError::NotReusable));
         }
-        if let Err(error) = self.channel.check_idle() {
-            return Err(self.identity.lost(error));
-        }
+        self.check_idle()?;
         let Command { database, body, sequences, flags, appended, .. } = *command;
         let request = Request { database, body, sequences, flags, appended: [appended, max_time.bytes()] };
         self.channel.begin(&request).map_err(|error| self.identity.failed(error))
@@ -285,7 +289,7 @@ impl EndpointConnection {
     }
 
     /// Returns the time limit that the server is told.
-    fn max_time(&self, command: &Command<'_>, limit: Limit) -> Result<MaxTime, Box<CommandError>> {
+    pub(super) fn max_time(&self, command: &Command<'_>, limit: Limit) -> Result<MaxTime, Box<CommandError>> {
         let Limit::Until { at, limit } = limit else { return Ok(MaxTime::NONE) };
         let left = at.saturating_duration_since(Instant::now());
         command.max_time(left).ok_or_else(|| self.timed_out(limit, CommandTimeoutError::Unsent))

@@ -45,6 +45,7 @@ mod handshake;
 mod inbox;
 mod platform;
 mod pooled;
+mod prepared;
 mod srv;
 mod stages;
 #[cfg(test)]

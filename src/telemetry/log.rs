@@ -193,7 +193,7 @@ pub(super) fn milliseconds(duration: Duration) -> f64 {
 }
 
 /// Splits `host:port` or `[IPv6]:port`. A socket's path, or an address of another form, has no port.
-fn host_and_port(address: &str) -> (&str, Option<u16>) {
+pub(crate) fn host_and_port(address: &str) -> (&str, Option<u16>) {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.contains('/') => match port.parse() {
             Ok(port) => (host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host), Some(port)),

@@ -47,4 +47,5 @@ pub use counts::{Counts, EventCounts};
 pub use facade::FacadeMetrics;
 pub use json_lines::JsonLines;
 pub use log::Log;
+pub(crate) use log::host_and_port;
 pub use readings::{METRICS, Metric, MetricKind, Reading, ReadingValue, readings};

@@ -1,0 +1,427 @@
+//! Events and log messages of commands (Command Logging and Monitoring specification).
+//!
+//! [`CommandEvents::run`] is the only place where a client runs a command on a connection. If nothing observes the
+//! commands, it does no more than that.
+
+mod log;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use bson::oid::ObjectId;
+use bson::raw::CString;
+use bson::{RawArrayBuf, RawDocument, RawDocumentBuf};
+
+use crate::boxed::boxed;
+use crate::endpoint::{Command, Endpoint, OperationError, OutgoingDocuments};
+use crate::runtime::Connection;
+use crate::sync::contain;
+
+/// What happens to a command of a client.
+///
+/// Each [`Started`](Self::Started) is followed by one [`Succeeded`](Self::Succeeded) or [`Failed`](Self::Failed) with the
+/// same [`request_id`](CommandSource::request_id). A command that could not be sent has no events. Monitors and the
+/// establishment of connections have none, either.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum CommandEvent {
+    /// A command is about to be sent (`CommandStartedEvent`).
+    Started(CommandStarted),
+    /// The server has executed a command (`CommandSucceededEvent`). Its reply may report errors of single writes.
+    Succeeded(CommandSucceeded),
+    /// A command failed (`CommandFailedEvent`).
+    Failed(CommandFailed),
+}
+
+impl CommandEvent {
+    /// Returns what identifies the command and its connection.
+    #[must_use]
+    pub fn source(&self) -> &CommandSource {
+        match self {
+            Self::Started(event) => &event.source,
+            Self::Succeeded(event) => &event.source,
+            Self::Failed(event) => &event.source,
+        }
+    }
+}
+
+/// A command is about to be sent.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CommandStarted {
+    /// What identifies the command and its connection.
+    pub source: Arc<CommandSource>,
+    /// The command as it is sent, with all fields that the client adds. Document sequences are arrays. Empty if the
+    /// command is sensitive: see [`CommandSource::is_sensitive`].
+    pub command: RawDocumentBuf,
+}
+
+/// The server has executed a command.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CommandSucceeded {
+    /// What identifies the command and its connection.
+    pub source: Arc<CommandSource>,
+    /// The time from the sending of the command to the arrival of its reply.
+    pub duration: Duration,
+    /// The reply: `{ ok: 1 }` if the command asks for none. Empty if the command is sensitive.
+    pub reply: RawDocumentBuf,
+}
+
+/// A command failed.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CommandFailed {
+    /// What identifies the command and its connection.
+    pub source: Arc<CommandSource>,
+    /// The time from the sending of the command to its failure.
+    pub duration: Duration,
+    /// Why the command failed.
+    pub failure: CommandFailure,
+}
+
+/// Why a command failed.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum CommandFailure {
+    /// The error that the caller gets.
+    Error(OperationError),
+    /// The server's error for a sensitive command, of which only these fields are shown.
+    #[non_exhaustive]
+    Redacted {
+        /// The server's number for the error.
+        code: i32,
+        /// The server's name for the error; empty if there is none.
+        code_name: String,
+        /// The error labels.
+        labels: Vec<String>,
+    },
+    /// The caller dropped the operation before there was a reply. Whether the server executes the command is unknown.
+    Cancelled,
+}
+
+impl fmt::Display for CommandFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(error) => error.fmt(f),
+            Self::Redacted { code, .. } => write!(f, "the server refused the command with code {code}"),
+            Self::Cancelled => f.write_str("the operation was cancelled"),
+        }
+    }
+}
+
+/// Identifies a command and its connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CommandSource {
+    /// The command's name.
+    pub command_name: String,
+    /// The database.
+    pub database_name: String,
+    /// The number of the command, unique in this process. It is not the number in the message's header, which only
+    /// differs between the commands of one connection.
+    pub request_id: i64,
+    /// The number of the operation, unique in this process: the same for all attempts of an operation, and for all
+    /// commands of one bulk write.
+    pub operation_id: i64,
+    /// The server's address.
+    pub address: Arc<str>,
+    /// The number of the connection in its pool.
+    pub connection_id: u64,
+    /// The server's number for the connection.
+    pub server_connection_id: Option<i64>,
+    /// The service behind a load balancer.
+    pub service_id: Option<ObjectId>,
+    /// Whether command, reply and error may hold secrets, and are therefore not shown (the specification's "Security").
+    pub is_sensitive: bool,
+}
+
+/// Receives the events of a client's commands. Every `Fn(&CommandEvent)` is a subscriber.
+///
+/// It is called by the task that runs the command, which waits for it. So a slow subscriber slows the operations down,
+/// and one that may take long should pass the event on. If it panics, the panic is caught. It may use the client, but
+/// must not block on it.
+pub trait CommandSubscriber: Send + Sync + 'static {
+    /// Receives an event.
+    fn on_event(&self, event: &CommandEvent);
+}
+
+impl<F: Fn(&CommandEvent) + Send + Sync + 'static> CommandSubscriber for F {
+    fn on_event(&self, event: &CommandEvent) {
+        self(event);
+    }
+}
+
+/// The number of the last command or operation.
+static LAST_ID: AtomicI64 = AtomicI64::new(0);
+
+/// Returns a number that no other command or operation of this process has.
+fn next_id() -> i64 {
+    // Relaxed: only the number itself matters.
+    LAST_ID.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// The observers of a client's commands.
+pub(super) struct CommandEvents {
+    subscribers: Vec<Arc<dyn CommandSubscriber>>,
+    log: log::Log,
+}
+
+/// Identifies an operation, for the events of its commands. Numbered only if something observes it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct OperationId(Option<i64>);
+
+impl CommandEvents {
+    /// Creates the observers. `most_logged` is the longest document in a log message, in characters.
+    pub(super) fn new(subscribers: Vec<Arc<dyn CommandSubscriber>>, most_logged: Option<usize>) -> Self {
+        Self { subscribers, log: log::Log::new(most_logged) }
+    }
+
+    /// Returns whether events are needed.
+    fn is_observed(&self) -> bool {
+        !self.subscribers.is_empty() || log::is_enabled()
+    }
+
+    /// Returns the identity of a new operation.
+    pub(super) fn operation(&self) -> OperationId {
+        OperationId(self.is_observed().then(next_id))
+    }
+
+    /// Runs a command on a connection, and tells the observers.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Connection::run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Connection::run`]. The observers are told of the cancellation.
+    pub(super) async fn run(
+        &self,
+        connection: &mut Connection<Endpoint>,
+        command: Command<'_>,
+        operation: OperationId,
+    ) -> Result<RawDocumentBuf, OperationError> {
+        if !self.is_observed() {
+            return connection.run(command).await;
+        }
+        boxed(|| self.run_observed(connection, command, operation)).await
+    }
+
+    /// Sends a command that has no reply, and tells the observers.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Connection::send`].
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Connection::send`].
+    pub(super) async fn send(
+        &self,
+        connection: &mut Connection<Endpoint>,
+        command: Command<'_>,
+        operation: OperationId,
+    ) -> Result<RawDocumentBuf, OperationError> {
+        let reply = bson::rawdoc! { "ok": 1 };
+        if !self.is_observed() {
+            return connection.send(command).await.map(|()| reply);
+        }
+        let prepared = connection.prepare(&command)?;
+        let observed = self.start(connection, &prepared.command(command), operation);
+        let outcome = connection.send(prepared.command(command)).await.map(|()| reply);
+        observed.end(&outcome);
+        outcome
+    }
+
+    async fn run_observed(
+        &self,
+        connection: &mut Connection<Endpoint>,
+        command: Command<'_>,
+        operation: OperationId,
+    ) -> Result<RawDocumentBuf, OperationError> {
+        let prepared = connection.prepare(&command)?;
+        let observed = self.start(connection, &prepared.command(command), operation);
+        let outcome = connection.run(prepared.command(command)).await;
+        observed.end(&outcome);
+        outcome
+    }
+
+    /// Tells the observers that a command is about to be sent.
+    fn start<'e>(
+        &'e self,
+        connection: &Connection<Endpoint>,
+        command: &Command<'_>,
+        OperationId(operation_id): OperationId,
+    ) -> Observed<'e> {
+        let command_name = command.name().to_owned();
+        let request_id = next_id();
+        let source = Arc::new(CommandSource {
+            is_sensitive: is_sensitive(&command_name, command.body()),
+            command_name,
+            database_name: command.database().to_owned(),
+            request_id,
+            operation_id: operation_id.unwrap_or(request_id),
+            address: connection.address().into(),
+            connection_id: connection.id(),
+            server_connection_id: connection.hello().server_connection_id,
+            service_id: connection.service_id(),
+        });
+        let sent = match source.is_sensitive {
+            true => RawDocumentBuf::new(),
+            false => shown(command, &connection.declared_api()),
+        };
+        self.publish(&CommandEvent::Started(CommandStarted { source: source.clone(), command: sent }));
+        Observed { events: self, source, began: Instant::now(), has_ended: false }
+    }
+
+    fn publish(&self, event: &CommandEvent) {
+        for subscriber in &self.subscribers {
+            contain(|| subscriber.on_event(event));
+        }
+        self.log.on_event(event);
+    }
+}
+
+/// A command that the observers know has started. Dropping it tells them that it was cancelled.
+#[must_use = "the observers wait for the end of the command"]
+struct Observed<'e> {
+    events: &'e CommandEvents,
+    source: Arc<CommandSource>,
+    began: Instant,
+    has_ended: bool,
+}
+
+impl Observed<'_> {
+    /// Tells the observers how the command ended.
+    fn end(mut self, outcome: &Result<RawDocumentBuf, OperationError>) {
+        self.has_ended = true;
+        match outcome {
+            Ok(reply) => {
+                let reply = if self.source.is_sensitive { RawDocumentBuf::new() } else { reply.clone() };
+                let (source, duration) = (self.source.clone(), self.began.elapsed());
+                self.events.publish(&CommandEvent::Succeeded(CommandSucceeded { source, duration, reply }));
+            }
+            Err(error) => self.fail(match error.command_error().and_then(|error| error.server_error()) {
+                Some(error) if self.source.is_sensitive => CommandFailure::Redacted {
+                    code: error.code,
+                    code_name: error.code_name.clone(),
+                    labels: error.labels.clone(),
+                },
+                _ => CommandFailure::Error(error.clone()),
+            }),
+        }
+    }
+
+    fn fail(&self, failure: CommandFailure) {
+        let (source, duration) = (self.source.clone(), self.began.elapsed());
+        self.events.publish(&CommandEvent::Failed(CommandFailed { source, duration, failure }));
+    }
+}
+
+impl Drop for Observed<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.fail(CommandFailure::Cancelled);
+        }
+    }
+}
+
+/// Returns whether a command may hold secrets (the specification's "Security").
+fn is_sensitive(name: &str, body: &RawDocument) -> bool {
+    const SENSITIVE: [&str; 9] = [
+        "authenticate",
+        "saslStart",
+        "saslContinue",
+        "getnonce",
+        "createUser",
+        "updateUser",
+        "copydbgetnonce",
+        "copydbsaslstart",
+        "copydb",
+    ];
+    let is_hello = name == "hello" || name.eq_ignore_ascii_case("ismaster");
+    SENSITIVE.iter().any(|sensitive| sensitive.eq_ignore_ascii_case(name))
+        || (is_hello && matches!(body.get("speculativeAuthenticate"), Ok(Some(_))))
+}
+
+/// Returns the command as one document: with its database, all elements that are added, and its document sequences as
+/// arrays.
+fn shown(command: &Command<'_>, api: &[u8]) -> RawDocumentBuf {
+    let mut shown = command.body().to_owned();
+    shown.append(bson::raw::cstr!("$db"), command.database());
+    for elements in [api, command.added()] {
+        append(&mut shown, elements);
+    }
+    for sequence in command.document_sequences() {
+        let mut array = RawArrayBuf::new();
+        match sequence.documents {
+            OutgoingDocuments::Borrowed(documents) => {
+                documents.iter().for_each(|&document| array.push(document.to_owned()))
+            }
+            OutgoingDocuments::Owned(documents) => documents.iter().for_each(|document| array.push(document.clone())),
+        }
+        // A name with a zero byte is refused when the command is encoded.
+        if let Ok(name) = CString::try_from(sequence.identifier.to_owned()) {
+            shown.append(name, array);
+        }
+    }
+    shown
+}
+
+/// Appends encoded elements to a document.
+fn append(document: &mut RawDocumentBuf, elements: &[u8]) {
+    if elements.is_empty() {
+        return;
+    }
+    let mut bytes = std::mem::take(document).into_bytes();
+    bytes.pop();
+    bytes.extend_from_slice(elements);
+    bytes.push(0);
+    if let Ok(length) = i32::try_from(bytes.len()) {
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+    }
+    // Only a document of more than 2 GiB fails, which is refused when the command is encoded.
+    *document = RawDocumentBuf::from_bytes(bytes).unwrap_or_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+    use crate::endpoint::OutgoingSequence;
+
+    #[test]
+    fn sensitive_commands_are_those_of_the_specification() {
+        let none = rawdoc! {};
+        for name in ["authenticate", "saslStart", "saslcontinue", "getnonce", "createUser", "updateUser", "copydb"] {
+            assert!(is_sensitive(name, &none), "{name}");
+        }
+        let speculative = rawdoc! { "hello": 1, "speculativeAuthenticate": {} };
+        for name in ["hello", "isMaster", "ismaster"] {
+            assert!(is_sensitive(name, &speculative) && !is_sensitive(name, &none), "{name}");
+        }
+        assert!(!is_sensitive("find", &speculative));
+    }
+
+    #[test]
+    fn shown_command_has_its_database_additions_and_sequences() {
+        let body = rawdoc! { "insert": "orders" };
+        let documents = [rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }];
+        let borrowed: Vec<&RawDocument> = documents.iter().map(|document| &**document).collect();
+        let added = rawdoc! { "lsid": 7 };
+        let added = &added.as_bytes()[4..added.as_bytes().len() - 1];
+        let api = rawdoc! { "apiVersion": "1" };
+        let api = &api.as_bytes()[4..api.as_bytes().len() - 1];
+        let sequences = [OutgoingSequence::new("documents", &documents), OutgoingSequence::new("others", &borrowed)];
+        let command = Command::new("shop", &body).appended(added).sequences(&sequences);
+        let of = rawdoc! {
+            "insert": "orders", "$db": "shop", "apiVersion": "1", "lsid": 7,
+            "documents": [{ "_id": 1 }, { "_id": 2 }], "others": [{ "_id": 1 }, { "_id": 2 }],
+        };
+        assert_eq!(shown(&command, api), of);
+    }
+}
