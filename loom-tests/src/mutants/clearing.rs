@@ -8,11 +8,10 @@ pub const MUTANTS: &[Mutant] = &[
         does: "The pool becomes ready before it emits `PoolReady`.",
         file: "pool/core.rs",
         edits: &[Edit {
-            within: "fn ready",
+            within: "fn begin_ready",
             right: "
                 self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
                 self.state.store(PoolState { phase: Phase::Ready, ..state });
-                drop(registry);
             ",
             wrong: "
                 self.state.store(PoolState { phase: Phase::Ready, ..state });
@@ -27,11 +26,11 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/core.rs",
         edits: &[
             Edit {
-                within: "fn clear",
+                within: "fn begin_clear(",
                 right: "if self.options.load_balanced { return Err(ClearError::ServiceIdRequired); }",
                 wrong: "self.environment.connections_went_stale();",
             },
-            Edit { within: "fn clear", right: "self.environment.connections_went_stale();", wrong: "" },
+            Edit { within: "fn conclude", right: "self.environment.connections_went_stale();", wrong: "" },
         ],
     },
     Mutant {
@@ -40,7 +39,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/core.rs",
         edits: &[
             Edit {
-                within: "fn clear",
+                within: "fn begin_clear(",
                 right: "
                     self.begin_generation(&mut registry, PoolState { phase: Phase::Paused, generation: state.generation + 1 });
                 ",
@@ -55,7 +54,7 @@ pub const MUTANTS: &[Mutant] = &[
                 ",
             },
             Edit {
-                within: "fn clear",
+                within: "fn begin_clear(",
                 right: "
                     self.emit_locked(|| PoolEvent::PoolCleared {
                         address: self.address.clone(),
@@ -72,24 +71,24 @@ pub const MUTANTS: &[Mutant] = &[
         name: "paused_clear_announced",
         does: "A clear of a paused pool emits `PoolCleared`.",
         file: "pool/core.rs",
-        edits: &[Edit { within: "fn clear", right: "state.phase == Phase::Ready", wrong: "true" }],
+        edits: &[Edit { within: "fn begin_clear(", right: "state.phase == Phase::Ready", wrong: "true" }],
     },
     Mutant {
         name: "interruption_reaches_the_new_generation",
         does: "A clear interrupts connections of the generation that it begins.",
         file: "pool/core.rs",
-        edits: &[Edit { within: "fn clear", right: "Some(state.generation)", wrong: "Some(state.generation + 1)" }],
+        edits: &[Edit { within: "fn begin_clear(", right: "Some(state.generation)", wrong: "Some(state.generation + 1)" }],
     },
     Mutant {
         name: "refused_before_announced",
         does: "A clear fails the waiters before it emits `PoolCleared`.",
         file: "pool/core.rs",
         edits: &[Edit {
-            within: "fn clear",
+            within: "fn begin_clear(",
             right: "std::mem::replace(&mut registry.cause, clear.cause.clone())",
             wrong: "
                 let before = std::mem::replace(&mut registry.cause, clear.cause.clone());
-                self.refuse(self.turn_away(), refusal);
+                self.refuse(self.turn_away(), || Refusal::Paused { cause: clear.cause.clone(), never_ready: false });
                 before
             ",
         }],
