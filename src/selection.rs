@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::options::{InvalidOption, ReadPreference, ReadPreferenceMode, ServerAddress};
-use crate::topology::{ServerDescription, ServerType, TopologyDescription, TopologyType};
+use crate::topology::{ServerDescription, ServerType, TopologyDescription, TopologyType, TopologyView};
 
 /// How often an idle primary writes, so that its secondaries' write dates advance (`idleWritePeriodMS`).
 const IDLE_WRITE_PERIOD: Duration = Duration::from_secs(10);
@@ -53,6 +53,23 @@ pub fn suitable<'t>(
     let preferred = topology.servers().filter(|server| !deprioritized.contains(&server.address)).collect();
     let found = find(preferred);
     Ok(if found.is_empty() && !deprioritized.is_empty() { find(topology.servers().collect()) } else { found })
+}
+
+impl TopologyView {
+    /// Returns whether a server can be read from with this read preference (SDAM Logging and Monitoring, "Determining If
+    /// A Topology Has Readable/Writable Servers"). Staleness counts as with the default `heartbeatFrequencyMS`. A read
+    /// preference that is invalid with this topology allows no server.
+    #[must_use]
+    pub fn has_readable_server(&self, preference: &ReadPreference) -> bool {
+        let found = suitable(&self.0, Access::Read(preference), &[], Duration::from_secs(10));
+        found.is_ok_and(|found| !found.is_empty())
+    }
+
+    /// Returns whether a server accepts writes.
+    #[must_use]
+    pub fn has_writable_server(&self) -> bool {
+        suitable(&self.0, Access::Write, &[], Duration::from_secs(10)).is_ok_and(|found| !found.is_empty())
+    }
 }
 
 /// Keeps the servers within the latency window: those whose average round-trip time is at most `local_threshold`

@@ -30,7 +30,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub use crate::deployment::{ServerSelectionError, TopologySummary};
+pub use crate::deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
+pub use crate::topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
 pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };
@@ -82,6 +83,7 @@ pub struct ClientBuilder {
     subscribers: Vec<Arc<dyn Subscriber>>,
     command_subscribers: Vec<Arc<dyn CommandSubscriber>>,
     most_logged: Option<usize>,
+    topology_subscribers: Vec<Arc<dyn TopologySubscriber>>,
 }
 
 impl fmt::Debug for ClientBuilder {
@@ -112,13 +114,21 @@ impl ClientBuilder {
         self
     }
 
+    /// Adds a subscriber to the events of monitoring (SDAM Logging and Monitoring).
+    ///
+    /// The client also logs them through [`tracing`] at level `DEBUG`, with the target `wharf::topology`.
+    pub fn topology_subscriber(mut self, subscriber: impl TopologySubscriber) -> Self {
+        self.topology_subscribers.push(Arc::new(subscriber));
+        self
+    }
+
     /// Builds the client. Connects to nothing.
     ///
     /// # Errors
     ///
     /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
     pub fn build(self) -> Result<Client, InvalidOption> {
-        let deployment = Deployment::new(self.options, self.subscribers)?;
+        let deployment = Deployment::new(self.options, self.subscribers, self.topology_subscribers)?;
         let command_events = CommandEvents::new(self.command_subscribers, self.most_logged);
         Ok(Client { inner: Arc::new(Inner { deployment, command_events }) })
     }
@@ -145,7 +155,13 @@ impl Client {
 
     /// Returns a builder for a client with these options.
     pub fn builder(options: Options) -> ClientBuilder {
-        ClientBuilder { options, subscribers: Vec::new(), command_subscribers: Vec::new(), most_logged: None }
+        ClientBuilder {
+            options,
+            subscribers: Vec::new(),
+            topology_subscribers: Vec::new(),
+            command_subscribers: Vec::new(),
+            most_logged: None,
+        }
     }
 
     /// Returns the client's options.

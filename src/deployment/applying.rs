@@ -15,7 +15,9 @@ use crate::error::{Cause, Stage};
 use crate::options::ServerAddress;
 use crate::pool::Clear;
 use crate::runtime::{FailedConnection, PoolChange};
-use crate::topology::{ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyVersion, Transition};
+use crate::topology::{
+    ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyVersion, Transition, events_of_change,
+};
 
 /// Why a transition clears a pool.
 struct Reason {
@@ -42,6 +44,7 @@ pub(super) struct Afterwards {
 
 impl Afterwards {
     pub(super) fn conclude(self, deployment: &Deployment) {
+        deployment.publisher.deliver();
         for (address, error) in &self.unusable {
             tracing::error!(target: "wharf::topology", address = address.as_str(), %error, "Server cannot be used");
         }
@@ -68,6 +71,7 @@ impl Deployment {
     /// Applies a transition, and what it asks for.
     fn apply(self: &Arc<Self>, reason: Option<&Reason>, step: impl FnOnce(&State, &Snapshot) -> Option<Transition>) {
         let mut after = Afterwards::default();
+        let is_listened_to = self.publisher.is_listened_to();
         {
             let state = self.lock();
             let before = self.snapshot.load_full();
@@ -82,10 +86,14 @@ impl Deployment {
                     Effect::Removed(address) => {
                         let (gone, left) = members.into_iter().partition(|member| member.server.address == *address);
                         members = left;
+                        gone.iter().for_each(|member: &Arc<Member>| member.server.heartbeats.end(&self.publisher));
                         after.removed.extend::<Vec<Arc<Member>>>(gone);
                     }
                     Effect::MarkReady(_) | Effect::Clear(_) | Effect::Check(_) | Effect::CancelCheck(_) => {}
                 }
+            }
+            if is_listened_to {
+                self.publisher.emit(|topology_id| events_of_change(topology_id, &before.topology, &topology));
             }
             let find = |address: &ServerAddress| members.iter().find(|member| member.server.address == *address);
             for effect in &effects {

@@ -33,12 +33,16 @@
 //! | operations in progress | each operation, in a cache line that its thread shares with few others |
 
 mod applying;
+mod heartbeat;
+mod log;
 mod monitor;
+mod publisher;
 mod selecting;
 mod server;
 mod snapshot;
 mod state;
 
+pub use publisher::TopologySubscriber;
 pub(crate) use selecting::Demand;
 pub use selecting::{ServerSelectionError, TopologySummary};
 pub(crate) use server::{Selected, Server};

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crossbeam::utils::CachePadded;
 use tokio::sync::Notify;
 
+use super::heartbeat::Heartbeats;
 use crate::endpoint::Endpoint;
 use crate::options::ServerAddress;
 use crate::runtime::{Pool, thread_number};
@@ -24,6 +25,7 @@ pub(crate) struct Server {
     /// Opens the monitor's connections. `None` behind a load balancer, which is not monitored.
     pub(super) probe: Option<Endpoint>,
     pub(super) control: Control,
+    pub(super) heartbeats: Heartbeats,
     round_trips: Mutex<RoundTrips>,
     /// The shortest round trip of late, in nanoseconds.
     least_round_trip: AtomicU64,
@@ -72,6 +74,7 @@ impl Server {
             pool,
             probe,
             control: Control::default(),
+            heartbeats: Heartbeats::default(),
             round_trips: Mutex::default(),
             least_round_trip: AtomicU64::new(0),
         }

@@ -10,6 +10,8 @@ use event_listener::Event;
 use tokio::runtime::Handle;
 
 use super::applying::Afterwards;
+use super::heartbeat::{Heartbeat, Line};
+use super::publisher::{Publisher, TopologySubscriber};
 use super::selecting::ServerSelectionError;
 use super::server::{Member, Server};
 use super::snapshot::Snapshot;
@@ -17,7 +19,7 @@ use crate::endpoint::Endpoints;
 use crate::error::Cause;
 use crate::options::{InvalidOption, Options, ServerAddress};
 use crate::runtime::{FailedConnection, Subscriber};
-use crate::topology::{TopologyDescription, TopologyType};
+use crate::topology::{TopologyDescription, TopologyEvent, TopologyType, events_of_change, events_of_opening};
 
 /// The servers of a client, with their pools and monitors.
 pub(crate) struct Deployment {
@@ -27,6 +29,7 @@ pub(crate) struct Deployment {
     /// Makes the endpoints of monitors: without a credential, because monitors do not authenticate.
     probes: Endpoints,
     subscribers: Vec<Arc<dyn Subscriber>>,
+    pub(super) publisher: Publisher,
     pub(super) snapshot: ArcSwap<Snapshot>,
     /// Which start of the monitors is in force, 0 if they do not run. Each operation reads it.
     running: AtomicU64,
@@ -68,6 +71,11 @@ impl Resident {
         self.deployment.running.load(Ordering::Relaxed) == self.start
     }
 
+    /// Starts the events of a check.
+    pub(super) fn heartbeat(&self, line: &Line<'_>, awaited: bool) -> Heartbeat<'_> {
+        self.server.heartbeats.start(&self.deployment.publisher, line, awaited)
+    }
+
     /// Returns whether a result of the monitor counts: the monitors were not started again since, and the server still
     /// belongs to the deployment.
     pub(super) fn counts(&self, state: &State, snapshot: &Snapshot) -> bool {
@@ -99,7 +107,11 @@ impl Deployment {
     ///
     /// [`InvalidOption`] as for [`Options::endpoints`], and if options about the kind of deployment contradict each
     /// other.
-    pub(crate) fn new(options: Options, subscribers: Vec<Arc<dyn Subscriber>>) -> Result<Arc<Self>, InvalidOption> {
+    pub(crate) fn new(
+        options: Options,
+        subscribers: Vec<Arc<dyn Subscriber>>,
+        topology_subscribers: Vec<Arc<dyn TopologySubscriber>>,
+    ) -> Result<Arc<Self>, InvalidOption> {
         options.validate()?;
         options.check_resolved()?;
         let topology = TopologyDescription::of_options(&options)
@@ -120,6 +132,7 @@ impl Deployment {
             endpoints,
             probes,
             subscribers,
+            publisher: Publisher::new(topology_subscribers),
             snapshot: ArcSwap::from_pointee(Snapshot::new(topology, members)),
             running: AtomicU64::new(0),
             state: Mutex::default(),
@@ -169,6 +182,7 @@ impl Deployment {
     #[cold]
     fn start_anew(self: &Arc<Self>) -> Result<(), ServerSelectionError> {
         let mut after = Afterwards::default();
+        let is_listened_to = self.publisher.is_listened_to();
         {
             let mut state = self.lock();
             // ORD: Acquire; pairs with the Release below, by which another operation may have started the monitors.
@@ -181,6 +195,9 @@ impl Deployment {
             state.residence = Some(Handle::try_current().map_err(|_| ServerSelectionError::NoRuntime)?);
             state.starts += 1;
             let before = self.snapshot.load_full();
+            if is_listened_to && state.starts == 1 {
+                self.publisher.emit(|topology_id| events_of_opening(topology_id, &before.topology));
+            }
             let members = before.topology.servers().zip(before.members()).map(|(server, member)| match member {
                 Some(member) => {
                     after.to_monitor.push(self.resident(&state, &member.server));
@@ -268,6 +285,7 @@ impl Deployment {
 
     /// Ends the monitors and closes the pools, for good.
     pub(crate) fn close(&self) {
+        let is_listened_to = self.publisher.is_listened_to();
         let (before, servers) = {
             let mut state = self.lock();
             if std::mem::replace(&mut state.is_closed, true) {
@@ -277,11 +295,22 @@ impl Deployment {
             self.running.store(0, Ordering::Release);
             let before = self.snapshot.load_full();
             // SDAM, "Client closing".
-            self.snapshot.store(Arc::new(Snapshot::new(TopologyDescription::without_servers(), Vec::new())));
+            let closed_topology = TopologyDescription::without_servers();
             state.closed = before.members().iter().flatten().map(|member| member.server.clone()).collect();
+            state.closed.iter().for_each(|server| server.heartbeats.end(&self.publisher));
+            if is_listened_to && state.starts > 0 {
+                self.publisher.emit(|topology_id| {
+                    let closed = TopologyEvent::TopologyClosed { topology_id };
+                    let mut events = events_of_change(topology_id, &before.topology, &closed_topology);
+                    events.push(closed);
+                    events
+                });
+            }
+            self.snapshot.store(Arc::new(Snapshot::new(closed_topology, Vec::new())));
             (before, state.closed.clone())
         };
         drop(before);
+        self.publisher.deliver();
         for server in servers {
             server.control.end();
             server.pool.close();

@@ -187,7 +187,7 @@ pub(super) fn why_failed(reason: CheckOutFailedReason) -> &'static str {
     }
 }
 
-pub(super) fn milliseconds(duration: Duration) -> f64 {
+pub(crate) fn milliseconds(duration: Duration) -> f64 {
     // A float represents the nanoseconds of 104 days exactly, so the value is rounded only once.
     duration.as_nanos() as f64 / 1e6
 }

@@ -39,6 +39,7 @@ mod log;
 mod opentelemetry;
 mod readings;
 mod sentence;
+mod shortened;
 
 #[cfg(feature = "opentelemetry")]
 pub use self::opentelemetry::OpenTelemetryMetrics;
@@ -47,5 +48,6 @@ pub use counts::{Counts, EventCounts};
 pub use facade::FacadeMetrics;
 pub use json_lines::JsonLines;
 pub use log::Log;
-pub(crate) use log::host_and_port;
+pub(crate) use log::{host_and_port, milliseconds};
 pub use readings::{METRICS, Metric, MetricKind, Reading, ReadingValue, readings};
+pub(crate) use shortened::shortened;

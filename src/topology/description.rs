@@ -194,6 +194,40 @@ impl TopologyDescription {
         self.servers.iter().map(Arc::as_ref)
     }
 
+    /// Returns the servers like [`servers`](Self::servers), for events that keep them.
+    pub(super) fn shared_servers(&self) -> &[Arc<ServerDescription>] {
+        &self.servers
+    }
+
+    /// Returns whether the two descriptions are equal for an application: all that events report, without round-trip
+    /// times.
+    pub(super) fn is_equivalent(&self, other: &Self) -> bool {
+        // Destructured, so that a new field does not compile until it is considered here.
+        let Self {
+            topology_type,
+            set_name,
+            max_election_id,
+            max_set_version,
+            servers,
+            // What follows from the servers.
+            incompatibility: _,
+            logical_session_timeout_minutes: _,
+            has_one_seed: _,
+        } = self;
+        *topology_type == other.topology_type
+            && *set_name == other.set_name
+            && *max_election_id == other.max_election_id
+            && *max_set_version == other.max_set_version
+            && servers.len() == other.servers.len()
+            && servers.iter().zip(&other.servers).all(|(ours, theirs)| ours.is_equivalent(theirs))
+    }
+
+    /// Returns the same topology, of whose servers nothing is known.
+    pub(super) fn with_unknown_servers(&self) -> Self {
+        let unknown = |server: &Arc<ServerDescription>| Arc::new(ServerDescription::unknown(server.address.clone()));
+        Self { servers: self.servers.iter().map(unknown).collect(), ..self.clone() }
+    }
+
     /// Returns the server at an address, if it belongs to the topology.
     #[must_use]
     pub fn server(&self, address: &ServerAddress) -> Option<&ServerDescription> {

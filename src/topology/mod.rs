@@ -25,20 +25,24 @@
 //!
 //! # What is deliberately absent
 //!
-//! Monitors, events and server selection belong to layers above. A caller derives the specification's events from the
-//! descriptions before and after a transition.
+//! Monitors and server selection belong to layers above. The specification's events are derived from the descriptions
+//! before and after a transition, by [`events_of_change`].
 
 mod description;
 mod error;
+mod event;
 mod replica_set;
 mod round_trips;
 mod server;
 mod transition;
 mod version;
+mod view;
 
 pub use description::{InvalidTopology, TopologyDescription, TopologyType};
 pub use error::{ApplicationError, ErrorKind, Progress};
+pub use event::{HeartbeatConnection, TopologyEvent, events_of_change, events_of_opening};
 pub use round_trips::RoundTrips;
 pub use server::{ServerDescription, ServerType};
 pub use transition::{Effect, Transition};
 pub use version::TopologyVersion;
+pub use view::{ServerView, TopologyView};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::super::heartbeat::Heartbeat;
 use crate::endpoint::{CommandError, ServerError, WireError};
 use crate::error::{Cause, EstablishError};
 use crate::milliseconds::Milliseconds;
@@ -20,6 +21,18 @@ pub(super) enum Failure {
         is_network_error: bool,
         is_timeout: bool,
     },
+}
+
+impl Failure {
+    /// Ends the check's events, and returns the failure.
+    pub(super) fn reported(self, heartbeat: Heartbeat<'_>) -> Self {
+        match &self {
+            // A heartbeat that is dropped was cancelled.
+            Self::Cancelled => drop(heartbeat),
+            Self::Check { cause, .. } => heartbeat.fail(cause.clone()),
+        }
+        self
+    }
 }
 
 /// The server did not answer a check in time.

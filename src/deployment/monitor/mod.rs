@@ -24,6 +24,7 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::heartbeat::{Heartbeat, Line};
 use super::state::{Resident, now};
 use crate::endpoint::{Command, DirectConnection, Endpoint, is_function};
 use crate::options::{Options, ServerMonitoringMode};
@@ -94,10 +95,19 @@ impl Monitor<'_> {
 
     /// Opens a connection, and checks the server on it until a check fails or is cancelled.
     async fn check_on_one_connection(&mut self) -> Result<std::convert::Infallible, Failure> {
-        let (mut connection, took) = self.unless_cancelled(async { Ok(self.probe.probe().await?) }).await?;
+        let resident = self.resident;
+        let heartbeat = resident.heartbeat(&Line::New(&resident.server.address.text), false);
+        let opened = self.unless_cancelled(async { Ok(self.probe.probe().await?) }).await;
         // With a server API, the handshake is a `hello` already.
         self.hello_ok = self.probe.options().server_api.is_some();
-        self.succeeded(&connection.hello().document, Some(took))?;
+        let mut connection = match opened {
+            Ok((connection, took)) => {
+                let hello = connection.hello();
+                self.checked(heartbeat, &hello.document, hello.server_connection_id, Some(took))?;
+                connection
+            }
+            Err(failure) => return Err(failure.reported(heartbeat)),
+        };
         loop {
             match self.version.filter(|_| self.streams) {
                 Some(version) => self.stream(&mut connection, version).await?,
@@ -114,9 +124,14 @@ impl Monitor<'_> {
         }
         let hello = self.hello();
         let limit = self.probe.options().connect_timeout;
+        let number = connection.hello().server_connection_id;
+        let resident = self.resident;
+        let heartbeat = resident.heartbeat(&Line::Latest(&resident.server.address.text, number), false);
         let start = Instant::now();
-        let reply = self.unless_cancelled(run_hello(connection, &hello, limit)).await?;
-        self.succeeded(&reply, Some(start.elapsed()))
+        match self.unless_cancelled(run_hello(connection, &hello, limit)).await {
+            Ok(reply) => self.checked(heartbeat, &reply, number, Some(start.elapsed())),
+            Err(failure) => Err(failure.reported(heartbeat)),
+        }
     }
 
     /// Checks the server by the replies to one awaitable hello, which arrive when its state changes.
@@ -133,15 +148,24 @@ impl Monitor<'_> {
         let most = i64::try_from(heartbeat_frequency.as_millis()).unwrap_or(i64::MAX);
         hello.append(bson::raw::cstr!("maxAwaitTimeMS"), most);
         let command = Command::new("admin", &hello).timeout(limit);
+        let number = connection.hello().server_connection_id;
         let mut replies = connection.exhaust(command)?;
+        let resident = self.resident;
+        let line = Line::Latest(&resident.server.address.text, number);
         self.streaming.send_replace(true);
         while !replies.is_over() {
+            let heartbeat = resident.heartbeat(&line, true);
             let next = async {
-                let reply = replies.next().await.map_err(|error| CheckTimeoutError::instead_of(error, limit))?;
-                Ok(reply.map(RawDocument::to_owned))
+                match replies.next().await {
+                    Ok(reply) => Ok(reply.map(RawDocument::to_owned)),
+                    Err(error) => Err(CheckTimeoutError::instead_of(error, limit)),
+                }
             };
-            if let Some(reply) = self.unless_cancelled(next).await? {
-                self.succeeded(&reply, None)?;
+            match self.unless_cancelled(next).await {
+                Ok(Some(reply)) => self.checked(heartbeat, &reply, number, None)?,
+                // Not before `is_over` says so.
+                Ok(None) => break,
+                Err(failure) => return Err(failure.reported(heartbeat)),
             }
         }
         Ok(())
@@ -164,13 +188,22 @@ impl Monitor<'_> {
         }
     }
 
-    /// Takes note of a reply. `round_trip` is the time that it took, unless the server waited with it.
-    fn succeeded(&mut self, reply: &RawDocument, round_trip: Option<Duration>) -> Result<(), Failure> {
+    /// Takes note of a reply to a check. `number` is the server's for the connection. `round_trip` is the time that the
+    /// reply took, unless the server waited with it.
+    fn checked(
+        &mut self,
+        heartbeat: Heartbeat<'_>,
+        reply: &RawDocument,
+        number: Option<i64>,
+        round_trip: Option<Duration>,
+    ) -> Result<(), Failure> {
         let server = &self.resident.server;
         let description = ServerDescription::of_reply(server.address.clone(), reply, now());
-        if let Some(error) = description.error {
-            return Err(Failure::Check { cause: error, is_network_error: false, is_timeout: false });
+        if let Some(cause) = description.error {
+            let failure = Failure::Check { cause, is_network_error: false, is_timeout: false };
+            return Err(failure.reported(heartbeat));
         }
+        heartbeat.succeed(reply, number, round_trip);
         if let Some(took) = round_trip {
             server.add_round_trip(took);
         }

@@ -2,5 +2,7 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod cursors;
+mod events;
+mod monitoring;
 mod standalone;
 mod writes;

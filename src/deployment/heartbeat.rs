@@ -1,0 +1,157 @@
+//! The events about checks: each that starts also ends, whatever becomes of its monitor.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bson::RawDocument;
+use thiserror::Error;
+use tokio::time::Instant;
+
+use super::publisher::Publisher;
+use crate::error::Cause;
+use crate::topology::{HeartbeatConnection, TopologyEvent};
+
+/// The check of a server that is in progress, if its events are listened to.
+///
+/// The lock comes after that of the deployment. Events are queued under it, so that they are in order.
+#[derive(Default)]
+pub(super) struct Heartbeats(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    current: Option<Current>,
+    /// How many checks there were.
+    checks: u64,
+    /// How many connections the monitor has opened.
+    connections: u64,
+    /// Whether the server has left the topology. Nothing comes after its `ServerClosed`.
+    is_over: bool,
+}
+
+struct Current {
+    check: u64,
+    start: Instant,
+    awaited: bool,
+    connection: HeartbeatConnection,
+}
+
+impl Current {
+    fn failed(self, failure: Cause) -> impl FnOnce(bson::oid::ObjectId) -> Option<TopologyEvent> {
+        let Self { start, awaited, connection, .. } = self;
+        let duration = start.elapsed();
+        move |topology_id| {
+            Some(TopologyEvent::ServerHeartbeatFailed { topology_id, connection, awaited, duration, failure })
+        }
+    }
+}
+
+/// What a check uses.
+pub(super) enum Line<'l> {
+    /// It opens a connection to this address.
+    New(&'l Arc<str>),
+    /// It uses the latest connection, which has this number at the server.
+    Latest(&'l Arc<str>, Option<i64>),
+}
+
+/// The check was cancelled: an operation found that the server cannot be reached, or the monitor has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the check of the server was cancelled")]
+struct Cancelled;
+
+impl Heartbeats {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is valid between any two statements that change it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a check. The events are delivered.
+    pub(super) fn start<'h>(&'h self, publisher: &'h Publisher, line: &Line<'_>, awaited: bool) -> Heartbeat<'h> {
+        let mut check = 0;
+        if publisher.is_listened_to() {
+            let mut state = self.lock();
+            if let Some(abandoned) = state.current.take() {
+                publisher.emit(abandoned.failed(Arc::new(Cancelled)));
+            }
+            if !state.is_over {
+                state.checks += 1;
+                check = state.checks;
+                let (address, server_connection_id) = match *line {
+                    Line::New(address) => {
+                        state.connections += 1;
+                        (address, None)
+                    }
+                    Line::Latest(address, number) => (address, number),
+                };
+                let connection = HeartbeatConnection {
+                    address: address.clone(),
+                    connection_id: state.connections,
+                    server_connection_id,
+                };
+                let of_event = connection.clone();
+                publisher.emit(|topology_id| {
+                    Some(TopologyEvent::ServerHeartbeatStarted { topology_id, connection: of_event, awaited })
+                });
+                state.current = Some(Current { check, start: Instant::now(), awaited, connection });
+            }
+            drop(state);
+            publisher.deliver();
+        }
+        Heartbeat { heartbeats: self, publisher, check }
+    }
+
+    /// Ends the check in progress, and lets no other begin. The caller delivers the events.
+    pub(super) fn end(&self, publisher: &Publisher) {
+        let mut state = self.lock();
+        state.is_over = true;
+        if let Some(current) = state.current.take() {
+            publisher.emit(current.failed(Arc::new(Cancelled)));
+        }
+    }
+}
+
+/// A check in progress. Dropping it means that it was cancelled.
+pub(super) struct Heartbeat<'h> {
+    heartbeats: &'h Heartbeats,
+    publisher: &'h Publisher,
+    /// 0 if the check has no events.
+    check: u64,
+}
+
+impl Heartbeat<'_> {
+    /// Ends the check with a reply. `round_trip` is the time that it took, unless the server waited with it.
+    pub(super) fn succeed(self, reply: &RawDocument, number: Option<i64>, round_trip: Option<Duration>) {
+        self.finish(|current| {
+            let Current { start, awaited, mut connection, .. } = current;
+            connection.server_connection_id = connection.server_connection_id.or(number);
+            let duration = round_trip.unwrap_or_else(|| start.elapsed());
+            let reply = Arc::new(reply.to_owned());
+            move |topology_id| {
+                Some(TopologyEvent::ServerHeartbeatSucceeded { topology_id, connection, awaited, duration, reply })
+            }
+        });
+    }
+
+    /// Ends the check with an error.
+    pub(super) fn fail(self, failure: Cause) {
+        self.finish(|current| current.failed(failure));
+    }
+
+    fn finish<F: FnOnce(bson::oid::ObjectId) -> Option<TopologyEvent>>(&self, event: impl FnOnce(Current) -> F) {
+        if self.check == 0 {
+            return;
+        }
+        {
+            let mut state = self.heartbeats.lock();
+            if let Some(current) = state.current.take_if(|current| current.check == self.check) {
+                self.publisher.emit(event(current));
+            }
+        }
+        self.publisher.deliver();
+    }
+}
+
+impl Drop for Heartbeat<'_> {
+    fn drop(&mut self) {
+        self.finish(|current| current.failed(Arc::new(Cancelled)));
+    }
+}

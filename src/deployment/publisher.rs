@@ -1,0 +1,65 @@
+//! The events of monitoring: who listens, in which order, and what is logged.
+
+use std::sync::Arc;
+
+use bson::oid::ObjectId;
+
+use super::log;
+use crate::delivery::{Delivery, Share};
+use crate::sync::contain;
+use crate::topology::TopologyEvent;
+
+/// Receives the events of a client's monitoring.
+///
+/// It receives one event at a time, in order. It is called by a monitor, or by the task that used or closed the client,
+/// and never under a lock. Such a call delivers at most 32 events before another one takes over. A slow subscriber delays
+/// the monitors, so one that may take long should pass the event on, for example through an unbounded channel. A panic is
+/// caught, and the event counts as delivered. Every `Fn(&TopologyEvent)` is a subscriber.
+pub trait TopologySubscriber: Send + Sync + 'static {
+    /// Receives an event.
+    fn on_event(&self, event: &TopologyEvent);
+}
+
+impl<F: Fn(&TopologyEvent) + Send + Sync + 'static> TopologySubscriber for F {
+    fn on_event(&self, event: &TopologyEvent) {
+        self(event);
+    }
+}
+
+/// How callers share the delivery. The documentation of [`TopologySubscriber`] states the turn.
+const SHARE: Share = Share { turn: 32, room: 32 };
+
+/// The events of one deployment, its subscribers, and the log.
+pub(super) struct Publisher {
+    topology_id: ObjectId,
+    subscribers: Vec<Arc<dyn TopologySubscriber>>,
+    delivery: Delivery<TopologyEvent>,
+}
+
+impl Publisher {
+    pub(super) fn new(subscribers: Vec<Arc<dyn TopologySubscriber>>) -> Self {
+        Self { topology_id: ObjectId::new(), subscribers, delivery: Delivery::new(SHARE) }
+    }
+
+    /// Returns whether a subscriber or the log receives events. Otherwise none is built.
+    pub(super) fn is_listened_to(&self) -> bool {
+        !self.subscribers.is_empty() || log::is_enabled()
+    }
+
+    /// Queues events, in the order of these calls. Calls no foreign code. The caller then calls
+    /// [`deliver`](Self::deliver), outside of all locks.
+    pub(super) fn emit<I: IntoIterator<Item = TopologyEvent>>(&self, events: impl FnOnce(ObjectId) -> I) {
+        events(self.topology_id).into_iter().for_each(|event| self.delivery.emit(event));
+    }
+
+    /// Delivers what is queued.
+    pub(super) fn deliver(&self) {
+        self.delivery.deliver(|event| {
+            contain(|| log::log(event));
+            for subscriber in &self.subscribers {
+                // If a subscriber panics, the others still receive the event.
+                contain(|| subscriber.on_event(event));
+            }
+        });
+    }
+}

@@ -1,0 +1,251 @@
+//! The events of monitoring (SDAM Logging and Monitoring), and those that follow from a transition.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::RawDocumentBuf;
+use bson::oid::ObjectId;
+
+use super::description::TopologyDescription;
+use super::server::ServerDescription;
+use super::view::{ServerView, TopologyView};
+use crate::error::Cause;
+
+/// An event of a client's monitoring (SDAM Logging and Monitoring, "Events API").
+///
+/// The names are those of the specification. `topology_id` tells the clients of a process apart. The events of one client
+/// arrive one after the other: [`TopologyOpening`](Self::TopologyOpening) is the first, and
+/// [`TopologyClosed`](Self::TopologyClosed) the last. Each [`ServerHeartbeatStarted`](Self::ServerHeartbeatStarted) is
+/// followed by a success or a failure of the same server.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum TopologyEvent {
+    /// `TopologyOpeningEvent`: the client is used for the first time.
+    #[non_exhaustive]
+    TopologyOpening {
+        /// The client's topology.
+        topology_id: ObjectId,
+    },
+    /// `TopologyClosedEvent`: the client is shut down.
+    #[non_exhaustive]
+    TopologyClosed {
+        /// The client's topology.
+        topology_id: ObjectId,
+    },
+    /// `TopologyDescriptionChangedEvent`: what the client knows has changed.
+    #[non_exhaustive]
+    TopologyDescriptionChanged {
+        /// The client's topology.
+        topology_id: ObjectId,
+        /// What the client knew before.
+        previous: TopologyView,
+        /// What it knows now.
+        new: TopologyView,
+    },
+    /// `ServerOpeningEvent`: a server has joined the topology. It is not monitored yet.
+    #[non_exhaustive]
+    ServerOpening {
+        /// The client's topology.
+        topology_id: ObjectId,
+        /// The server, `host:port`.
+        address: Arc<str>,
+    },
+    /// `ServerClosedEvent`: a server has left the topology.
+    #[non_exhaustive]
+    ServerClosed {
+        /// The client's topology.
+        topology_id: ObjectId,
+        /// The server, `host:port`.
+        address: Arc<str>,
+    },
+    /// `ServerDescriptionChangedEvent`: what the client knows about a server has changed, other than its round-trip
+    /// times.
+    #[non_exhaustive]
+    ServerDescriptionChanged {
+        /// The client's topology.
+        topology_id: ObjectId,
+        /// The server, `host:port`.
+        address: Arc<str>,
+        /// What the client knew before.
+        previous: ServerView,
+        /// What it knows now.
+        new: ServerView,
+    },
+    /// `ServerHeartbeatStartedEvent`: the monitor of a server begins a check. If this opens a connection, the event comes
+    /// before its socket is created.
+    #[non_exhaustive]
+    ServerHeartbeatStarted {
+        /// The client's topology.
+        topology_id: ObjectId,
+        /// The connection of the check.
+        connection: HeartbeatConnection,
+        /// Whether the server may wait with its reply until its state changes.
+        awaited: bool,
+    },
+    /// `ServerHeartbeatSucceededEvent`: a server has answered a check.
+    #[non_exhaustive]
+    ServerHeartbeatSucceeded {
+        /// The client's topology.
+        topology_id: ObjectId,
+        /// The connection of the check.
+        connection: HeartbeatConnection,
+        /// Whether the server may have waited with its reply. Otherwise `duration` is the round-trip time.
+        awaited: bool,
+        /// How long the hello took. Of a check that opened a connection, this is the hello alone.
+        duration: Duration,
+        /// The server's reply.
+        reply: Arc<RawDocumentBuf>,
+    },
+    /// `ServerHeartbeatFailedEvent`: a check failed, or was cancelled.
+    #[non_exhaustive]
+    ServerHeartbeatFailed {
+        /// The client's topology.
+        topology_id: ObjectId,
+        /// The connection of the check.
+        connection: HeartbeatConnection,
+        /// Whether the server could have waited with its reply.
+        awaited: bool,
+        /// The time since the start of the check.
+        duration: Duration,
+        /// Why it failed.
+        failure: Cause,
+    },
+}
+
+/// The connection of a monitor, in an event about a check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeartbeatConnection {
+    /// The server, `host:port`.
+    pub address: Arc<str>,
+    /// The number of the connection: 1, 2, 3 and so on among those of the server's monitor.
+    pub connection_id: u64,
+    /// The server's number for the connection, if the server has reported it yet.
+    pub server_connection_id: Option<i64>,
+}
+
+impl TopologyEvent {
+    /// Returns the event's name in the specification, without the trailing "Event".
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::TopologyOpening { .. } => "TopologyOpening",
+            Self::TopologyClosed { .. } => "TopologyClosed",
+            Self::TopologyDescriptionChanged { .. } => "TopologyDescriptionChanged",
+            Self::ServerOpening { .. } => "ServerOpening",
+            Self::ServerClosed { .. } => "ServerClosed",
+            Self::ServerDescriptionChanged { .. } => "ServerDescriptionChanged",
+            Self::ServerHeartbeatStarted { .. } => "ServerHeartbeatStarted",
+            Self::ServerHeartbeatSucceeded { .. } => "ServerHeartbeatSucceeded",
+            Self::ServerHeartbeatFailed { .. } => "ServerHeartbeatFailed",
+        }
+    }
+
+    /// Returns the client's topology.
+    #[must_use]
+    pub fn topology_id(&self) -> ObjectId {
+        match self {
+            Self::TopologyOpening { topology_id }
+            | Self::TopologyClosed { topology_id }
+            | Self::TopologyDescriptionChanged { topology_id, .. }
+            | Self::ServerOpening { topology_id, .. }
+            | Self::ServerClosed { topology_id, .. }
+            | Self::ServerDescriptionChanged { topology_id, .. }
+            | Self::ServerHeartbeatStarted { topology_id, .. }
+            | Self::ServerHeartbeatSucceeded { topology_id, .. }
+            | Self::ServerHeartbeatFailed { topology_id, .. } => *topology_id,
+        }
+    }
+
+    /// Returns the server, `host:port`, if the event is about one.
+    #[must_use]
+    pub fn address(&self) -> Option<&str> {
+        match self {
+            Self::TopologyOpening { .. } | Self::TopologyClosed { .. } | Self::TopologyDescriptionChanged { .. } => {
+                None
+            }
+            Self::ServerOpening { address, .. }
+            | Self::ServerClosed { address, .. }
+            | Self::ServerDescriptionChanged { address, .. } => Some(address),
+            Self::ServerHeartbeatStarted { connection, .. }
+            | Self::ServerHeartbeatSucceeded { connection, .. }
+            | Self::ServerHeartbeatFailed { connection, .. } => Some(&connection.address),
+        }
+    }
+}
+
+/// Returns the events of a topology that opens with this description, in the order of the specification's tests.
+///
+/// Every server begins as unknown. A load balancer, which is never checked, is then known at once (Load Balancers,
+/// "Monitoring").
+#[must_use]
+pub fn events_of_opening(topology_id: ObjectId, topology: &TopologyDescription) -> Vec<TopologyEvent> {
+    let initial = topology.with_unknown_servers();
+    let mut events = vec![TopologyEvent::TopologyOpening { topology_id }];
+    events.extend(topology_changed(topology_id, &TopologyDescription::without_servers(), &initial));
+    let opening =
+        |server: &ServerDescription| TopologyEvent::ServerOpening { topology_id, address: server.address.text.clone() };
+    events.extend(initial.servers().map(opening));
+    events.extend(events_of_change(topology_id, &initial, topology));
+    events
+}
+
+/// Returns the events of a change from one topology to the next, in the order of the specification's tests.
+#[must_use]
+pub fn events_of_change(
+    topology_id: ObjectId,
+    before: &TopologyDescription,
+    after: &TopologyDescription,
+) -> Vec<TopologyEvent> {
+    let mut events = Vec::new();
+    for server in before.shared_servers() {
+        match after.shared_servers().iter().find(|now| now.address == server.address) {
+            Some(now) if server.is_equivalent(now) || is_only_expected(server, now) => {}
+            Some(now) => events.push(description_changed(topology_id, server, now)),
+            None => {}
+        }
+    }
+    let without =
+        |topology: &TopologyDescription, server: &ServerDescription| topology.server(&server.address).is_none();
+    for server in before.servers().filter(|server| without(after, server)) {
+        events.push(TopologyEvent::ServerClosed { topology_id, address: server.address.text.clone() });
+    }
+    for server in after.servers().filter(|server| without(before, server)) {
+        events.push(TopologyEvent::ServerOpening { topology_id, address: server.address.text.clone() });
+    }
+    events.extend(topology_changed(topology_id, before, after));
+    events
+}
+
+/// Returns whether the only change is that another member reports this one as the primary. For a client with a monitor for
+/// each server, it is as unknown as before.
+fn is_only_expected(previous: &ServerDescription, new: &ServerDescription) -> bool {
+    previous.server_type.is_unknown()
+        && new.server_type.is_unknown()
+        && ServerDescription { server_type: new.server_type, ..previous.clone() }.is_equivalent(new)
+}
+
+fn topology_changed(
+    topology_id: ObjectId,
+    before: &TopologyDescription,
+    after: &TopologyDescription,
+) -> Option<TopologyEvent> {
+    if before.is_equivalent(after) {
+        return None;
+    }
+    let view = |topology: &TopologyDescription| TopologyView(Arc::new(topology.clone()));
+    Some(TopologyEvent::TopologyDescriptionChanged { topology_id, previous: view(before), new: view(after) })
+}
+
+fn description_changed(
+    topology_id: ObjectId,
+    previous: &Arc<ServerDescription>,
+    new: &Arc<ServerDescription>,
+) -> TopologyEvent {
+    TopologyEvent::ServerDescriptionChanged {
+        topology_id,
+        address: new.address.text.clone(),
+        previous: ServerView(previous.clone()),
+        new: ServerView(new.clone()),
+    }
+}
