@@ -44,7 +44,7 @@ pub use write::{Write, WriteError, WriteFailure, Written};
 use command_events::CommandEvents;
 
 use crate::deployment::{Demand, Deployment, Selected};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Resolver};
 use crate::options::{InvalidOption, Options, ReadPreference};
 use crate::runtime::{Connection, Subscriber, within};
 use crate::selection::Access;
@@ -84,6 +84,7 @@ pub struct ClientBuilder {
     command_subscribers: Vec<Arc<dyn CommandSubscriber>>,
     most_logged: Option<usize>,
     topology_subscribers: Vec<Arc<dyn TopologySubscriber>>,
+    resolver: Option<Resolver>,
 }
 
 impl fmt::Debug for ClientBuilder {
@@ -122,13 +123,21 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration. It caches as its own
+    /// options say.
+    #[cfg(feature = "srv")]
+    pub fn resolver(mut self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {
+        self.resolver = Some(resolver);
+        self
+    }
+
     /// Builds the client. Connects to nothing.
     ///
     /// # Errors
     ///
     /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
     pub fn build(self) -> Result<Client, InvalidOption> {
-        let deployment = Deployment::new(self.options, self.subscribers, self.topology_subscribers)?;
+        let deployment = Deployment::new(self.options, self.subscribers, self.topology_subscribers, self.resolver)?;
         let command_events = CommandEvents::new(self.command_subscribers, self.most_logged);
         Ok(Client { inner: Arc::new(Inner { deployment, command_events }) })
     }
@@ -136,6 +145,10 @@ impl ClientBuilder {
 
 impl Client {
     /// Creates a client from a connection string. Looks nothing up, and connects to nothing.
+    ///
+    /// The name of a string that begins with `mongodb+srv://` is looked up when the client is first used, and looked up
+    /// again while the deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A look-up
+    /// that fails is repeated, and the error of a selection shows why it failed.
     ///
     /// # Errors
     ///
@@ -159,6 +172,7 @@ impl Client {
             options,
             subscribers: Vec::new(),
             topology_subscribers: Vec::new(),
+            resolver: None,
             command_subscribers: Vec::new(),
             most_logged: None,
         }

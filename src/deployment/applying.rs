@@ -7,9 +7,10 @@ use bson::oid::ObjectId;
 use tokio::runtime::Handle;
 
 use super::monitor;
+use super::rescan::{self, servers_after};
 use super::server::{Member, Server};
 use super::snapshot::Snapshot;
-use super::state::{Deployment, Resident, State};
+use super::state::{Deployment, Resident, SrvResident, State};
 use crate::endpoint::{AuthenticationError, Endpoint, OperationError, ServerError, StateChange};
 use crate::error::{Cause, Stage};
 use crate::options::ServerAddress;
@@ -36,6 +37,8 @@ pub(super) struct Afterwards {
     pub(super) to_monitor: Vec<Resident>,
     /// The servers that the options cannot be used with, and why.
     pub(super) unusable: Vec<(ServerAddress, Cause)>,
+    /// Looks up the servers.
+    pub(super) to_resolve: Option<SrvResident>,
     removed: Vec<Arc<Member>>,
     /// Dropped here, because it may own the last reference to a foreign error.
     pub(super) before: Option<Arc<Snapshot>>,
@@ -58,6 +61,9 @@ impl Afterwards {
                 (Some(runtime), Some(_)) => drop(runtime.spawn(monitor::run(resident))),
                 _ => resident.forget(),
             }
+        }
+        if let (Some(runtime), Some(resident)) = (&self.runtime, self.to_resolve) {
+            runtime.spawn(rescan::run(resident));
         }
         for member in self.removed {
             member.server.control.end();
@@ -154,6 +160,11 @@ impl Deployment {
             transition.effects.push(Effect::Clear(address));
             Some(transition)
         });
+    }
+
+    /// Applies the servers that were found by a name's records, of which at most `most` are used; 0 means all.
+    pub(super) fn rescanned(self: &Arc<Self>, found: &[ServerAddress], most: u32) {
+        self.apply(None, |_, before| before.topology.after_rescan(&servers_after(&before.topology, found, most)));
     }
 
     /// Applies the failure of an operation on a connection of the server's pool ("Error handling pseudocode").

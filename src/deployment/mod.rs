@@ -24,6 +24,13 @@
 //! - DEP-4: A monitor that is dropped although its server belongs to the deployment means that its runtime has ended. The
 //!   next operation starts all monitors again, on its own runtime.
 //!
+//! # What runs
+//!
+//! | task | started | ends |
+//! | --- | --- | --- |
+//! | a monitor for each server (`monitor`), with the measuring of round trips | with its server | when its server leaves, and at the close |
+//! | the look-ups of an SRV name (`rescan`) | with the first operation | at the close, or once the deployment is of a type that is not looked up again |
+//!
 //! # What writes what
 //!
 //! | value | written by |
@@ -37,6 +44,7 @@ mod heartbeat;
 mod log;
 mod monitor;
 mod publisher;
+mod rescan;
 mod selecting;
 mod server;
 mod snapshot;

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::server::Selected;
 use super::snapshot::Snapshot;
 use super::state::Deployment;
+use crate::endpoint::ResolveError;
 use crate::milliseconds::Milliseconds;
 use crate::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
 use crate::runtime::within;
@@ -62,23 +63,32 @@ crate::error::debug_as_sentence!(ServerSelectionError);
 /// What is known about a deployment: its type, and each server's type and last error.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TopologySummary {
+    /// Why the SRV name could not be resolved.
+    unresolved: Option<String>,
     topology_type: &'static str,
     /// Address, type, and the error of the last check.
     servers: Vec<(Arc<str>, &'static str, Option<String>)>,
 }
 
 impl TopologySummary {
-    pub(crate) fn of(topology: &TopologyDescription) -> Self {
+    fn of(topology: &TopologyDescription, unresolved: Option<ResolveError>) -> Self {
         let server = |server: &ServerDescription| {
             let error = server.error.as_ref().map(ToString::to_string);
             (server.address.text.clone(), server.server_type.name(), error)
         };
-        Self { topology_type: topology.topology_type().name(), servers: topology.servers().map(server).collect() }
+        Self {
+            unresolved: unresolved.map(|error| error.to_string()),
+            topology_type: topology.topology_type().name(),
+            servers: topology.servers().map(server).collect(),
+        }
     }
 }
 
 impl fmt::Display for TopologySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(error) = &self.unresolved {
+            return write!(f, "the servers are not known: {error}");
+        }
         write!(f, "the topology is {}", self.topology_type)?;
         if self.servers.is_empty() {
             return f.write_str(" without servers");
@@ -168,7 +178,7 @@ impl Deployment {
                         wanted: wanted(demand.access),
                         limit_name,
                         limit,
-                        topology: Arc::new(TopologySummary::of(&self.snapshot().topology)),
+                        topology: Arc::new(TopologySummary::of(&self.snapshot().topology, self.resolve_error())),
                     }),
                 };
             }

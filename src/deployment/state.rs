@@ -13,21 +13,25 @@ use super::applying::Afterwards;
 use super::heartbeat::{Heartbeat, Line};
 use super::publisher::{Publisher, TopologySubscriber};
 use super::selecting::ServerSelectionError;
-use super::server::{Member, Server};
+use super::server::{Control, Member, Server};
 use super::snapshot::Snapshot;
-use crate::endpoint::Endpoints;
+use crate::endpoint::{Endpoints, ResolveError, Resolver};
 use crate::error::Cause;
 use crate::options::{InvalidOption, Options, ServerAddress};
+use crate::printable::PrintableError;
 use crate::runtime::{FailedConnection, Subscriber};
 use crate::topology::{TopologyDescription, TopologyEvent, TopologyType, events_of_change, events_of_opening};
 
 /// The servers of a client, with their pools and monitors.
 pub(crate) struct Deployment {
-    options: Arc<Options>,
-    /// Makes the endpoints of pools.
-    endpoints: Endpoints,
-    /// Makes the endpoints of monitors: without a credential, because monitors do not authenticate.
-    probes: Endpoints,
+    /// The options as given. Those of an SRV name that is not resolved have no servers.
+    given: Arc<Options>,
+    /// Set when the servers are known.
+    settled: OnceLock<Settled>,
+    /// Resolves the SRV name, instead of the system's configuration.
+    pub(super) resolver: Option<Resolver>,
+    /// Ends the look-ups of the SRV name.
+    pub(super) srv_control: Control,
     subscribers: Vec<Arc<dyn Subscriber>>,
     pub(super) publisher: Publisher,
     pub(super) snapshot: ArcSwap<Snapshot>,
@@ -38,6 +42,34 @@ pub(crate) struct Deployment {
     changed: Event,
 }
 
+/// What follows from the options, once the servers are known.
+struct Settled {
+    options: Arc<Options>,
+    /// Makes the endpoints of pools.
+    endpoints: Endpoints,
+    /// Makes the endpoints of monitors: without a credential, because monitors do not authenticate.
+    probes: Endpoints,
+}
+
+impl Settled {
+    /// Reads the files that the options name, and describes their servers.
+    fn new(options: Options) -> Result<(Self, TopologyDescription), InvalidOption> {
+        let topology = TopologyDescription::of_options(&options)
+            .map_err(|error| InvalidOption::because("hosts", error.to_string()))?;
+        let options = Arc::new(options);
+        let mut of_monitors = Options::clone(&options);
+        of_monitors.credential = None;
+        of_monitors.timeout = None;
+        let probes = Endpoints::new(Arc::new(of_monitors))?;
+        let endpoints = Endpoints::new(options.clone())?;
+        for server in topology.servers() {
+            // A seed that cannot be used is refused now, and not by the first operation.
+            let _ = endpoints.at(&server.address)?;
+        }
+        Ok((Self { options, endpoints, probes }, topology))
+    }
+}
+
 /// What changes under the lock, besides the snapshot.
 #[derive(Default)]
 pub(super) struct State {
@@ -46,6 +78,8 @@ pub(super) struct State {
     /// How often the monitors were started.
     starts: u64,
     pub(super) is_closed: bool,
+    /// Why the SRV name could not be resolved, the last time.
+    unresolved: Option<ResolveError>,
     /// The servers that the deployment had when it was closed.
     closed: Vec<Arc<Server>>,
 }
@@ -88,49 +122,76 @@ const NEVER: u64 = u64::MAX;
 
 impl Drop for Resident {
     fn drop(&mut self) {
-        if self.server.control.has_ended() {
-            return;
+        if !self.server.control.has_ended() {
+            self.deployment.has_stopped(self.start);
         }
-        // ORD: Relaxed; nothing is published. If the monitors were started again meanwhile, the exchange fails.
-        let ended = self.deployment.running.compare_exchange(self.start, 0, Ordering::Relaxed, Ordering::Relaxed);
-        if ended.is_ok() {
-            // Operations that wait start the monitors again, on their own runtimes.
-            self.deployment.changed.notify(usize::MAX);
+    }
+}
+
+/// What the task holds that looks up the servers of an SRV name. What [`Resident`] says holds here too.
+pub(super) struct SrvResident {
+    pub(super) deployment: Arc<Deployment>,
+    start: u64,
+}
+
+impl SrvResident {
+    /// Drops this value without a conclusion about the runtime.
+    pub(super) fn forget(mut self) {
+        self.start = NEVER;
+    }
+}
+
+impl Drop for SrvResident {
+    fn drop(&mut self) {
+        if !self.deployment.srv_control.has_ended() {
+            self.deployment.has_stopped(self.start);
         }
     }
 }
 
 impl Deployment {
-    /// Describes the deployment of the options. Connects to nothing.
+    /// Notes that the runtime of the monitors of this start has ended.
+    fn has_stopped(&self, start: u64) {
+        // ORD: Relaxed; nothing is published. If the monitors were started again meanwhile, the exchange fails.
+        if self.running.compare_exchange(start, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            // Operations that wait start the monitors again, on their own runtimes.
+            self.changed.notify(usize::MAX);
+        }
+    }
+
+    /// Describes the deployment of the options. Connects to nothing, and looks nothing up.
     ///
     /// # Errors
     ///
     /// [`InvalidOption`] as for [`Options::endpoints`], and if options about the kind of deployment contradict each
-    /// other.
+    /// other. Of an SRV name that is not resolved, only what is known already is checked.
     pub(crate) fn new(
         options: Options,
         subscribers: Vec<Arc<dyn Subscriber>>,
         topology_subscribers: Vec<Arc<dyn TopologySubscriber>>,
+        resolver: Option<Resolver>,
     ) -> Result<Arc<Self>, InvalidOption> {
         options.validate()?;
-        options.check_resolved()?;
-        let topology = TopologyDescription::of_options(&options)
-            .map_err(|error| InvalidOption::because("hosts", error.to_string()))?;
-        let options = Arc::new(options);
-        let mut of_monitors = Options::clone(&options);
-        of_monitors.credential = None;
-        of_monitors.timeout = None;
-        let probes = Endpoints::new(Arc::new(of_monitors))?;
-        let endpoints = Endpoints::new(options.clone())?;
-        for server in topology.servers() {
-            // A seed that cannot be used is refused now, and not by the first operation.
-            let _ = endpoints.at(&server.address)?;
-        }
+        let (given, settled) = (Arc::new(options.clone()), OnceLock::new());
+        let topology = match &options.srv {
+            Some(_) if options.hosts.is_empty() => {
+                if !cfg!(feature = "srv") {
+                    options.check_resolved()?;
+                }
+                TopologyDescription::without_servers()
+            }
+            _ => {
+                let (present, topology) = Settled::new(options)?;
+                settled.get_or_init(|| present);
+                topology
+            }
+        };
         let members = topology.servers().map(|_| None).collect();
         Ok(Arc::new(Self {
-            options,
-            endpoints,
-            probes,
+            given,
+            settled,
+            resolver,
+            srv_control: Control::default(),
             subscribers,
             publisher: Publisher::new(topology_subscribers),
             snapshot: ArcSwap::from_pointee(Snapshot::new(topology, members)),
@@ -140,8 +201,81 @@ impl Deployment {
         }))
     }
 
+    /// Returns the options: those that were given, until an SRV name is resolved.
     pub(crate) fn options(&self) -> &Arc<Options> {
-        &self.options
+        self.settled.get().map_or(&self.given, |settled| &settled.options)
+    }
+
+    /// Returns whether the servers are known.
+    pub(super) fn is_resolved(&self) -> bool {
+        self.settled.get().is_some()
+    }
+
+    /// Notes that the SRV name could not be resolved.
+    pub(super) fn unresolved(&self, error: ResolveError) {
+        let text = PrintableError(&error).to_string();
+        tracing::warn!(target: "wharf::topology", error = text, "SRV records could not be read");
+        self.lock().unresolved = Some(error);
+    }
+
+    /// Returns why the SRV name could not be resolved, if so.
+    pub(super) fn resolve_error(&self) -> Option<ResolveError> {
+        match self.is_resolved() {
+            true => None,
+            false => self.lock().unresolved.clone(),
+        }
+    }
+
+    /// Applies the options with the servers that were found for the SRV name.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Deployment::new`].
+    pub(super) fn settle(self: &Arc<Self>, options: Options) -> Result<(), InvalidOption> {
+        let (settled, topology) = Settled::new(options)?;
+        let mut after = Afterwards::default();
+        let is_listened_to = self.publisher.is_listened_to();
+        {
+            let state = self.lock();
+            if state.is_closed || self.settled.set(settled).is_err() {
+                return Ok(());
+            }
+            let before = self.snapshot.load_full();
+            if is_listened_to {
+                // It has opened already.
+                self.publisher.emit(|topology_id| events_of_opening(topology_id, &topology).into_iter().skip(1));
+            }
+            self.inhabit(&state, topology, &before, &mut after);
+            after.runtime.clone_from(&state.residence);
+            after.before = Some(before);
+        }
+        after.conclude(self);
+        Ok(())
+    }
+
+    /// Replaces the snapshot: each server of the topology gets a member, unless it has one.
+    fn inhabit(
+        self: &Arc<Self>,
+        state: &State,
+        topology: TopologyDescription,
+        before: &Snapshot,
+        after: &mut Afterwards,
+    ) {
+        let members = topology.servers().map(|server| match before.member(&server.address) {
+            Some(member) => {
+                after.to_monitor.push(self.resident(state, &member.server));
+                Some(member.clone())
+            }
+            None => self.admit(state, &server.address, after),
+        });
+        let members = members.collect();
+        let snapshot = Snapshot::new(topology, members);
+        if snapshot.topology.topology_type() == TopologyType::LoadBalanced {
+            // Not monitored, so always ready (Load Balancers, "Connection Pooling").
+            let members = snapshot.members().iter().flatten();
+            after.changes.extend(members.map(|member| (member.server.clone(), member.server.pool.begin_ready())));
+        }
+        self.snapshot.store(Arc::new(snapshot));
     }
 
     /// Returns what is known at present. Takes no lock. Do not keep it across an await.
@@ -198,20 +332,10 @@ impl Deployment {
             if is_listened_to && state.starts == 1 {
                 self.publisher.emit(|topology_id| events_of_opening(topology_id, &before.topology));
             }
-            let members = before.topology.servers().zip(before.members()).map(|(server, member)| match member {
-                Some(member) => {
-                    after.to_monitor.push(self.resident(&state, &member.server));
-                    Some(member.clone())
-                }
-                None => self.admit(&state, &server.address, &mut after),
-            });
-            let snapshot = Snapshot::new(before.topology.clone(), members.collect());
-            if snapshot.topology.topology_type() == TopologyType::LoadBalanced {
-                // Not monitored, so always ready (Load Balancers, "Connection Pooling").
-                let members = snapshot.members().iter().flatten();
-                after.changes.extend(members.map(|member| (member.server.clone(), member.server.pool.begin_ready())));
+            self.inhabit(&state, before.topology.clone(), &before, &mut after);
+            if self.given.srv.is_some() {
+                after.to_resolve = Some(SrvResident { deployment: self.clone(), start: state.starts });
             }
-            self.snapshot.store(Arc::new(snapshot));
             // ORD: Release; pairs with the Acquire in `start`, so that the caller finds the servers.
             self.running.store(state.starts, Ordering::Release);
             after.runtime.clone_from(&state.residence);
@@ -233,9 +357,9 @@ impl Deployment {
         address: &ServerAddress,
         after: &mut Afterwards,
     ) -> Option<Arc<Member>> {
-        let runtime = state.residence.clone()?;
+        let (runtime, settled) = (state.residence.clone()?, self.settled.get()?);
         let make = || -> Result<Arc<Server>, Cause> {
-            let endpoint = self.endpoints.at(address).map_err(|error| Arc::new(error) as Cause)?;
+            let endpoint = settled.endpoints.at(address).map_err(|error| Arc::new(error) as Cause)?;
             let weak = Arc::downgrade(self);
             let identity = Arc::new(OnceLock::<Weak<Server>>::new());
             let of = identity.clone();
@@ -249,9 +373,9 @@ impl Deployment {
                 builder = builder.subscriber(move |event: &crate::PoolEvent| subscriber.on_event(event));
             }
             let pool = builder.begin().map_err(|error| Arc::new(error) as Cause)?;
-            let probe = match self.options.is_load_balanced() {
+            let probe = match settled.options.is_load_balanced() {
                 true => None,
-                false => Some(self.probes.at(address).map_err(|error| Arc::new(error) as Cause)?),
+                false => Some(settled.probes.at(address).map_err(|error| Arc::new(error) as Cause)?),
             };
             let server = Arc::new(Server::new(address.clone(), pool, probe));
             // The pool is paused, so nothing has failed yet.
@@ -311,6 +435,7 @@ impl Deployment {
         };
         drop(before);
         self.publisher.deliver();
+        self.srv_control.end();
         for server in servers {
             server.control.end();
             server.pool.close();

@@ -66,6 +66,7 @@ pub use pooled::OperationError;
 pub use srv::ResolveError;
 #[cfg(feature = "srv")]
 pub use srv::hickory_resolver;
+pub(crate) use srv::{Resolver, SHORTEST_RESCAN, choose, resolve_again, resolve_first};
 pub use transport::{ConnectAttempt, ConnectError, ProxyError, TlsError};
 
 #[doc(inline)]

@@ -1,5 +1,6 @@
 //! Looks up a deployment's servers in the DNS (Initial DNS Seedlist Discovery specification).
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -185,42 +186,107 @@ impl Options {
     }
 }
 
+/// What resolves names, instead of the system's configuration.
+#[cfg(feature = "srv")]
+pub(crate) type Resolver = hickory_resolver::TokioResolver;
+/// Without the feature `srv` there is none.
+#[cfg(not(feature = "srv"))]
+pub(crate) type Resolver = std::convert::Infallible;
+
+/// The shortest time between two look-ups (Polling SRV Records, "rescanSRVIntervalMS").
+pub(crate) const SHORTEST_RESCAN: Duration = Duration::from_secs(60);
+
+/// Does the same as [`Options::resolve`], and returns for how long the SRV records are valid.
+///
+/// # Errors
+///
+/// Those of [`Options::resolve`].
+pub(crate) async fn resolve_first(
+    options: Options,
+    resolver: Option<&Resolver>,
+) -> Result<(Options, Duration), ResolveError> {
+    #[cfg(feature = "srv")]
+    return look_up::first(options, resolver).await;
+    #[cfg(not(feature = "srv"))]
+    return match resolver {
+        Some(resolver) => match *resolver {},
+        None => Ok((options.resolve().await?, SHORTEST_RESCAN)),
+    };
+}
+
+/// Looks the servers up again: all that the name's domain allows, and for how long the records are valid. Others are
+/// logged.
+///
+/// # Errors
+///
+/// Those of [`Options::resolve`], also if no record is left.
+pub(crate) async fn resolve_again(
+    options: &Options,
+    resolver: Option<&Resolver>,
+) -> Result<(Vec<crate::options::ServerAddress>, Duration), ResolveError> {
+    #[cfg(feature = "srv")]
+    return look_up::again(options, resolver).await;
+    #[cfg(not(feature = "srv"))]
+    return match resolver {
+        Some(resolver) => match *resolver {},
+        None => Ok((options.clone().resolve().await?.hosts, SHORTEST_RESCAN)),
+    };
+}
+
+/// Keeps `most` of the servers, unless that is 0, chosen by a partial Fisher-Yates shuffle.
+pub(crate) fn choose(servers: &mut Vec<crate::options::ServerAddress>, most: u32) {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    if most == 0 || most >= servers.len() {
+        return;
+    }
+    for place in 0..most {
+        let rest = servers.len() - place;
+        servers.swap(place, place + below(rest));
+    }
+    servers.truncate(most);
+}
+
+/// Returns a random number below `end`, from the keys with which the standard library seeds its hash maps. The bias of
+/// the remainder is below one in 2^40 for any number of servers.
+fn below(end: usize) -> usize {
+    let random = RandomState::new().hash_one(end) % end as u64;
+    usize::try_from(random).expect("BUG: a number below a usize does not fit into one")
+}
+
 #[cfg(feature = "srv")]
 mod look_up {
-    use std::hash::{BuildHasher, RandomState};
+    use std::borrow::Cow;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use hickory_resolver::TokioResolver;
     use hickory_resolver::lookup::Lookup;
     use hickory_resolver::net::NetError;
     use hickory_resolver::proto::rr::{Name, RData, RecordType};
 
-    use super::{Options, ResolveError};
+    use super::{Options, ResolveError, SHORTEST_RESCAN, choose};
     use crate::options::{ServerAddress, SrvName};
 
     pub(super) async fn by_system(options: Options) -> Result<Options, ResolveError> {
-        let Some(name) = &options.srv else { return Ok(options) };
-        check_runtime(name)?;
-        let unreadable =
-            |error: NetError| ResolveError::Configuration { name: name.host.clone(), source: Arc::new(error) };
-        let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build()).map_err(unreadable)?;
-        by(&resolver, options).await
+        Ok(first(options, None).await?.0)
     }
 
-    pub(super) async fn by(resolver: &TokioResolver, mut options: Options) -> Result<Options, ResolveError> {
-        let Some(name) = options.srv.clone() else { return Ok(options) };
+    pub(super) async fn by(resolver: &TokioResolver, options: Options) -> Result<Options, ResolveError> {
+        Ok(first(options, Some(resolver)).await?.0)
+    }
+
+    pub(super) async fn first(
+        mut options: Options,
+        resolver: Option<&TokioResolver>,
+    ) -> Result<(Options, Duration), ResolveError> {
+        let Some(name) = options.srv.clone() else { return Ok((options, SHORTEST_RESCAN)) };
         check_runtime(&name)?;
         // Options that are invalid in any case need no look-up.
         options.validate()?;
-        let limit = options.connect_timeout;
-        let both = async { tokio::try_join!(servers(resolver, &name), defaults(resolver, &name)) };
-        let (servers, record) = match limit.is_zero() {
-            true => both.await?,
-            false => match tokio::time::timeout(limit, both).await {
-                Ok(found) => found?,
-                Err(_) => return Err(ResolveError::Timeout { name: name.host, limit }),
-            },
-        };
+        let resolver = resolver_or_system(resolver, &name)?;
+        let both = async { tokio::try_join!(servers(&resolver, &name), defaults(&resolver, &name)) };
+        let (found, record) = in_time(&options, &name, both).await?;
+        let servers: Vec<_> = found.servers.into_iter().collect::<Result<_, _>>()?;
         options.hosts.clear();
         for server in servers {
             options.add_host(server);
@@ -234,7 +300,68 @@ mod look_up {
         }
         choose(&mut options.hosts, name.max_hosts);
         options.validate()?;
-        Ok(options)
+        Ok((options, found.valid_for))
+    }
+
+    pub(super) async fn again(
+        options: &Options,
+        resolver: Option<&TokioResolver>,
+    ) -> Result<(Vec<ServerAddress>, Duration), ResolveError> {
+        let Some(name) = &options.srv else { return Ok((options.hosts.clone(), SHORTEST_RESCAN)) };
+        check_runtime(name)?;
+        let resolver = resolver_or_system(resolver, name)?;
+        let found = in_time(options, name, servers(&resolver, name)).await?;
+        let (mut verified, mut refused) = (Vec::new(), None);
+        for server in found.servers {
+            match server {
+                Ok(server) if verified.contains(&server) => {}
+                Ok(server) => verified.push(server),
+                Err(error) => {
+                    tracing::warn!(target: "wharf::topology", %error, "SRV record is ignored");
+                    refused = Some(error);
+                }
+            }
+        }
+        match refused {
+            Some(error) if verified.is_empty() => Err(error),
+            _ => Ok((verified, found.valid_for)),
+        }
+    }
+
+    fn resolver_or_system<'r>(
+        given: Option<&'r TokioResolver>,
+        name: &SrvName,
+    ) -> Result<Cow<'r, TokioResolver>, ResolveError> {
+        if let Some(resolver) = given {
+            return Ok(Cow::Borrowed(resolver));
+        }
+        let unreadable =
+            |error: NetError| ResolveError::Configuration { name: name.host.clone(), source: Arc::new(error) };
+        let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build()).map_err(unreadable)?;
+        Ok(Cow::Owned(resolver))
+    }
+
+    async fn in_time<T>(
+        options: &Options,
+        name: &SrvName,
+        look_up: impl Future<Output = Result<T, ResolveError>>,
+    ) -> Result<T, ResolveError> {
+        let limit = options.connect_timeout;
+        match limit.is_zero() {
+            true => look_up.await,
+            false => match tokio::time::timeout(limit, look_up).await {
+                Ok(found) => found,
+                Err(_) => Err(ResolveError::Timeout { name: name.host.clone(), limit }),
+            },
+        }
+    }
+
+    /// The SRV records of a name.
+    struct Found {
+        /// Each as a server, or why it is none.
+        servers: Vec<Result<ServerAddress, ResolveError>>,
+        /// The lowest of their times to live.
+        valid_for: Duration,
     }
 
     fn check_runtime(name: &SrvName) -> Result<(), ResolveError> {
@@ -248,17 +375,18 @@ mod look_up {
         resolver.lookup(name.map_err(NetError::from)?, record).await
     }
 
-    async fn servers(resolver: &TokioResolver, name: &SrvName) -> Result<Vec<ServerAddress>, ResolveError> {
+    async fn servers(resolver: &TokioResolver, name: &SrvName) -> Result<Found, ResolveError> {
         // The trailing dot keeps the resolver from trying the name in its search domains.
         let query = format!("_{}._tcp.{}.", name.service_name, name.host);
         let found = look_up(resolver, &query, RecordType::SRV).await;
         let failed = |error| ResolveError::Lookup { name: query.clone(), record: "SRV", source: Arc::new(error) };
         let found = found.map_err(failed)?;
         let records = found.answers().iter().filter_map(|record| match &record.data {
-            RData::SRV(service) => Some(service),
+            RData::SRV(service) => Some((service, record.ttl)),
             _ => None,
         });
-        let servers = records.map(|record| {
+        let lowest = records.clone().map(|(_, seconds)| seconds).min();
+        let servers = records.map(|(record, _)| {
             // In Punycode if it is not ASCII, like the domain that it is compared with.
             let target = record.target.to_ascii().to_ascii_lowercase();
             let server = target.strip_suffix('.').unwrap_or(&target);
@@ -276,10 +404,9 @@ mod look_up {
                 }),
             }
         });
-        let servers: Vec<_> = servers.collect::<Result<_, _>>()?;
-        match servers.is_empty() {
-            true => Err(failed(NetError::from("the answer has no such record"))),
-            false => Ok(servers),
+        match lowest {
+            None => Err(failed(NetError::from("the answer has no such record"))),
+            Some(seconds) => Ok(Found { servers: servers.collect(), valid_for: Duration::from_secs(seconds.into()) }),
         }
     }
 
@@ -302,26 +429,6 @@ mod look_up {
             (None, _) => Ok(None),
             (Some(_), more) => Err(ResolveError::SeveralTxtRecords { name: name.host.clone(), records: more + 1 }),
         }
-    }
-
-    /// Keeps `most` of the servers, unless that is 0, chosen by a partial Fisher-Yates shuffle.
-    fn choose(servers: &mut Vec<ServerAddress>, most: u32) {
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        if most == 0 || most >= servers.len() {
-            return;
-        }
-        for place in 0..most {
-            let rest = servers.len() - place;
-            servers.swap(place, place + below(rest));
-        }
-        servers.truncate(most);
-    }
-
-    /// Returns a random number below `end`, from the keys with which the standard library seeds its hash maps. The bias
-    /// of the remainder is below one in 2^40 for any number of servers.
-    fn below(end: usize) -> usize {
-        let random = RandomState::new().hash_one(end) % end as u64;
-        usize::try_from(random).expect("BUG: a number below a usize does not fit into one")
     }
 }
 

@@ -100,6 +100,31 @@ impl TopologyDescription {
         Some(transition)
     }
 
+    /// Returns whether the servers of a `mongodb+srv` name are looked up again while the topology is of this type (Polling
+    /// SRV Records).
+    #[must_use]
+    pub fn is_rescanned(&self) -> bool {
+        matches!(self.topology_type(), TopologyType::Unknown | TopologyType::Sharded)
+    }
+
+    /// Returns the topology with these servers: others leave, new ones are unknown. `None` if nothing changes, or the
+    /// topology is not [rescanned](Self::is_rescanned).
+    #[must_use]
+    pub fn after_rescan(&self, servers: &[ServerAddress]) -> Option<Transition> {
+        if !self.is_rescanned() || servers.is_empty() {
+            return None;
+        }
+        let mut step = Step { topology: self.clone(), effects: Vec::new() };
+        let gone = self.servers().map(|server| &server.address).filter(|address| !servers.contains(address));
+        gone.for_each(|address| step.remove(address));
+        servers.iter().for_each(|address| step.add(address));
+        if step.effects.is_empty() {
+            return None;
+        }
+        step.topology.conclude();
+        Some(Transition { topology: step.topology, effects: step.effects })
+    }
+
     /// Replaces one server's description and updates the topology accordingly ("TopologyType table").
     fn replace(&self, server: ServerDescription) -> Transition {
         let mut step = Step { topology: self.clone(), effects: Vec::new() };

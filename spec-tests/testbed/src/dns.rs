@@ -49,6 +49,12 @@ impl Zone {
         self
     }
 
+    /// Lets the records be cached for this long, in seconds, instead of for a day.
+    pub fn lasting(mut self, seconds: u32) -> Zone {
+        self.records.iter_mut().for_each(|record| record.ttl = seconds);
+        self
+    }
+
     /// Answers every question for this name with `SERVFAIL`.
     pub fn failing(mut self, name: &str) -> Zone {
         self.failures.insert(fqdn(name).to_lowercase().to_utf8(), Some(ResponseCode::ServFail));
@@ -100,10 +106,14 @@ pub struct Question {
     pub over_tcp: bool,
 }
 
+/// The records, which [`DnsServer::replace`] may replace.
+type Shared = Arc<Mutex<Zone>>;
+
 /// A running name server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct DnsServer {
     address: SocketAddr,
+    zone: Shared,
     questions: Arc<Mutex<Vec<Question>>>,
     _tasks: JoinSet<()>,
 }
@@ -117,11 +127,16 @@ impl DnsServer {
     pub async fn start(zone: Zone) -> io::Result<DnsServer> {
         let (udp, tcp) = bind().await?;
         let address = udp.local_addr()?;
-        let (zone, questions) = (Arc::new(zone), Arc::new(Mutex::new(Vec::new())));
+        let (zone, questions) = (Arc::new(Mutex::new(zone)), Arc::new(Mutex::new(Vec::new())));
         let mut tasks = JoinSet::new();
         tasks.spawn(serve_udp(udp, zone.clone(), questions.clone()));
-        tasks.spawn(serve_tcp(tcp, zone, questions.clone()));
-        Ok(DnsServer { address, questions, _tasks: tasks })
+        tasks.spawn(serve_tcp(tcp, zone.clone(), questions.clone()));
+        Ok(DnsServer { address, zone, questions, _tasks: tasks })
+    }
+
+    /// Answers all further questions from another zone.
+    pub fn replace(&self, zone: Zone) {
+        *self.zone.lock().expect("no thread panics under the lock") = zone;
     }
 
     /// Returns the address that the server listens on.
@@ -164,12 +179,16 @@ fn note(questions: &Mutex<Vec<Question>>, request: &Message, over_tcp: bool) {
     questions.lock().expect("no thread panics under the lock").extend(asked);
 }
 
-async fn serve_udp(socket: UdpSocket, zone: Arc<Zone>, questions: Arc<Mutex<Vec<Question>>>) {
+fn answer(zone: &Shared, request: &Message) -> Option<Message> {
+    zone.lock().expect("no thread panics under the lock").answer(request)
+}
+
+async fn serve_udp(socket: UdpSocket, zone: Shared, questions: Arc<Mutex<Vec<Question>>>) {
     let mut buffer = [0; 4096];
     while let Ok((length, peer)) = socket.recv_from(&mut buffer).await {
         let Ok(request) = Message::from_vec(&buffer[..length]) else { continue };
         note(&questions, &request, false);
-        let Some(response) = zone.answer(&request) else { continue };
+        let Some(response) = answer(&zone, &request) else { continue };
         let Ok(mut bytes) = response.to_vec() else { continue };
         if bytes.len() > usize::from(request.max_payload()) {
             let Ok(truncated) = response.truncate().to_vec() else { continue };
@@ -180,7 +199,7 @@ async fn serve_udp(socket: UdpSocket, zone: Arc<Zone>, questions: Arc<Mutex<Vec<
     }
 }
 
-async fn serve_tcp(listener: TcpListener, zone: Arc<Zone>, questions: Arc<Mutex<Vec<Question>>>) {
+async fn serve_tcp(listener: TcpListener, zone: Shared, questions: Arc<Mutex<Vec<Question>>>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let (zone, questions) = (zone.clone(), questions.clone());
@@ -192,13 +211,13 @@ async fn serve_tcp(listener: TcpListener, zone: Arc<Zone>, questions: Arc<Mutex<
 }
 
 /// Serves one TCP connection. Over TCP, each message is preceded by its length (RFC 1035, section 4.2.2).
-async fn serve_stream(mut stream: TcpStream, zone: &Zone, questions: &Mutex<Vec<Question>>) -> io::Result<()> {
+async fn serve_stream(mut stream: TcpStream, zone: &Shared, questions: &Mutex<Vec<Question>>) -> io::Result<()> {
     loop {
         let mut bytes = vec![0; stream.read_u16().await?.into()];
         stream.read_exact(&mut bytes).await?;
         let request = Message::from_vec(&bytes).map_err(io::Error::other)?;
         note(questions, &request, true);
-        if let Some(response) = zone.answer(&request) {
+        if let Some(response) = answer(zone, &request) {
             let bytes = response.to_vec().map_err(io::Error::other)?;
             stream.write_u16(u16::try_from(bytes.len()).map_err(io::Error::other)?).await?;
             stream.write_all(&bytes).await?;

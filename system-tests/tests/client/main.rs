@@ -4,5 +4,6 @@
 mod cursors;
 mod events;
 mod monitoring;
+mod srv;
 mod standalone;
 mod writes;

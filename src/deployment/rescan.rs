@@ -1,0 +1,124 @@
+//! Looking up the servers of a `mongodb+srv` name: at first, and then again and again (Polling SRV Records for mongos
+//! Discovery).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::state::{Deployment, SrvResident};
+use crate::endpoint::{SHORTEST_RESCAN, choose, resolve_again, resolve_first};
+use crate::options::{Options, ServerAddress};
+use crate::printable::PrintableError;
+use crate::topology::TopologyDescription;
+
+/// Looks the servers up until the deployment is closed, or turns out to be none whose servers are looked up again.
+///
+/// # Cancel safety
+///
+/// Dropping the future cancels the look-up. The [`SrvResident`] then starts the deployment anew.
+pub(super) async fn run(resident: SrvResident) {
+    let deployment = &resident.deployment;
+    tokio::select! {
+        biased;
+        () = deployment.srv_control.ended() => {}
+        () = keep_scanning(deployment) => {}
+    }
+    resident.forget();
+}
+
+async fn keep_scanning(deployment: &Arc<Deployment>) {
+    let mut interval = match deployment.is_resolved() {
+        // By the user, or on another runtime.
+        true => SHORTEST_RESCAN,
+        false => resolve(deployment).await,
+    };
+    loop {
+        sleep(interval).await;
+        if !deployment.snapshot().topology.is_rescanned() {
+            return;
+        }
+        let options = deployment.options();
+        interval = match resolve_again(options, deployment.resolver.as_ref()).await {
+            Ok((found, valid_for)) => {
+                let most = options.srv.as_ref().map_or(0, |name| name.max_hosts);
+                deployment.rescanned(&found, most);
+                valid_for.max(SHORTEST_RESCAN)
+            }
+            Err(error) => {
+                let error = PrintableError(&error);
+                tracing::warn!(target: "wharf::topology", %error, "SRV records could not be read again");
+                options.heartbeat_frequency
+            }
+        };
+    }
+}
+
+/// Looks the servers up for the first time, and returns when to do it again.
+async fn resolve(deployment: &Arc<Deployment>) -> Duration {
+    let given: &Options = deployment.options();
+    let pause = given.heartbeat_frequency;
+    loop {
+        let outcome = resolve_first(given.clone(), deployment.resolver.as_ref()).await;
+        let settled = outcome.and_then(|(options, valid_for)| {
+            deployment.settle(options)?;
+            Ok(valid_for.max(SHORTEST_RESCAN))
+        });
+        match settled {
+            Ok(interval) => return interval,
+            Err(error) => deployment.unresolved(error),
+        }
+        sleep(pause).await;
+    }
+}
+
+/// Returns the servers that the topology is to have: those that it has and that were found, and new ones as `srvMaxHosts`
+/// allows (`most`; 0 means all).
+pub(super) fn servers_after(topology: &TopologyDescription, found: &[ServerAddress], most: u32) -> Vec<ServerAddress> {
+    let is_present = |address: &&ServerAddress| topology.server(address).is_some();
+    let mut servers: Vec<_> = found.iter().filter(is_present).cloned().collect();
+    let mut new: Vec<_> = found.iter().filter(|address| !is_present(address)).cloned().collect();
+    if most > 0 {
+        let room = most.saturating_sub(u32::try_from(servers.len()).unwrap_or(u32::MAX));
+        match room {
+            0 => new.clear(),
+            room => choose(&mut new, room),
+        }
+    }
+    servers.append(&mut new);
+    servers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::TopologyType;
+
+    fn addresses(ports: &[u16]) -> Vec<ServerAddress> {
+        ports.iter().map(|port| ServerAddress::parse(&format!("a:{port}")).unwrap()).collect()
+    }
+
+    /// The specification's prose tests 1 to 5 and 10 to 12: the records at first, afterwards, `srvMaxHosts`, and how many
+    /// of those that were there stay.
+    #[test]
+    fn servers_follow_the_records() {
+        for (before, found, most, expected) in [
+            (&[17, 18][..], &[17, 18, 19][..], 0, 3),
+            (&[17, 18], &[17], 0, 1),
+            (&[17, 18], &[17, 19], 0, 2),
+            (&[17, 18], &[19], 0, 1),
+            (&[17, 18], &[19, 20], 0, 2),
+            (&[17, 18], &[17, 19, 20], 0, 3),
+            (&[17, 18], &[19, 20], 2, 2),
+            (&[17, 18], &[17, 19, 20], 2, 2),
+        ] {
+            let topology = TopologyDescription::new(TopologyType::Unknown, None, addresses(before)).unwrap();
+            let (before, found) = (addresses(before), addresses(found));
+            let servers = servers_after(&topology, &found, most);
+            assert_eq!(servers.len(), expected, "{found:?} after {before:?}");
+            assert!(servers.iter().all(|server| found.contains(server)), "{servers:?}");
+            let stay = found.iter().filter(|server| before.contains(server));
+            assert!(stay.into_iter().all(|server| servers.contains(server)), "{servers:?}");
+        }
+    }
+}

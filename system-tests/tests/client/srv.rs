@@ -1,0 +1,164 @@
+//! A client whose servers are looked up in the DNS, in virtual time. The servers themselves do not exist: a proxy that does
+//! not exist either stands in front of them, so that their names are not resolved.
+#![cfg(feature = "srv")]
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use wharf::client::{ServerSelectionError, TopologyEvent};
+use wharf::endpoint::hickory_resolver::TokioResolver;
+use wharf::endpoint::hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
+use wharf::endpoint::hickory_resolver::net::runtime::TokioRuntimeProvider;
+use wharf::{Client, Options};
+use wharf_testbed::dns::{DnsServer, Zone};
+
+use super::events::Events;
+
+const SERVICE: &str = "_mongodb._tcp.db.wharf.test";
+
+/// Returns a resolver that asks this server only, and caches nothing.
+fn resolver(server: &DnsServer) -> TokioResolver {
+    let mut connection = ConnectionConfig::udp();
+    connection.port = server.address().port();
+    let name_server = NameServerConfig::new(server.address().ip(), true, vec![connection]);
+    let config = ResolverConfig::from_parts(None, Vec::new(), vec![name_server]);
+    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    builder.options_mut().cache_size = 0;
+    builder.options_mut().attempts = 0;
+    builder.build().expect("a resolver")
+}
+
+fn zone(ports: &[u16]) -> Zone {
+    let records = ports.iter().fold(Zone::default(), |zone, port| zone.srv(SERVICE, *port, "a.wharf.test"));
+    // Less than the shortest time between two look-ups.
+    records.lasting(1)
+}
+
+async fn client_of(dns: &DnsServer, parameters: &str) -> (Client, Events) {
+    let events = Events::default();
+    let options =
+        Options::parse(&format!("mongodb+srv://db.wharf.test/?tls=false&proxyHost=127.0.0.1&proxyPort=1&{parameters}"))
+            .unwrap();
+    let builder = Client::builder(options).resolver(resolver(dns)).topology_subscriber(events.clone());
+    (builder.build().unwrap(), events)
+}
+
+fn servers(client: &Client) -> Vec<String> {
+    let mut servers: Vec<_> = client.status().servers.iter().map(|server| server.address.to_string()).collect();
+    servers.sort();
+    servers
+}
+
+fn at(ports: &[u16]) -> Vec<String> {
+    ports.iter().map(|port| format!("a.wharf.test:{port}")).collect()
+}
+
+/// Waits until the topology has changed, other than by a server's error.
+async fn members_change(events: &Events, mark: usize) {
+    let is_member = |event: &TopologyEvent| matches!(event.name(), "ServerOpening" | "ServerClosed");
+    events.after(mark, is_member).await;
+    // All events of one change are delivered together, and the description has changed before.
+    events.after(mark, |event| event.name() == "TopologyDescriptionChanged").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_are_looked_up_by_the_first_use_and_then_again() {
+    let dns = DnsServer::start(zone(&[17, 18])).await.unwrap();
+    let (client, events) = client_of(&dns, "serverSelectionTimeoutMS=1").await;
+    assert!(dns.questions().is_empty() && servers(&client).is_empty());
+    client.connect().await.unwrap_err();
+    members_change(&events, 0).await;
+    assert_eq!(servers(&client), at(&[17, 18]));
+    for (records, expected) in [
+        (&[17, 18, 19][..], &[17, 18, 19][..]),
+        (&[17, 18], &[17, 18]),
+        (&[17, 19], &[17, 19]),
+        (&[20], &[20]),
+        (&[21, 22], &[21, 22]),
+    ] {
+        let mark = events.mark();
+        dns.replace(zone(records));
+        members_change(&events, mark).await;
+        assert_eq!(servers(&client), at(expected));
+    }
+    assert!(client.shutdown(Duration::from_secs(1)).await);
+    assert_eq!(events.all().last().unwrap().name(), "TopologyClosed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn look_up_that_fails_changes_nothing_and_is_repeated_sooner() {
+    let dns = DnsServer::start(zone(&[17])).await.unwrap();
+    let (client, events) = client_of(&dns, "serverSelectionTimeoutMS=1&heartbeatFrequencyMS=5000").await;
+    client.connect().await.unwrap_err();
+    members_change(&events, 0).await;
+    let asked = || dns.questions().iter().filter(|question| question.name.starts_with("_mongodb")).count();
+    for broken in [Zone::default().failing(SERVICE), Zone::default(), zone(&[]).srv(SERVICE, 17, "a.elsewhere.test")] {
+        dns.replace(broken);
+        let before = asked();
+        while asked() < before + 2 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(servers(&client), at(&[17]));
+    }
+    // Not after a minute, because the last one has failed.
+    let (mark, start) = (events.mark(), Instant::now());
+    dns.replace(zone(&[18]));
+    members_change(&events, mark).await;
+    assert!(start.elapsed() <= Duration::from_millis(5100), "{:?}", start.elapsed());
+    assert_eq!(servers(&client), at(&[18]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_look_up_that_fails_is_in_the_error_and_repeated() {
+    let dns = DnsServer::start(Zone::default()).await.unwrap();
+    let (client, events) = client_of(&dns, "serverSelectionTimeoutMS=1000").await;
+    let refused = client.connect().await.unwrap_err();
+    assert!(matches!(refused, ServerSelectionError::Timeout { .. }));
+    let text = refused.to_string();
+    assert!(text.contains("the servers are not known: the SRV records of \"_mongodb._tcp.db.wharf.test.\""), "{text}");
+    dns.replace(zone(&[17]));
+    members_change(&events, 0).await;
+    assert_eq!(servers(&client), at(&[17]));
+    let text = client.connect().await.unwrap_err().to_string();
+    assert!(text.contains("a.wharf.test:17 (Unknown"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_servers_are_used_than_srv_max_hosts() {
+    let dns = DnsServer::start(zone(&[17, 18])).await.unwrap();
+    let (client, events) = client_of(&dns, "serverSelectionTimeoutMS=1&srvMaxHosts=2").await;
+    client.connect().await.unwrap_err();
+    members_change(&events, 0).await;
+    let mark = events.mark();
+    dns.replace(zone(&[17, 19, 20]));
+    members_change(&events, mark).await;
+    let servers = servers(&client);
+    assert!(servers.len() == 2 && servers[0] == "a.wharf.test:17", "{servers:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_balancer_is_looked_up_once() {
+    let dns = DnsServer::start(zone(&[17])).await.unwrap();
+    let (client, events) = client_of(&dns, "loadBalanced=true").await;
+    client.connect().await.unwrap();
+    assert_eq!(client.status().topology_type, "LoadBalanced");
+    let asked = dns.questions().len();
+    dns.replace(zone(&[18]));
+    tokio::time::sleep(Duration::from_secs(2 * 86_400)).await;
+    assert_eq!((servers(&client), dns.questions().len()), (at(&[17]), asked));
+    client.shutdown(Duration::from_secs(1)).await;
+    let names: Vec<_> = events.all().iter().map(TopologyEvent::name).collect();
+    assert_eq!(
+        names,
+        [
+            "TopologyOpening",
+            "TopologyDescriptionChanged",
+            "ServerOpening",
+            "ServerDescriptionChanged",
+            "TopologyDescriptionChanged",
+            "ServerClosed",
+            "TopologyDescriptionChanged",
+            "TopologyClosed",
+        ]
+    );
+}
