@@ -149,7 +149,7 @@ pub mod unstable {
     /// Parts of the pool, for models of them alone.
     #[cfg(loom)]
     pub mod primitives {
-        pub use crate::sync::{ModelledBriefLock as BriefLock, Watch};
+        pub use crate::sync::{ModelledBriefLock as BriefLock, SlotStack, Slots, Watch};
     }
     #[cfg(not(loom))]
     pub mod selection {

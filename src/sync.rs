@@ -122,7 +122,10 @@ pub(crate) fn step() {
     census::step();
 }
 
+mod slots;
 mod watch;
+#[cfg_attr(any(loom, shuttle), allow(unused_imports, reason = "the sessions are not part of these builds"))]
+pub use slots::{SlotStack, Slots};
 pub use watch::Watch;
 
 /// A mutex that ignores poisoning. No user code runs under a lock of the pool, and the pool's own code panics only

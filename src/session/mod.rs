@@ -36,10 +36,11 @@ mod explicit;
 mod fault;
 mod options;
 mod pool;
+#[cfg(test)]
+mod real_tests;
 mod reply;
 mod retry;
 mod server_session;
-mod stack;
 mod transaction;
 
 pub use cluster_time::{ClusterTime, SharedClusterTime};

@@ -1,6 +1,5 @@
 //! The server sessions that no operation uses.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,8 +7,9 @@ use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
 use crossbeam::utils::CachePadded;
 
 use super::server_session::{ServerSession, SessionId};
-use super::stack::{Slab, Slot, Stack};
 use crate::runtime::{thread_number, watch_forks};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{SlotStack, Slots};
 
 /// How many sessions one `endSessions` command ends at most (Driver Sessions, "endSessions").
 pub const MOST_ENDED_AT_ONCE: usize = 10_000;
@@ -41,12 +41,12 @@ pub struct ServerSessionPool {
 
 #[derive(Debug)]
 struct Shard {
-    idle: Stack,
+    idle: SlotStack,
     /// The slots without a session.
-    free: Stack,
+    free: SlotStack,
     /// When the shard was last pruned, in nanoseconds since the pool was made.
     pruned: AtomicU64,
-    slab: Slab,
+    slots: Slots<Record>,
 }
 
 impl ServerSessionPool {
@@ -113,14 +113,14 @@ impl ServerSessionPool {
 
 impl Shard {
     fn new() -> Self {
-        Self { idle: Stack::new(), free: Stack::new(), pruned: AtomicU64::new(0), slab: Slab::default() }
+        Self { idle: SlotStack::new(), free: SlotStack::new(), pruned: AtomicU64::new(0), slots: Slots::new() }
     }
 
     fn take(&self, origin: Instant, now: Instant, timeout: Option<Duration>) -> Option<ServerSession> {
         loop {
-            let slot = self.idle.pop(&self.slab)?;
-            let session = self.slab.slot(slot).load(origin);
-            self.free.push(&self.slab, slot);
+            let slot = self.idle.pop(&self.slots)?;
+            let session = self.slots.value(slot).load(origin);
+            self.free.push(&self.slots, slot);
             if session.is_reusable(now, timeout) {
                 return Some(session);
             }
@@ -129,9 +129,9 @@ impl Shard {
 
     fn put(&self, origin: Instant, session: &ServerSession) {
         // With 16 million idle sessions, one more is forgotten.
-        let Some(slot) = self.free.pop(&self.slab).or_else(|| self.slab.grow()) else { return };
-        self.slab.slot(slot).store(origin, session);
-        self.idle.push(&self.slab, slot);
+        let Some(slot) = self.free.pop(&self.slots).or_else(|| self.slots.grow()) else { return };
+        self.slots.value(slot).store(origin, session);
+        self.idle.push(&self.slots, slot);
     }
 
     /// Prunes the shard if it was not for a minute. Of several threads, one does it.
@@ -153,27 +153,36 @@ impl Shard {
         // The ends of the chain of those that stay.
         let mut kept: Option<(u32, u32)> = None;
         while let Some(slot) = next {
-            next = Stack::below(&self.slab, slot);
-            if !self.slab.slot(slot).load(origin).is_reusable(now, timeout) {
-                self.free.push(&self.slab, slot);
+            next = SlotStack::below(&self.slots, slot);
+            if !self.slots.value(slot).load(origin).is_reusable(now, timeout) {
+                self.free.push(&self.slots, slot);
                 continue;
             }
             kept = Some(match kept {
                 None => (slot, slot),
                 Some((first, last)) => {
-                    Stack::link(&self.slab, last, slot);
+                    SlotStack::link(&self.slots, last, slot);
                     (first, slot)
                 }
             });
         }
         if let Some((first, last)) = kept {
-            self.idle.push_chain(&self.slab, first, last);
+            self.idle.push_chain(&self.slots, first, last);
         }
     }
 }
 
-/// The caller of both functions owns the slot, and a stack's head publishes what it writes.
-impl Slot {
+/// An idle session, as it lies in its slot. The owner of the slot alone reads and writes it.
+#[derive(Debug, Default)]
+struct Record {
+    id: [AtomicU64; 2],
+    /// Nanoseconds since the pool was made.
+    last_use: AtomicU64,
+    transaction_number: AtomicU64,
+    forks: AtomicU32,
+}
+
+impl Record {
     fn store(&self, origin: Instant, session: &ServerSession) {
         let id = u128::from_le_bytes(session.id.bytes());
         // ORD: Relaxed, for all fields: the push of the slot publishes them.

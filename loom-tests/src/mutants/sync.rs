@@ -18,6 +18,26 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
+        name: "slot_stack_tag_not_counted",
+        does: "A stack of slots that was changed and changed back looks as before.",
+        file: "sync/slots.rs",
+        edits: &[Edit { within: "fn change", right: "tag: head.tag.wrapping_add(1)", wrong: "tag: head.tag" }],
+    },
+    Mutant {
+        name: "slots_are_detached_in_two_steps",
+        does: "A slot that is pushed while the others are detached is lost.",
+        file: "sync/slots.rs",
+        edits: &[Edit {
+            within: "fn detach",
+            right: "self.change(|head| (head.top != NONE).then_some((NONE, head.top)))",
+            wrong: "
+                let top = Head::unpack(self.head.load(Ordering::Acquire)).top;
+                self.head.store(Head { tag: 0, top: NONE }.pack(), Ordering::Release);
+                (top != NONE).then_some(top)
+            ",
+        }],
+    },
+    Mutant {
         name: "watch_checks_before_it_listens",
         does: "A watch checks its condition before it enters the event's list.",
         file: "sync/watch.rs",

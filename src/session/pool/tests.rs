@@ -124,9 +124,9 @@ fn dirty_and_expiring_sessions_are_not_taken_back() {
 /// Returns how many sessions a shard holds, whether they can be used or not.
 fn held(shard: &Shard) -> usize {
     let top = shard.idle.detach();
-    let slots: Vec<_> = std::iter::successors(top, |&slot| Stack::below(&shard.slab, slot)).collect();
+    let slots: Vec<_> = std::iter::successors(top, |&slot| SlotStack::below(&shard.slots, slot)).collect();
     if let (Some(&first), Some(&last)) = (slots.first(), slots.last()) {
-        shard.idle.push_chain(&shard.slab, first, last);
+        shard.idle.push_chain(&shard.slots, first, last);
     }
     slots.len()
 }
@@ -157,7 +157,7 @@ fn release_discards_what_expires_at_the_bottom_and_keeps_the_order() {
     for _ in 0..53 {
         fixture.put(0, fixture.fresh());
     }
-    assert_eq!(fixture.pool.shard(0).slab.grow(), Some(53));
+    assert_eq!(fixture.pool.shard(0).slots.grow(), Some(53));
 }
 
 #[test]

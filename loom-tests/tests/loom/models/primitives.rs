@@ -1,11 +1,13 @@
-//! Models of the primitives: the watch for a change, and the brief lock.
+//! Models of the primitives: the watch for a change, the brief lock, and the stacks of slots.
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use loom::sync::atomic::AtomicU32;
 use loom::thread;
 use wharf::Clear;
-use wharf::unstable::primitives::{BriefLock, Watch};
+use wharf::unstable::primitives::{BriefLock, SlotStack, Slots, Watch};
 
 use super::harness::model;
 use super::world::*;
@@ -64,5 +66,108 @@ fn brief_lock_has_one_holder_that_sees_the_last_holders_writes() {
         *lock.lock() += 1;
         other.join().unwrap();
         assert_eq!(*lock.lock(), 2);
+    });
+}
+
+/// Two slots on a stack. Each has a value for what its owner stores.
+struct Room {
+    slots: Slots<AtomicU32>,
+    stack: SlotStack,
+    /// In std's atomics, which order nothing.
+    is_owned: [AtomicBool; 2],
+}
+
+impl Room {
+    /// Makes a stack of slot 0 and, above it, slot 1.
+    fn full() -> Arc<Self> {
+        let room = Self { slots: Slots::new(), stack: SlotStack::new(), is_owned: Default::default() };
+        // Before the threads start: in models, room is made by one thread only.
+        for expected in 0..2 {
+            assert_eq!(room.slots.grow(), Some(expected));
+            room.stack.push(&room.slots, expected);
+        }
+        Arc::new(room)
+    }
+
+    fn pop(&self) -> Option<u32> {
+        let slot = self.stack.pop(&self.slots)?;
+        let was_owned = self.is_owned[slot as usize].swap(true, Ordering::Relaxed);
+        assert!(!was_owned, "two threads own slot {slot}");
+        Some(slot)
+    }
+
+    fn push(&self, slot: u32) {
+        self.is_owned[slot as usize].store(false, Ordering::Relaxed);
+        self.stack.push(&self.slots, slot);
+    }
+
+    /// Requires that the stack has all slots that no thread owns.
+    fn check(&self) {
+        while self.pop().is_some() {}
+        assert!(self.is_owned.iter().all(|slot| slot.load(Ordering::Relaxed)), "a slot is lost");
+    }
+}
+
+#[test]
+fn slot_is_owned_by_one_thread_although_its_stack_looks_unchanged() {
+    model("slot_is_owned_by_one_thread_although_its_stack_looks_unchanged", Some(4), || {
+        let room = Room::full();
+        let other = thread::spawn({
+            let room = room.clone();
+            move || {
+                let (first, _second) = (room.pop(), room.pop());
+                if let Some(first) = first {
+                    room.push(first);
+                }
+            }
+        });
+        room.pop();
+        other.join().unwrap();
+        room.check();
+    });
+}
+
+#[test]
+fn taker_of_a_slot_sees_what_its_last_owner_stored() {
+    model("taker_of_a_slot_sees_what_its_last_owner_stored", Some(4), || {
+        let room = Room::full();
+        let other = thread::spawn({
+            let room = room.clone();
+            move || {
+                for slot in [room.pop(), room.pop()].into_iter().flatten() {
+                    room.slots.value(slot).store(slot + 7, Ordering::Relaxed);
+                    room.push(slot);
+                }
+            }
+        });
+        // What was stored before the threads started, or what the other one stored.
+        let seen = room.pop().map(|slot| (slot, room.slots.value(slot).load(Ordering::Relaxed)));
+        other.join().unwrap();
+        if let Some((slot, value)) = seen {
+            let stored = room.slots.value(slot).load(Ordering::Relaxed);
+            assert_eq!(value, stored, "slot {slot} had a newer value");
+        }
+        room.check();
+    });
+}
+
+#[test]
+fn slots_pushed_while_others_are_detached_are_not_lost() {
+    model("slots_pushed_while_others_are_detached_are_not_lost", Some(4), || {
+        let room = Room::full();
+        let other = thread::spawn({
+            let room = room.clone();
+            move || {
+                if let Some(slot) = room.pop() {
+                    room.push(slot);
+                }
+            }
+        });
+        if let Some(first) = room.stack.detach() {
+            let last = SlotStack::below(&room.slots, first).unwrap_or(first);
+            room.stack.push_chain(&room.slots, first, last);
+        }
+        other.join().unwrap();
+        room.check();
     });
 }
