@@ -21,11 +21,11 @@ pub const MUTANTS: &[Mutant] = &[
         name: "slot_stack_tag_not_counted",
         does: "A stack of slots that was changed and changed back looks as before.",
         file: "sync/slots.rs",
-        edits: &[Edit { within: "fn change", right: "tag: head.tag.wrapping_add(1)", wrong: "tag: head.tag" }],
+        edits: &[Edit { within: "fn change", right: "head.tag.wrapping_add(1)", wrong: "head.tag" }],
     },
     Mutant {
         name: "slots_are_detached_in_two_steps",
-        does: "A slot that is pushed while the others are detached is lost.",
+        does: "The slots of a stack are detached in two steps, so another thread may take or push one in between.",
         file: "sync/slots.rs",
         edits: &[Edit {
             within: "fn detach",
