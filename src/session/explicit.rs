@@ -348,7 +348,7 @@ impl<P> Session<P> {
     }
 
     fn mark_dirty(&mut self, fault: &Fault) {
-        if fault.kind == FaultKind::Network {
+        if matches!(fault.kind, FaultKind::Network | FaultKind::Malformed) {
             self.server.mark_dirty();
         }
     }
@@ -415,13 +415,13 @@ impl<P> Session<P> {
 /// Returns whether the server may know of the command, or have done something about it.
 fn took_effect(fault: &Fault) -> bool {
     match fault.kind {
-        FaultKind::Network | FaultKind::WriteConcern => true,
+        FaultKind::Network | FaultKind::Malformed | FaultKind::WriteConcern => true,
         FaultKind::Server => !fault.is_retryable_overload(),
         FaultKind::Client
         | FaultKind::Selection
         | FaultKind::CheckOut
         | FaultKind::PoolCleared
-        | FaultKind::Establishment => false,
+        | FaultKind::NoConnection { .. } => false,
     }
 }
 

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use bson::{RawBsonRef, RawDocument};
 
+use crate::endpoint::{CommandError, CommandTimeoutError, OperationError};
+use crate::error::CheckOutError;
+use crate::wire::ServerError;
 use crate::wire::reply::{MAX_TIME_MS_EXPIRED, is_retryable_code};
 
 /// Retryable for reads only.
@@ -82,14 +85,19 @@ pub enum FaultKind {
     Client,
     /// No server was suitable in time. Nothing was sent.
     Selection,
-    /// No connection came free in time, or the pool is closed. Nothing was sent.
+    /// The time was up before the command was sent, or the pool is closed, or there is no runtime. Nothing was sent.
     CheckOut,
     /// The pool of the selected server was cleared. Nothing was sent.
     PoolCleared,
-    /// No connection could be opened: the network failed, or the server refused the handshake. The command was not sent.
-    Establishment,
+    /// No connection could be opened, or the one at hand was lost before the command was sent.
+    NoConnection {
+        /// Whether the network failed, or the server refused with a code of the list of the retryable ones.
+        is_retryable: bool,
+    },
     /// The network failed, or the time was up, after the command was sent, or was perhaps sent.
     Network,
+    /// The reply breaks the protocol. The command was sent.
+    Malformed,
     /// The server answered with `ok: 0`.
     Server,
     /// The server answered with `ok: 1` and a `writeConcernError`.
@@ -139,6 +147,46 @@ impl Fault {
         })
     }
 
+    /// Reads an error of an attempt that had a server. `is_connection_reusable` says whether the connection is reusable
+    /// afterwards: then a command that broke the protocol was not sent.
+    pub fn of_error(error: &OperationError, is_connection_reusable: bool) -> Self {
+        let without_reply = |kind| {
+            let labels = ErrorLabels::NAMES.iter().filter(|(_, name)| error.has_label(name));
+            Self::new(kind, labels.fold(ErrorLabels::NONE, |set, &(label, _)| set.with(label)))
+        };
+        let kind = match error {
+            OperationError::Command(failure) => match failure {
+                CommandError::Server { source, .. } => return Self::of_server(source),
+                CommandError::Timeout { source: CommandTimeoutError::Server(source), .. } => {
+                    return Self::of_server(source);
+                }
+                CommandError::Timeout { source: CommandTimeoutError::Unsent, .. } => FaultKind::CheckOut,
+                CommandError::Timeout { .. } | CommandError::Network { .. } => FaultKind::Network,
+                CommandError::Wire { .. } if is_connection_reusable => FaultKind::Client,
+                CommandError::Wire { .. } => FaultKind::Malformed,
+                CommandError::Lost { .. } | CommandError::NotReusable { .. } => {
+                    FaultKind::NoConnection { is_retryable: true }
+                }
+                // The server refused the command, because the connection had to authenticate again.
+                CommandError::Reauthentication { .. } => FaultKind::NoConnection { is_retryable: false },
+            },
+            OperationError::Interrupted(cleared) if cleared.sent => FaultKind::Network,
+            OperationError::Interrupted(_) => FaultKind::PoolCleared,
+            OperationError::CheckOut(CheckOutError::PoolCleared(_)) => FaultKind::PoolCleared,
+            OperationError::CheckOut(CheckOutError::Establish(error)) => {
+                FaultKind::NoConnection { is_retryable: error.is_retryable() }
+            }
+            OperationError::CheckOut(_) | OperationError::CheckOutTimeout { .. } => FaultKind::CheckOut,
+        };
+        without_reply(kind)
+    }
+
+    fn of_server(error: &ServerError) -> Self {
+        // A time limit in `writeErrors` leaves a reply that reports success.
+        let of_write = || Self { code: error.code, ..Self::new(FaultKind::Server, ErrorLabels::NONE) };
+        Self::of_reply(&error.reply).unwrap_or_else(of_write)
+    }
+
     /// Returns whether the error has this label.
     pub fn has(&self, label: ErrorLabels) -> bool {
         self.labels.contains(label)
@@ -159,10 +207,10 @@ impl Fault {
     pub fn is_retryable_read(&self) -> bool {
         match self.kind {
             FaultKind::Network | FaultKind::PoolCleared => true,
-            // The handshake may fail by the network, which has no code, or by a server's error.
-            FaultKind::Establishment => self.code == 0 || is_retryable_read_code(self.code),
-            FaultKind::Server => is_retryable_read_code(self.code),
-            FaultKind::Client | FaultKind::Selection | FaultKind::CheckOut | FaultKind::WriteConcern => false,
+            FaultKind::NoConnection { is_retryable } => is_retryable,
+            FaultKind::Server => is_retryable_code(self.code) || self.code == READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET,
+            FaultKind::Client | FaultKind::Selection | FaultKind::CheckOut => false,
+            FaultKind::Malformed | FaultKind::WriteConcern => false,
         }
     }
 
@@ -174,12 +222,12 @@ impl Fault {
         let is_before_labels = max_wire_version.is_some_and(|version| version < LABELLING_WIRE_VERSION);
         let adds = match self.kind {
             FaultKind::Network | FaultKind::PoolCleared => true,
-            FaultKind::Establishment => self.code == 0 || is_retryable_code(self.code),
+            FaultKind::NoConnection { is_retryable } => is_retryable,
             FaultKind::Server | FaultKind::WriteConcern => {
                 let by_write_concern = !is_mongos && is_retryable_code(self.write_concern_code);
                 is_before_labels && (is_retryable_code(self.code) || by_write_concern)
             }
-            FaultKind::Client | FaultKind::Selection | FaultKind::CheckOut => false,
+            FaultKind::Client | FaultKind::Selection | FaultKind::CheckOut | FaultKind::Malformed => false,
         };
         let added = if adds && retries_writes { ErrorLabels::RETRYABLE_WRITE } else { ErrorLabels::NONE };
         self.labels.with(added)
@@ -188,12 +236,14 @@ impl Fault {
     /// Returns the labels of an error of a command in a transaction, other than the commit ("Transient Transaction
     /// Error").
     pub fn transaction_labels(&self) -> ErrorLabels {
-        match self.kind {
-            FaultKind::Selection | FaultKind::PoolCleared | FaultKind::Establishment | FaultKind::Network => {
-                self.labels.with(ErrorLabels::TRANSIENT_TRANSACTION)
-            }
-            FaultKind::Client | FaultKind::CheckOut | FaultKind::Server | FaultKind::WriteConcern => self.labels,
-        }
+        let is_transient = match self.kind {
+            FaultKind::Selection | FaultKind::PoolCleared | FaultKind::Network => true,
+            FaultKind::NoConnection { is_retryable } => is_retryable,
+            FaultKind::Client | FaultKind::CheckOut | FaultKind::Malformed => false,
+            FaultKind::Server | FaultKind::WriteConcern => false,
+        };
+        let added = if is_transient { ErrorLabels::TRANSIENT_TRANSACTION } else { ErrorLabels::NONE };
+        self.labels.with(added)
     }
 
     /// Returns the labels of an error of a commit ("UnknownTransactionCommitResult").
@@ -201,7 +251,7 @@ impl Fault {
         let labels = self.write_labels(true, max_wire_version, is_mongos);
         let is_unknown = match self.kind {
             FaultKind::Selection | FaultKind::CheckOut | FaultKind::PoolCleared => true,
-            FaultKind::Establishment | FaultKind::Network => true,
+            FaultKind::NoConnection { .. } | FaultKind::Network | FaultKind::Malformed => true,
             FaultKind::Client => false,
             FaultKind::Server => [MAX_TIME_MS_EXPIRED, WRITE_CONCERN_TIMEOUT].contains(&self.code),
             FaultKind::WriteConcern => !INVALID_WRITE_CONCERNS.contains(&self.write_concern_code),
@@ -220,23 +270,18 @@ impl Fault {
 
     /// Returns whether the attempt may have written something ("Executing Retryable Write Commands").
     pub fn may_have_written(&self) -> bool {
-        match self.kind {
-            FaultKind::Network | FaultKind::Server | FaultKind::WriteConcern => {
-                !self.has(ErrorLabels::NO_WRITES_PERFORMED)
-            }
-            _ => false,
-        }
+        self.reached_a_server() && !self.has(ErrorLabels::NO_WRITES_PERFORMED)
     }
 
     /// Returns whether the error tells that an attempt reached a server, as errors of reads should (Retryable Reads, "If a
     /// retry attempt fails").
     pub fn reached_a_server(&self) -> bool {
-        matches!(self.kind, FaultKind::Network | FaultKind::Server | FaultKind::WriteConcern)
+        match self.kind {
+            FaultKind::Network | FaultKind::Malformed | FaultKind::Server | FaultKind::WriteConcern => true,
+            FaultKind::Client | FaultKind::Selection | FaultKind::CheckOut => false,
+            FaultKind::PoolCleared | FaultKind::NoConnection { .. } => false,
+        }
     }
-}
-
-fn is_retryable_read_code(code: i32) -> bool {
-    is_retryable_code(code) || code == READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET
 }
 
 fn code(error: &RawDocument) -> i32 {
@@ -255,9 +300,17 @@ fn number(value: RawBsonRef<'_>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::Arc;
+
     use bson::rawdoc;
 
     use super::*;
+    use crate::endpoint::{Origin, WireError};
+    use crate::error::{EstablishError, PoolClearedError, PoolClosedError, Stage};
+    use crate::wire::reply::{Unsuccessful, check, max_time_expired};
+
+    const RETRYABLE_LOSS: FaultKind = FaultKind::NoConnection { is_retryable: true };
 
     fn server(code: i32) -> Fault {
         Fault::of_reply(&rawdoc! { "ok": 0.0, "code": code }).unwrap()
@@ -286,6 +339,71 @@ mod tests {
         assert!(Fault::of_reply(&rawdoc! { "ok": 1, "writeErrors": [{ "code": 91 }] }).is_none());
     }
 
+    fn origin() -> Box<Origin> {
+        let address = "h:27017".into();
+        Box::new(Origin {
+            address,
+            connection_id: None,
+            server_connection_id: None,
+            generation: None,
+            service_id: None,
+        })
+    }
+
+    #[test]
+    fn errors_of_operations_tell_how_far_they_came() {
+        let io = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let timeout = |source| CommandError::Timeout { origin: origin(), limit: Duration::ZERO, source };
+        let interrupted = |sent| {
+            OperationError::from(PoolClearedError {
+                address: "h".into(),
+                cause: None,
+                interrupted: true,
+                sent,
+                never_ready: false,
+            })
+        };
+        let wire = CommandError::Wire { origin: origin(), source: WireError::Unasked { count: 1 } };
+        let refused = EstablishError::permanent(Stage::Authenticate, io());
+        let closed = PoolClosedError { address: "h".into() };
+        for (error, expected) in [
+            (CommandError::Network { origin: origin(), source: Arc::new(io()) }.into(), FaultKind::Network),
+            (CommandError::Lost { origin: origin(), source: Arc::new(io()) }.into(), RETRYABLE_LOSS),
+            (CommandError::NotReusable { origin: origin() }.into(), RETRYABLE_LOSS),
+            (timeout(CommandTimeoutError::Unsent).into(), FaultKind::CheckOut),
+            (timeout(CommandTimeoutError::Receiving).into(), FaultKind::Network),
+            (wire.clone().into(), FaultKind::Malformed),
+            (interrupted(true), FaultKind::Network),
+            (interrupted(false), FaultKind::PoolCleared),
+            (CheckOutError::from(refused).into(), FaultKind::NoConnection { is_retryable: false }),
+            (CheckOutError::from(closed).into(), FaultKind::CheckOut),
+        ] {
+            assert_eq!(Fault::of_error(&error, false).kind, expected, "{error}");
+        }
+        assert_eq!(Fault::of_error(&wire.into(), true).kind, FaultKind::Client, "too large to be sent");
+        let overloaded = CheckOutError::from(EstablishError::overloaded(Stage::Hello, io()));
+        let fault = Fault::of_error(&overloaded.into(), true);
+        assert!(fault.kind == RETRYABLE_LOSS && fault.is_retryable_overload());
+    }
+
+    #[test]
+    fn server_errors_are_read_from_the_whole_reply() {
+        let server = |reply: bson::RawDocumentBuf| match check(&reply) {
+            Err(Unsuccessful::Command(error)) => *error,
+            _ => panic!("a success"),
+        };
+        let labelled = server(rawdoc! { "ok": 0, "code": 91, "errorLabels": ["RetryableWriteError"] });
+        let error = CommandError::Server { origin: origin(), source: Box::new(labelled) };
+        let fault = Fault::of_error(&error.into(), true);
+        assert_eq!((fault.kind, fault.code, fault.labels), (FaultKind::Server, 91, ErrorLabels::RETRYABLE_WRITE));
+        // The time limit of a single write.
+        let reply = rawdoc! { "ok": 1, "writeErrors": [{ "index": 0, "code": 50 }] };
+        let source = CommandTimeoutError::Server(max_time_expired(&reply).unwrap());
+        let error = CommandError::Timeout { origin: origin(), limit: Duration::ZERO, source };
+        let fault = Fault::of_error(&error.into(), true);
+        assert_eq!((fault.kind, fault.is_max_time_expired()), (FaultKind::Server, true));
+    }
+
     #[test]
     fn overload_without_the_retryable_label_is_not_retryable() {
         let fault = Fault::new(FaultKind::Server, ErrorLabels::SYSTEM_OVERLOADED);
@@ -301,9 +419,8 @@ mod tests {
             assert!(!server(code).is_retryable_read(), "{code}");
         }
         assert!(of(FaultKind::Network).is_retryable_read() && of(FaultKind::PoolCleared).is_retryable_read());
-        assert!(of(FaultKind::Establishment).is_retryable_read());
-        let refused = Fault { code: 18, ..of(FaultKind::Establishment) };
-        assert!(!refused.is_retryable_read(), "authentication failed");
+        assert!(of(FaultKind::NoConnection { is_retryable: true }).is_retryable_read());
+        assert!(!of(FaultKind::NoConnection { is_retryable: false }).is_retryable_read(), "authentication failed");
         for kind in [FaultKind::Client, FaultKind::Selection, FaultKind::CheckOut] {
             assert!(!of(kind).is_retryable_read(), "{kind:?}");
         }
@@ -318,7 +435,7 @@ mod tests {
         };
         assert!(is_labelled(&of(FaultKind::Network), Some(17), false));
         assert!(is_labelled(&of(FaultKind::PoolCleared), None, false));
-        assert!(is_labelled(&of(FaultKind::Establishment), None, false));
+        assert!(is_labelled(&of(FaultKind::NoConnection { is_retryable: true }), None, false));
         assert!(!is_labelled(&of(FaultKind::CheckOut), None, false));
         assert!(!is_labelled(&of(FaultKind::Selection), None, false));
         assert!(!is_labelled(&server(91), Some(9), false), "a server of 4.4 labels itself");
@@ -350,7 +467,8 @@ mod tests {
     fn errors_without_an_answer_are_transient_in_a_transaction() {
         for (kind, expected) in [
             (FaultKind::Network, true),
-            (FaultKind::Establishment, true),
+            (FaultKind::NoConnection { is_retryable: true }, true),
+            (FaultKind::NoConnection { is_retryable: false }, false),
             (FaultKind::PoolCleared, true),
             (FaultKind::Selection, true),
             (FaultKind::Client, false),

@@ -424,7 +424,9 @@ fn writes_outside_of_transactions_are_labelled_as_retryable() {
 
 #[test]
 fn only_a_network_error_makes_the_session_dirty() {
-    for kind in [FaultKind::Server, FaultKind::Selection, FaultKind::Establishment, FaultKind::Client] {
+    for kind in
+        [FaultKind::Server, FaultKind::Selection, FaultKind::NoConnection { is_retryable: true }, FaultKind::Client]
+    {
         let mut session = session();
         let _ = session.failed(&fault(kind), None, false);
         assert!(!session.into_server_session().is_dirty(), "{kind:?}");
