@@ -7,7 +7,7 @@ use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::raw::cstr;
 use bson::spec::ElementType;
@@ -18,12 +18,15 @@ use tokio::runtime::Handle;
 
 use super::Client;
 use super::error::ClientError;
+use super::fault::fault_of;
+use super::in_session::{InSession, Pinned};
 use super::operation::{Kind, Operation};
-use super::run::{Answer, Replied, run_on};
-use crate::deployment::Server;
-use crate::endpoint::{Command, Endpoint, Limit, OperationError};
+use super::run::Answer;
+use crate::deployment::{Selected, Server};
+use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::pool::Purpose;
 use crate::runtime::Connection;
+use crate::session::FaultKind;
 
 impl Client {
     /// Prepares a query whose results are read through a cursor: `find`, `aggregate`, `listCollections`, `listIndexes`
@@ -95,7 +98,7 @@ impl<'c> IntoFuture for OpenCursor<'c> {
             let limit = operation.command.limit(client.options());
             let database = operation.command.database().to_owned();
             let operation = Operation { command: operation.command.within(limit), ..operation };
-            let Answer { reply, connection, server } = client.answer(operation, site).await?;
+            let Answer { reply, connection, server, session } = client.answer(operation, site).await?;
             let batch = Batch::read(reply, "firstBatch")?;
             let mut query = Query {
                 server: server.server().clone(),
@@ -108,11 +111,16 @@ impl<'c> IntoFuture for OpenCursor<'c> {
                 limit,
                 site,
                 pinned: None,
+                selected: matches!(session, InSession::Explicit(_)).then(|| server.clone()),
+                session,
                 client,
             };
-            if batch.id != 0 && connection.service_id().is_some() {
+            if batch.id == 0 {
+                query.client.give_back_of(std::mem::replace(&mut query.session, InSession::Never), connection.as_ref());
+            } else if let Some(mut connection) = connection
+                && connection.service_id().is_some()
+            {
                 // Behind a load balancer, only this connection leads to the cursor (Load Balancers, "Connection Pinning").
-                let mut connection = connection;
                 connection.pin_to(Purpose::Cursor);
                 query.pinned = Some(connection);
             }
@@ -157,7 +165,11 @@ struct Query {
     is_tailable: bool,
     limit: Limit,
     site: &'static Location<'static>,
+    /// Behind a load balancer, the connection that leads to the cursor, unless the transaction has it.
     pinned: Option<Connection<Endpoint>>,
+    /// Only in a session of the application, whose transaction may have the connection.
+    selected: Option<Selected>,
+    session: InSession,
 }
 
 impl<T> Cursor<T> {
@@ -209,7 +221,7 @@ impl<T> Cursor<T> {
                         self.id = batch.id;
                         self.batch = batch;
                         if self.id == 0 {
-                            self.unpin_connection();
+                            self.end();
                         }
                     }
                     Err(error) => {
@@ -251,13 +263,14 @@ impl<T> Cursor<T> {
         };
         if !can_be_closed || answered {
             self.id = 0;
-            self.unpin_connection();
+            self.end();
         }
     }
 
-    fn unpin_connection(&mut self) {
+    /// Gives back what an ended cursor does not need any more.
+    fn end(&mut self) {
         if let Some(query) = &mut self.query {
-            query.pinned = None;
+            query.end();
         }
     }
 }
@@ -328,45 +341,134 @@ impl Query {
         if let Some(size) = self.batch_size.filter(|&size| size != 0) {
             body.append(cstr!("batchSize"), size);
         }
-        let mut command = Command::new(&self.database, &body).within(self.limit).without_max_time();
-        let awaited;
+        let mut appended = Vec::new();
         if let Some(limit) = self.max_await_time {
             let milliseconds = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
-            awaited = rawdoc! { "maxTimeMS": milliseconds };
-            command = command.appended(elements(&awaited));
-        } else if let Some(comment) = &self.comment {
-            command = command.appended(elements(comment));
+            appended.extend_from_slice(elements(&rawdoc! { "maxTimeMS": milliseconds }));
         }
-        let (events, id) = (self.client.command_events(), self.client.command_events().operation());
-        let outcome = match &mut self.pinned {
-            Some(connection) => events.run(connection, command, id).await,
-            None => {
-                let outcome: Result<Replied, _> =
-                    run_on(events, id, &self.server, command, self.limit, self.site).await;
-                self.client.learn_from(&self.server, &outcome, Kind::Read);
-                outcome.map(|(reply, _)| reply)
-            }
-        };
-        if let (Some(_), Err(error)) = (&self.pinned, &outcome) {
-            self.client.deployment().operation_failed(&self.server, error);
+        if let Some(comment) = &self.comment {
+            appended.extend_from_slice(elements(comment));
         }
-        Batch::read(outcome?, "nextBatch")
+        Batch::read(self.run(&body, appended).await?, "nextBatch")
     }
 
-    /// Closes the cursor on the server (`killCursors`).
-    async fn close(self, id: i64) {
+    /// Closes the cursor on the server (`killCursors`), and gives back what the cursor has.
+    async fn close(mut self, id: i64) {
         let body = rawdoc! { "killCursors": self.collection.as_str(), "cursors": [id] };
-        let command = Command::new(&self.database, &body);
-        let (events, id) = (self.client.command_events(), self.client.command_events().operation());
-        let closed: Result<_, OperationError> = match self.pinned {
-            Some(mut connection) => events.run(&mut connection, command, id).await,
-            None => {
-                let limit = command.limit(self.client.options());
-                run_on(events, id, &self.server, command.within(limit), limit, self.site).await.map(|(reply, _)| reply)
-            }
-        };
-        if let Err(error) = closed {
+        // The time limit of the query may be up.
+        self.limit = self.client.options().timeout.map_or(Limit::Unset, |limit| Limit::of(limit).start());
+        if let Err(error) = self.run(&body, Vec::new()).await {
             tracing::debug!(target: "wharf::command", %error, "A cursor could not be closed");
+        }
+        self.end();
+    }
+
+    /// Gives back the connection and the session.
+    fn end(&mut self) {
+        let session = std::mem::replace(&mut self.session, InSession::Never);
+        self.client.give_back_of(session, self.pinned.as_ref());
+        self.pinned = None;
+    }
+
+    /// Runs a command of the cursor on its server, in its session.
+    async fn run(&mut self, body: &RawDocument, mut appended: Vec<u8>) -> Result<RawDocumentBuf, ClientError> {
+        self.append_session(&mut appended);
+        let command = Command::new(&self.database, body).within(self.limit).without_max_time().appended(&appended);
+        let events = self.client.command_events();
+        let id = events.operation();
+        // The last connection that had been created when the first one was found lost.
+        let mut last_old = None;
+        let pool = &self.server.pool;
+        loop {
+            let in_transaction = self.pinned_to_transaction();
+            let is_pinned = self.pinned.is_some() || in_transaction.is_some();
+            let mut connection = match (self.pinned.take(), in_transaction) {
+                (Some(connection), _) | (None, Some((_, connection))) => connection,
+                (None, None) => match pool.check_out_for(self.limit, self.site).await {
+                    Ok(connection) => connection,
+                    Err(error) => {
+                        self.note_failure(&error);
+                        return Err(error.into());
+                    }
+                },
+            };
+            let outcome = events.run(&mut connection, command, id).await;
+            if let Err(OperationError::Command(CommandError::Lost { .. })) = &outcome
+                && !is_pinned
+                && connection.id() <= *last_old.get_or_insert_with(|| pool.last_created())
+            {
+                pool.count_retry();
+                continue;
+            }
+            self.client.learn_from(&self.server, &connection, &outcome, Kind::Read);
+            if is_pinned {
+                self.pin_again(connection);
+            }
+            return match outcome {
+                Ok(reply) => {
+                    self.session.replied(&self.client, &reply);
+                    Ok(reply)
+                }
+                Err(error) => {
+                    let reply = error.command_error().and_then(CommandError::server_error).map(|error| &error.reply);
+                    if let Some(reply) = reply {
+                        self.session.replied(&self.client, reply);
+                    }
+                    self.note_failure(&error);
+                    Err(error.into())
+                }
+            };
+        }
+    }
+
+    fn append_session(&mut self, appended: &mut Vec<u8>) {
+        let time = self.client.cluster_time().load();
+        let now = Instant::now();
+        match &mut self.session {
+            InSession::Implicit(Some(session)) => {
+                session.append_to(appended, now);
+                if let Some(time) = time.as_deref() {
+                    time.append_to(appended);
+                }
+            }
+            InSession::Explicit(explicit) => explicit.lock().append_to_cursor(appended, now, time.as_deref()),
+            InSession::Implicit(None) | InSession::Never => {}
+        }
+    }
+
+    /// Takes the connection that the cursor's transaction is pinned to.
+    fn pinned_to_transaction(&self) -> Option<(Selected, Connection<Endpoint>)> {
+        let InSession::Explicit(explicit) = &self.session else { return None };
+        let mut state = explicit.lock();
+        match state.unpin() {
+            Some(Pinned::Connection(server, connection)) => Some((server, *connection)),
+            Some(pin @ Pinned::Server(_)) => {
+                let back = state.pin(pin);
+                drop(state);
+                drop(back);
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Pins the connection to the cursor, or to the transaction that it belongs to.
+    fn pin_again(&mut self, connection: Connection<Endpoint>) {
+        self.pinned = match (&self.session, &self.selected) {
+            (InSession::Explicit(explicit), Some(server)) => explicit.pin_connection(server, connection),
+            _ => Some(connection),
+        };
+    }
+
+    fn note_failure(&mut self, error: &OperationError) {
+        let fault = fault_of(error);
+        match &mut self.session {
+            InSession::Implicit(Some(session)) if fault.kind == FaultKind::Network => session.mark_dirty(),
+            InSession::Explicit(explicit) => {
+                let consequence = explicit.lock().failed(&fault, None, false);
+                drop(consequence.unpinned);
+            }
+            _ => {}
         }
     }
 }

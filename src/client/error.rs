@@ -1,12 +1,17 @@
 //! Errors of a client's operations.
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 
+use bson::RawDocument;
 use thiserror::Error;
 
 use super::write::WriteFailure;
 use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
+use crate::printable::Printable;
+use crate::session::{ErrorLabels, Fault, SessionError};
+use crate::wire::reply::MAX_TIME_MS_EXPIRED;
 
 /// An operation of a client failed.
 #[derive(Clone, Error)]
@@ -17,7 +22,13 @@ pub enum ClientError {
     Selection(#[from] ServerSelectionError),
     /// The operation failed on the selected server, in its last attempt.
     #[error(transparent)]
-    Operation(#[from] OperationError),
+    Operation(Box<FailedOperation>),
+    /// The session refused the operation. Nothing was sent.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// An error of the application, from inside of a transaction: see [`ClientError::other`].
+    #[error("{0}")]
+    Other(Arc<dyn StdError + Send + Sync>),
     /// Some writes failed, or it is unknown whether they were executed.
     #[error(transparent)]
     Write(Box<WriteFailure>),
@@ -35,13 +46,36 @@ pub enum ClientError {
 crate::error::debug_as_sentence!(ClientError);
 
 impl ClientError {
+    /// Wraps an error of the application, so that the body of a transaction can return it.
+    pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::Other(Arc::from(error.into()))
+    }
+
+    /// Returns the failure of the last attempt, if there was a server for it.
+    #[must_use]
+    pub fn operation_error(&self) -> Option<&OperationError> {
+        match self {
+            Self::Operation(failed) => failed.operation_error(),
+            Self::Write(failure) => failure.cause.as_ref()?.operation_error(),
+            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Reply { .. } => None,
+        }
+    }
+
+    /// Returns whether the server's own time limit was up, for the operation or for its write concern.
+    pub(super) fn is_max_time_expired(&self) -> bool {
+        match self {
+            Self::Operation(failed) => failed.is_max_time_expired(),
+            _ => false,
+        }
+    }
+
     /// Returns the failure of the command, if there was a connection to run it on.
     #[must_use]
     pub fn command_error(&self) -> Option<&CommandError> {
         match self {
-            Self::Operation(error) => error.command_error(),
+            Self::Operation(failed) => failed.operation_error()?.command_error(),
             Self::Write(failure) => failure.cause.as_ref()?.command_error(),
-            Self::Selection(_) | Self::Reply { .. } => None,
+            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Reply { .. } => None,
         }
     }
 
@@ -55,9 +89,9 @@ impl ClientError {
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         match self {
-            Self::Operation(error) => error.has_label(label),
+            Self::Operation(failed) => failed.has_label(label),
             Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.has_label(label)),
-            Self::Selection(_) | Self::Reply { .. } => false,
+            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Reply { .. } => false,
         }
     }
 
@@ -65,10 +99,104 @@ impl ClientError {
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {
-            Self::Operation(error) => error.is_timeout(),
+            Self::Operation(failed) => failed.is_timeout(),
             Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
             Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.is_timeout()),
-            Self::Reply { .. } => false,
+            Self::Session(_) | Self::Other(_) | Self::Reply { .. } => false,
         }
+    }
+}
+
+/// The failure of an operation's last attempt, with the labels that the specifications let a client add.
+#[derive(Clone, Error)]
+#[error("{failure}")]
+pub struct FailedOperation {
+    #[source]
+    failure: Failure,
+    /// Those that sessions and retries know, the server's and the client's.
+    labels: ErrorLabels,
+}
+
+crate::error::debug_as_sentence!(FailedOperation);
+
+#[derive(Clone, Error)]
+enum Failure {
+    #[error(transparent)]
+    Selection(ServerSelectionError),
+    #[error(transparent)]
+    Operation(OperationError),
+    #[error("{reason}: error {code}: {message}", message = Printable(message))]
+    Concern { reason: &'static str, code: i32, message: String },
+}
+
+crate::error::debug_as_sentence!(Failure);
+
+impl FailedOperation {
+    pub(super) fn selection(error: ServerSelectionError, labels: ErrorLabels) -> Self {
+        Self { failure: Failure::Selection(error), labels }
+    }
+
+    pub(super) fn operation(error: OperationError, labels: ErrorLabels) -> Self {
+        Self { failure: Failure::Operation(error), labels }
+    }
+
+    /// The failure of a command that succeeded without meeting its write concern.
+    pub(super) fn concern(reason: &'static str, reply: &RawDocument, labels: ErrorLabels) -> Self {
+        let message = reply.get_document("writeConcernError").and_then(|error| error.get_str("errmsg"));
+        let message = message.unwrap_or("no message").to_owned();
+        let code = Fault::of_reply(reply).map_or(0, |fault| fault.write_concern_code);
+        Self { failure: Failure::Concern { reason, code, message }, labels }
+    }
+
+    /// Returns the error of the attempt on a server.
+    #[must_use]
+    pub fn operation_error(&self) -> Option<&OperationError> {
+        match &self.failure {
+            Failure::Operation(error) => Some(error),
+            Failure::Selection(_) | Failure::Concern { .. } => None,
+        }
+    }
+
+    /// Returns whether the error has this label: from the server, from the check-out, or added by the client
+    /// (`RetryableWriteError`, `TransientTransactionError`, `UnknownTransactionCommitResult`).
+    #[must_use]
+    pub fn has_label(&self, label: &str) -> bool {
+        self.labels.names().any(|name| name == label)
+            || self.operation_error().is_some_and(|error| error.has_label(label))
+    }
+
+    fn is_timeout(&self) -> bool {
+        match &self.failure {
+            Failure::Operation(error) => error.is_timeout(),
+            Failure::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
+            Failure::Concern { .. } => false,
+        }
+    }
+
+    fn is_max_time_expired(&self) -> bool {
+        match &self.failure {
+            Failure::Concern { code, .. } => *code == MAX_TIME_MS_EXPIRED,
+            Failure::Operation(error) => {
+                let server = error.command_error().and_then(CommandError::server_error);
+                server.is_some_and(|error| error.code == MAX_TIME_MS_EXPIRED)
+            }
+            Failure::Selection(_) => false,
+        }
+    }
+}
+
+impl From<FailedOperation> for ClientError {
+    fn from(failed: FailedOperation) -> Self {
+        match failed.failure {
+            // Without a label, only the reason matters.
+            Failure::Selection(error) if failed.labels == ErrorLabels::NONE => Self::Selection(error),
+            failure => Self::Operation(Box::new(FailedOperation { failure, ..failed })),
+        }
+    }
+}
+
+impl From<OperationError> for ClientError {
+    fn from(error: OperationError) -> Self {
+        FailedOperation::operation(error, ErrorLabels::NONE).into()
     }
 }

@@ -19,8 +19,11 @@
 mod command_events;
 mod cursor;
 mod error;
+mod fault;
+mod in_session;
 mod operation;
 mod run;
+mod session;
 mod status;
 mod write;
 
@@ -36,8 +39,9 @@ pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };
 pub use cursor::{Cursor, OpenCursor};
-pub use error::ClientError;
+pub use error::{ClientError, FailedOperation};
 pub use operation::Operation;
+pub use session::Session;
 pub use status::{ClientStatus, ServerStatus};
 pub use write::{Write, WriteError, WriteFailure, Written};
 
@@ -48,6 +52,8 @@ use crate::endpoint::{Endpoint, Resolver};
 use crate::options::{InvalidOption, Options, ReadPreference};
 use crate::runtime::{Connection, Subscriber, within};
 use crate::selection::Access;
+use crate::session::{ServerSessionPool, SharedClusterTime};
+pub use crate::session::{SessionError, SessionOptions, TransactionOptions, TransactionState};
 
 /// A client of a MongoDB deployment: a standalone server, a replica set, a sharded cluster, or servers behind a load
 /// balancer.
@@ -68,6 +74,8 @@ pub struct Client {
 struct Inner {
     deployment: Arc<Deployment>,
     command_events: CommandEvents,
+    sessions: ServerSessionPool,
+    cluster_time: SharedClusterTime,
 }
 
 impl Drop for Inner {
@@ -139,7 +147,9 @@ impl ClientBuilder {
     pub fn build(self) -> Result<Client, InvalidOption> {
         let deployment = Deployment::new(self.options, self.subscribers, self.topology_subscribers, self.resolver)?;
         let command_events = CommandEvents::new(self.command_subscribers, self.most_logged);
-        Ok(Client { inner: Arc::new(Inner { deployment, command_events }) })
+        let sessions = ServerSessionPool::new(std::time::Instant::now());
+        let cluster_time = SharedClusterTime::default();
+        Ok(Client { inner: Arc::new(Inner { deployment, command_events, sessions, cluster_time }) })
     }
 }
 
@@ -191,6 +201,20 @@ impl Client {
         &self.inner.command_events
     }
 
+    fn sessions(&self) -> &ServerSessionPool {
+        &self.inner.sessions
+    }
+
+    fn cluster_time(&self) -> &SharedClusterTime {
+        &self.inner.cluster_time
+    }
+
+    /// Returns how long the servers keep an idle session. `None` behind a load balancer, where sessions do not expire.
+    fn session_timeout(&self) -> Option<Duration> {
+        let minutes = self.deployment().snapshot().topology.logical_session_timeout_minutes()?;
+        Some(Duration::from_secs(u64::try_from(minutes).ok()?.saturating_mul(60)))
+    }
+
     /// Waits until a server is there that the read preference of the options allows, and starts the monitors if nothing
     /// has started them.
     ///
@@ -207,7 +231,7 @@ impl Client {
     }
 
     async fn select(&self, access: Access<'_>) -> Result<Selected, ServerSelectionError> {
-        self.deployment().select(Demand { access, deprioritized: &[] }, None).await
+        self.deployment().select(Demand { access, deprioritized: &[], only: None }, None).await
     }
 
     /// Checks out a connection to a server that the read preference allows, for a series of commands.

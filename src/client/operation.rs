@@ -5,6 +5,7 @@ use std::time::Duration;
 use bson::RawDocument;
 
 use super::command_events::OperationId;
+use super::session::Session;
 use crate::endpoint::{Command, OutgoingSequence};
 use crate::options::ReadPreference;
 
@@ -24,6 +25,7 @@ pub struct Operation<'a> {
     pub(super) command: Command<'a>,
     pub(super) kind: Kind,
     pub(super) read_preference: Option<&'a ReadPreference>,
+    pub(super) session: Option<&'a mut Session>,
     /// The identity in events, if the operation is a part of another one.
     pub(super) id: Option<OperationId>,
 }
@@ -37,8 +39,9 @@ pub(super) enum Kind {
     Read,
     /// A write.
     Write {
-        /// Whether it may be executed twice with the same transaction number: no statement touches several documents.
-        retryable: bool,
+        /// Whether no statement touches several documents, so that the server can recognise a repetition. `None`: the
+        /// command tells.
+        is_single: Option<bool>,
     },
 }
 
@@ -55,15 +58,21 @@ impl<'a> Operation<'a> {
 
     /// Creates an operation that writes.
     pub fn write(database: &'a str, body: &'a RawDocument) -> Self {
-        Self::of_write(database, body, false)
+        Self::of(Kind::Write { is_single: None }, database, body)
     }
 
-    pub(super) fn of_write(database: &'a str, body: &'a RawDocument, retryable: bool) -> Self {
-        Self::of(Kind::Write { retryable }, database, body)
+    pub(super) fn of_write(database: &'a str, body: &'a RawDocument, is_single: bool) -> Self {
+        Self::of(Kind::Write { is_single: Some(is_single) }, database, body)
     }
 
     fn of(kind: Kind, database: &'a str, body: &'a RawDocument) -> Self {
-        Self { command: Command::new(database, body), kind, read_preference: None, id: None }
+        Self { command: Command::new(database, body), kind, read_preference: None, session: None, id: None }
+    }
+
+    /// Sets the session that the operation belongs to. By default it has one for itself.
+    pub fn session(mut self, session: &'a mut Session) -> Self {
+        self.session = Some(session);
+        self
     }
 
     /// Sets the servers that the operation may be sent to. Without it, [`read`](Self::read) uses the options', and other
@@ -89,6 +98,6 @@ impl<'a> Operation<'a> {
 
 impl<'a> From<Command<'a>> for Operation<'a> {
     fn from(command: Command<'a>) -> Self {
-        Self { command, kind: Kind::Command, read_preference: None, id: None }
+        Self { command, kind: Kind::Command, read_preference: None, session: None, id: None }
     }
 }

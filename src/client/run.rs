@@ -1,20 +1,28 @@
-//! Running an operation: selection, check-out, command, retries.
+//! Running an operation: selection, check-out, command, session, retries.
 
 use std::panic::Location;
+use std::time::{Duration, Instant};
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use tokio::time::sleep;
 
 use super::Client;
-use super::command_events::{CommandEvents, OperationId};
-use super::error::ClientError;
+use super::command_events::OperationId;
+use super::error::{ClientError, FailedOperation};
+use super::fault::fault_of;
+use super::in_session::{InSession, Pinned};
 use super::operation::{Kind, Operation};
 use super::write::is_unacknowledged;
 use crate::boxed::boxed;
 use crate::deployment::{Demand, Selected, Server};
-use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
+use crate::endpoint::{CommandError, Endpoint, Limit, OperationError, StateChange};
 use crate::options::{ReadPreference, ReadPreferenceMode, ServerAddress};
 use crate::runtime::Connection;
 use crate::selection::Access;
+use crate::session::{
+    Decision, ErrorLabels, ErrorToReport, Fault, FaultKind, Retries, RetryOptions, Retryability, ServerSession,
+    SessionError, SessionServer, SessionUse, is_retryable_write, name, takes_after_cluster_time,
+};
 use crate::topology::{ServerType, TopologyType};
 
 /// The read preference of operations that name none and are no reads.
@@ -38,11 +46,14 @@ impl Client {
         database: &'c str,
         command: &'c RawDocument,
     ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
-        let answering = self.answer(Operation::new(database, command), Location::caller());
-        async { Ok(answering.await?.reply) }
+        self.run_at(Operation::new(database, command), Location::caller())
     }
 
     /// Runs an operation on a server that it selects, and returns the server's successful reply.
+    ///
+    /// The client adds `lsid` and what else the session calls for, `$clusterTime`, `$readPreference`, and the read
+    /// concern and write concern of the options. The command's document must not have `lsid`, `txnNumber` and
+    /// `$clusterTime`.
     ///
     /// # Errors
     ///
@@ -56,91 +67,43 @@ impl Client {
         &'c self,
         operation: impl Into<Operation<'c>>,
     ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
-        let answering = self.answer(operation.into(), Location::caller());
-        async { Ok(answering.await?.reply) }
+        self.run_at(operation.into(), Location::caller())
     }
 
-    /// Runs an operation, and returns its reply with the connection that it came on.
+    async fn run_at(
+        &self,
+        operation: Operation<'_>,
+        site: &'static Location<'static>,
+    ) -> Result<RawDocumentBuf, ClientError> {
+        let Answer { reply, session, .. } = self.answer(operation, site).await?;
+        self.give_back(session);
+        Ok(reply)
+    }
+
+    /// Runs an operation, and returns its reply with the connection that it came on and the session that it used.
     pub(super) async fn answer(
         &self,
         operation: Operation<'_>,
         site: &'static Location<'static>,
     ) -> Result<Answer, ClientError> {
-        let limit = operation.command.limit(self.options());
-        let id = operation.id.unwrap_or_else(|| self.command_events().operation());
-        let attempt = Attempt { operation: &operation, id, limit, site };
-        let server = self.select_for(&attempt, &[]).await?;
-        match self.attempt(&server, &attempt).await {
-            Ok((reply, connection)) => Ok(Answer { reply, connection, server }),
-            Err(error) if self.may_retry(&operation, &error) => boxed(|| self.retry(&attempt, &server, error)).await,
-            Err(error) => Err(error.into()),
+        let mut running = Running::begin(self, operation, site)?;
+        match running.attempt(&[]).await {
+            Ok(answer) => Ok(answer),
+            Err(failed) => boxed(|| running.go_on_after(failed)).await,
         }
-    }
-
-    async fn select_for(&self, attempt: &Attempt<'_>, avoid: &[ServerAddress]) -> Result<Selected, ClientError> {
-        let operation = attempt.operation;
-        let access = match (operation.kind, operation.read_preference) {
-            (Kind::Write { .. }, _) => Access::Write,
-            (_, Some(preference)) => Access::Read(preference),
-            (Kind::Read, None) => Access::Read(&self.options().read_preference),
-            (Kind::Command, None) => Access::Read(&PRIMARY),
-        };
-        let deadline = match attempt.limit {
-            Limit::Until { at, limit } => Some((at, limit)),
-            Limit::Unset | Limit::Infinite | Limit::For(_) => None,
-        };
-        Ok(self.deployment().select(Demand { access, deprioritized: avoid }, deadline).await?)
-    }
-
-    /// Returns whether the operation may be repeated after this error of its first attempt.
-    fn may_retry(&self, operation: &Operation<'_>, error: &OperationError) -> bool {
-        match operation.kind {
-            Kind::Read => self.options().retry_reads && is_retryable_read(error),
-            Kind::Command | Kind::Write { .. } => error.is_retryable(),
-        }
-    }
-
-    /// Makes the second attempt, on another server if there is one. If it fails without reaching a server, the first
-    /// error is more useful ("Executing Retryable Read Commands").
-    async fn retry(
-        &self,
-        attempt: &Attempt<'_>,
-        first: &Selected,
-        error: OperationError,
-    ) -> Result<Answer, ClientError> {
-        let Ok(server) = self.select_for(attempt, std::slice::from_ref(&first.address)).await else {
-            return Err(error.into());
-        };
-        match self.attempt(&server, attempt).await {
-            Ok((reply, connection)) => Ok(Answer { reply, connection, server }),
-            Err(OperationError::CheckOut(_) | OperationError::CheckOutTimeout { .. }) => Err(error.into()),
-            Err(second) => Err(second.into()),
-        }
-    }
-
-    /// Runs the operation once on a server.
-    async fn attempt(&self, server: &Selected, attempt: &Attempt<'_>) -> Result<Replied, OperationError> {
-        let Attempt { operation, id, limit, site } = *attempt;
-        let mut appended = Vec::new();
-        self.append(operation, &mut appended);
-        let command = operation.command.within(limit).round_trip_time(server.least_round_trip()).appended(&appended);
-        let options = self.options();
-        let is_unacknowledged = matches!(operation.kind, Kind::Write { .. })
-            && is_unacknowledged(options.write_concern.w.as_ref())
-            && !has_field(operation, "writeConcern");
-        let outcome = match is_unacknowledged {
-            true => boxed(|| send_on(self.command_events(), id, server, command, limit, site)).await,
-            false => run_on(self.command_events(), id, server, command, limit, site).await,
-        };
-        self.learn_from(server, &outcome, operation.kind);
-        outcome
     }
 
     /// Applies what the outcome of a command says about the server.
-    pub(super) fn learn_from(&self, server: &Server, outcome: &Result<Replied, OperationError>, kind: Kind) {
+    pub(super) fn learn_from(
+        &self,
+        server: &Server,
+        connection: &Connection<Endpoint>,
+        outcome: &Result<RawDocumentBuf, OperationError>,
+        kind: Kind,
+    ) {
         match outcome {
             // Only the reply to a write can have a state change.
-            Ok((reply, connection)) if kind != Kind::Read => {
+            Ok(reply) if kind != Kind::Read => {
                 if let Some(change) = state_change(reply) {
                     let (generation, service_id) = (connection.generation(), connection.service_id());
                     self.deployment().state_changed(server, change, reply, generation, service_id);
@@ -150,96 +113,482 @@ impl Client {
             Err(error) => self.deployment().operation_failed(server, error),
         }
     }
-
-    /// Appends what the options ask of each command of this kind.
-    fn append(&self, operation: &Operation<'_>, appended: &mut Vec<u8>) {
-        let options = self.options();
-        match operation.kind {
-            Kind::Command => {}
-            Kind::Read => {
-                if let Some(level) = &options.read_concern
-                    && !has_field(operation, "readConcern")
-                {
-                    append_elements(appended, &rawdoc! { "readConcern": { "level": level.as_str() } });
-                }
-            }
-            Kind::Write { .. } => {
-                if let Some(concern) = options.write_concern.document()
-                    && !has_field(operation, "writeConcern")
-                {
-                    append_elements(appended, &rawdoc! { "writeConcern": concern });
-                }
-            }
-        }
-        let preference = match operation.kind {
-            Kind::Write { .. } => None,
-            Kind::Read => operation.read_preference.or(Some(&options.read_preference)),
-            Kind::Command => operation.read_preference,
-        };
-        let snapshot = self.deployment().snapshot();
-        let is_single = snapshot.topology.topology_type() == TopologyType::Single
-            && snapshot.topology.servers().all(|server| server.server_type != ServerType::Mongos);
-        if let Some(document) = wire_preference(preference, is_single) {
-            append_elements(appended, &rawdoc! { "$readPreference": document });
-        }
-    }
 }
 
 /// The outcome of an operation.
 pub(super) struct Answer {
     pub(super) reply: RawDocumentBuf,
-    pub(super) connection: Connection<Endpoint>,
+    /// `None` if the connection is pinned to the session's transaction.
+    pub(super) connection: Option<Connection<Endpoint>>,
     pub(super) server: Selected,
+    pub(super) session: InSession,
 }
 
-/// A reply, and the connection that it came on.
-pub(super) type Replied = (RawDocumentBuf, Connection<Endpoint>);
-
-/// Runs a command on a connection of the server's pool. A connection that was lost while it was idle is replaced.
-pub(super) async fn run_on(
-    events: &CommandEvents,
+/// An operation in progress.
+struct Running<'a> {
+    client: &'a Client,
+    operation: Operation<'a>,
     id: OperationId,
-    server: &Server,
-    command: Command<'_>,
     limit: Limit,
     site: &'static Location<'static>,
-) -> Result<Replied, OperationError> {
-    let pool = &server.pool;
-    // The last connection that had been created when the first one was found lost.
-    let mut last_old = None;
-    loop {
-        let mut connection = pool.check_out_for(limit, site).await?;
-        match events.run(&mut connection, command, id).await {
-            Err(OperationError::Command(CommandError::Lost { .. }))
-                if connection.id() <= *last_old.get_or_insert_with(|| pool.last_created()) =>
-            {
-                pool.count_retry();
+    session: InSession,
+    is_unacknowledged: bool,
+    is_in_transaction: bool,
+    retryability: Retryability,
+    /// The same for all attempts of a write that may be retried.
+    transaction_number: Option<i64>,
+    /// The elements that the client appends; kept for its memory.
+    appended: Vec<u8>,
+}
+
+/// An attempt that failed.
+struct FailedAttempt {
+    error: ClientError,
+    fault: Fault,
+    /// Those of the error, with what the client added.
+    labels: ErrorLabels,
+    server: Option<ServerAddress>,
+    /// A successful reply with a `writeConcernError`: the outcome, if the operation is not retried.
+    answer: Option<Answer>,
+}
+
+impl<'a> Running<'a> {
+    fn begin(
+        client: &'a Client,
+        mut operation: Operation<'a>,
+        site: &'static Location<'static>,
+    ) -> Result<Self, ClientError> {
+        let limit = operation.command.limit(client.options());
+        operation.command = operation.command.within(limit);
+        let id = operation.id.unwrap_or_else(|| client.command_events().operation());
+        let options = client.options();
+        let is_write = matches!(operation.kind, Kind::Write { .. });
+        let is_unacknowledged =
+            is_write && is_unacknowledged(options.write_concern.w.as_ref()) && !has_field(&operation, "writeConcern");
+        let session = match operation.session.take() {
+            Some(session) => InSession::Explicit(session.explicit().clone()),
+            None if is_unacknowledged => InSession::Never,
+            None => InSession::Implicit(None),
+        };
+        let mut this = Self {
+            client,
+            operation,
+            id,
+            limit,
+            site,
+            session,
+            is_unacknowledged,
+            is_in_transaction: false,
+            retryability: Retryability::Command,
+            transaction_number: None,
+            appended: Vec::new(),
+        };
+        if let InSession::Explicit(explicit) = &this.session {
+            let session_use = session_use(client, &this.operation, true, is_unacknowledged, None);
+            let (begun, is_in_transaction) = {
+                let mut state = explicit.lock();
+                (state.begin(&session_use), state.is_in_transaction())
+            };
+            // What the last transaction was pinned to is dropped outside of the lock.
+            drop(begun?);
+            this.is_in_transaction = is_in_transaction;
+        }
+        this.retryability = this.find_retryability();
+        Ok(this)
+    }
+
+    fn find_retryability(&self) -> Retryability {
+        match (self.operation.kind, self.is_in_transaction) {
+            (Kind::Command, _) => Retryability::Command,
+            (Kind::Read, false) => Retryability::Read,
+            (Kind::Read, true) => Retryability::OtherRead,
+            (Kind::Write { is_single }, false) if !self.is_unacknowledged && self.client.options().retry_writes => {
+                let (command, sequences) = (self.operation.command.body(), self.operation.command.all_in_sequences());
+                let is_single = is_single.unwrap_or_else(|| is_retryable_write(command, sequences, false));
+                if is_single { Retryability::Write } else { Retryability::OtherWrite }
             }
-            outcome => return outcome.map(|reply| (reply, connection)),
+            (Kind::Write { .. }, _) => Retryability::OtherWrite,
+        }
+    }
+
+    /// Makes further attempts as long as the specifications allow them.
+    async fn go_on_after(mut self, mut failed: Box<FailedAttempt>) -> Result<Answer, ClientError> {
+        let options = self.client.options();
+        let options = RetryOptions {
+            reads: options.retry_reads,
+            writes: options.retry_writes,
+            max_adaptive: options.max_adaptive_retries,
+            retargets: options.enable_overload_retargeting,
+        };
+        let has_time_limit = matches!(self.limit, Limit::Until { .. });
+        let mut retries = Retries::new(options, self.retryability, has_time_limit);
+        let mut to_report: Option<ErrorToReport<ClientError>> = None;
+        let mut avoid: Vec<ServerAddress> = Vec::new();
+        loop {
+            let is_sharded = self.client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
+            let left = match self.limit {
+                Limit::Until { at, .. } => Some(at.saturating_duration_since(tokio::time::Instant::now())),
+                _ => None,
+            };
+            let decision = retries.after(&failed.fault, failed.labels, is_sharded, fastrand::f64(), left);
+            let tells_of_attempt = match self.operation.kind {
+                Kind::Write { .. } => failed.fault.may_have_written(),
+                Kind::Read | Kind::Command => failed.fault.reached_a_server(),
+            };
+            let is_over = decision == Decision::GiveUp;
+            if is_over && let Some(answer) = failed.answer {
+                let session = std::mem::replace(&mut self.session, InSession::Never);
+                return Ok(Answer { session, ..answer });
+            }
+            match &mut to_report {
+                Some(report) => report.add(failed.error, tells_of_attempt),
+                None => to_report = Some(ErrorToReport::new(failed.error)),
+            }
+            let Decision::Retry { after, deprioritize } = decision else { break };
+            if deprioritize {
+                avoid.extend(failed.server);
+            }
+            if !after.is_zero() {
+                self.pause(after).await;
+            }
+            failed = match self.attempt(&avoid).await {
+                Ok(answer) => return Ok(answer),
+                Err(failed) => failed,
+            };
+        }
+        let session = std::mem::replace(&mut self.session, InSession::Never);
+        self.client.give_back(session);
+        match to_report {
+            Some(report) => Err(report.into_error()),
+            // The first failure was added before the loop could end.
+            None => unreachable!("an operation failed without an error"),
+        }
+    }
+
+    /// Waits before a retry.
+    async fn pause(&self, pause: Duration) {
+        // A pause on the runtime of the monitors works on every executor.
+        match self.client.deployment().residence() {
+            Some(runtime) => drop(runtime.spawn(sleep(pause)).await),
+            None => sleep(pause).await,
+        }
+    }
+
+    /// Runs the operation once.
+    async fn attempt(&mut self, avoid: &[ServerAddress]) -> Result<Answer, Box<FailedAttempt>> {
+        let (server, pinned) = self.select(avoid).await?;
+        let is_pinned = pinned.is_some();
+        let mut reached = pinned;
+        // The last connection that had been created when the first one was found lost.
+        let mut last_old = None;
+        loop {
+            let mut connection = match reached.take() {
+                Some(connection) => connection,
+                None => match server.pool.check_out_for(self.limit, self.site).await {
+                    Ok(connection) => connection,
+                    Err(error) => return Err(self.failed(error, Some(&server), None)),
+                },
+            };
+            let known = self.known_of(&server, &connection);
+            self.append(&connection, known)?;
+            let command = self.operation.command.round_trip_time(server.least_round_trip()).appended(&self.appended);
+            let events = self.client.command_events();
+            let outcome = match self.is_unacknowledged {
+                true => boxed(|| events.send(&mut connection, command, self.id)).await,
+                false => events.run(&mut connection, command, self.id).await,
+            };
+            let pool = &server.pool;
+            match &outcome {
+                Err(OperationError::Command(CommandError::Lost { .. }))
+                    if !is_pinned
+                        && !self.is_in_transaction
+                        && connection.id() <= *last_old.get_or_insert_with(|| pool.last_created()) =>
+                {
+                    pool.count_retry();
+                    continue;
+                }
+                _ => {}
+            }
+            self.client.learn_from(&server, &connection, &outcome, self.operation.kind);
+            return match outcome {
+                Ok(reply) => self.succeeded(reply, server, connection, known),
+                Err(error) => {
+                    let reply = error.command_error().and_then(CommandError::server_error).map(|error| &error.reply);
+                    if let Some(reply) = reply {
+                        self.session.replied(self.client, reply);
+                    }
+                    let failed = self.failed(error, Some(&server), Some(known));
+                    self.keep_pinned(&server, connection);
+                    Err(failed)
+                }
+            };
+        }
+    }
+
+    /// Selects the server, or takes what the transaction is pinned to.
+    async fn select(
+        &mut self,
+        avoid: &[ServerAddress],
+    ) -> Result<(Selected, Option<Connection<Endpoint>>), Box<FailedAttempt>> {
+        let mut only = None;
+        if let InSession::Explicit(explicit) = &self.session
+            && self.is_in_transaction
+        {
+            let mut state = explicit.lock();
+            match state.unpin() {
+                Some(Pinned::Connection(server, connection)) => return Ok((server, Some(*connection))),
+                Some(Pinned::Server(address)) => {
+                    only = Some(address.clone());
+                    state.pin(Pinned::Server(address));
+                }
+                None => {}
+            }
+        }
+        let operation = &self.operation;
+        let access = match (operation.kind, operation.read_preference) {
+            _ if self.is_in_transaction => Access::Write,
+            (Kind::Write { .. }, _) => Access::Write,
+            (_, Some(preference)) => Access::Read(preference),
+            (Kind::Read, None) => Access::Read(&self.client.options().read_preference),
+            (Kind::Command, None) => Access::Read(&PRIMARY),
+        };
+        let deadline = match self.limit {
+            Limit::Until { at, limit } => Some((at, limit)),
+            Limit::Unset | Limit::Infinite | Limit::For(_) => None,
+        };
+        let demand = Demand { access, deprioritized: avoid, only: only.as_ref() };
+        match self.client.deployment().select(demand, deadline).await {
+            Ok(server) => {
+                if self.is_in_transaction && only.is_none() {
+                    self.pin_to_mongos(&server);
+                }
+                Ok((server, None))
+            }
+            Err(error) => {
+                let fault = Fault::new(FaultKind::Selection, ErrorLabels::NONE);
+                let labels = self.note_failure(&fault, None);
+                let error = FailedOperation::selection(error, labels).into();
+                Err(Box::new(FailedAttempt { error, fault, labels, server: None, answer: None }))
+            }
+        }
+    }
+
+    /// Pins the transaction to its mongos (Transactions, "Sharded transactions").
+    fn pin_to_mongos(&self, server: &Selected) {
+        if let InSession::Explicit(explicit) = &self.session
+            && self.client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded
+        {
+            explicit.lock().pin(Pinned::Server(server.address.clone()));
+        }
+    }
+
+    /// Pins the connection to the transaction again, behind a load balancer. Returns it otherwise.
+    fn keep_pinned(&self, server: &Selected, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>> {
+        let InSession::Explicit(explicit) = &self.session else { return Some(connection) };
+        if connection.service_id().is_none() || !self.is_in_transaction {
+            return Some(connection);
+        }
+        explicit.pin_connection(server, connection)
+    }
+
+    /// Returns what a session has to know about the server.
+    fn known_of(&self, server: &Selected, connection: &Connection<Endpoint>) -> SessionServer {
+        let snapshot = self.client.deployment().snapshot();
+        let description = snapshot.topology.server(&server.address);
+        let server_type = description.map_or(ServerType::Unknown, |description| description.server_type);
+        SessionServer {
+            max_wire_version: connection.hello().max_wire_version,
+            has_cluster_time: server_type != ServerType::Standalone,
+            is_mongos: matches!(server_type, ServerType::Mongos | ServerType::LoadBalancer),
+        }
+    }
+
+    /// Encodes the elements that the client appends to the command.
+    fn append(&mut self, connection: &Connection<Endpoint>, known: SessionServer) -> Result<(), Box<FailedAttempt>> {
+        let Self { client, operation, session, appended, is_in_transaction, is_unacknowledged, .. } = self;
+        appended.clear();
+        let hello = connection.hello();
+        let has_sessions = hello.logical_session_timeout_minutes.is_some() || connection.service_id().is_some();
+        let now = Instant::now();
+        if let InSession::Implicit(implicit @ None) = session
+            && has_sessions
+        {
+            *implicit = Some(client.sessions().acquire(now, timeout_of(connection)));
+        }
+        if self.retryability == Retryability::Write && self.transaction_number.is_none() && known.has_cluster_time {
+            self.transaction_number = session.next_transaction_number();
+        }
+        let is_explicit = matches!(session, InSession::Explicit(_));
+        let session_use = session_use(client, operation, is_explicit, *is_unacknowledged, self.transaction_number);
+        let client_time = client.cluster_time().load();
+        let client_time = client_time.as_deref().filter(|_| known.has_cluster_time);
+        let appending = match session {
+            InSession::Explicit(_) if !has_sessions => Err(SessionError::Unsupported),
+            InSession::Explicit(explicit) => explicit.lock().append_to(appended, now, &session_use, known, client_time),
+            InSession::Implicit(implicit) => {
+                if let Some(session) = implicit {
+                    session.append_to(appended, now);
+                    if let Some(number) = session_use.transaction_number {
+                        ServerSession::append_transaction_number(appended, number);
+                    }
+                }
+                append_read_concern(appended, &session_use);
+                if let Some(time) = client_time {
+                    time.append_to(appended);
+                }
+                Ok(())
+            }
+            InSession::Never => Ok(()),
+        };
+        if let Err(error) = appending {
+            return Err(refused(error));
+        }
+        let options = client.options();
+        let is_write = matches!(operation.kind, Kind::Write { .. });
+        if is_write
+            && !*is_in_transaction
+            && let Some(concern) = options.write_concern.document()
+            && !has_field(operation, "writeConcern")
+        {
+            append_elements(appended, &rawdoc! { "writeConcern": concern });
+        }
+        let preference = match operation.kind {
+            Kind::Read if !*is_in_transaction => operation.read_preference.or(Some(&options.read_preference)),
+            Kind::Command if !*is_in_transaction => operation.read_preference,
+            _ => None,
+        };
+        if let Some(preference) = preference {
+            let snapshot = client.deployment().snapshot();
+            let is_single = snapshot.topology.topology_type() == TopologyType::Single && !known.is_mongos;
+            if let Some(document) = wire_preference(preference, is_single) {
+                append_elements(appended, &rawdoc! { "$readPreference": document });
+            }
+        }
+        Ok(())
+    }
+
+    fn succeeded(
+        &mut self,
+        reply: RawDocumentBuf,
+        server: Selected,
+        connection: Connection<Endpoint>,
+        known: SessionServer,
+    ) -> Result<Answer, Box<FailedAttempt>> {
+        let times = self.session.replied(self.client, &reply);
+        if let InSession::Explicit(explicit) = &self.session {
+            explicit.lock().succeeded(&times);
+        }
+        let fault = match self.operation.kind {
+            Kind::Write { .. } if has_write_concern_error(&reply) => Fault::of_reply(&reply),
+            _ => None,
+        };
+        let address = server.address.clone();
+        let connection = self.keep_pinned(&server, connection);
+        let Some(fault) = fault else {
+            let session = std::mem::replace(&mut self.session, InSession::Never);
+            return Ok(Answer { reply, connection, server, session });
+        };
+        let retries = self.transaction_number.is_some();
+        let labels = fault.write_labels(retries, Some(known.max_wire_version), known.is_mongos);
+        let error = ClientError::Reply { command: "a write", reason: "its write concern was not met".into() };
+        let answer = Answer { reply, connection: None, server, session: InSession::Never };
+        Err(Box::new(FailedAttempt { error, fault, labels, server: Some(address), answer: Some(answer) }))
+    }
+
+    fn failed(
+        &mut self,
+        error: OperationError,
+        server: Option<&Selected>,
+        known: Option<SessionServer>,
+    ) -> Box<FailedAttempt> {
+        if known.is_none()
+            && let Some(server) = server
+        {
+            self.client.deployment().operation_failed(server, &error);
+        }
+        let fault = fault_of(&error);
+        let labels = self.note_failure(&fault, known);
+        let error = FailedOperation::operation(error, labels).into();
+        let server = server.map(|server| server.address.clone());
+        Box::new(FailedAttempt { error, fault, labels, server, answer: None })
+    }
+
+    /// Notes a failed attempt in the session, and returns the error's labels.
+    fn note_failure(&mut self, fault: &Fault, known: Option<SessionServer>) -> ErrorLabels {
+        let retries_writes = self.retryability == Retryability::Write;
+        match &mut self.session {
+            InSession::Explicit(explicit) => {
+                let consequence = explicit.lock().failed(fault, known, retries_writes);
+                consequence.labels
+            }
+            InSession::Implicit(session) => {
+                if let Some(session) = session
+                    && fault.kind == FaultKind::Network
+                {
+                    session.mark_dirty();
+                }
+                let (version, is_mongos) =
+                    known.map_or((None, false), |known| (Some(known.max_wire_version), known.is_mongos));
+                match self.operation.kind {
+                    Kind::Write { .. } => fault.write_labels(retries_writes, version, is_mongos),
+                    Kind::Read | Kind::Command => fault.labels,
+                }
+            }
+            InSession::Never => fault.labels,
         }
     }
 }
 
-/// Sends a command to which there is no reply. Returns what stands for one.
-async fn send_on(
-    events: &CommandEvents,
-    id: OperationId,
-    server: &Server,
-    command: Command<'_>,
-    limit: Limit,
-    site: &'static Location<'static>,
-) -> Result<Replied, OperationError> {
-    let mut connection = server.pool.check_out_for(limit, site).await?;
-    let reply = events.send(&mut connection, command, id).await?;
-    Ok((reply, connection))
+/// Returns the failure of an attempt that the session refused.
+fn refused(error: SessionError) -> Box<FailedAttempt> {
+    let fault = Fault::new(FaultKind::Client, ErrorLabels::NONE);
+    Box::new(FailedAttempt { error: error.into(), fault, labels: ErrorLabels::NONE, server: None, answer: None })
 }
 
-/// One operation, with what all its attempts share.
-struct Attempt<'a> {
-    operation: &'a Operation<'a>,
-    id: OperationId,
-    limit: Limit,
-    site: &'static Location<'static>,
+/// Returns what a session has to know about the operation.
+fn session_use<'u>(
+    client: &'u Client,
+    operation: &Operation<'u>,
+    is_explicit: bool,
+    is_unacknowledged: bool,
+    transaction_number: Option<i64>,
+) -> SessionUse<'u> {
+    let has_own_read_concern = has_field(operation, "readConcern");
+    let takes_after = is_explicit && !has_own_read_concern && operation.kind != Kind::Command;
+    SessionUse {
+        is_read: !matches!(operation.kind, Kind::Write { .. }),
+        read_concern: match operation.kind {
+            Kind::Read if !has_own_read_concern => client.options().read_concern.as_deref(),
+            _ => None,
+        },
+        has_own_read_concern,
+        has_own_write_concern: is_explicit && has_field(operation, "writeConcern"),
+        is_unacknowledged,
+        read_preference: operation.read_preference,
+        takes_after_cluster_time: takes_after && name(operation.command.body()).is_some_and(takes_after_cluster_time),
+        transaction_number,
+    }
+}
+
+/// Appends the read concern of a command without an explicit session.
+fn append_read_concern(appended: &mut Vec<u8>, session_use: &SessionUse<'_>) {
+    if let Some(level) = session_use.read_concern {
+        append_elements(appended, &rawdoc! { "readConcern": { "level": level } });
+    }
+}
+
+/// Returns how long the server keeps an idle session. `None` behind a load balancer, where sessions do not expire.
+pub(super) fn timeout_of(connection: &Connection<Endpoint>) -> Option<Duration> {
+    if connection.service_id().is_some() {
+        return None;
+    }
+    let minutes = connection.hello().logical_session_timeout_minutes?;
+    Some(Duration::from_secs(u64::try_from(minutes).ok()?.saturating_mul(60)))
+}
+
+/// Returns whether a successful reply reports that the write concern was not met.
+fn has_write_concern_error(reply: &RawDocument) -> bool {
+    matches!(reply.get("writeConcernError"), Ok(Some(_)))
 }
 
 /// Returns whether the caller's document has the field.
@@ -249,8 +598,7 @@ fn has_field(operation: &Operation<'_>, field: &str) -> bool {
 
 /// Returns the value of `$readPreference`, if the command needs one (Server Selection, "Passing read preference to
 /// mongos and load balancers" and "Topology type Single").
-fn wire_preference(preference: Option<&ReadPreference>, is_single: bool) -> Option<RawDocumentBuf> {
-    let preference = preference?;
+fn wire_preference(preference: &ReadPreference, is_single: bool) -> Option<RawDocumentBuf> {
     match preference.mode {
         ReadPreferenceMode::Primary if is_single => Some(rawdoc! { "mode": "primaryPreferred" }),
         ReadPreferenceMode::Primary => None,
@@ -267,19 +615,5 @@ fn append_elements(appended: &mut Vec<u8>, document: &RawDocument) {
 /// Returns what a successful reply says about the server's state.
 fn state_change(reply: &RawDocument) -> Option<StateChange> {
     // A document without this element has no state change, and nearly no reply has it.
-    reply.get("writeConcernError").ok().flatten().and_then(|_| StateChange::of_reply(reply))
-}
-
-/// Returns whether a read may be repeated after this error ("Retryable Error" of Retryable Reads).
-fn is_retryable_read(error: &OperationError) -> bool {
-    match error {
-        OperationError::Command(failure) => {
-            failure.is_retryable()
-                || failure.is_network_error()
-                || failure.server_error().is_some_and(|error| error.has_retryable_code() || error.code == 134)
-        }
-        OperationError::Interrupted(_) => true,
-        OperationError::CheckOut(error) => error.is_retryable(),
-        OperationError::CheckOutTimeout { .. } => false,
-    }
+    if has_write_concern_error(reply) { StateChange::of_reply(reply) } else { None }
 }

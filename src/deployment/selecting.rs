@@ -25,6 +25,8 @@ pub(crate) struct Demand<'a> {
     pub(crate) access: Access<'a>,
     /// Servers that are taken only if no other one is suitable.
     pub(crate) deprioritized: &'a [ServerAddress],
+    /// The server of a sharded cluster that the operation is pinned to.
+    pub(crate) only: Option<&'a ServerAddress>,
 }
 
 /// There is no server for an operation.
@@ -142,7 +144,10 @@ impl Deployment {
             return Err(incompatibility.clone().into());
         }
         let options = self.options();
-        let Demand { access, deprioritized } = demand;
+        let Demand { access, deprioritized, only } = demand;
+        if let Some(only) = only {
+            return Ok(snapshot.select_at(only));
+        }
         Ok(snapshot.select(access, deprioritized, options.local_threshold, options.heartbeat_frequency)?)
     }
 

@@ -69,6 +69,12 @@ impl Snapshot {
         self.member(&server.address).is_some_and(|member| std::ptr::eq(&*member.server, server))
     }
 
+    /// Selects the server at an address, if it is known.
+    pub(super) fn select_at(&self, address: &ServerAddress) -> Option<Selected> {
+        let is_known = self.topology.server(address).is_some_and(|server| !server.server_type.is_unknown());
+        self.member(address).filter(|_| is_known).map(|member| member.select())
+    }
+
     /// Selects a server, if one is suitable. `local_threshold` and `heartbeat_frequency` are those of the options.
     ///
     /// # Errors

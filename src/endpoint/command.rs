@@ -154,6 +154,14 @@ impl<'a> Command<'a> {
         self.database
     }
 
+    /// Returns the documents of all sequences, with the sequence's name.
+    pub(crate) fn all_in_sequences(&self) -> impl Iterator<Item = (&'a str, &'a RawDocument)> {
+        self.sequences.iter().flat_map(|sequence| {
+            (0..sequence.documents.len())
+                .filter_map(|place| Some((sequence.identifier, sequence.documents.get(place)?)))
+        })
+    }
+
     pub(crate) fn body(&self) -> &'a RawDocument {
         self.body
     }

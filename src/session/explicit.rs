@@ -117,6 +117,11 @@ impl<P> Session<P> {
         self.server
     }
 
+    /// Ends the session that is about to be dropped: see [`into_server_session`](Self::into_server_session).
+    pub fn end(&mut self, now: Instant) -> ServerSession {
+        std::mem::replace(&mut self.server, ServerSession::new(now))
+    }
+
     /// Returns the identifier of the server session. Sessions that do not overlap may have the same one.
     pub fn id(&self) -> SessionId {
         self.server.id()
@@ -195,10 +200,15 @@ impl<P> Session<P> {
         self.transaction.pinned.as_mut()
     }
 
-    /// Pins the transaction: to the mongos or the connection of its first command. Outside of a transaction, the pin comes
-    /// back.
+    /// Pins the transaction: to the mongos or the connection of its first command. A commit can be repeated, so it stays
+    /// pinned. Outside of a transaction, the pin comes back.
     pub fn pin(&mut self, pinned: P) -> Option<P> {
-        if self.transaction.is_active() { self.transaction.pinned.replace(pinned) } else { Some(pinned) }
+        match self.transaction.state {
+            TransactionState::None | TransactionState::Aborted => Some(pinned),
+            TransactionState::Starting | TransactionState::InProgress | TransactionState::Committed => {
+                self.transaction.pinned.replace(pinned)
+            }
+        }
     }
 
     /// Takes away what the session is pinned to: when it ends, or after an abort.
@@ -291,6 +301,15 @@ impl<P> Session<P> {
         }
         self.append_cluster_time(elements, client_time);
         Ok(())
+    }
+
+    /// Appends what the session adds to a `getMore` or a `killCursors` that is sent now: in a transaction, its number.
+    pub fn append_to_cursor(&mut self, elements: &mut Vec<u8>, now: Instant, client_time: Option<&ClusterTime>) {
+        self.server.append_to(elements, now);
+        if self.is_in_transaction() {
+            elements::transaction(elements, self.server.transaction_number(), false);
+        }
+        self.append_cluster_time(elements, client_time);
     }
 
     /// Appends the newer one of the session's cluster time and the client's.

@@ -61,7 +61,15 @@ pub enum OutgoingDocuments<'a> {
     Owned(&'a [RawDocumentBuf]),
 }
 
-impl OutgoingDocuments<'_> {
+impl<'a> OutgoingDocuments<'a> {
+    /// Returns the document at a place, from 0.
+    pub(crate) fn get(&self, place: usize) -> Option<&'a RawDocument> {
+        match *self {
+            Self::Borrowed(documents) => documents.get(place).copied(),
+            Self::Owned(documents) => documents.get(place).map(|document| &**document),
+        }
+    }
+
     /// Returns the number of documents.
     #[must_use]
     pub fn len(&self) -> usize {

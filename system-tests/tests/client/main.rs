@@ -4,6 +4,7 @@
 mod cursors;
 mod events;
 mod monitoring;
+mod sessions;
 mod srv;
 mod standalone;
 mod writes;

@@ -1,0 +1,136 @@
+//! The session of an operation: one for itself, or the application's.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bson::RawDocument;
+
+use super::Client;
+use super::run::timeout_of;
+use crate::deployment::Selected;
+use crate::endpoint::Endpoint;
+use crate::options::ServerAddress;
+use crate::runtime::Connection;
+use crate::session::{ReplyTimes, ServerSession, Session as State};
+
+/// What a transaction is pinned to.
+#[derive(Debug)]
+pub(super) enum Pinned {
+    /// To a mongos.
+    Server(ServerAddress),
+    /// To a connection behind a load balancer.
+    Connection(Selected, Box<Connection<Endpoint>>),
+}
+
+/// A session of the application, which its operations and cursors share.
+pub(super) struct Explicit {
+    client: Client,
+    state: Mutex<State<Pinned>>,
+}
+
+impl Explicit {
+    pub(super) fn new(client: Client, state: State<Pinned>) -> Arc<Self> {
+        Arc::new(Self { client, state: Mutex::new(state) })
+    }
+
+    /// Locks the state, for a few instructions: never across an await.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<Pinned>> {
+        // The state is valid between any two calls of its methods.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pins the transaction to a mongos.
+    pub(super) fn keep_server(&self, address: ServerAddress) {
+        let back = self.lock().pin(Pinned::Server(address));
+        drop(back);
+    }
+
+    /// Pins the transaction to a connection, if it leads to a service behind a load balancer.
+    pub(super) fn keep_connection(&self, server: &Selected, connection: Connection<Endpoint>) {
+        if connection.service_id().is_some() {
+            drop(self.pin_connection(server, connection));
+        }
+    }
+
+    /// Pins a connection to the transaction. Returns it if there is no transaction any more.
+    pub(super) fn pin_connection(
+        &self,
+        server: &Selected,
+        connection: Connection<Endpoint>,
+    ) -> Option<Connection<Endpoint>> {
+        let mut connection = connection;
+        connection.pin_to(crate::pool::Purpose::Transaction);
+        let back = self.lock().pin(Pinned::Connection(server.clone(), Box::new(connection)));
+        match back {
+            Some(Pinned::Connection(_, connection)) => Some(*connection),
+            Some(Pinned::Server(_)) | None => None,
+        }
+    }
+}
+
+/// The last use of the session has ended: the application's own, or that of a cursor.
+impl Drop for Explicit {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.client.sessions().release(state.end(now), now, self.client.session_timeout());
+    }
+}
+
+impl fmt::Debug for Explicit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Explicit").field(&self.lock().id()).finish()
+    }
+}
+
+/// The session of an operation.
+#[derive(Debug)]
+pub(super) enum InSession {
+    /// One for the operation alone, taken when its connection is known to support sessions.
+    Implicit(Option<ServerSession>),
+    /// The application's.
+    Explicit(Arc<Explicit>),
+    /// None: the server would not tell when the session is free again.
+    Never,
+}
+
+impl InSession {
+    /// Gives out the number of a write that may be retried. `None` without a session.
+    pub(super) fn next_transaction_number(&mut self) -> Option<i64> {
+        match self {
+            Self::Implicit(session) => session.as_mut().map(ServerSession::next_transaction_number),
+            Self::Explicit(explicit) => Some(explicit.lock().next_transaction_number()),
+            Self::Never => None,
+        }
+    }
+
+    /// Keeps the times of a reply.
+    pub(super) fn replied<'r>(&self, client: &Client, reply: &'r RawDocument) -> ReplyTimes<'r> {
+        let times = ReplyTimes::read(reply);
+        let advanced = times.cluster_time.and_then(|time| client.cluster_time().advance(time));
+        if let Self::Explicit(explicit) = self {
+            explicit.lock().replied(&times, advanced.as_ref());
+        }
+        times
+    }
+}
+
+impl Client {
+    /// Gives the session of an operation back to the pool, if the operation had one for itself.
+    pub(super) fn give_back(&self, session: InSession) {
+        if let InSession::Implicit(Some(session)) = session {
+            self.sessions().release(session, Instant::now(), self.session_timeout());
+        }
+    }
+
+    /// Gives a session back whose connection is known.
+    pub(super) fn give_back_of(&self, session: InSession, connection: Option<&Connection<Endpoint>>) {
+        match (session, connection) {
+            (InSession::Implicit(Some(session)), Some(connection)) => {
+                self.sessions().release(session, Instant::now(), timeout_of(connection));
+            }
+            (session, _) => self.give_back(session),
+        }
+    }
+}

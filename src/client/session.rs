@@ -1,0 +1,489 @@
+//! Sessions and transactions of the application.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::{RawDocument, RawDocumentBuf, Timestamp};
+use tokio::time::sleep;
+
+use super::Client;
+use super::error::{ClientError, FailedOperation};
+use super::fault::fault_of;
+use super::in_session::{Explicit, Pinned};
+use crate::deployment::{Demand, Selected};
+use crate::endpoint::{Command, Endpoint, Limit, OperationError};
+use crate::options::{InvalidOption, ServerAddress};
+use crate::runtime::Connection;
+use crate::selection::Access;
+use crate::session::{
+    Decision, ErrorLabels, Fault, FaultKind, ReplyTimes, Retries, RetryOptions, Retryability, Session as State,
+    SessionOptions, SessionServer, TransactionOptions, TransactionState, transaction_backoff,
+};
+use crate::topology::{ServerType, TopologyType};
+
+/// How long [`Session::with_transaction`] begins further attempts without `timeoutMS`.
+const TRANSACTION_LIMIT: Duration = Duration::from_secs(120);
+
+impl Client {
+    /// Starts a session with these options. Sends nothing: the server learns of it with the first command.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if options exclude each other.
+    pub fn start_session(&self, options: &SessionOptions) -> Result<Session, InvalidOption> {
+        let server = self.sessions().acquire(Instant::now(), self.session_timeout());
+        let state = State::new(server, options, self.options())?;
+        Ok(Session { client: self.clone(), explicit: Explicit::new(self.clone(), state), ends: true })
+    }
+}
+
+/// A session: operations that see what earlier ones of the session have done (causal consistency), that read the same
+/// point in time (`snapshot`), or that belong to a transaction.
+///
+/// Give it to an operation with [`Operation::session`](crate::Operation::session). A session is for one operation at a
+/// time. Dropping it aborts its transaction in the background, and gives its identifier back for reuse.
+///
+/// ```no_run
+/// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use bson::rawdoc;
+/// use wharf::client::SessionOptions;
+/// use wharf::Operation;
+///
+/// let mut session = client.start_session(&SessionOptions::default())?;
+/// session
+///     .with_transaction(|mut session| async move {
+///         let client = session.client().clone();
+///         let take = rawdoc! { "update": "accounts", "updates": [{ "q": { "_id": 1 }, "u": { "$inc": { "n": -5 } } }] };
+///         client.run(Operation::write("bank", &take).session(&mut session)).await?;
+///         let give = rawdoc! { "update": "accounts", "updates": [{ "q": { "_id": 2 }, "u": { "$inc": { "n": 5 } } }] };
+///         client.run(Operation::write("bank", &give).session(&mut session)).await?;
+///         Ok(())
+///     })
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Session {
+    client: Client,
+    explicit: Arc<Explicit>,
+    /// Whether dropping this value ends the session. The body of a transaction has a second value.
+    ends: bool,
+}
+
+impl Session {
+    /// Returns the client that the session belongs to.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn explicit(&self) -> &Arc<Explicit> {
+        &self.explicit
+    }
+
+    /// Returns the value of `lsid` in the session's commands.
+    #[must_use]
+    pub fn id(&self) -> RawDocumentBuf {
+        self.explicit.lock().id().document()
+    }
+
+    /// Returns the newest `$clusterTime` that the session has seen.
+    #[must_use]
+    pub fn cluster_time(&self) -> Option<RawDocumentBuf> {
+        self.explicit.lock().cluster_time().map(RawDocument::to_owned)
+    }
+
+    /// Returns the time of the newest operation of the session.
+    #[must_use]
+    pub fn operation_time(&self) -> Option<Timestamp> {
+        self.explicit.lock().operation_time()
+    }
+
+    /// Returns the point in time that a session with `snapshot` reads, once it is known.
+    #[must_use]
+    pub fn snapshot_time(&self) -> Option<Timestamp> {
+        self.explicit.lock().snapshot_time()
+    }
+
+    /// Returns the state of the session's transaction.
+    #[must_use]
+    pub fn transaction_state(&self) -> TransactionState {
+        self.explicit.lock().transaction_state()
+    }
+
+    /// Advances the cluster time to that of another session, if it is newer.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Session`] if the document has no timestamp in `clusterTime`.
+    pub fn advance_cluster_time(&mut self, cluster_time: &RawDocument) -> Result<(), ClientError> {
+        Ok(self.explicit.lock().advance_cluster_time(cluster_time)?)
+    }
+
+    /// Advances the operation time to that of another session, if it is newer, so that this session sees what the other
+    /// one has done.
+    pub fn advance_operation_time(&mut self, time: Timestamp) {
+        self.explicit.lock().advance_operation_time(time);
+    }
+
+    /// Starts a transaction. Sends nothing: the server learns of it with the first command.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Session`] in a transaction, in a session with `snapshot`, or for an unacknowledged write concern.
+    pub fn start_transaction(&mut self, options: TransactionOptions) -> Result<(), ClientError> {
+        let started = self.explicit.lock().start_transaction(options);
+        // What the last transaction was pinned to is dropped outside of the lock.
+        drop(started?);
+        Ok(())
+    }
+
+    /// Commits the transaction. It may be called again if the error has the label `UnknownTransactionCommitResult`.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error of the command, after one retry
+    /// where the specification allows it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Whether the transaction is committed is unknown; the call can be repeated.
+    #[track_caller]
+    pub fn commit_transaction(&mut self) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
+        self.end(End::Commit, Location::caller())
+    }
+
+    /// Aborts the transaction. Errors of the command are not reported: the server aborts it when its time is up.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Session`] if there is no transaction to abort.
+    ///
+    /// # Cancel safety
+    ///
+    /// The transaction counts as aborted; the server may learn of it when its time is up.
+    #[track_caller]
+    pub fn abort_transaction(&mut self) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
+        self.end(End::Abort, Location::caller())
+    }
+
+    /// Runs `body` in a transaction and commits it. Repeats body and commit where the errors' labels allow it, for at most
+    /// 120 seconds, or `defaultTimeoutMS` or `timeoutMS` (Convenient API for Transactions).
+    ///
+    /// `body` gets this session, and gives it to each of its operations. It may run several times, so it should do nothing
+    /// else that must not be repeated. If it returns an error, the transaction is aborted.
+    ///
+    /// # Errors
+    ///
+    /// The error of `body`, of the start, or of the commit.
+    ///
+    /// # Cancel safety
+    ///
+    /// The transaction is aborted when the session is dropped, or another one is started after an abort.
+    pub async fn with_transaction<T, F>(&mut self, body: impl FnMut(Session) -> F) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        self.with_transaction_options(TransactionOptions::default(), body).await
+    }
+
+    /// Does the same as [`with_transaction`](Self::with_transaction), with options for the transaction.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_transaction`](Self::with_transaction).
+    pub async fn with_transaction_options<T, F>(
+        &mut self,
+        options: TransactionOptions,
+        mut body: impl FnMut(Session) -> F,
+    ) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let default = self.explicit.lock().default_timeout();
+        let limit = default.filter(|limit| !limit.is_zero()).unwrap_or(TRANSACTION_LIMIT);
+        let begin = tokio::time::Instant::now();
+        let is_over = |pause: Duration| begin.elapsed().saturating_add(pause) >= limit;
+        let mut attempt = 0;
+        loop {
+            if attempt > 0 {
+                sleep(transaction_backoff(attempt, fastrand::f64())).await;
+            }
+            attempt += 1;
+            self.start_transaction(options.clone())?;
+            let session = Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false };
+            let outcome = match body(session).await {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    let state = self.transaction_state();
+                    if matches!(state, TransactionState::Starting | TransactionState::InProgress) {
+                        self.abort_transaction().await?;
+                    }
+                    let longest = transaction_backoff(attempt, 1.0);
+                    if error.has_label("TransientTransactionError") && !is_over(longest) {
+                        continue;
+                    }
+                    return Err(error);
+                }
+            };
+            if !matches!(self.transaction_state(), TransactionState::Starting | TransactionState::InProgress) {
+                // The body has committed or aborted.
+                return Ok(outcome);
+            }
+            loop {
+                let Err(error) = self.commit_transaction().await else { return Ok(outcome) };
+                if is_over(Duration::ZERO) || error.is_max_time_expired() {
+                    return Err(error);
+                }
+                if error.has_label("UnknownTransactionCommitResult") {
+                    continue;
+                }
+                if error.has_label("TransientTransactionError") {
+                    break;
+                }
+                return Err(error);
+            }
+        }
+    }
+
+    /// Ends the transaction: sends the command, and once more where the error allows it.
+    async fn end(&mut self, end: End, site: &'static Location<'static>) -> Result<(), ClientError> {
+        let must_send = {
+            let mut state = self.explicit.lock();
+            match end {
+                End::Commit => state.begin_commit()?,
+                End::Abort => state.begin_abort()?,
+            }
+        };
+        if !must_send {
+            let unpinned = self.explicit.lock().unpin();
+            drop(unpinned);
+            return Ok(());
+        }
+        let ended = end_transaction(&self.client, &self.explicit, end, site).await;
+        match end {
+            End::Commit => ended,
+            // The server aborts the transaction when its time is up.
+            End::Abort => Ok(()),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.ends {
+            return;
+        }
+        let must_abort = {
+            let mut state = self.explicit.lock();
+            state.must_abort() && matches!(state.begin_abort(), Ok(true))
+        };
+        if !must_abort {
+            let unpinned = self.explicit.lock().unpin();
+            drop(unpinned);
+            return;
+        }
+        let (client, explicit, site) = (self.client.clone(), self.explicit.clone(), Location::caller());
+        if let Some(runtime) = client.deployment().residence() {
+            runtime.spawn(async move {
+                // The server aborts it when its time is up.
+                let _ = end_transaction(&client, &explicit, End::Abort, site).await;
+                let unpinned = explicit.lock().unpin();
+                drop(unpinned);
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("id", &self.explicit.lock().id()).finish_non_exhaustive()
+    }
+}
+
+/// How a transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Commit,
+    Abort,
+}
+
+/// Sends a commit or an abort, and retries it.
+async fn end_transaction(
+    client: &Client,
+    explicit: &Arc<Explicit>,
+    end: End,
+    site: &'static Location<'static>,
+) -> Result<(), ClientError> {
+    let options = client.options();
+    let default = explicit.lock().default_timeout();
+    let limit = default.map_or(Limit::Unset, |limit| Limit::of(limit).start());
+    let has_time_limit = matches!(limit, Limit::Until { .. });
+    let retry_options = RetryOptions {
+        reads: options.retry_reads,
+        writes: options.retry_writes,
+        max_adaptive: options.max_adaptive_retries,
+        retargets: options.enable_overload_retargeting,
+    };
+    let mut retries = Retries::new(retry_options, Retryability::EndOfTransaction, has_time_limit);
+    let mut avoid: Vec<ServerAddress> = Vec::new();
+    loop {
+        let attempt = Attempt { client, explicit, end, limit, site };
+        let (error, fault, labels, server) = match attempt.make(&avoid).await {
+            Ok(()) => return Ok(()),
+            Err(failed) => *failed,
+        };
+        let left = match limit {
+            Limit::Until { at, .. } => Some(at.saturating_duration_since(tokio::time::Instant::now())),
+            _ => None,
+        };
+        let is_sharded = client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
+        match retries.after(&fault, labels, is_sharded, fastrand::f64(), left) {
+            Decision::GiveUp => return Err(error),
+            Decision::Retry { after, deprioritize } => {
+                if deprioritize {
+                    avoid.extend(server);
+                }
+                if !after.is_zero() {
+                    sleep(after).await;
+                }
+            }
+        }
+    }
+}
+
+/// An attempt to end a transaction.
+struct Attempt<'a> {
+    client: &'a Client,
+    explicit: &'a Arc<Explicit>,
+    end: End,
+    limit: Limit,
+    site: &'static Location<'static>,
+}
+
+type Failed = Box<(ClientError, Fault, ErrorLabels, Option<ServerAddress>)>;
+
+impl Attempt<'_> {
+    async fn make(&self, avoid: &[ServerAddress]) -> Result<(), Failed> {
+        let Self { client, explicit, end, limit, site } = *self;
+        let (server, pinned) = self.select(avoid).await?;
+        let mut connection = match pinned {
+            Some(connection) => connection,
+            None => match server.pool.check_out_for(limit, site).await {
+                Ok(connection) => connection,
+                Err(error) => return Err(self.failed(error, &server, None)),
+            },
+        };
+        let known = known_of(client, &server, &connection);
+        let mut appended = Vec::new();
+        let body = {
+            let time = client.cluster_time().load();
+            let mut state = explicit.lock();
+            let body = match end {
+                End::Commit => state.commit_command(matches!(limit, Limit::Until { .. })),
+                End::Abort => state.abort_command(),
+            };
+            state.append_ending(&mut appended, Instant::now(), time.as_deref());
+            body
+        };
+        let command = Command::new("admin", &body).within(limit).appended(&appended);
+        let events = client.command_events();
+        let outcome = events.run(&mut connection, command, events.operation()).await;
+        let reply = match outcome {
+            Ok(reply) => reply,
+            Err(error) => {
+                if let Some(answered) = error.command_error().and_then(|error| error.server_error()) {
+                    self.replied(&answered.reply);
+                }
+                let failed = self.failed(error, &server, Some(known));
+                self.keep_pinned(&server, connection, &failed);
+                return Err(failed);
+            }
+        };
+        self.replied(&reply);
+        if let Some(fault) = Fault::of_reply(&reply) {
+            let labels = self.note(&fault, Some(known));
+            let reason = "the commit succeeded, but its write concern was not met";
+            let error = FailedOperation::concern(reason, &reply, labels);
+            let failed = Box::new((error.into(), fault, labels, Some(server.address.clone())));
+            self.keep_pinned(&server, connection, &failed);
+            return Err(failed);
+        }
+        if end == End::Commit {
+            // A commit may be repeated on the same connection.
+            explicit.keep_connection(&server, connection);
+        } else {
+            let unpinned = explicit.lock().unpin();
+            drop(unpinned);
+        }
+        Ok(())
+    }
+
+    async fn select(&self, avoid: &[ServerAddress]) -> Result<(Selected, Option<Connection<Endpoint>>), Failed> {
+        let mut only = None;
+        let pin = self.explicit.lock().unpin();
+        match pin {
+            Some(Pinned::Connection(server, connection)) => return Ok((server, Some(*connection))),
+            Some(Pinned::Server(address)) => {
+                only = Some(address.clone());
+                self.explicit.keep_server(address);
+            }
+            None => {}
+        }
+        let deadline = match self.limit {
+            Limit::Until { at, limit } => Some((at, limit)),
+            _ => None,
+        };
+        let demand = Demand { access: Access::Write, deprioritized: avoid, only: only.as_ref() };
+        self.client.deployment().select(demand, deadline).await.map(|server| (server, None)).map_err(|error| {
+            let fault = Fault::new(FaultKind::Selection, ErrorLabels::NONE);
+            let labels = self.note(&fault, None);
+            Box::new((FailedOperation::selection(error, labels).into(), fault, labels, None))
+        })
+    }
+
+    fn replied(&self, reply: &RawDocument) {
+        let times = ReplyTimes::read(reply);
+        let advanced = times.cluster_time.and_then(|time| self.client.cluster_time().advance(time));
+        self.explicit.lock().replied(&times, advanced.as_ref());
+    }
+
+    fn failed(&self, error: OperationError, server: &Selected, known: Option<SessionServer>) -> Failed {
+        self.client.deployment().operation_failed(server, &error);
+        let fault = fault_of(&error);
+        let labels = self.note(&fault, known);
+        Box::new((FailedOperation::operation(error, labels).into(), fault, labels, Some(server.address.clone())))
+    }
+
+    /// Notes a failed attempt in the session, and returns the error's labels.
+    fn note(&self, fault: &Fault, known: Option<SessionServer>) -> ErrorLabels {
+        let consequence = match self.end {
+            End::Commit => self.explicit.lock().commit_failed(fault, known),
+            End::Abort => self.explicit.lock().abort_failed(fault, known),
+        };
+        consequence.labels
+    }
+
+    /// Keeps the connection for the next attempt, unless the error unpins the transaction.
+    fn keep_pinned(&self, server: &Selected, connection: Connection<Endpoint>, failed: &Failed) {
+        let unpins = self.end == End::Abort
+            || failed.2.contains(ErrorLabels::UNKNOWN_COMMIT_RESULT)
+            || failed.2.contains(ErrorLabels::TRANSIENT_TRANSACTION);
+        if !unpins {
+            self.explicit.keep_connection(server, connection);
+        }
+    }
+}
+
+/// Returns what a session has to know about the server.
+pub(super) fn known_of(client: &Client, server: &Selected, connection: &Connection<Endpoint>) -> SessionServer {
+    let snapshot = client.deployment().snapshot();
+    let description = snapshot.topology.server(&server.address);
+    let server_type = description.map_or(ServerType::Unknown, |description| description.server_type);
+    SessionServer {
+        max_wire_version: connection.hello().max_wire_version,
+        has_cluster_time: server_type != ServerType::Standalone,
+        is_mongos: matches!(server_type, ServerType::Mongos | ServerType::LoadBalancer),
+    }
+}
