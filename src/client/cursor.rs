@@ -18,7 +18,6 @@ use tokio::runtime::Handle;
 
 use super::Client;
 use super::error::ClientError;
-use super::fault::fault_of;
 use super::in_session::{InSession, Pinned};
 use super::operation::{Kind, Operation};
 use super::run::Answer;
@@ -26,7 +25,7 @@ use crate::deployment::{Selected, Server};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::pool::Purpose;
 use crate::runtime::Connection;
-use crate::session::FaultKind;
+use crate::session::{Fault, FaultKind};
 
 impl Client {
     /// Prepares a query whose results are read through a cursor: `find`, `aggregate`, `listCollections`, `listIndexes`
@@ -461,7 +460,7 @@ impl Query {
     }
 
     fn note_failure(&mut self, error: &OperationError) {
-        let fault = fault_of(error);
+        let fault = Fault::of_error(error, true);
         match &mut self.session {
             InSession::Implicit(Some(session)) if fault.kind == FaultKind::Network => session.mark_dirty(),
             InSession::Explicit(explicit) => {

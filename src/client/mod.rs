@@ -19,7 +19,6 @@
 mod command_events;
 mod cursor;
 mod error;
-mod fault;
 mod in_session;
 mod operation;
 mod run;

@@ -9,7 +9,6 @@ use tokio::time::sleep;
 use super::Client;
 use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation};
-use super::fault::fault_of;
 use super::in_session::{InSession, Pinned};
 use super::operation::{Kind, Operation};
 use super::write::is_unacknowledged;
@@ -286,7 +285,7 @@ impl<'a> Running<'a> {
                 Some(connection) => connection,
                 None => match server.pool.check_out_for(self.limit, self.site).await {
                     Ok(connection) => connection,
-                    Err(error) => return Err(self.failed(error, Some(&server), None)),
+                    Err(error) => return Err(self.failed(error, Some(&server), None, true)),
                 },
             };
             let known = self.known_of(&server, &connection);
@@ -317,7 +316,8 @@ impl<'a> Running<'a> {
                     if let Some(reply) = reply {
                         self.session.replied(self.client, reply);
                     }
-                    let failed = self.failed(error, Some(&server), Some(known));
+                    let is_reusable = connection.condition().is_reusable();
+                    let failed = self.failed(error, Some(&server), Some(known), is_reusable);
                     self.keep_pinned(&server, connection);
                     Err(failed)
                 }
@@ -500,13 +500,14 @@ impl<'a> Running<'a> {
         error: OperationError,
         server: Option<&Selected>,
         known: Option<SessionServer>,
+        is_connection_reusable: bool,
     ) -> Box<FailedAttempt> {
         if known.is_none()
             && let Some(server) = server
         {
             self.client.deployment().operation_failed(server, &error);
         }
-        let fault = fault_of(&error);
+        let fault = Fault::of_error(&error, is_connection_reusable);
         let labels = self.note_failure(&fault, known);
         let error = FailedOperation::operation(error, labels).into();
         let server = server.map(|server| server.address.clone());

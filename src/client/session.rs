@@ -10,7 +10,6 @@ use tokio::time::sleep;
 
 use super::Client;
 use super::error::{ClientError, FailedOperation};
-use super::fault::fault_of;
 use super::in_session::{Explicit, Pinned};
 use crate::deployment::{Demand, Selected};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
@@ -372,7 +371,7 @@ impl Attempt<'_> {
             Some(connection) => connection,
             None => match server.pool.check_out_for(limit, site).await {
                 Ok(connection) => connection,
-                Err(error) => return Err(self.failed(error, &server, None)),
+                Err(error) => return Err(self.failed(error, &server, None, true)),
             },
         };
         let known = known_of(client, &server, &connection);
@@ -396,7 +395,8 @@ impl Attempt<'_> {
                 if let Some(answered) = error.command_error().and_then(|error| error.server_error()) {
                     self.replied(&answered.reply);
                 }
-                let failed = self.failed(error, &server, Some(known));
+                let is_reusable = connection.condition().is_reusable();
+                let failed = self.failed(error, &server, Some(known), is_reusable);
                 self.keep_pinned(&server, connection, &failed);
                 return Err(failed);
             }
@@ -449,9 +449,15 @@ impl Attempt<'_> {
         self.explicit.lock().replied(&times, advanced.as_ref());
     }
 
-    fn failed(&self, error: OperationError, server: &Selected, known: Option<SessionServer>) -> Failed {
+    fn failed(
+        &self,
+        error: OperationError,
+        server: &Selected,
+        known: Option<SessionServer>,
+        is_connection_reusable: bool,
+    ) -> Failed {
         self.client.deployment().operation_failed(server, &error);
-        let fault = fault_of(&error);
+        let fault = Fault::of_error(&error, is_connection_reusable);
         let labels = self.note(&fault, known);
         Box::new((FailedOperation::operation(error, labels).into(), fault, labels, Some(server.address.clone())))
     }
