@@ -45,7 +45,7 @@ pub struct Slots<T> {
 
 impl<T: Default> Slots<T> {
     /// Makes room that has no slot yet.
-    #[expect(clippy::new_without_default, reason = "nothing needs it")]
+    #[allow(clippy::new_without_default, reason = "nothing needs it; public only in the models' build")]
     pub fn new() -> Self {
         Self { segments: std::array::from_fn(|_| OnceLock::new()), used: AtomicU32::new(0) }
     }
@@ -95,7 +95,7 @@ pub struct SlotStack {
 
 impl SlotStack {
     /// Makes an empty stack.
-    #[expect(clippy::new_without_default, reason = "nothing needs it")]
+    #[allow(clippy::new_without_default, reason = "nothing needs it; public only in the models' build")]
     pub fn new() -> Self {
         Self { head: AtomicU64::new(Head { tag: 0, top: NONE }.pack()) }
     }
