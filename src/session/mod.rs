@@ -38,6 +38,7 @@ mod options;
 mod pool;
 #[cfg(test)]
 mod real_tests;
+mod repetition;
 mod reply;
 mod retry;
 mod server_session;
@@ -52,6 +53,7 @@ pub use explicit::{Consequence, Session, SessionServer, SessionUse};
 pub use fault::{ErrorLabels, Fault, FaultKind};
 pub use options::{SessionOptions, TransactionOptions};
 pub use pool::{MOST_ENDED_AT_ONCE, ServerSessionPool};
+pub use repetition::{NextStep, Repetitions};
 pub use reply::ReplyTimes;
 pub use retry::{Decision, ErrorToReport, Retries, RetryOptions, Retryability, transaction_backoff};
 pub use server_session::{ServerSession, SessionId};

@@ -1,0 +1,178 @@
+//! Whether a whole transaction, or its commit, is repeated (Convenient API for Transactions).
+
+use std::time::{Duration, Instant};
+
+use super::fault::ErrorLabels;
+use super::retry::transaction_backoff;
+use super::transaction::TransactionState;
+
+/// For how long `with_transaction` repeats a transaction, without a time limit of its own.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(120);
+
+/// What `with_transaction` does next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NextStep {
+    /// Wait, start a transaction and run the callback.
+    RunCallback {
+        /// How long to wait first: nothing before the first run.
+        after: Duration,
+    },
+    /// Commit.
+    Commit,
+    /// Return the callback's value: the callback has ended its transaction itself, or the commit succeeded.
+    Return,
+    /// Report the error.
+    Report,
+    /// Report a timeout, with the error as its source and with the error's labels.
+    ReportTimeout,
+}
+
+/// The repetitions of one call of `with_transaction`. Reads no clock and draws no random number: both are arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Repetitions {
+    began: Instant,
+    limit: Duration,
+    runs: u32,
+}
+
+impl Repetitions {
+    /// Begins a call. `limit` is the session's [`default_timeout`](super::Session::default_timeout); zero means none.
+    pub fn new(now: Instant, limit: Option<Duration>) -> Self {
+        let limit = match limit {
+            None => DEFAULT_LIMIT,
+            Some(Duration::ZERO) => Duration::MAX,
+            Some(limit) => limit,
+        };
+        Self { began: now, limit, runs: 0 }
+    }
+
+    /// Begins the first run of the callback.
+    pub fn begin(&mut self) -> NextStep {
+        self.runs = 1;
+        NextStep::RunCallback { after: Duration::ZERO }
+    }
+
+    /// Decides after the callback has returned a value, by the state of the session then.
+    pub fn after_callback(&self, state: TransactionState) -> NextStep {
+        match state {
+            TransactionState::Starting | TransactionState::InProgress => NextStep::Commit,
+            TransactionState::None | TransactionState::Committed | TransactionState::Aborted => NextStep::Return,
+        }
+    }
+
+    /// Decides after the callback has returned an error with these labels, and the transaction was aborted if it was still
+    /// active.
+    pub fn after_callback_error(&mut self, labels: ErrorLabels, now: Instant, random: f64) -> NextStep {
+        if labels.contains(ErrorLabels::TRANSIENT_TRANSACTION) { self.repeat(now, random) } else { NextStep::Report }
+    }
+
+    /// Decides after a commit has failed. `is_max_time_expired` is [`Fault::is_max_time_expired`](super::Fault).
+    pub fn after_commit_error(
+        &mut self,
+        labels: ErrorLabels,
+        is_max_time_expired: bool,
+        now: Instant,
+        random: f64,
+    ) -> NextStep {
+        if labels.contains(ErrorLabels::UNKNOWN_COMMIT_RESULT) && !is_max_time_expired {
+            if self.left(now).is_zero() { NextStep::ReportTimeout } else { NextStep::Commit }
+        } else if labels.contains(ErrorLabels::TRANSIENT_TRANSACTION) {
+            self.repeat(now, random)
+        } else {
+            NextStep::Report
+        }
+    }
+
+    fn repeat(&mut self, now: Instant, random: f64) -> NextStep {
+        let after = transaction_backoff(self.runs, random);
+        if after >= self.left(now) {
+            return NextStep::ReportTimeout;
+        }
+        self.runs = self.runs.saturating_add(1);
+        NextStep::RunCallback { after }
+    }
+
+    fn left(&self, now: Instant) -> Duration {
+        self.limit.saturating_sub(now.saturating_duration_since(self.began))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRANSIENT: ErrorLabels = ErrorLabels::TRANSIENT_TRANSACTION;
+    const UNKNOWN: ErrorLabels = ErrorLabels::UNKNOWN_COMMIT_RESULT;
+
+    fn begun(limit: Option<Duration>) -> (Repetitions, Instant) {
+        let now = Instant::now();
+        let mut repetitions = Repetitions::new(now, limit);
+        assert_eq!(repetitions.begin(), NextStep::RunCallback { after: Duration::ZERO });
+        (repetitions, now)
+    }
+
+    fn after(millis: f64) -> NextStep {
+        NextStep::RunCallback { after: Duration::from_secs_f64(millis / 1_000.0) }
+    }
+
+    #[test]
+    fn value_is_returned_after_a_commit_or_if_the_callback_ended_the_transaction() {
+        let (repetitions, _) = begun(None);
+        for (state, expected) in [
+            (TransactionState::Starting, NextStep::Commit),
+            (TransactionState::InProgress, NextStep::Commit),
+            (TransactionState::None, NextStep::Return),
+            (TransactionState::Committed, NextStep::Return),
+            (TransactionState::Aborted, NextStep::Return),
+        ] {
+            assert_eq!(repetitions.after_callback(state), expected, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn transient_errors_repeat_the_transaction_after_growing_pauses() {
+        let (mut repetitions, now) = begun(None);
+        assert_eq!(repetitions.after_callback_error(TRANSIENT, now, 0.5), after(3.75));
+        assert_eq!(repetitions.after_commit_error(TRANSIENT, false, now, 0.5), after(5.625));
+        assert_eq!(repetitions.after_callback_error(TRANSIENT, now, 0.5), after(8.4375));
+    }
+
+    #[test]
+    fn commit_alone_is_repeated_while_its_result_is_unknown() {
+        let (mut repetitions, now) = begun(None);
+        assert_eq!(repetitions.after_commit_error(UNKNOWN, false, now, 0.5), NextStep::Commit);
+        assert_eq!(repetitions.after_commit_error(UNKNOWN, true, now, 0.5), NextStep::Report, "MaxTimeMSExpired");
+        let both = UNKNOWN.with(TRANSIENT);
+        assert_eq!(repetitions.after_commit_error(both, false, now, 0.5), NextStep::Commit);
+    }
+
+    #[test]
+    fn other_errors_are_reported_at_once() {
+        let (mut repetitions, now) = begun(None);
+        assert_eq!(repetitions.after_callback_error(ErrorLabels::NONE, now, 0.5), NextStep::Report);
+        // The callback must have committed by itself.
+        assert_eq!(repetitions.after_callback_error(UNKNOWN, now, 0.5), NextStep::Report);
+        assert_eq!(repetitions.after_commit_error(ErrorLabels::NONE, false, now, 0.5), NextStep::Report);
+    }
+
+    #[test]
+    fn nothing_is_repeated_once_the_time_is_up() {
+        for (limit, end) in [(None, 120_000), (Some(Duration::from_millis(50)), 50)] {
+            let (mut repetitions, now) = begun(limit);
+            let end = now + Duration::from_millis(end);
+            let before = end - Duration::from_millis(1);
+            assert_eq!(repetitions.after_commit_error(UNKNOWN, false, before, 0.5), NextStep::Commit);
+            assert_eq!(repetitions.after_commit_error(UNKNOWN, false, end, 0.5), NextStep::ReportTimeout);
+            assert_eq!(repetitions.after_callback_error(TRANSIENT, end, 0.0), NextStep::ReportTimeout);
+            assert_eq!(
+                repetitions.after_callback_error(TRANSIENT, before, 1.0),
+                NextStep::ReportTimeout,
+                "no room for the pause"
+            );
+            assert_eq!(repetitions.after_callback_error(TRANSIENT, before, 0.0), after(0.0));
+        }
+        let (mut repetitions, now) = begun(Some(Duration::ZERO));
+        let late = now + Duration::from_secs(1_000_000);
+        assert_eq!(repetitions.after_commit_error(UNKNOWN, false, late, 0.5), NextStep::Commit, "no limit");
+    }
+}
