@@ -91,11 +91,12 @@ impl<E: Environment> Core<E> {
         let waiting = self.wait_list.lock().len(Lane::Waiters);
         // Usually no connection is drained, and the flag saves the lock.
         let draining = if counts.draining { self.registry.lock().drains.len() } else { 0 };
+        // A connection that was handed over as soon as it was established may be closed before its opening ends.
+        let (total, pending) = (counts.total, counts.pending.min(counts.total));
         // If they are from different instants, the parts may exceed the whole.
-        let stale = stale.min(counts.total - counts.pending);
-        let available = available.min(counts.total - counts.pending - stale);
-        let in_use = counts.total - counts.pending - stale - available;
-        let (total, pending) = (counts.total, counts.pending);
+        let stale = stale.min(total - pending);
+        let available = available.min(total - pending - stale);
+        let in_use = total - pending - stale - available;
         Collected {
             versions: (PoolState { phase, generation }, counts, heads, stale, waiting, draining),
             status: PoolStatus {
