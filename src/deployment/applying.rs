@@ -74,17 +74,21 @@ impl Afterwards {
 }
 
 impl Deployment {
-    /// Applies a transition, and what it asks for.
-    fn apply(self: &Arc<Self>, reason: Option<&Reason>, step: impl FnOnce(&State, &Snapshot) -> Option<Transition>) {
+    /// Applies a transition, and what it asks for. Returns whether there was one.
+    fn apply(
+        self: &Arc<Self>,
+        reason: Option<&Reason>,
+        step: impl FnOnce(&State, &Snapshot) -> Option<Transition>,
+    ) -> bool {
         let mut after = Afterwards::default();
         let is_listened_to = self.publisher.is_listened_to();
         {
             let state = self.lock();
             let before = self.snapshot.load_full();
             if state.is_closed {
-                return;
+                return false;
             }
-            let Some(Transition { topology, effects }) = step(&state, &before) else { return };
+            let Some(Transition { topology, effects }) = step(&state, &before) else { return false };
             let mut members: Vec<_> = before.members().iter().flatten().cloned().collect();
             for effect in &effects {
                 match effect {
@@ -137,14 +141,35 @@ impl Deployment {
             after.before = Some(before);
         }
         after.conclude(self);
+        true
+    }
+
+    /// Applies the result of a check. Notifies the tasks that wait even if it is ignored: they have asked for a check in
+    /// vain while this one was in progress.
+    fn apply_check(
+        self: &Arc<Self>,
+        resident: &Resident,
+        reason: Option<&Reason>,
+        step: impl FnOnce(&Snapshot) -> Option<Transition>,
+    ) {
+        resident.server.control.set_checking(false);
+        let is_applied = self.apply(reason, |state, before| match resident.counts(state, before) {
+            true => step(before),
+            false => None,
+        });
+        if !is_applied {
+            self.changed().notify(usize::MAX);
+        }
+    }
+
+    /// Notes that a check was cancelled.
+    pub(super) fn check_cancelled(self: &Arc<Self>, resident: &Resident) {
+        self.apply_check(resident, None, |_| None);
     }
 
     /// Applies a successful check of a server.
     pub(super) fn checked(self: &Arc<Self>, resident: &Resident, description: ServerDescription) {
-        self.apply(None, |state, before| match resident.counts(state, before) {
-            true => before.topology.after_check(description),
-            false => None,
-        });
+        self.apply_check(resident, None, |before| before.topology.after_check(description));
     }
 
     /// Applies a check that failed: the server becomes unknown, and its pool is cleared in the same step.
@@ -152,10 +177,7 @@ impl Deployment {
         resident.server.forget_round_trips();
         let reason = Reason { cause: cause.clone(), generation: None, service_id: None, interrupts };
         let address = resident.server.address.clone();
-        self.apply(Some(&reason), |state, before| {
-            if !resident.counts(state, before) {
-                return None;
-            }
+        self.apply_check(resident, Some(&reason), |before| {
             let mut transition = before.topology.after_check(ServerDescription::failed(address.clone(), cause))?;
             transition.effects.push(Effect::Clear(address));
             Some(transition)

@@ -36,6 +36,8 @@ pub(crate) struct Server {
 pub(super) struct Control {
     /// Notified when the server is to be checked at once.
     pub(super) check: Notify,
+    /// Whether a check is in progress, or is to begin without a pause.
+    is_checking: AtomicBool,
     /// Notified when the check in progress is to be cancelled.
     pub(super) cancel: Notify,
     /// Notified when `has_ended` is set.
@@ -45,6 +47,24 @@ pub(super) struct Control {
 }
 
 impl Control {
+    /// Asks for a check at once, for a task that waits until the topology changes. Ignored while a check is in progress
+    /// (Server Monitoring, "Requesting an immediate check"): the task is notified of its end, and may ask again.
+    pub(super) fn ask(&self) {
+        // ORD: Acquire; pairs with the Release in `set_checking`. See there.
+        if !self.is_checking.load(Ordering::Acquire) {
+            self.check.notify_one();
+        }
+    }
+
+    /// Notes whether a check is in progress. The monitor notes its end before it applies the result and notifies the
+    /// tasks that wait. A task listens before it asks. Listening and notifying take the lock of the event: if the
+    /// task listens first, it is notified after it has asked in vain; if the monitor notifies first, the task sees the
+    /// note.
+    pub(super) fn set_checking(&self, on: bool) {
+        // ORD: Release; pairs with the Acquire in `ask`.
+        self.is_checking.store(on, Ordering::Release);
+    }
+
     /// Ends the monitor.
     pub(super) fn end(&self) {
         // ORD: Release; pairs with the Acquire in `has_ended`. The notification wakes a monitor that waits.

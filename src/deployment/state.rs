@@ -397,13 +397,15 @@ impl Deployment {
 
     /// Returns what the server's monitor holds.
     fn resident(self: &Arc<Self>, state: &State, server: &Arc<Server>) -> Resident {
+        // A monitor begins with a check.
+        server.control.set_checking(true);
         Resident { deployment: self.clone(), server: server.clone(), start: state.starts }
     }
 
-    /// Asks all monitors for a check at once.
+    /// Asks all monitors for a check at once, for a task that listens to [`changed`](Self::changed) already.
     pub(crate) fn request_checks(&self) {
         for member in self.snapshot.load().members().iter().flatten() {
-            member.server.control.check.notify_one();
+            member.server.control.ask();
         }
     }
 

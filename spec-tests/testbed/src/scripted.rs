@@ -6,6 +6,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,6 +22,10 @@ const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size:
 pub enum Answer {
     /// Reply with this document.
     Reply(Document),
+    /// Reply with this document, and ask the script for the next reply to the same command (`moreToCome`).
+    More(Document),
+    /// Wait for this long, on tokio's clock, and then do this.
+    After(Duration, Box<Answer>),
     /// Send at most this many bytes of the reply, and close the connection.
     Cut(Document, usize),
     /// Send nothing more, and keep the connection open.
@@ -117,19 +122,38 @@ async fn follow(
     stream.set_nodelay(true)?;
     let mut incoming = Vec::new();
     loop {
-        let header = receive(stream, &mut incoming).await?;
+        let mut header = receive(stream, &mut incoming).await?;
         let message = Message::decode(&incoming, LIMITS).map_err(io::Error::other)?;
         let command = Document::try_from(message.body).map_err(io::Error::other)?;
         commands.send_modify(|commands| commands.push(command.clone()));
-        match script(&command) {
-            Answer::Reply(document) => stream.write_all(&reply(header, &document)?).await?,
-            Answer::Cut(document, bytes) => {
-                let reply = reply(header, &document)?;
-                stream.write_all(&reply[..bytes.min(reply.len())]).await?;
-                return Ok(());
+        loop {
+            let mut answer = script(&command);
+            while let Answer::After(pause, then) = answer {
+                // A client that is gone needs no answer.
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    _ = stream.readable() => {}
+                }
+                answer = *then;
             }
-            Answer::Hang => drop(receive(stream, &mut incoming).await?),
-            Answer::Close => return Ok(()),
+            match answer {
+                Answer::Reply(document) => stream.write_all(&reply(header, Flags::NONE, &document)?).await?,
+                Answer::More(document) => {
+                    stream.write_all(&reply(header, Flags::MORE_TO_COME, &document)?).await?;
+                    // The next reply answers this one.
+                    header.request_id = REPLY;
+                    continue;
+                }
+                Answer::Cut(document, bytes) => {
+                    let reply = reply(header, Flags::NONE, &document)?;
+                    stream.write_all(&reply[..bytes.min(reply.len())]).await?;
+                    return Ok(());
+                }
+                Answer::Hang => drop(receive(stream, &mut incoming).await?),
+                Answer::Close => return Ok(()),
+                Answer::After(..) => unreachable!("the pause is over"),
+            }
+            break;
         }
         incoming.clear();
     }
@@ -150,13 +174,16 @@ async fn receive(stream: &mut TcpStream, incoming: &mut Vec<u8>) -> io::Result<H
     }
 }
 
+/// The request ID of all replies.
+const REPLY: i32 = 1;
+
 /// Returns the bytes of the reply to the request with this header.
-fn reply(request: Header, document: &Document) -> io::Result<Vec<u8>> {
+fn reply(request: Header, flags: Flags, document: &Document) -> io::Result<Vec<u8>> {
     let body = RawDocumentBuf::try_from(document).map_err(io::Error::other)?;
     let message = Outgoing {
-        request_id: 1,
+        request_id: REPLY,
         response_to: request.request_id,
-        flags: Flags::NONE,
+        flags,
         body: &body,
         database: None,
         sequences: &[],

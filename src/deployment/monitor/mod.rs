@@ -13,7 +13,8 @@
 //! | `cancel` | ends the check, and closes the connection | closes the connection | kept: ends the next check |
 //! | `end` | ends the monitor | ends the monitor | ends the monitor |
 //!
-//! So no notification is lost. Several of one kind count as one, so none causes more than one check.
+//! So no notification is lost. A task that waits for a server asks only while no check is in progress, because it is told
+//! the end of each, and may ask again. Several of one kind count as one, so none causes more than one check.
 
 mod failure;
 mod round_trips;
@@ -81,11 +82,14 @@ impl Monitor<'_> {
             let Err(failure) = self.check_on_one_connection().await;
             self.streaming.send_replace(false);
             let was_known = std::mem::replace(&mut self.known, false);
-            if let Failure::Check { cause, is_network_error, is_timeout } = failure {
-                self.resident.deployment.check_failed(self.resident, cause, is_timeout);
-                // A restart, or a device between the two, may have cost only the connection.
-                if is_network_error && was_known {
-                    continue;
+            match failure {
+                Failure::Cancelled => self.resident.deployment.check_cancelled(self.resident),
+                Failure::Check { cause, is_network_error, is_timeout } => {
+                    self.resident.deployment.check_failed(self.resident, cause, is_timeout);
+                    // A restart, or a device between the two, may have cost only the connection.
+                    if is_network_error && was_known {
+                        continue;
+                    }
                 }
             }
             // There is no connection that a cancellation could close.
@@ -181,6 +185,7 @@ impl Monitor<'_> {
 
     /// Runs a check unless it is cancelled.
     async fn unless_cancelled<T>(&self, check: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        self.resident.server.control.set_checking(true);
         tokio::select! {
             biased;
             () = self.resident.server.control.cancel.notified() => Err(Failure::Cancelled),

@@ -4,6 +4,8 @@
 mod cursors;
 mod events;
 mod monitoring;
+
+mod scripted;
 mod sessions;
 mod srv;
 mod standalone;

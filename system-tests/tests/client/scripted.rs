@@ -1,0 +1,328 @@
+//! Monitors against servers that follow scripts, in virtual time.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bson::oid::ObjectId;
+use bson::{Document, doc, rawdoc};
+use tokio::time::{Instant, sleep};
+use wharf::client::{ServerType, TopologyEvent};
+use wharf::{Client, ClientError, Operation, Options};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
+
+use super::events::Events;
+
+/// Returns the reply of a server that is alone.
+fn standalone() -> Document {
+    doc! { "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21 }
+}
+
+/// Returns the reply of a member of a replica set that has this state.
+fn member(field: &str, counter: i64) -> Document {
+    doc! {
+        "ok": 1, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21, "setName": "rs", field: true,
+        "topologyVersion": { "processId": ObjectId::from_bytes([7; 12]), "counter": counter },
+    }
+}
+
+fn is_hello(command: &Document) -> bool {
+    matches!(name(command).as_str(), "hello" | "isMaster" | "ismaster")
+}
+
+fn is_handshake(command: &Document) -> bool {
+    is_hello(command) && command.contains_key("client")
+}
+
+/// A hello that the server may answer later.
+fn is_awaitable(command: &Document) -> bool {
+    command.contains_key("maxAwaitTimeMS")
+}
+
+/// A server, and the virtual times of the commands that it has got.
+struct Server {
+    server: ScriptedServer,
+    arrivals: Arc<Mutex<Vec<(Duration, Document)>>>,
+}
+
+impl Server {
+    /// `answer` gets each command with its number, from 0, among those of its kind on all connections. A hello that may be
+    /// answered later is a kind of its own.
+    async fn start(answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Self {
+        let arrivals = Arc::<Mutex<Vec<(Duration, Document)>>>::default();
+        let (start, noted) = (Instant::now(), arrivals.clone());
+        let server = ScriptedServer::start(move || {
+            let (noted, answer) = (noted.clone(), answer.clone());
+            Box::new(move |command: &Document| {
+                let mut noted = noted.lock().unwrap();
+                let kind = |command: &Document| match is_hello(command) {
+                    true => ("hello".to_owned(), is_awaitable(command)),
+                    false => (name(command), false),
+                };
+                let is_same_kind = |(_, other): &&(Duration, Document)| kind(other) == kind(command);
+                let number = noted.iter().filter(is_same_kind).count();
+                noted.push((start.elapsed(), command.clone()));
+                drop(noted);
+                answer(command, number)
+            })
+        });
+        Self { server: server.await.unwrap(), arrivals }
+    }
+
+    /// Returns when the commands arrived that are looked for, in milliseconds.
+    fn times(&self, is_it: impl Fn(&Document) -> bool) -> Vec<u128> {
+        let arrivals = self.arrivals.lock().unwrap();
+        arrivals.iter().filter(|(_, command)| is_it(command)).map(|(time, _)| time.as_millis()).collect()
+    }
+
+    fn client(&self, parameters: &str) -> (Client, Events) {
+        let events = Events::default();
+        let options = Options::parse(&format!("mongodb://{}/?{parameters}", self.server.address())).unwrap();
+        (Client::builder(options).topology_subscriber(events.clone()).build().unwrap(), events)
+    }
+}
+
+fn write() -> bson::RawDocumentBuf {
+    rawdoc! { "insert": "things", "documents": [{ "a": 1 }] }
+}
+
+fn close(times: &[u128], expected: &[u128]) -> bool {
+    times.len() == expected.len() && times.iter().zip(expected).all(|(time, expected)| time.abs_diff(*expected) < 20)
+}
+
+#[tokio::test(start_paused = true)]
+async fn requested_checks_keep_half_a_second_apart_and_end_with_the_request() {
+    let server = Server::start(|_, _| Answer::Reply(member("secondary", 1))).await;
+    let parameters =
+        "replicaSet=rs&serverMonitoringMode=poll&heartbeatFrequencyMS=100000&serverSelectionTimeoutMS=1800";
+    let (client, _) = server.client(parameters);
+    let refused = client.run(Operation::write("test", &write())).await.unwrap_err();
+    assert!(matches!(refused, ClientError::Selection(_)), "{refused}");
+    sleep(Duration::from_secs(50)).await;
+    // The last one was asked for just before the time was up.
+    let times = server.times(is_hello);
+    assert!(close(&times, &[0, 500, 1000, 1500, 2000]), "{times:?}");
+    // The connection of the first check is used for all.
+    assert_eq!(server.times(is_handshake).len(), 1);
+    sleep(Duration::from_secs(55)).await;
+    let times = server.times(is_hello);
+    assert!(close(&times[5..], &[102_000]), "{times:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_during_a_check_is_met_by_its_end() {
+    let server = Server::start(|_, number| {
+        let reply = Answer::Reply(member("secondary", 1));
+        if number == 1 { Answer::After(Duration::from_secs(2), Box::new(reply)) } else { reply }
+    })
+    .await;
+    let parameters = "replicaSet=rs&serverMonitoringMode=poll&heartbeatFrequencyMS=30000&serverSelectionTimeoutMS=1000";
+    let (client, _) = server.client(parameters);
+    client.run(Operation::read("test", &rawdoc! { "ping": 1 })).await.unwrap_err();
+    // The operation had asked while the check was in progress, and was gone when it ended.
+    sleep(Duration::from_secs(20)).await;
+    let times = server.times(is_hello);
+    assert!(close(&times, &[0, 500]), "{times:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_check_of_a_known_server_is_repeated_once_without_a_pause() {
+    let server = Server::start(|_, number| match number {
+        // The second check of the first connection, and the handshake of the second connection.
+        1 | 2 => Answer::Close,
+        _ => Answer::Reply(standalone()),
+    })
+    .await;
+    let (client, events) = server.client("serverMonitoringMode=poll");
+    client.connect().await.unwrap();
+    sleep(Duration::from_secs(25)).await;
+    let times = server.times(is_hello);
+    assert!(close(&times, &[0, 10_000, 10_000, 20_000]), "{times:?}");
+    assert_eq!((events.count("ServerHeartbeatFailed"), events.count("ServerHeartbeatStarted")), (2, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_check_clears_the_pool_and_pauses() {
+    let server = Server::start(|command, number| match is_hello(command) && !is_handshake(command) && number > 0 {
+        true => Answer::Reply(doc! { "ok": 0, "code": 1, "errmsg": "not now" }),
+        false => Answer::Reply(standalone()),
+    })
+    .await;
+    let (client, events) = server.client("serverMonitoringMode=poll");
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    assert_eq!(client.status().servers[0].pool.as_ref().unwrap().generation, 0);
+    let failed = events.after(0, |event| event.name() == "ServerHeartbeatFailed").await;
+    assert!(matches!(failed, TopologyEvent::ServerHeartbeatFailed { awaited: false, .. }));
+    sleep(Duration::from_secs(1)).await;
+    let status = client.status();
+    assert_eq!((status.servers[0].server_type, status.servers[0].pool.as_ref().unwrap().generation), ("Unknown", 1));
+    assert!(status.servers[0].error.as_ref().unwrap().contains("not now"));
+    sleep(Duration::from_secs(12)).await;
+    let times = server.times(|command| is_hello(command) && !command.contains_key("backpressure"));
+    assert!(close(&times, &[10_000]), "{times:?}");
+    // The next check opens a connection: those before were of the monitor and of the pool.
+    let times = server.times(is_handshake);
+    assert!(close(&times, &[0, 0, 20_000]), "{times:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn streamed_replies_change_the_description_at_once_and_are_no_round_trips() {
+    let server = Server::start(|command, number| match is_awaitable(command) {
+        // Becomes the primary after three seconds, and a secondary after three more.
+        true if number < 2 => {
+            let role = ["isWritablePrimary", "secondary"][number];
+            let reply = Answer::More(member(role, number as i64 + 2));
+            Answer::After(Duration::from_secs(3), Box::new(reply))
+        }
+        true => Answer::Hang,
+        false => Answer::Reply(member("secondary", 1)),
+    })
+    .await;
+    let address = server.server.address();
+    let (client, events) = server.client("directConnection=true&replicaSet=rs&serverMonitoringMode=stream");
+    client.connect().await.unwrap();
+    let start = Instant::now();
+    let becomes = |role| move |event: &TopologyEvent| matches!(event, TopologyEvent::ServerDescriptionChanged { new, .. } if new.server_type() == role);
+    events.after(0, becomes(ServerType::RsPrimary)).await;
+    assert!(start.elapsed().as_millis().abs_diff(3000) < 20, "{:?}", start.elapsed());
+    let mark = events.mark();
+    events.after(mark, becomes(ServerType::RsSecondary)).await;
+    assert!(start.elapsed().as_millis().abs_diff(6000) < 20, "{:?}", start.elapsed());
+    assert!(client.status().servers[0].average_round_trip_time.unwrap() < Duration::from_millis(100));
+    sleep(Duration::from_secs(15)).await;
+    // One request for all replies, and round trips every ten seconds on a second connection.
+    assert_eq!(server.times(|command| is_awaitable(command) && command.contains_key("topologyVersion")).len(), 3);
+    assert_eq!(server.times(is_handshake).len(), 2, "{address}");
+    let pings = server.times(|command| is_hello(command) && !is_handshake(command) && !is_awaitable(command));
+    assert!(close(&pings, &[10_000, 20_000]), "{pings:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_connection_of_an_operation_cancels_the_check() {
+    let server = Server::start(|command, number| match name(command).as_str() {
+        "ping" if number == 0 => Answer::Close,
+        _ if is_awaitable(command) => Answer::Hang,
+        _ => Answer::Reply(member("isWritablePrimary", 1)),
+    })
+    .await;
+    let (client, events) = server.client("directConnection=true&serverMonitoringMode=stream");
+    client.connect().await.unwrap();
+    events.after(0, |event| matches!(event, TopologyEvent::ServerHeartbeatStarted { awaited: true, .. })).await;
+    let mark = events.mark();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+    let failed = events.after(mark, |event| event.name() == "ServerHeartbeatFailed").await;
+    let TopologyEvent::ServerHeartbeatFailed { awaited: true, failure, .. } = failed else { panic!("{failed:?}") };
+    assert_eq!(failure.to_string(), "the check of the server was cancelled");
+    assert_eq!(client.status().servers[0].server_type, "Unknown");
+    // Nothing asks for a check, so there is none until the next operation does.
+    let before = server.times(is_handshake).len();
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(server.times(is_handshake).len(), before);
+    let start = Instant::now();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    assert!(start.elapsed() < Duration::from_millis(20), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_client_leaves_no_task_and_no_connection() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    for parameters in ["serverMonitoringMode=stream", "serverMonitoringMode=poll", "loadBalanced=true"] {
+        let server = Server::start(|command, _| match is_awaitable(command) {
+            true => Answer::Hang,
+            false => {
+                let mut reply = member("isWritablePrimary", 1);
+                if command.contains_key("loadBalanced") {
+                    reply.insert("serviceId", ObjectId::from_bytes([1; 12]));
+                }
+                Answer::Reply(reply)
+            }
+        })
+        .await;
+        tokio::task::yield_now().await;
+        let before = metrics.num_alive_tasks();
+        let direct = if parameters == "loadBalanced=true" { "" } else { "&directConnection=true" };
+        let (client, events) = server.client(&format!("{parameters}{direct}"));
+        client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        assert!(metrics.num_alive_tasks() > before);
+        let start = Instant::now();
+        drop(client);
+        // The tasks that serve a connection end when it is closed.
+        while metrics.num_alive_tasks() > before {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO, "{parameters}: no pause delays the end");
+        let (started, failed) = (events.count("ServerHeartbeatStarted"), events.count("ServerHeartbeatFailed"));
+        assert_eq!(started, failed + events.count("ServerHeartbeatSucceeded"));
+        assert_eq!(events.all().last().unwrap().name(), "TopologyClosed");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_balancer_is_not_monitored() {
+    let server = Server::start(|command, _| {
+        let mut reply = standalone();
+        if command.contains_key("loadBalanced") {
+            reply.insert("serviceId", ObjectId::from_bytes([1; 12]));
+        }
+        Answer::Reply(reply)
+    })
+    .await;
+    let (client, events) = server.client("loadBalanced=true");
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(server.server.command_names(), ["hello", "ping"]);
+    assert_eq!(events.count("ServerHeartbeatStarted"), 0);
+}
+
+/// The runtime ends while the monitor waits at each of its await points, and another one takes over.
+#[test]
+fn runtime_may_end_at_any_point_of_a_check() {
+    let of_server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for mode in ["stream", "poll"] {
+        for hanging in 0..5 {
+            let hangs = Arc::new(Mutex::new(true));
+            let of_script = hangs.clone();
+            let server = of_server.block_on(Server::start(move |command, _| {
+                let is_hanging = *of_script.lock().unwrap();
+                match (is_hanging, is_awaitable(command)) {
+                    (true, _) if hanging == 0 => Answer::Hang,
+                    (true, true) if hanging == 1 => Answer::Hang,
+                    (true, false) if hanging == 2 && !is_handshake(command) => Answer::Hang,
+                    (_, true) => Answer::After(
+                        Duration::from_millis(if hanging == 3 { 1 } else { 50 }),
+                        Box::new(Answer::More(member("isWritablePrimary", 1))),
+                    ),
+                    (_, false) => Answer::Reply(member("isWritablePrimary", 1)),
+                }
+            }));
+            let parameters = format!("directConnection=true&serverMonitoringMode={mode}&heartbeatFrequencyMS=500");
+            let (client, events) = server.client(&parameters);
+            // Those that hang come as far as the check that hangs.
+            let enough = |events: &Events| match hanging {
+                0 => events.count("ServerHeartbeatStarted") > 0,
+                1 | 2 => events.count("ServerHeartbeatSucceeded") > 0,
+                _ => events.count("ServerHeartbeatSucceeded") > 1,
+            };
+            let first = tokio::runtime::Runtime::new().unwrap();
+            first.block_on(async {
+                let starting = client.clone();
+                tokio::spawn(async move { starting.connect().await });
+                while !enough(&events) {
+                    events.after(events.mark(), |event| event.name().starts_with("ServerHeartbeat")).await;
+                }
+            });
+            drop(first);
+            *hangs.lock().unwrap() = false;
+            let second = tokio::runtime::Runtime::new().unwrap();
+            second.block_on(async {
+                client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+                let mark = events.mark();
+                events.after(mark, |event| event.name() == "ServerHeartbeatSucceeded").await;
+                assert!(client.shutdown(Duration::from_secs(5)).await);
+            });
+            let (started, failed) = (events.count("ServerHeartbeatStarted"), events.count("ServerHeartbeatFailed"));
+            assert_eq!(started, failed + events.count("ServerHeartbeatSucceeded"), "{mode}, {hanging}");
+            assert_eq!(events.count("TopologyOpening"), 1, "a deployment opens once");
+        }
+    }
+}
