@@ -20,6 +20,7 @@ mod command_events;
 mod cursor;
 mod error;
 mod in_session;
+mod lifecycle;
 mod operation;
 mod run;
 mod session;
@@ -29,8 +30,6 @@ mod write;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 pub use crate::deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
 pub use crate::topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
@@ -49,7 +48,7 @@ use command_events::CommandEvents;
 use crate::deployment::{Demand, Deployment, Selected};
 use crate::endpoint::{Endpoint, Resolver};
 use crate::options::{InvalidOption, Options, ReadPreference};
-use crate::runtime::{Connection, Subscriber, within};
+use crate::runtime::{Connection, Subscriber};
 use crate::selection::Access;
 use crate::session::{ServerSessionPool, SharedClusterTime};
 pub use crate::session::{SessionError, SessionOptions, TransactionOptions, TransactionState};
@@ -251,31 +250,6 @@ impl Client {
     #[must_use]
     pub fn status(&self) -> ClientStatus {
         ClientStatus::of(&self.deployment().snapshot())
-    }
-
-    /// Closes all pools, and waits until their connections in use have come back and are closed, for at most `limit`.
-    /// Returns whether all are closed.
-    ///
-    /// Idle connections are closed at once. Operations that begin later fail with [`ServerSelectionError::Closed`].
-    ///
-    /// # Cancel safety
-    ///
-    /// The pools remain closed.
-    pub async fn shutdown(&self, limit: Duration) -> bool {
-        let servers = self.deployment().servers();
-        self.deployment().close();
-        let all_closed = async {
-            for server in &servers {
-                server.pool.closed().await;
-            }
-        };
-        match Instant::now().checked_add(limit) {
-            Some(at) => within(at, || None, all_closed).await.is_ok(),
-            None => {
-                all_closed.await;
-                true
-            }
-        }
     }
 }
 

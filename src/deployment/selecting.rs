@@ -138,6 +138,15 @@ impl Deployment {
         }
     }
 
+    /// Selects a server if one is suitable at present. Waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerSelectionError`] as for [`select`](Self::select), but never a timeout.
+    pub(crate) fn try_select_now(&self, access: Access<'_>) -> Result<Option<Selected>, ServerSelectionError> {
+        self.try_select(&self.snapshot(), Demand { access, deprioritized: &[], only: None })
+    }
+
     /// Selects a server of a snapshot, if one is suitable.
     fn try_select(&self, snapshot: &Snapshot, demand: Demand<'_>) -> Result<Option<Selected>, ServerSelectionError> {
         if let Some(incompatibility) = snapshot.topology.incompatibility() {

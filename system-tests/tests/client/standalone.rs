@@ -29,6 +29,28 @@ async fn client_finds_the_server_and_runs_commands() {
     assert!(matches!(refused, ClientError::Selection(ServerSelectionError::Closed)), "{refused}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn warm_up_opens_the_connections_and_shutdown_ends_the_sessions() {
+    let server = Mongod::start(MongodOptions::default()).unwrap();
+    let client = Client::from_uri(&uri(&server)).unwrap();
+    let mut seen = Vec::new();
+    client.warm_up(7, |opened, wanted| seen.push((opened, wanted))).await.unwrap();
+    assert_eq!(seen, (0..=7).map(|opened| (opened, 7)).collect::<Vec<_>>());
+    let pool = client.status().servers[0].pool.clone().unwrap();
+    assert_eq!((pool.total, pool.available), (7, 7));
+
+    let observer = Client::from_uri(&uri(&server)).unwrap();
+    let ended = async || {
+        let status = observer.run_command("admin", &rawdoc! { "serverStatus": 1 }).await.unwrap();
+        let commands = status.get_document("metrics").unwrap().get_document("commands").unwrap();
+        commands.get_document("endSessions").unwrap().get_i64("total").unwrap()
+    };
+    let before = ended().await;
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    assert!(client.shutdown(Duration::from_secs(5)).await);
+    assert_eq!(ended().await, before + 1);
+}
+
 #[tokio::test]
 async fn selection_fails_in_time_and_names_each_server_with_its_error() {
     let options = Options::new(["127.0.0.1:1"]).unwrap().server_selection_timeout(Duration::from_millis(300));

@@ -1,0 +1,107 @@
+//! The beginning and the end of a client: connections that are opened in advance, and an orderly end.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::Client;
+use super::error::ClientError;
+use crate::deployment::ServerSelectionError;
+use crate::endpoint::OperationError;
+use crate::options::{ReadPreference, ReadPreferenceMode};
+use crate::pool::Phase;
+use crate::runtime::within;
+use crate::selection::Access;
+use crate::session::ServerSessionPool;
+
+/// Where sessions are ended: on any server, the primary if possible.
+static PRIMARY_PREFERRED: ReadPreference =
+    ReadPreference { mode: ReadPreferenceMode::PrimaryPreferred, tag_sets: Vec::new(), max_staleness: None };
+
+impl Client {
+    /// Opens connections before they are needed: waits for a server as [`connect`](Self::connect) does, and makes the pool
+    /// of each known server hold this many connections, or `maxPoolSize` if that is less.
+    ///
+    /// `progress` is called with the number of connections that are open and the number that is wanted, at first and after
+    /// each connection.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`]: no server was found, or a connection could not be opened. The other connections stay open.
+    ///
+    /// # Cancel safety
+    ///
+    /// The connections that are open or being opened stay in the pools.
+    pub async fn warm_up(&self, connections: u32, mut progress: impl FnMut(u32, u32)) -> Result<(), ClientError> {
+        self.connect().await?;
+        let Some(runtime) = self.deployment().residence() else { return Err(ServerSelectionError::NoRuntime.into()) };
+        let mut opening = JoinSet::new();
+        for server in self.deployment().servers() {
+            if server.pool.state().phase != Phase::Ready {
+                continue;
+            }
+            let most = server.pool.options().max_pool_size;
+            for _ in 0..if most == 0 { connections } else { connections.min(most) } {
+                let server = server.clone();
+                opening.spawn_on(async move { server.pool.check_out().await }, &runtime);
+            }
+        }
+        let wanted = u32::try_from(opening.len()).unwrap_or(u32::MAX);
+        // All are held until the last one is there. Otherwise one connection would serve several check-outs.
+        let mut held = Vec::with_capacity(opening.len());
+        progress(0, wanted);
+        while let Some(opened) = opening.join_next().await {
+            // A task ends early only with its runtime.
+            let Ok(opened) = opened else { return Err(ServerSelectionError::NoRuntime.into()) };
+            held.push(opened.map_err(OperationError::from)?);
+            progress(u32::try_from(held.len()).unwrap_or(u32::MAX), wanted);
+        }
+        Ok(())
+    }
+
+    /// Ends the sessions that no operation uses, closes all pools, and waits until their connections in use have come back
+    /// and are closed, all for at most `limit`. Returns whether all are closed.
+    ///
+    /// Idle connections are closed at once. Operations that begin later fail with [`ServerSelectionError::Closed`].
+    /// Dropping the last clone of a client closes its pools, too, but ends no sessions: the servers end them when they have
+    /// not been used for half an hour.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost. The pools may remain open: call it again.
+    pub async fn shutdown(&self, limit: Duration) -> bool {
+        let servers = self.deployment().servers();
+        let closing = async {
+            self.end_sessions().await;
+            self.deployment().close();
+            for server in &servers {
+                server.pool.closed().await;
+            }
+        };
+        match Instant::now().checked_add(limit) {
+            Some(at) => {
+                let all_closed = within(at, || self.deployment().residence(), closing).await.is_ok();
+                // In case the time was up before.
+                self.deployment().close();
+                all_closed
+            }
+            None => {
+                closing.await;
+                true
+            }
+        }
+    }
+
+    /// Tells a server that the sessions in the pool are not needed any more (`endSessions`).
+    async fn end_sessions(&self) {
+        let ids = self.sessions().drain(std::time::Instant::now(), self.session_timeout());
+        let Ok(Some(server)) = self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)) else { return };
+        for command in ServerSessionPool::end_sessions(&ids) {
+            if let Err(error) = server.pool.run_command("admin", &command).await {
+                tracing::debug!(target: "wharf::command", %error, "Sessions could not be ended");
+                return;
+            }
+        }
+    }
+}
