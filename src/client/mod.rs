@@ -45,7 +45,7 @@ pub use write::{Write, WriteError, WriteFailure, Written};
 
 use command_events::CommandEvents;
 
-use crate::deployment::{Demand, Deployment, Selected};
+use crate::deployment::{Demand, Deployment, Present, Selected};
 use crate::endpoint::{Endpoint, Resolver};
 use crate::options::{InvalidOption, Options, ReadPreference};
 use crate::runtime::{Connection, Subscriber};
@@ -63,6 +63,11 @@ pub use crate::session::{SessionError, SessionOptions, TransactionOptions, Trans
 ///
 /// The monitors run on the tokio runtime of the operation that first uses the client. When that runtime ends, the next
 /// operation starts them again, on its own runtime. So a client in a `static` serves one runtime after the other.
+///
+/// # Forks
+///
+/// A forked child may use a client that it inherits: it monitors the servers anew, on connections of its own, and leaves
+/// those of its parent alone.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -70,16 +75,10 @@ pub struct Client {
 
 /// What all clones of a client share. Dropping it ends the deployment.
 struct Inner {
-    deployment: Arc<Deployment>,
+    deployment: Present,
     command_events: CommandEvents,
     sessions: ServerSessionPool,
     cluster_time: SharedClusterTime,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.deployment.close();
-    }
 }
 
 /// Builds a [`Client`].
@@ -147,6 +146,7 @@ impl ClientBuilder {
         let command_events = CommandEvents::new(self.command_subscribers, self.most_logged);
         let sessions = ServerSessionPool::new(std::time::Instant::now());
         let cluster_time = SharedClusterTime::default();
+        let deployment = Present::new(deployment);
         Ok(Client { inner: Arc::new(Inner { deployment, command_events, sessions, cluster_time }) })
     }
 }
@@ -192,7 +192,7 @@ impl Client {
     }
 
     fn deployment(&self) -> &Arc<Deployment> {
-        &self.inner.deployment
+        self.inner.deployment.here()
     }
 
     fn command_events(&self) -> &CommandEvents {

@@ -15,7 +15,7 @@ use crate::endpoint::{AuthenticationError, Endpoint, OperationError, ServerError
 use crate::error::{Cause, Stage};
 use crate::options::ServerAddress;
 use crate::pool::Clear;
-use crate::runtime::{FailedConnection, PoolChange};
+use crate::runtime::{FailedConnection, PoolChange, own};
 use crate::topology::{
     ApplicationError, Effect, ErrorKind, Progress, ServerDescription, TopologyVersion, Transition, events_of_change,
 };
@@ -58,12 +58,12 @@ impl Afterwards {
         for resident in self.to_monitor {
             // Load balancers have no probe.
             match (&self.runtime, &resident.server.probe) {
-                (Some(runtime), Some(_)) => drop(runtime.spawn(monitor::run(resident))),
+                (Some(runtime), Some(_)) => drop(runtime.spawn(own(monitor::run(resident)))),
                 _ => resident.forget(),
             }
         }
         if let (Some(runtime), Some(resident)) = (&self.runtime, self.to_resolve) {
-            runtime.spawn(rescan::run(resident));
+            runtime.spawn(own(rescan::run(resident)));
         }
         for member in self.removed {
             member.server.control.end();

@@ -23,6 +23,8 @@
 //! - DEP-3: Selection takes no lock. It reads the snapshot, and the count of operations of at most two servers.
 //! - DEP-4: A monitor that is dropped although its server belongs to the deployment means that its runtime has ended. The
 //!   next operation starts all monitors again, on its own runtime.
+//! - DEP-5: A forked child uses nothing of its parent's deployment that a lock protects. It starts with a deployment of
+//!   its own (`fork.rs`).
 //!
 //! # What runs
 //!
@@ -40,6 +42,7 @@
 //! | operations in progress | each operation, in a cache line that its thread shares with few others |
 
 mod applying;
+mod fork;
 mod heartbeat;
 mod log;
 mod monitor;
@@ -50,6 +53,7 @@ mod server;
 mod snapshot;
 mod state;
 
+pub(crate) use fork::Present;
 pub use publisher::TopologySubscriber;
 pub(crate) use selecting::Demand;
 pub use selecting::{ServerSelectionError, TopologySummary};

@@ -41,6 +41,11 @@ impl Publisher {
         Self { topology_id: ObjectId::new(), subscribers, delivery: Delivery::new(SHARE) }
     }
 
+    /// Returns a publisher for the deployment of a forked child, which is a topology of its own.
+    pub(super) fn successor(&self) -> Self {
+        Self::new(self.subscribers.clone())
+    }
+
     /// Returns whether a subscriber or the log receives events. Otherwise none is built.
     pub(super) fn is_listened_to(&self) -> bool {
         !self.subscribers.is_empty() || log::is_enabled()

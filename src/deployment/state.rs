@@ -1,7 +1,7 @@
 //! The deployment's state: its servers, where their monitors run, and its end.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ pub(crate) struct Deployment {
     /// The options as given. Those of an SRV name that is not resolved have no servers.
     given: Arc<Options>,
     /// Set when the servers are known.
-    settled: OnceLock<Settled>,
+    settled: OnceLock<Arc<Settled>>,
     /// Resolves the SRV name, instead of the system's configuration.
     pub(super) resolver: Option<Resolver>,
     /// Ends the look-ups of the SRV name.
@@ -37,9 +37,22 @@ pub(crate) struct Deployment {
     pub(super) snapshot: ArcSwap<Snapshot>,
     /// Which start of the monitors is in force, 0 if they do not run. Each operation reads it.
     running: AtomicU64,
+    /// Whether the deployment is closed, for a forked child.
+    was_closed: AtomicBool,
     state: Mutex<State>,
     /// Notified after each transition.
     changed: Event,
+}
+
+/// What a deployment begins with.
+struct Parts {
+    given: Arc<Options>,
+    settled: OnceLock<Arc<Settled>>,
+    resolver: Option<Resolver>,
+    subscribers: Vec<Arc<dyn Subscriber>>,
+    publisher: Publisher,
+    topology: TopologyDescription,
+    is_closed: bool,
 }
 
 /// What follows from the options, once the servers are known.
@@ -182,23 +195,48 @@ impl Deployment {
             }
             _ => {
                 let (present, topology) = Settled::new(options)?;
-                settled.get_or_init(|| present);
+                settled.get_or_init(|| Arc::new(present));
                 topology
             }
         };
+        let publisher = Publisher::new(topology_subscribers);
+        let parts = Parts { given, settled, resolver, subscribers, publisher, topology, is_closed: false };
+        Ok(Self::of(parts))
+    }
+
+    fn of(parts: Parts) -> Arc<Self> {
+        let Parts { given, settled, resolver, subscribers, publisher, topology, is_closed } = parts;
         let members = topology.servers().map(|_| None).collect();
-        Ok(Arc::new(Self {
+        Arc::new(Self {
             given,
             settled,
             resolver,
             srv_control: Control::default(),
             subscribers,
-            publisher: Publisher::new(topology_subscribers),
+            publisher,
             snapshot: ArcSwap::from_pointee(Snapshot::new(topology, members)),
             running: AtomicU64::new(0),
-            state: Mutex::default(),
+            was_closed: AtomicBool::new(is_closed),
+            state: Mutex::new(State { is_closed, ..State::default() }),
             changed: Event::new(),
-        }))
+        })
+    }
+
+    /// Returns the deployment of a forked child. Takes no lock, because a thread that the child does not have may hold it.
+    pub(super) fn successor(&self) -> Arc<Self> {
+        let settled = self.settled.get().cloned();
+        let topology = settled.as_ref().and_then(|settled| TopologyDescription::of_options(&settled.options).ok());
+        // ORD: Relaxed; the child has a single thread here.
+        let is_closed = self.was_closed.load(Ordering::Relaxed);
+        Self::of(Parts {
+            given: self.given.clone(),
+            settled: settled.map_or_else(OnceLock::new, OnceLock::from),
+            resolver: self.resolver.clone(),
+            subscribers: self.subscribers.clone(),
+            publisher: self.publisher.successor(),
+            topology: topology.filter(|_| !is_closed).unwrap_or_else(TopologyDescription::without_servers),
+            is_closed,
+        })
     }
 
     /// Returns the options: those that were given, until an SRV name is resolved.
@@ -237,7 +275,7 @@ impl Deployment {
         let is_listened_to = self.publisher.is_listened_to();
         {
             let state = self.lock();
-            if state.is_closed || self.settled.set(settled).is_err() {
+            if state.is_closed || self.settled.set(Arc::new(settled)).is_err() {
                 return Ok(());
             }
             let before = self.snapshot.load_full();
@@ -419,6 +457,8 @@ impl Deployment {
             }
             // ORD: Release; pairs with the Acquire in `start`, so that later operations find the deployment closed.
             self.running.store(0, Ordering::Release);
+            // ORD: Relaxed; a forked child reads it, in a single thread.
+            self.was_closed.store(true, Ordering::Relaxed);
             let before = self.snapshot.load_full();
             // SDAM, "Client closing".
             let closed_topology = TopologyDescription::without_servers();

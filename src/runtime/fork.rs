@@ -144,7 +144,7 @@ impl<T: Default> PerProcess<T> {
 ///
 /// The future is boxed, so that it keeps its memory when it is leaked: a runtime that the child also inherits may still
 /// have the future's timers in its lists.
-pub(super) fn own<F: Future>(future: F) -> OfThisProcess<Pin<Box<F>>> {
+pub(crate) fn own<F: Future>(future: F) -> OfThisProcess<Pin<Box<F>>> {
     OfThisProcess::new(Box::pin(future))
 }
 

@@ -28,7 +28,7 @@ pub use establish::{Establish, Establishing};
 pub use failure::FailedConnection;
 #[cfg(all(test, unix))]
 pub(crate) use fork::tests::in_child;
-pub(crate) use fork::{PerProcess, forks, watch as watch_forks};
+pub(crate) use fork::{PerProcess, forks, own, watch as watch_forks};
 pub use holders::LongHold;
 pub use pool::Pool;
 pub(crate) use pool::PoolChange;

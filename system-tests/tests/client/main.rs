@@ -3,8 +3,8 @@
 
 mod cursors;
 mod events;
+mod forks;
 mod monitoring;
-
 mod scripted;
 mod sessions;
 mod srv;
