@@ -75,7 +75,6 @@ mod runtime;
 mod selection;
 mod sentence;
 #[cfg(not(loom))]
-#[allow(dead_code, unreachable_pub, unused_imports, reason = "its user is the client")]
 mod session;
 mod sync;
 #[cfg(not(loom))]

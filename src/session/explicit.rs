@@ -112,12 +112,8 @@ impl<P> Session<P> {
         })
     }
 
-    /// Ends the session. The caller gives the server session back, after an abort if [`must_abort`](Self::must_abort).
-    pub fn into_server_session(self) -> ServerSession {
-        self.server
-    }
-
-    /// Ends the session that is about to be dropped: see [`into_server_session`](Self::into_server_session).
+    /// Ends the session, which is about to be dropped. The caller gives the server session back, after an abort if
+    /// [`must_abort`](Self::must_abort).
     pub fn end(&mut self, now: Instant) -> ServerSession {
         std::mem::replace(&mut self.server, ServerSession::new(now))
     }
@@ -184,20 +180,9 @@ impl<P> Session<P> {
         self.transaction.is_active()
     }
 
-    /// Returns the options of the transaction, with what it inherits.
-    pub fn transaction_options(&self) -> &TransactionOptions {
-        &self.transaction.options
-    }
-
-    /// Returns what the transaction is pinned to. Its operations, and the first attempts of its commit and its abort, go
-    /// there.
+    #[cfg(test)]
     pub fn pinned(&self) -> Option<&P> {
         self.transaction.pinned.as_ref()
-    }
-
-    /// Returns what the transaction is pinned to, to be used.
-    pub fn pinned_mut(&mut self) -> Option<&mut P> {
-        self.transaction.pinned.as_mut()
     }
 
     /// Pins the transaction: to the mongos or the connection of its first command. A commit can be repeated, so it stays
@@ -211,7 +196,8 @@ impl<P> Session<P> {
         }
     }
 
-    /// Takes away what the session is pinned to: when it ends, or after an abort.
+    /// Takes away what the session is pinned to. Operations of a transaction, and the first attempts of its commit and its
+    /// abort, go there. When the session ends, and after an abort, it stays unpinned.
     pub fn unpin(&mut self) -> Option<P> {
         self.transaction.pinned.take()
     }

@@ -264,6 +264,7 @@ impl Fault {
     }
 
     /// Returns whether the server's time limit was up: such a commit is not repeated by `with_transaction`.
+    #[allow(dead_code, reason = "for `Repetitions`")]
     pub fn is_max_time_expired(&self) -> bool {
         self.code == MAX_TIME_MS_EXPIRED || self.write_concern_code == MAX_TIME_MS_EXPIRED
     }

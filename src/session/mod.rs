@@ -38,23 +38,21 @@ mod options;
 mod pool;
 #[cfg(test)]
 mod real_tests;
+#[allow(dead_code, reason = "`with_transaction` does not use it yet")]
 mod repetition;
 mod reply;
 mod retry;
 mod server_session;
 mod transaction;
 
-pub use cluster_time::{ClusterTime, SharedClusterTime};
-pub use commands::{
-    is_retryable_read, is_retryable_write, name, takes_after_cluster_time, takes_read_concern, writes_its_result,
-};
+pub use cluster_time::SharedClusterTime;
+pub use commands::{is_retryable_write, name, takes_after_cluster_time};
 pub use error::SessionError;
-pub use explicit::{Consequence, Session, SessionServer, SessionUse};
+pub use explicit::{Session, SessionServer, SessionUse};
 pub use fault::{ErrorLabels, Fault, FaultKind};
 pub use options::{SessionOptions, TransactionOptions};
-pub use pool::{MOST_ENDED_AT_ONCE, ServerSessionPool};
-pub use repetition::{NextStep, Repetitions};
+pub use pool::ServerSessionPool;
 pub use reply::ReplyTimes;
 pub use retry::{Decision, ErrorToReport, Retries, RetryOptions, Retryability, transaction_backoff};
-pub use server_session::{ServerSession, SessionId};
+pub use server_session::ServerSession;
 pub use transaction::TransactionState;

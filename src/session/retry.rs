@@ -76,11 +76,6 @@ impl Retries {
         Self { options, retryability, made: 0, most: if has_time_limit { None } else { Some(1) } }
     }
 
-    /// Returns how many retries were decided on so far.
-    pub fn made(&self) -> u32 {
-        self.made
-    }
-
     /// Decides after a failed attempt.
     ///
     /// `labels` are those of the error with what the client added, such as [`Consequence::labels`](super::Consequence).
@@ -206,7 +201,6 @@ mod tests {
             let mut retries = Retries::new(OPTIONS, retryability, false);
             assert_eq!(decide(&mut retries, &network()), AT_ONCE, "{retryability:?}");
             assert_eq!(decide(&mut retries, &network()), Decision::GiveUp, "{retryability:?}");
-            assert_eq!(retries.made(), 1);
         }
     }
 

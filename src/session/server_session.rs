@@ -110,11 +110,6 @@ impl ServerSession {
         self.is_dirty = true;
     }
 
-    /// Returns whether the network failed during a command of this session.
-    pub fn is_dirty(&self) -> bool {
-        self.is_dirty
-    }
-
     /// Returns whether this process may use the session, and the server keeps it for at least another minute. `timeout` is
     /// `logicalSessionTimeoutMinutes`; `None` in load-balanced mode, where sessions do not expire for clients.
     pub(super) fn is_reusable(&self, now: Instant, timeout: Option<Duration>) -> bool {

@@ -430,7 +430,7 @@ fn only_a_network_error_makes_the_session_dirty() {
     {
         let mut session = session();
         let _ = session.failed(&fault(kind), None, false);
-        assert!(!session.into_server_session().is_dirty(), "{kind:?}");
+        assert!(!session.server.is_dirty, "{kind:?}");
     }
     let mut sessions = [session(), in_progress(), in_progress(), in_progress()];
     let network = fault(FaultKind::Network);
@@ -438,7 +438,7 @@ fn only_a_network_error_makes_the_session_dirty() {
     let _ = sessions[1].failed(&network, None, false);
     let _ = sessions[2].commit_failed(&network, None);
     let _ = sessions[3].abort_failed(&network, None);
-    assert!(sessions.map(Session::into_server_session).iter().all(ServerSession::is_dirty));
+    assert!(sessions.iter().all(|session| session.server.is_dirty));
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn session_comes_back_as_it_was_given() {
     fixture.now += Duration::from_secs(7);
     let session = fixture.take(0).unwrap();
     assert_eq!(
-        (session.id(), session.last_use, session.transaction_number(), session.is_dirty()),
+        (session.id(), session.last_use, session.transaction_number(), session.is_dirty),
         (id, last_use, number, false)
     );
     assert!(fixture.take(0).is_none());

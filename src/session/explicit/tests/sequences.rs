@@ -118,6 +118,6 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(session.into_server_session().transaction_number(), server.number);
+        prop_assert_eq!(session.server.transaction_number(), server.number);
     }
 }
