@@ -8,9 +8,15 @@ use crate::options::{InvalidOption, Options, ReadPreference, WriteConcern};
 
 /// The options of an explicit session.
 ///
-/// ```ignore
-/// let options = SessionOptions::default().causal_consistency(false);
 /// ```
+/// use wharf::client::{SessionOptions, TransactionOptions};
+///
+/// let snapshot = SessionOptions::default().snapshot(true);
+/// let transactions = TransactionOptions::default().read_concern("snapshot");
+/// let consistent = SessionOptions::default().default_transaction_options(transactions);
+/// ```
+///
+/// A session that waits for more than a minute before its next operation risks that the server has ended it meanwhile.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 #[must_use]
