@@ -15,6 +15,7 @@ use super::write::is_unacknowledged;
 use crate::boxed::boxed;
 use crate::deployment::{Demand, Selected, Server};
 use crate::endpoint::{CommandError, Endpoint, Limit, OperationError, StateChange};
+use crate::error::CheckOutError;
 use crate::options::{ReadPreference, ReadPreferenceMode, ServerAddress};
 use crate::runtime::Connection;
 use crate::selection::Access;
@@ -275,7 +276,7 @@ impl<'a> Running<'a> {
 
     /// Runs the operation once.
     async fn attempt(&mut self, avoid: &[ServerAddress]) -> Result<Answer, Box<FailedAttempt>> {
-        let (server, pinned) = self.select(avoid).await?;
+        let (mut server, pinned) = self.select(avoid).await?;
         let is_pinned = pinned.is_some();
         let mut reached = pinned;
         // The last connection that had been created when the first one was found lost.
@@ -285,6 +286,13 @@ impl<'a> Running<'a> {
                 Some(connection) => connection,
                 None => match server.pool.check_out_for(self.limit, self.site).await {
                     Ok(connection) => connection,
+                    // The server was selected, and has left the deployment since.
+                    Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
+                        if !self.is_in_transaction && self.client.deployment().has_lost(&server) =>
+                    {
+                        (server, reached) = self.select(avoid).await?;
+                        continue;
+                    }
                     Err(error) => return Err(self.failed(error, Some(&server), None, true)),
                 },
             };

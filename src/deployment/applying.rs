@@ -192,11 +192,10 @@ impl Deployment {
     /// Applies the failure of an operation on a connection of the server's pool ("Error handling pseudocode").
     pub(crate) fn operation_failed(self: &Arc<Self>, server: &Server, error: &OperationError) {
         let OperationError::Command(failure) = error else { return };
-        let kind = match failure.state_change() {
-            Some(change) => ErrorKind::StateChange(change),
-            None if failure.is_network_error() => ErrorKind::Network,
-            None => return,
-        };
+        if !failure.marks_server_unknown() {
+            return;
+        }
+        let kind = failure.state_change().map_or(ErrorKind::Network, ErrorKind::StateChange);
         let origin = failure.origin();
         let reason = Reason {
             cause: Arc::new(failure.clone()),

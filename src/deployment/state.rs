@@ -440,6 +440,11 @@ impl Deployment {
         Resident { deployment: self.clone(), server: server.clone(), start: state.starts }
     }
 
+    /// Returns whether the server has left the deployment, which has others or may get others.
+    pub(crate) fn has_lost(&self, server: &Server) -> bool {
+        !self.is_closed() && !self.snapshot.load().has(server)
+    }
+
     /// Asks all monitors for a check at once, for a task that listens to [`changed`](Self::changed) already.
     pub(crate) fn request_checks(&self) {
         for member in self.snapshot.load().members().iter().flatten() {

@@ -1,13 +1,13 @@
 //! Monitors against servers that follow scripts, in virtual time.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bson::oid::ObjectId;
 use bson::{Document, doc, rawdoc};
 use tokio::time::{Instant, sleep};
 use wharf::client::{ServerType, TopologyEvent};
-use wharf::{Client, ClientError, Operation, Options};
+use wharf::{Client, ClientError, Operation, Options, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::events::Events;
@@ -220,6 +220,48 @@ async fn lost_connection_of_an_operation_cancels_the_check() {
     let start = Instant::now();
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
     assert!(start.elapsed() < Duration::from_millis(20), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn operation_that_waits_for_the_pool_of_a_removed_server_goes_to_another() {
+    let addresses = Arc::new(OnceLock::<[String; 2]>::new());
+    let of_script = addresses.clone();
+    let answer = move |command: &Document, number: usize, index: usize| {
+        let [secondary, primary] = of_script.get().unwrap();
+        let mut reply = member(["secondary", "isWritablePrimary"][index], 1);
+        reply.insert("hosts", vec![secondary.clone(), primary.clone()]);
+        match (is_awaitable(command), index) {
+            // The primary removes the secondary after five seconds.
+            (true, 1) if number == 0 => {
+                let mut reply = member("isWritablePrimary", 2);
+                reply.insert("hosts", vec![primary.clone()]);
+                Answer::After(Duration::from_secs(5), Box::new(Answer::More(reply)))
+            }
+            (true, _) => Answer::Hang,
+            (false, 0) if name(command) == "find" => Answer::Hang,
+            _ => Answer::Reply(reply),
+        }
+    };
+    let (of_secondary, of_primary) = (answer.clone(), answer);
+    let secondary = Server::start(move |command, number| of_secondary(command, number, 0)).await;
+    let primary = Server::start(move |command, number| of_primary(command, number, 1)).await;
+    addresses.set([secondary.server.address(), primary.server.address()]).unwrap();
+    let uri = format!("mongodb://{}/?replicaSet=rs&maxPoolSize=1", primary.server.address());
+    let client = Client::from_uri(&uri).unwrap();
+    let find = rawdoc! { "find": "things" };
+    let [preference, either] =
+        [ReadPreferenceMode::Secondary, ReadPreferenceMode::SecondaryPreferred].map(ReadPreference::new);
+    client.run(Operation::new("admin", &rawdoc! { "ping": 1 }).read_preference(&preference)).await.unwrap();
+    let first = client.run(Operation::read("test", &find).read_preference(&preference));
+    let second = client.run(Operation::read("test", &find).read_preference(&either));
+    let first = tokio::time::timeout(Duration::from_secs(9), first);
+    let (first, second) = tokio::join!(first, second);
+    second.unwrap();
+    assert!(first.is_err(), "a command in progress goes on when its pool is closed");
+    let finds = primary.times(|command| name(command) == "find");
+    let waited = secondary.times(|command| name(command) == "find");
+    assert!(finds.len() == 1 && finds[0] >= 5000 && waited.len() == 1, "{finds:?} {waited:?}");
+    assert_eq!(client.status().servers.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
