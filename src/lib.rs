@@ -1,38 +1,38 @@
-//! A lock-free, many-core MongoDB connection pool, on tokio.
+//! A lock-free, many-core MongoDB connection pool, and a client on top of it, on tokio.
 //!
 //! ```no_run
 //! use bson::rawdoc;
-//! use wharf::Options;
+//! use wharf::Client;
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let options = Options::from_uri("mongodb://app:secret@localhost/?tls=true&maxPoolSize=50").await?;
-//!     let pool = options.endpoint()?.pool().build()?;
-//!     pool.ready();
-//!     let reply = pool.run_command("admin", &rawdoc! { "ping": 1 }).await?;
+//!     let client = Client::from_uri("mongodb://app:secret@localhost/?tls=true&maxPoolSize=50")?;
+//!     let reply = client.run_command("admin", &rawdoc! { "ping": 1 }).await?;
 //!     println!("ok: {}", reply.get_f64("ok")?);
 //!     Ok(())
 //! }
 //! ```
 //!
+//! - [`Client`]: a whole deployment. It monitors the servers, selects one for each [`Operation`], and retries.
 //! - [`Options`]: what to connect to and how, from a connection string or in code.
 //! - [`Endpoint`]: one server of the deployment, which opens connections.
 //! - [`Pool`]: the connections to an endpoint. Check them out, or run single commands with [`Pool::run_command`].
 //! - [`Command`]: a command with a time limit, document sequences, a stream of replies, or no reply at all.
 //! - [`telemetry`]: subscribers to a pool's events.
 //!
-//! Implement [`Establish`] to pool connections of another kind. The [`guide`] covers
-//! what surrounds a pool: a monitor, retries, cursors, transactions, sizes, renewal of certificates.
+//! Implement [`Establish`] to pool connections of another kind. The [`guide`] covers what surrounds a pool that is used
+//! without a client: a monitor, retries, cursors, transactions, sizes, renewal of certificates.
 //!
 //! # Before you start
 //!
-//! - A pool starts paused, and wharf has no monitor that marks it ready: call [`Pool::ready`].
+//! - A pool that no client has starts paused: call [`Pool::ready`].
 //! - A pool connects to one server. [`Options::endpoints`] returns an [`Endpoint`] for each of several servers.
 //! - Connections use TLS only if the options say so: see [`Options::tls`](Options#structfield.tls).
 //! - A command waits for its reply without a limit, unless [`Options::timeout`](Options#structfield.timeout) or
 //!   [`Command::timeout`] sets one.
-//! - [`OperationError`] and [`CheckOutError`] tell whether to retry. wharf sends a command twice only if the server
-//!   refused it and demanded a new authentication (error 391). It never clears a pool by itself.
+//! - [`OperationError`] and [`CheckOutError`] tell whether to retry. A pool sends a command twice only if the server
+//!   refused it and demanded a new authentication (error 391), and never clears itself. A client does both as the
+//!   specifications say.
 //! - A pool's tasks and sockets belong to one tokio runtime. When that runtime ends, they move to the next one that
 //!   uses the pool: see ["Runtimes"](Pool#runtimes).
 //! - Dropping the last handle of a pool closes it. [`Pool::closed`] waits for its last connection to close.

@@ -13,7 +13,7 @@ use super::{
 /// Options come from a connection string ([`Options::parse`]), from code ([`Options::new`] and the methods), or from
 /// both; the last value counts. Nothing is checked until [`Options::validate`], which [`Options::endpoint`] calls.
 ///
-/// Some options are only carried for a client that is built on wharf. Their documentation says so.
+/// Some options only matter to a [`Client`](crate::Client), and not to a pool that is used alone. Their documentation says so.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,10 +53,12 @@ pub struct Options {
     ///
     /// With a connection string, connections use TLS if it says `tls=true`, or begins with `mongodb+srv://`, or has any
     /// option that begins with `tls`; never if it says `tls=false`. A value of `tls` that is neither true nor false is
-    /// refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or `tlsAllowInvalidHostnames` is ignored
+    /// refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or `tlsAllowInvalidHostnames` is
+    /// ignored
     /// with a [warning](Self::warnings); then connections use TLS, and everything is checked.
     pub tls: Option<TlsOptions>,
-    /// `proxyHost`, `proxyPort`, `proxyUsername`, `proxyPassword`: the proxy for all TCP connections to servers. Default
+    /// `proxyHost`, `proxyPort`, `proxyUsername`, `proxyPassword`: the proxy for all TCP connections to servers.
+    /// Default
     /// none.
     pub proxy: Option<ProxyOptions>,
     /// `compressors`, the preferred first, with `zlibCompressionLevel`. A connection uses the first that the server
@@ -67,7 +69,8 @@ pub struct Options {
     /// `connectTimeoutMS`: how long opening a connection may take, from resolving the server's name to the end of
     /// authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
     ///
-    /// Each command of the handshake and of authentication has a limit, too (CSOT, "Background Connection Pooling"). For a
+    /// Each command of the handshake and of authentication has a limit, too (CSOT, "Background Connection Pooling").
+    /// For a
     /// connection that is opened towards `minPoolSize` it is [`timeout`](Self#structfield.timeout), or else
     /// [`socket_timeout`](Self#structfield.socket_timeout). `timeout` does not limit the opening for a check-out: the
     /// connection serves the pool and not one operation, so it is opened even if the operation runs out of time. The
@@ -82,7 +85,8 @@ pub struct Options {
     /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). The default of both is no limit, so without any of the
     /// three a command waits for a server that hangs as long as the network holds the connection.
     ///
-    /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes the
+    /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
+    /// the
     /// check-out. On a connection that is checked out, the operation is the command alone;
     /// [`Pool::check_out`](crate::Pool::check_out) has the same time for itself.
     /// [`Command::timeout`](crate::Command::timeout) sets the limit of one command.
@@ -90,7 +94,8 @@ pub struct Options {
     /// How long a connection is drained in the background after its command was cancelled or timed out, before it is
     /// closed. Default 3 seconds; zero closes it at once. Not part of connection strings.
     ///
-    /// The connection counts as in use until then, but no check-out waits for it: a check-out that needs its permit closes
+    /// The connection counts as in use until then, but no check-out waits for it: a check-out that needs its permit
+    /// closes
     /// it.
     pub drain_timeout: Duration,
     /// How many bytes of a reply or of a request's rest a drained connection may have. A connection with more is closed
@@ -101,47 +106,49 @@ pub struct Options {
     /// `loadBalanced`, if it was given: whether the one host is a load balancer. Default `false`.
     ///
     /// [`PoolOptions::load_balanced`] of [`pool`](Self#structfield.pool) has the same effect.
-    /// [`is_load_balanced`](Self::is_load_balanced) counts both. `Some(false)` contradicts a pool that is load-balanced,
+    /// [`is_load_balanced`](Self::is_load_balanced) counts both. `Some(false)` contradicts a pool that is
+    /// load-balanced,
     /// and is refused.
     pub load_balanced: Option<bool>,
-    /// `replicaSet`: the name of the replica set that the hosts are members of. Carried for a client that discovers
-    /// servers. Default none.
+    /// `replicaSet`: the name of the replica set that the hosts are members of. For a [`Client`](crate::Client).
+    /// Default none.
     pub replica_set: Option<String>,
-    /// `directConnection`: whether the one host is the whole deployment. Carried for a client that discovers servers.
+    /// `directConnection`: whether the one host is the whole deployment. For a [`Client`](crate::Client).
     /// Default not set.
     pub direct_connection: Option<bool>,
-    /// `readPreference`, `readPreferenceTags`, `maxStalenessSeconds`. Carried for a client that selects servers.
+    /// `readPreference`, `readPreferenceTags`, `maxStalenessSeconds`. For a [`Client`](crate::Client).
     pub read_preference: ReadPreference,
     /// `readConcernLevel`: which writes a read sees. Any name is allowed, because newer servers may have more levels.
-    /// Carried for a client that builds commands. Default the server's choice.
+    /// For a [`Client`](crate::Client). Default the server's choice.
     pub read_concern: Option<String>,
-    /// `w`, `journal`, `wTimeoutMS`. Carried for a client that builds commands.
+    /// `w`, `journal`, `wTimeoutMS`. For a [`Client`](crate::Client).
     pub write_concern: WriteConcern,
-    /// `retryReads`: whether the client retries a read after a network error. Carried for a client that retries. Default
+    /// `retryReads`: whether the client retries a read after a network error. For a [`Client`](crate::Client). Default
     /// `true`.
     pub retry_reads: bool,
-    /// `retryWrites`: whether the client retries a write after a network error. Carried for a client that retries. Default
+    /// `retryWrites`: whether the client retries a write after a network error. For a [`Client`](crate::Client).
+    /// Default
     /// `true`.
     pub retry_writes: bool,
     /// `maxAdaptiveRetries`: how often the client retries an operation that an overloaded server refused (client
-    /// backpressure specification). Carried for a client that retries. Default 2.
+    /// backpressure specification). For a [`Client`](crate::Client). Default 2.
     pub max_adaptive_retries: u32,
-    /// `enableOverloadRetargeting`: whether such a retry prefers another server. Carried for a client that retries.
+    /// `enableOverloadRetargeting`: whether such a retry prefers another server. For a [`Client`](crate::Client).
     /// Default `false`.
     pub enable_overload_retargeting: bool,
-    /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. Carried
-    /// for a client that monitors servers. Default 10 seconds.
+    /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. For a
+    /// [`Client`](crate::Client). Default 10 seconds.
     pub heartbeat_frequency: Duration,
-    /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. Carried
-    /// for a client that selects servers. Default 15 milliseconds.
+    /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. For a
+    /// [`Client`](crate::Client). Default 15 milliseconds.
     pub local_threshold: Duration,
-    /// `serverSelectionTimeoutMS`: how long to wait for a suitable server, never zero. Carried for a client that
-    /// selects servers. Default 30 seconds.
+    /// `serverSelectionTimeoutMS`: how long to wait for a suitable server, never zero. For a [`Client`](crate::Client).
+    /// Default 30 seconds.
     pub server_selection_timeout: Duration,
-    /// `serverSelectionTryOnce`: whether a client on a single thread looks for a suitable server only once. Carried for
-    /// such a client. Default `true`.
+    /// `serverSelectionTryOnce`: whether a client on a single thread looks for a suitable server only once. wharf has
+    /// no such client yet. Default `true`.
     pub server_selection_try_once: bool,
-    /// `serverMonitoringMode`: how a monitor learns of changes. Carried for a client that monitors servers. Default
+    /// `serverMonitoringMode`: how a monitor learns of changes. For a [`Client`](crate::Client). Default
     /// `auto`.
     pub server_monitoring_mode: ServerMonitoringMode,
     pub(super) warnings: Vec<UriWarning>,
@@ -330,7 +337,8 @@ impl Options {
         self
     }
 
-    /// Sets [`pool`](Self#structfield.pool). This replaces all pool options of a connection string but `loadBalanced=true`.
+    /// Sets [`pool`](Self#structfield.pool). This replaces all pool options of a connection string but
+    /// `loadBalanced=true`.
     pub fn pool(mut self, options: PoolOptions) -> Self {
         let load_balanced = self.load_balanced == Some(true);
         self.pool = options;

@@ -13,7 +13,7 @@ const SMALLEST_MAX_STALENESS: Duration = Duration::from_secs(90);
 
 /// Which servers to read from (Server Selection specification, "Read Preference"). The default is the primary.
 ///
-/// A pool belongs to one server, so wharf only carries this for a client that selects servers.
+/// A pool belongs to one server, so only a [`Client`](crate::Client) applies it.
 ///
 /// ```
 /// use std::time::Duration;

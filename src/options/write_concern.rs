@@ -9,7 +9,7 @@ use super::InvalidOption;
 
 /// When a write counts as done (Read and Write Concern specification). What is not set is the server's choice.
 ///
-/// wharf sends commands as they are, so it only carries this for a client that builds them.
+/// A pool sends commands as they are. A [`Client`](crate::Client) adds it to writes that have none.
 ///
 /// ```
 /// use wharf::{Acknowledgement, Options, WriteConcern};
