@@ -19,6 +19,8 @@
 mod command_events;
 mod cursor;
 mod error;
+#[cfg(test)]
+mod error_tests;
 mod in_session;
 mod lifecycle;
 mod operation;

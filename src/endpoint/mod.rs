@@ -37,8 +37,6 @@ mod decompressing;
 mod direct;
 mod drain;
 mod error;
-#[cfg(test)]
-mod error_tests;
 mod exhaust;
 mod foreign;
 mod handshake;

@@ -19,7 +19,7 @@ const TOOLCHAIN: &str = "Rust 1.95";
 /// The listing, from the root.
 const LISTING: &str = "public-api.txt";
 /// The unit test that has a sample of each public error.
-const SAMPLES: &str = "src/endpoint/error_tests.rs";
+const SAMPLES: &str = "src/client/error_tests.rs";
 
 /// Has rustdoc describe the library, and returns the path of its JSON.
 fn described() -> PathBuf {

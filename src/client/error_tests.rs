@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use bson::rawdoc;
 
-use super::*;
+use super::{ClientError, FailedOperation, ServerSelectionError, SessionError, WriteFailure, Written};
+use crate::endpoint::*;
 use crate::error::{
-    CheckInError, CheckOutError, ClearError, Holders, Labels, NoRuntimeError, PoolClearedError, PoolClosedError,
-    TimeLimit, WaitQueueTimeoutError,
+    CheckInError, CheckOutError, ClearError, EstablishError, Holders, Labels, NoRuntimeError, PoolClearedError,
+    PoolClosedError, Stage, TimeLimit, WaitQueueTimeoutError,
 };
-use crate::options::Mechanism;
+use crate::options::{InvalidOption, Mechanism};
 use crate::runtime::BuildError;
 use crate::wire::reply::{self, Unsuccessful};
 
@@ -74,6 +75,7 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
         CheckInError => CheckInError { connection: (), address: address() },
         CheckOutError => CheckOutError::from(establish_error()),
         ClearError => ClearError::NotLoadBalanced,
+        ClientError => ClientError::from(OperationError::from(command_error())),
         CommandError => command_error(),
         CommandTimeoutError => CommandTimeoutError::Server(server_error()),
         ConnectAttempt => ConnectAttempt { peer: "127.0.0.1:27017".to_owned(), source: refused() },
@@ -83,6 +85,7 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
         },
         ConnectTimeoutError => limit,
         EstablishError => establish_error(),
+        FailedOperation => FailedOperation::operation(command_error().into(), crate::session::ErrorLabels::NONE),
         ForeignProtocolError => ForeignProtocolError::Http { start: "HTTP/1.1 400 Bad Request".into() },
         IncompatibleServerError => IncompatibleServerError::NoLoadBalancer,
         InvalidAddress => Endpoint::new("localhost:99999").unwrap_err(),
@@ -102,6 +105,8 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
         ResolveError => ResolveError::from(InvalidOption::because("srvMaxHosts", "cannot be negative")),
         ScramError => ScramError::Nonce,
         ServerError => *server_error(),
+        ServerSelectionError => ServerSelectionError::Closed,
+        SessionError => SessionError::NoTransaction,
         TlsError => TlsError::NotSpoken { source: Arc::new(refused()) },
         WaitQueueTimeoutError => WaitQueueTimeoutError {
             address: address(),
@@ -118,6 +123,12 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
             longest_held: None,
         },
         WireError => WireError::Unasked { count: 12 },
+        WriteFailure => WriteFailure {
+            written: Written::default(),
+            errors: Vec::new(),
+            write_concern_errors: Vec::new(),
+            cause: Some(Box::new(ClientError::from(OperationError::from(command_error())))),
+        },
     }
 }
 
