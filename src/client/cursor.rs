@@ -462,7 +462,9 @@ impl Query {
     fn note_failure(&mut self, error: &OperationError) {
         let fault = Fault::of_error(error, true);
         match &mut self.session {
-            InSession::Implicit(Some(session)) if fault.kind == FaultKind::Network => session.mark_dirty(),
+            InSession::Implicit(Some(session)) if matches!(fault.kind, FaultKind::Network | FaultKind::Malformed) => {
+                session.mark_dirty()
+            }
             InSession::Explicit(explicit) => {
                 let consequence = explicit.lock().failed(&fault, None, false);
                 drop(consequence.unpinned);

@@ -11,7 +11,6 @@ use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
 use crate::printable::Printable;
 use crate::session::{ErrorLabels, Fault, SessionError};
-use crate::wire::reply::MAX_TIME_MS_EXPIRED;
 
 /// An operation of a client failed.
 #[derive(Clone, Error)]
@@ -26,6 +25,14 @@ pub enum ClientError {
     /// The session refused the operation. Nothing was sent.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The time for repeating a transaction was up: 120 seconds, `defaultTimeoutMS` or `timeoutMS`.
+    #[error("the transaction was not committed in time: {last}")]
+    #[non_exhaustive]
+    TransactionTimeout {
+        /// The error of the last run, or of the last commit.
+        #[source]
+        last: Box<ClientError>,
+    },
     /// An error of the application, from inside of a transaction: see [`ClientError::other`].
     #[error("{0}")]
     Other(Arc<dyn StdError + Send + Sync>),
@@ -57,8 +64,14 @@ impl ClientError {
         match self {
             Self::Operation(failed) => failed.operation_error(),
             Self::Write(failure) => failure.cause.as_ref()?.operation_error(),
+            Self::TransactionTimeout { last } => last.operation_error(),
             Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Reply { .. } => None,
         }
+    }
+
+    /// Returns those of the error's labels that decide on repetitions.
+    pub(super) fn labels(&self) -> ErrorLabels {
+        ErrorLabels::of(ErrorLabels::all_names().filter(|name| self.has_label(name)))
     }
 
     /// Returns whether the server's own time limit was up, for the operation or for its write concern.
@@ -75,6 +88,7 @@ impl ClientError {
         match self {
             Self::Operation(failed) => failed.operation_error()?.command_error(),
             Self::Write(failure) => failure.cause.as_ref()?.command_error(),
+            Self::TransactionTimeout { last } => last.command_error(),
             Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Reply { .. } => None,
         }
     }
@@ -91,6 +105,7 @@ impl ClientError {
         match self {
             Self::Operation(failed) => failed.has_label(label),
             Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.has_label(label)),
+            Self::TransactionTimeout { last } => last.has_label(label),
             Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Reply { .. } => false,
         }
     }
@@ -102,6 +117,7 @@ impl ClientError {
             Self::Operation(failed) => failed.is_timeout(),
             Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
             Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.is_timeout()),
+            Self::TransactionTimeout { .. } => true,
             Self::Session(_) | Self::Other(_) | Self::Reply { .. } => false,
         }
     }
@@ -126,7 +142,7 @@ enum Failure {
     #[error(transparent)]
     Operation(OperationError),
     #[error("{reason}: error {code}: {message}", message = Printable(message))]
-    Concern { reason: &'static str, code: i32, message: String },
+    Concern { reason: &'static str, code: i32, message: String, is_max_time_expired: bool },
 }
 
 crate::error::debug_as_sentence!(Failure);
@@ -144,8 +160,10 @@ impl FailedOperation {
     pub(super) fn concern(reason: &'static str, reply: &RawDocument, labels: ErrorLabels) -> Self {
         let message = reply.get_document("writeConcernError").and_then(|error| error.get_str("errmsg"));
         let message = message.unwrap_or("no message").to_owned();
-        let code = Fault::of_reply(reply).map_or(0, |fault| fault.write_concern_code);
-        Self { failure: Failure::Concern { reason, code, message }, labels }
+        let fault = Fault::of_reply(reply);
+        let code = fault.map_or(0, |fault| fault.write_concern_code);
+        let is_max_time_expired = fault.is_some_and(|fault| fault.is_max_time_expired());
+        Self { failure: Failure::Concern { reason, code, message, is_max_time_expired }, labels }
     }
 
     /// Returns the error of the attempt on a server.
@@ -175,11 +193,8 @@ impl FailedOperation {
 
     fn is_max_time_expired(&self) -> bool {
         match &self.failure {
-            Failure::Concern { code, .. } => *code == MAX_TIME_MS_EXPIRED,
-            Failure::Operation(error) => {
-                let server = error.command_error().and_then(CommandError::server_error);
-                server.is_some_and(|error| error.code == MAX_TIME_MS_EXPIRED)
-            }
+            Failure::Concern { is_max_time_expired, .. } => *is_max_time_expired,
+            Failure::Operation(error) => Fault::of_error(error, true).is_max_time_expired(),
             Failure::Selection(_) => false,
         }
     }

@@ -532,7 +532,7 @@ impl<'a> Running<'a> {
             }
             InSession::Implicit(session) => {
                 if let Some(session) = session
-                    && fault.kind == FaultKind::Network
+                    && matches!(fault.kind, FaultKind::Network | FaultKind::Malformed)
                 {
                     session.mark_dirty();
                 }

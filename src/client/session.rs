@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use tokio::time::sleep;
@@ -17,13 +17,10 @@ use crate::options::{InvalidOption, ServerAddress};
 use crate::runtime::Connection;
 use crate::selection::Access;
 use crate::session::{
-    Decision, ErrorLabels, Fault, FaultKind, ReplyTimes, Retries, RetryOptions, Retryability, Session as State,
-    SessionOptions, SessionServer, TransactionOptions, TransactionState, transaction_backoff,
+    Decision, ErrorLabels, Fault, FaultKind, NextStep, Repetitions, ReplyTimes, Retries, RetryOptions, Retryability,
+    Session as State, SessionOptions, SessionServer, TransactionOptions, TransactionState,
 };
 use crate::topology::{ServerType, TopologyType};
-
-/// How long [`Session::with_transaction`] begins further attempts without `timeoutMS`.
-const TRANSACTION_LIMIT: Duration = Duration::from_secs(120);
 
 impl Client {
     /// Starts a session with these options. Sends nothing: the server learns of it with the first command.
@@ -200,48 +197,55 @@ impl Session {
     where
         F: Future<Output = Result<T, ClientError>>,
     {
-        let default = self.explicit.lock().default_timeout();
-        let limit = default.filter(|limit| !limit.is_zero()).unwrap_or(TRANSACTION_LIMIT);
-        let begin = tokio::time::Instant::now();
-        let is_over = |pause: Duration| begin.elapsed().saturating_add(pause) >= limit;
-        let mut attempt = 0;
+        let limit = self.explicit.lock().default_timeout();
+        let mut repetitions = Repetitions::new(Instant::now(), limit);
+        let mut next = repetitions.begin();
+        let mut value = None;
+        let mut last_error = None;
         loop {
-            if attempt > 0 {
-                sleep(transaction_backoff(attempt, fastrand::f64())).await;
-            }
-            attempt += 1;
-            self.start_transaction(options.clone())?;
-            let session = Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false };
-            let outcome = match body(session).await {
-                Ok(outcome) => outcome,
-                Err(error) => {
-                    let state = self.transaction_state();
-                    if matches!(state, TransactionState::Starting | TransactionState::InProgress) {
-                        self.abort_transaction().await?;
+            match (next, last_error.take()) {
+                (NextStep::RunCallback { after }, _) => {
+                    if !after.is_zero() {
+                        sleep(after).await;
                     }
-                    let longest = transaction_backoff(attempt, 1.0);
-                    if error.has_label("TransientTransactionError") && !is_over(longest) {
-                        continue;
+                    self.start_transaction(options.clone())?;
+                    let session = Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false };
+                    match body(session).await {
+                        Ok(returned) => {
+                            value = Some(returned);
+                            next = repetitions.after_callback(self.transaction_state());
+                        }
+                        Err(error) => {
+                            if matches!(
+                                self.transaction_state(),
+                                TransactionState::Starting | TransactionState::InProgress
+                            ) {
+                                // The error of the body says more than that of the abort.
+                                let _ = self.abort_transaction().await;
+                            }
+                            next = repetitions.after_callback_error(error.labels(), Instant::now(), fastrand::f64());
+                            last_error = Some(error);
+                        }
                     }
-                    return Err(error);
                 }
-            };
-            if !matches!(self.transaction_state(), TransactionState::Starting | TransactionState::InProgress) {
-                // The body has committed or aborted.
-                return Ok(outcome);
-            }
-            loop {
-                let Err(error) = self.commit_transaction().await else { return Ok(outcome) };
-                if is_over(Duration::ZERO) || error.is_max_time_expired() {
-                    return Err(error);
+                (NextStep::Commit, _) => match self.commit_transaction().await {
+                    Ok(()) => next = NextStep::Return,
+                    Err(error) => {
+                        let expired = error.is_max_time_expired();
+                        let now = Instant::now();
+                        next = repetitions.after_commit_error(error.labels(), expired, now, fastrand::f64());
+                        last_error = Some(error);
+                    }
+                },
+                (NextStep::Return, _) => match value {
+                    Some(value) => return Ok(value),
+                    None => unreachable!("the transaction ended without a value"),
+                },
+                (NextStep::Report, Some(error)) => return Err(error),
+                (NextStep::ReportTimeout, Some(error)) => {
+                    return Err(ClientError::TransactionTimeout { last: Box::new(error) });
                 }
-                if error.has_label("UnknownTransactionCommitResult") {
-                    continue;
-                }
-                if error.has_label("TransientTransactionError") {
-                    break;
-                }
-                return Err(error);
+                (NextStep::Report | NextStep::ReportTimeout, None) => unreachable!("there is an error to report"),
             }
         }
     }

@@ -66,6 +66,11 @@ impl ErrorLabels {
         self.0 & other.0 == other.0
     }
 
+    /// Returns the names of all labels that this type knows.
+    pub fn all_names() -> impl Iterator<Item = &'static str> {
+        Self::NAMES.into_iter().map(|(_, name)| name)
+    }
+
     /// Returns the names of the labels.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(label, _)| self.contains(*label)).map(|(_, name)| name)
@@ -264,7 +269,6 @@ impl Fault {
     }
 
     /// Returns whether the server's time limit was up: such a commit is not repeated by `with_transaction`.
-    #[allow(dead_code, reason = "for `Repetitions`")]
     pub fn is_max_time_expired(&self) -> bool {
         self.code == MAX_TIME_MS_EXPIRED || self.write_concern_code == MAX_TIME_MS_EXPIRED
     }

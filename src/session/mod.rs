@@ -38,7 +38,6 @@ mod options;
 mod pool;
 #[cfg(test)]
 mod real_tests;
-#[allow(dead_code, reason = "`with_transaction` does not use it yet")]
 mod repetition;
 mod reply;
 mod retry;
@@ -52,7 +51,8 @@ pub use explicit::{Session, SessionServer, SessionUse};
 pub use fault::{ErrorLabels, Fault, FaultKind};
 pub use options::{SessionOptions, TransactionOptions};
 pub use pool::ServerSessionPool;
+pub use repetition::{NextStep, Repetitions};
 pub use reply::ReplyTimes;
-pub use retry::{Decision, ErrorToReport, Retries, RetryOptions, Retryability, transaction_backoff};
+pub use retry::{Decision, ErrorToReport, Retries, RetryOptions, Retryability};
 pub use server_session::ServerSession;
 pub use transaction::TransactionState;
