@@ -5,6 +5,7 @@ mod cursors;
 mod events;
 mod forks;
 mod monitoring;
+mod prose;
 mod scripted;
 mod sessions;
 mod srv;
