@@ -80,6 +80,9 @@ impl Monitor<'_> {
     async fn keep_checking(&mut self) {
         while self.resident.is_current() {
             let Err(failure) = self.check_on_one_connection().await;
+            if !self.resident.is_current() {
+                break;
+            }
             self.streaming.send_replace(false);
             let was_known = std::mem::replace(&mut self.known, false);
             match failure {
@@ -220,7 +223,11 @@ impl Monitor<'_> {
             self.resident,
             ServerDescription { average_round_trip_time, minimum_round_trip_time, ..description },
         );
-        Ok(())
+        match self.resident.is_current() {
+            true => Ok(()),
+            // Another monitor checks the server now.
+            false => Err(Failure::Cancelled),
+        }
     }
 
     /// Waits for `heartbeatFrequencyMS`, or until a check is requested, but not less than 500 ms. Returns whether it was

@@ -1,10 +1,11 @@
 //! Monitoring on real servers.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bson::{doc, rawdoc};
+use bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
 use wharf::client::{ServerType, TopologyEvent};
-use wharf::{Client, Operation, Options, ServerMonitoringMode};
+use wharf::{Client, Operation, Options, PoolEvent, ServerMonitoringMode};
 use wharf_testbed::mongod::{self, Mongod};
 use wharf_testbed::replica_set::{self, ReplicaSet, ReplicaSetOptions};
 
@@ -139,7 +140,7 @@ async fn two_connections_monitor_each_server_while_streaming_and_one_while_polli
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_primary_is_replaced_by_the_next() {
-    let set = std::sync::Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
+    let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
     let (client, events) = client_of(&set.uri(), |options| options);
     let write = rawdoc! { "insert": "things", "documents": [{ "a": 1 }] };
     client.run(Operation::write("test", &write)).await.unwrap();
@@ -174,29 +175,50 @@ async fn killed_primary_is_replaced_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn members_that_join_and_leave_are_followed() {
-    let set = std::sync::Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
-    let (client, events) = client_of(&set.uri(), |options| options);
+async fn members_that_leave_and_join_are_followed() {
+    let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
+    let (events, closed_pools) = (Events::default(), Arc::<Mutex<Vec<String>>>::default());
+    let noted = closed_pools.clone();
+    let client = Client::builder(Options::parse(&set.uri()).unwrap())
+        .topology_subscriber(events.clone())
+        .subscriber(move |event: &PoolEvent| {
+            if let PoolEvent::PoolClosed { address, .. } = event {
+                noted.lock().unwrap().push(address.to_string());
+            }
+        })
+        .build()
+        .unwrap();
     let primary = set.primary().unwrap().unwrap();
-    let removed = (primary + 1) % 3;
-    let address = set.addresses()[removed].to_string();
+    let address = set.addresses()[(primary + 1) % 3].to_string();
     client.connect().await.unwrap();
     events.after(0, |event| becomes(event, &address) == Some(ServerType::RsSecondary)).await;
-    let (of_set, gone) = (set.clone(), address.clone());
-    let reconfigure = move |keep: Box<dyn Fn(&str) -> bool + Send>| {
-        let reply = of_set.command(primary, "admin", &rawdoc! { "replSetGetConfig": 1 }).unwrap();
-        let mut config: bson::Document = reply.get_document("config").unwrap().try_into().unwrap();
-        let version = config.get_i32("version").unwrap();
-        config.insert("version", version + 1);
-        let all = config.get_array("members").unwrap().clone();
-        let kept = all.into_iter().filter(|member| keep(member.as_document().unwrap().get_str("host").unwrap()));
-        config.insert("members", kept.collect::<Vec<_>>());
-        let command = bson::RawDocumentBuf::try_from(doc! { "replSetReconfig": config }).unwrap();
-        of_set.command(primary, "admin", &command).unwrap();
+    // Changes the members, and returns those before.
+    let reconfigure = async |change: Box<dyn Fn(Vec<Bson>) -> Vec<Bson> + Send>| {
+        let set = set.clone();
+        blocking(move || {
+            let reply = set.command(primary, "admin", &rawdoc! { "replSetGetConfig": 1 }).unwrap();
+            let mut config: Document = reply.get_document("config").unwrap().try_into().unwrap();
+            let version = config.get_i32("version").unwrap();
+            let members = config.get_array("members").unwrap().clone();
+            config.insert("version", version + 1);
+            config.insert("members", change(members.clone()));
+            let command = RawDocumentBuf::try_from(doc! { "replSetReconfig": config }).unwrap();
+            set.command(primary, "admin", &command).unwrap();
+            members
+        })
+        .await
     };
-    let mark = events.mark();
-    blocking(move || reconfigure(Box::new(move |host| host != gone))).await;
+    let (mark, gone) = (events.mark(), address.clone());
+    let is_kept = move |member: &Bson| member.as_document().unwrap().get_str("host").unwrap() != gone;
+    let all =
+        reconfigure(Box::new(move |members| members.into_iter().filter(|member| is_kept(member)).collect())).await;
     events.after(mark, |event| event.name() == "ServerClosed" && event.address() == Some(&address)).await;
-    let is_gone = |client: &Client| client.status().servers.iter().all(|server| *server.address != *address);
-    assert!(is_gone(&client), "{client:?}");
+    let has_it = || client.status().servers.iter().any(|server| *server.address == *address);
+    assert!(!has_it(), "{client:?}");
+    let mark = events.mark();
+    reconfigure(Box::new(move |_| all.clone())).await;
+    events.after(mark, |event| event.name() == "ServerOpening" && event.address() == Some(&address)).await;
+    events.after(mark, |event| becomes(event, &address) == Some(ServerType::RsSecondary)).await;
+    assert!(has_it(), "{client:?}");
+    assert_eq!(*closed_pools.lock().unwrap(), [address]);
 }
