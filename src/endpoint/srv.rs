@@ -191,7 +191,8 @@ impl Options {
 pub(crate) type Resolver = hickory_resolver::TokioResolver;
 /// Without the feature `srv` there is none.
 #[cfg(not(feature = "srv"))]
-pub(crate) type Resolver = std::convert::Infallible;
+#[derive(Debug, Clone)]
+pub(crate) enum Resolver {}
 
 /// The shortest time between two look-ups (Polling SRV Records, "rescanSRVIntervalMS").
 pub(crate) const SHORTEST_RESCAN: Duration = Duration::from_secs(60);
