@@ -84,6 +84,37 @@ impl fmt::Debug for Explicit {
     }
 }
 
+/// A command of a session of the application, while it is unknown whether the server executes it.
+///
+/// If the operation is cancelled, no other session may use the identifier afterwards.
+pub(super) struct InFlight<'s>(Option<&'s Explicit>);
+
+impl<'s> InFlight<'s> {
+    pub(super) fn new(session: &'s InSession) -> Self {
+        match session {
+            InSession::Explicit(explicit) => Self::of(explicit),
+            InSession::Implicit(_) | InSession::Never => Self(None),
+        }
+    }
+
+    pub(super) fn of(explicit: &'s Explicit) -> Self {
+        Self(Some(explicit))
+    }
+
+    /// Notes that the command was not cancelled.
+    pub(super) fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if let Some(explicit) = self.0 {
+            explicit.lock().cancelled();
+        }
+    }
+}
+
 /// The session of an operation.
 #[derive(Debug)]
 pub(super) enum InSession {

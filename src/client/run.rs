@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::Client;
 use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation};
-use super::in_session::{InSession, Pinned};
+use super::in_session::{InFlight, InSession, Pinned};
 use super::operation::{Kind, Operation};
 use super::write::is_unacknowledged;
 use crate::boxed::boxed;
@@ -21,7 +21,8 @@ use crate::runtime::Connection;
 use crate::selection::Access;
 use crate::session::{
     Decision, ErrorLabels, ErrorToReport, Fault, FaultKind, Retries, RetryOptions, Retryability, ServerSession,
-    SessionError, SessionServer, SessionUse, is_retryable_write, name, takes_after_cluster_time,
+    SessionError, SessionServer, SessionUse, is_retryable_write, name, takes_after_cluster_time, takes_read_concern,
+    writes_its_result,
 };
 use crate::topology::{ServerType, TopologyType};
 
@@ -200,7 +201,8 @@ impl<'a> Running<'a> {
     fn find_retryability(&self) -> Retryability {
         match (self.operation.kind, self.is_in_transaction) {
             (Kind::Command, _) => Retryability::Command,
-            (Kind::Read, false) => Retryability::Read,
+            (Kind::Read, false) if !writes_its_result(self.operation.command.body()) => Retryability::Read,
+            (Kind::Read, false) => Retryability::OtherRead,
             (Kind::Read, true) => Retryability::OtherRead,
             (Kind::Write { is_single }, false) if !self.is_unacknowledged && self.client.options().retry_writes => {
                 let (command, sequences) = (self.operation.command.body(), self.operation.command.all_in_sequences());
@@ -223,6 +225,8 @@ impl<'a> Running<'a> {
         let has_time_limit = matches!(self.limit, Limit::Until { .. });
         let mut retries = Retries::new(options, self.retryability, has_time_limit);
         let mut to_report: Option<ErrorToReport<ClientError>> = None;
+        // The reply of the attempt that is to be reported, if it is one.
+        let mut reply_to_report = None;
         let mut avoid: Vec<ServerAddress> = Vec::new();
         loop {
             let is_sharded = self.client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
@@ -235,10 +239,8 @@ impl<'a> Running<'a> {
                 Kind::Write { .. } => failed.fault.may_have_written(),
                 Kind::Read | Kind::Command => failed.fault.reached_a_server(),
             };
-            let is_over = decision == Decision::GiveUp;
-            if is_over && let Some(answer) = failed.answer {
-                let session = std::mem::replace(&mut self.session, InSession::Never);
-                return Ok(Answer { session, ..answer });
+            if to_report.is_none() || tells_of_attempt {
+                reply_to_report = failed.answer;
             }
             match &mut to_report {
                 Some(report) => report.add(failed.error, tells_of_attempt),
@@ -257,6 +259,9 @@ impl<'a> Running<'a> {
             };
         }
         let session = std::mem::replace(&mut self.session, InSession::Never);
+        if let Some(answer) = reply_to_report {
+            return Ok(Answer { session, ..answer });
+        }
         self.client.give_back(session);
         match to_report {
             Some(report) => Err(report.into_error()),
@@ -300,10 +305,12 @@ impl<'a> Running<'a> {
             self.append(&connection, known)?;
             let command = self.operation.command.round_trip_time(server.least_round_trip()).appended(&self.appended);
             let events = self.client.command_events();
+            let in_flight = InFlight::new(&self.session);
             let outcome = match self.is_unacknowledged {
                 true => boxed(|| events.send(&mut connection, command, self.id)).await,
                 false => events.run(&mut connection, command, self.id).await,
             };
+            in_flight.ended();
             let pool = &server.pool;
             match &outcome {
                 Err(OperationError::Command(CommandError::Lost { .. }))
@@ -326,7 +333,9 @@ impl<'a> Running<'a> {
                     }
                     let is_reusable = connection.condition().is_reusable();
                     let failed = self.failed(error, Some(&server), Some(known), is_reusable);
-                    self.keep_pinned(&server, connection);
+                    if !failed.labels.contains(ErrorLabels::TRANSIENT_TRANSACTION) {
+                        self.keep_pinned(&server, connection);
+                    }
                     Err(failed)
                 }
             };
@@ -426,6 +435,10 @@ impl<'a> Running<'a> {
         if self.retryability == Retryability::Write && self.transaction_number.is_none() && known.has_cluster_time {
             self.transaction_number = session.next_transaction_number();
         }
+        if self.retryability == Retryability::Write && self.transaction_number.is_none() {
+            // The server could not recognise a repetition.
+            self.retryability = Retryability::OtherWrite;
+        }
         let is_explicit = matches!(session, InSession::Explicit(_));
         let session_use = session_use(client, operation, is_explicit, *is_unacknowledged, self.transaction_number);
         let client_time = client.cluster_time().load();
@@ -468,7 +481,8 @@ impl<'a> Running<'a> {
         if let Some(preference) = preference {
             let snapshot = client.deployment().snapshot();
             let is_single = snapshot.topology.topology_type() == TopologyType::Single && !known.is_mongos;
-            if let Some(document) = wire_preference(preference, is_single) {
+            let is_standalone = !known.has_cluster_time;
+            if !is_standalone && let Some(document) = wire_preference(preference, is_single) {
                 append_elements(appended, &rawdoc! { "$readPreference": document });
             }
         }
@@ -566,8 +580,10 @@ fn session_use<'u>(
     let takes_after = is_explicit && !has_own_read_concern && operation.kind != Kind::Command;
     SessionUse {
         is_read: !matches!(operation.kind, Kind::Write { .. }),
-        read_concern: match operation.kind {
-            Kind::Read if !has_own_read_concern => client.options().read_concern.as_deref(),
+        read_concern: match (operation.kind, client.options().read_concern.as_deref()) {
+            (Kind::Read, Some(level)) if !has_own_read_concern => {
+                name(operation.command.body()).is_some_and(takes_read_concern).then_some(level)
+            }
             _ => None,
         },
         has_own_read_concern,

@@ -43,14 +43,14 @@ pub fn is_retryable_read(command: &RawDocument) -> bool {
 }
 
 /// Returns whether an aggregation ends with a stage that writes: `$out` or `$merge`.
-fn writes_its_result(aggregate: &RawDocument) -> bool {
+pub fn writes_its_result(aggregate: &RawDocument) -> bool {
     let Ok(pipeline) = aggregate.get_array("pipeline") else { return false };
     let last = pipeline.into_iter().map_while(Result::ok).last().and_then(RawBsonRef::as_document);
     last.and_then(name).is_some_and(|stage| matches!(stage, "$out" | "$merge"))
 }
 
 /// Returns whether a command of this name takes a read concern from the client (Read and Write Concern, "Read Concern").
-fn takes_read_concern(name: &str) -> bool {
+pub fn takes_read_concern(name: &str) -> bool {
     matches!(name, "aggregate" | "count" | "distinct" | "find")
 }
 

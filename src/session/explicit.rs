@@ -352,6 +352,12 @@ impl<P> Session<P> {
         Consequence { labels, unpinned: if is_transient { self.unpin() } else { None } }
     }
 
+    /// Notes that an operation was cancelled after its command was perhaps sent: the server may still execute it, so no
+    /// other session may use the identifier afterwards.
+    pub fn cancelled(&mut self) {
+        self.server.mark_dirty();
+    }
+
     fn mark_dirty(&mut self, fault: &Fault) {
         if matches!(fault.kind, FaultKind::Network | FaultKind::Malformed) {
             self.server.mark_dirty();

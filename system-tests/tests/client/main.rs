@@ -6,6 +6,7 @@ mod events;
 mod forks;
 mod monitoring;
 mod prose;
+mod repetitions;
 mod scripted;
 mod sessions;
 mod srv;

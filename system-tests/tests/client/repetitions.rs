@@ -1,0 +1,193 @@
+//! What is sent again after a failure, and what must not be, on servers that follow scripts.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bson::{Document, doc, rawdoc};
+use tokio::time::{Instant, timeout};
+use wharf::client::{SessionOptions, TransactionOptions};
+use wharf::{Client, Operation, ReadPreference};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
+
+fn standalone() -> Document {
+    doc! {
+        "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21,
+        "logicalSessionTimeoutMinutes": 30,
+    }
+}
+
+fn primary() -> Document {
+    let mut hello = standalone();
+    hello.extend(doc! { "setName": "rs", "setVersion": 1 });
+    hello
+}
+
+fn service() -> Document {
+    let mut hello = standalone();
+    hello.extend(doc! { "msg": "isdbgrid", "serviceId": bson::oid::ObjectId::from_bytes([7; 12]) });
+    hello
+}
+
+/// A server that greets as `hello` and answers other commands by `answer`, with the commands that it has got.
+async fn start(
+    hello: Document,
+    answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static,
+) -> (ScriptedServer, Arc<Mutex<Vec<Document>>>) {
+    let arrived = Arc::<Mutex<Vec<Document>>>::default();
+    let noted = arrived.clone();
+    let server = ScriptedServer::start(move || {
+        let (noted, answer, hello) = (noted.clone(), answer.clone(), hello.clone());
+        Box::new(move |command: &Document| {
+            if matches!(name(command).as_str(), "hello" | "isMaster" | "ismaster") {
+                return Answer::Reply(hello.clone());
+            }
+            let mut noted = noted.lock().unwrap();
+            let number = noted.iter().filter(|other| name(other) == name(command)).count();
+            noted.push(command.clone());
+            answer(command, number)
+        })
+    });
+    (server.await.unwrap(), arrived)
+}
+
+fn client(server: &ScriptedServer, parameters: &str) -> Client {
+    let parameters = format!("serverMonitoringMode=poll&heartbeatFrequencyMS=500&{parameters}");
+    Client::from_uri(&format!("mongodb://{}/?{parameters}", server.address())).unwrap()
+}
+
+fn balanced(server: &ScriptedServer) -> Client {
+    Client::from_uri(&format!("mongodb://{}/?loadBalanced=true", server.address())).unwrap()
+}
+
+fn count(arrived: &Mutex<Vec<Document>>, wanted: &str) -> usize {
+    arrived.lock().unwrap().iter().filter(|command| name(command) == wanted).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_without_a_number_is_not_sent_twice() {
+    let (server, arrived) = start(standalone(), |_, number| match number {
+        0 => Answer::Close,
+        _ => Answer::Reply(doc! { "ok": 1, "n": 1 }),
+    })
+    .await;
+    let client = client(&server, "");
+    let update = rawdoc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } } }] };
+    let outcome = client.run(Operation::write("test", &update)).await;
+    assert_eq!(count(&arrived, "update"), 1, "a standalone server cannot recognise a repetition");
+    let error = outcome.unwrap_err();
+    assert!(!error.has_label("RetryableWriteError"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn batch_whose_fetch_failed_is_not_fetched_again() {
+    let (server, arrived) = start(primary(), |command, number| match (name(command).as_str(), number) {
+        ("find", _) => Answer::Reply(doc! {
+            "ok": 1, "cursor": { "id": 7_i64, "ns": "test.c", "firstBatch": [{ "_id": 1 }] },
+        }),
+        // The server has executed it, and the documents are lost.
+        ("getMore", 0) => Answer::Close,
+        ("getMore", _) => Answer::Reply(doc! {
+            "ok": 1, "cursor": { "id": 0_i64, "ns": "test.c", "nextBatch": [{ "_id": 3 }] },
+        }),
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    })
+    .await;
+    let client = client(&server, "directConnection=true");
+    let mut cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "c" })).await.unwrap();
+    assert!(cursor.next().await.unwrap().is_some());
+    cursor.next().await.unwrap_err();
+    assert_eq!(cursor.next().await.unwrap(), None);
+    assert!(cursor.is_over());
+    assert_eq!(count(&arrived, "getMore"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_selection_of_writes_counts_for_their_time_limit() {
+    let (server, _) = start(doc! { "ok": 1, "maxWireVersion": 21, "setName": "rs", "secondary": true }, |_, _| {
+        Answer::Reply(doc! { "ok": 1 })
+    })
+    .await;
+    let client = client(&server, "replicaSet=rs&serverSelectionTimeoutMS=30000");
+    let (begin, documents) = (Instant::now(), [rawdoc! { "_id": 1 }]);
+    let error = client.insert("test", "c", &documents).timeout(Duration::from_millis(200)).await.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(2), "{error} after {:?}", begin.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn read_concern_goes_with_the_commands_that_take_one() {
+    let (server, arrived) = start(primary(), |_, _| Answer::Reply(doc! { "ok": 1 })).await;
+    let client = client(&server, "directConnection=true&readConcernLevel=majority");
+    client.run(Operation::read("test", &rawdoc! { "listCollections": 1 })).await.unwrap();
+    client.run(Operation::read("test", &rawdoc! { "count": "c" })).await.unwrap();
+    let arrived = arrived.lock().unwrap();
+    let carries = |wanted: &str| {
+        let command = arrived.iter().find(|command| name(command) == wanted).unwrap();
+        command.contains_key("readConcern")
+    };
+    assert_eq!((carries("listCollections"), carries("count")), (false, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn read_preference_is_not_sent_to_a_standalone_server() {
+    let (server, arrived) = start(standalone(), |_, _| Answer::Reply(doc! { "ok": 1 })).await;
+    let client = client(&server, "");
+    client.run(Operation::read("test", &rawdoc! { "count": "c" })).await.unwrap();
+    let preference = ReadPreference::default();
+    client.run(Operation::read("test", &rawdoc! { "count": "c" }).read_preference(&preference)).await.unwrap();
+    let arrived = arrived.lock().unwrap();
+    assert!(arrived.iter().all(|command| !command.contains_key("$readPreference")), "{arrived:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn aggregation_that_writes_is_not_repeated() {
+    let (server, arrived) = start(primary(), |_, number| match number {
+        0 => Answer::Close,
+        _ => Answer::Reply(doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "test.c", "firstBatch": [] } }),
+    })
+    .await;
+    let client = client(&server, "directConnection=true");
+    let merge = rawdoc! { "aggregate": "c", "pipeline": [{ "$merge": "d" }], "cursor": {} };
+    client.run(Operation::read("test", &merge)).await.unwrap_err();
+    assert_eq!(count(&arrived, "aggregate"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn transient_error_unpins_the_connection_of_a_transaction() {
+    let (server, _) = start(service(), |command, _| match name(command).as_str() {
+        "insert" => Answer::Reply(doc! { "ok": 0, "code": 251, "errorLabels": ["TransientTransactionError"] }),
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    })
+    .await;
+    let client = balanced(&server);
+    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    let find = rawdoc! { "count": "c" };
+    client.run(Operation::read("test", &find).session(&mut session)).await.unwrap();
+    let in_use = || client.status().servers[0].pool.as_ref().unwrap().in_use;
+    assert_eq!(in_use(), 1);
+    let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
+    let error = client.run(Operation::write("test", &insert).session(&mut session)).await.unwrap_err();
+    assert!(error.has_label("TransientTransactionError"), "{error}");
+    assert_eq!(in_use(), 0, "the connection is back in the pool");
+}
+
+#[tokio::test(start_paused = true)]
+async fn identifier_of_a_cancelled_operations_session_is_not_used_again() {
+    let (server, arrived) = start(primary(), |command, _| match name(command).as_str() {
+        "insert" => Answer::After(Duration::from_secs(3_600), Box::new(Answer::Reply(doc! { "ok": 1, "n": 1 }))),
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    })
+    .await;
+    let client = client(&server, "directConnection=true");
+    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let id = session.id();
+    let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
+    let cancelled =
+        timeout(Duration::from_secs(1), client.run(Operation::write("test", &insert).session(&mut session)));
+    assert!(cancelled.await.is_err());
+    assert_eq!(count(&arrived, "insert"), 1);
+    drop(session);
+    let next = client.start_session(&SessionOptions::default()).unwrap();
+    assert_ne!(next.id(), id, "the server may still execute the write");
+}
