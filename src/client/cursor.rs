@@ -239,6 +239,7 @@ impl<T> Cursor<T> {
                 Ok(None) => {}
                 Err(error) => {
                     self.batch = Batch::default();
+                    self.close();
                     return Poll::Ready(Err(error));
                 }
             }
@@ -263,6 +264,20 @@ impl<T> Cursor<T> {
         if !can_be_closed || answered {
             self.id = 0;
             self.end();
+        } else {
+            self.close();
+        }
+    }
+
+    /// Ends the cursor, and closes it on the server in the background. A cursor that has failed must not go on: the server
+    /// may have executed the command, and the documents of its reply would be missing.
+    fn close(&mut self) {
+        let id = std::mem::take(&mut self.id);
+        if id != 0
+            && let Some(query) = self.query.take()
+            && let Some(runtime) = &self.runtime
+        {
+            runtime.spawn(query.close(id));
         }
     }
 
