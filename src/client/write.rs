@@ -16,6 +16,7 @@ use super::Client;
 use super::command_events::OperationId;
 use super::error::ClientError;
 use super::operation::Operation;
+use crate::deployment::Demand;
 use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
 use crate::printable::Printable;
@@ -184,16 +185,21 @@ impl<'c> Write<'c> {
         let mut written = Written::default();
         self.add_ids(&mut written);
         let client = self.client.clone();
-        // The limits are known when a server is.
-        client.select(Access::Write).await?;
-        let (most_statements, most_bytes) = client.deployment().snapshot().write_limits();
-        let most_bytes = most_bytes.saturating_sub(ROOM_FOR_BODY);
-        let mut failure = Failure::default();
         // All commands share one time limit.
         let limit = match self.timeout {
             Some(timeout) => Limit::of(timeout).start(),
             None => client.options().timeout.map_or(Limit::Unset, |timeout| Limit::of(timeout).start()),
         };
+        let deadline = match limit {
+            Limit::Until { at, limit } => Some((at, limit)),
+            Limit::Unset | Limit::Infinite | Limit::For(_) => None,
+        };
+        // The limits of the server are known when there is one.
+        let demand = Demand { access: Access::Write, deprioritized: &[], only: None };
+        client.deployment().select(demand, deadline).await?;
+        let (most_statements, most_bytes) = client.deployment().snapshot().write_limits();
+        let most_bytes = most_bytes.saturating_sub(ROOM_FOR_BODY);
+        let mut failure = Failure::default();
         let id = client.command_events().operation();
         for batch in self.batches(most_statements, most_bytes) {
             let kind = self.statements[batch[0]].kind;
