@@ -11,6 +11,7 @@ use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation};
 use super::in_session::{InFlight, InSession, Pinned};
 use super::operation::{Kind, Operation};
+use super::session::known_of;
 use super::write::is_unacknowledged;
 use crate::boxed::boxed;
 use crate::deployment::{Demand, Selected, Server};
@@ -301,7 +302,7 @@ impl<'a> Running<'a> {
                     Err(error) => return Err(self.failed(error, Some(&server), None, true)),
                 },
             };
-            let known = self.known_of(&server, &connection);
+            let known = known_of(self.client, &server, &connection);
             self.append(&connection, known)?;
             let command = self.operation.command.round_trip_time(server.least_round_trip()).appended(&self.appended);
             let events = self.client.command_events();
@@ -406,18 +407,6 @@ impl<'a> Running<'a> {
             return Some(connection);
         }
         explicit.pin_connection(server, connection)
-    }
-
-    /// Returns what a session has to know about the server.
-    fn known_of(&self, server: &Selected, connection: &Connection<Endpoint>) -> SessionServer {
-        let snapshot = self.client.deployment().snapshot();
-        let description = snapshot.topology.server(&server.address);
-        let server_type = description.map_or(ServerType::Unknown, |description| description.server_type);
-        SessionServer {
-            max_wire_version: connection.hello().max_wire_version,
-            has_cluster_time: server_type != ServerType::Standalone,
-            is_mongos: matches!(server_type, ServerType::Mongos | ServerType::LoadBalancer),
-        }
     }
 
     /// Encodes the elements that the client appends to the command.
