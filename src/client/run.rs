@@ -25,7 +25,7 @@ use crate::session::{
     SessionError, SessionServer, SessionUse, is_retryable_write, name, takes_after_cluster_time, takes_read_concern,
     writes_its_result,
 };
-use crate::topology::{ServerType, TopologyType};
+use crate::topology::TopologyType;
 
 /// The read preference of operations that name none and are no reads.
 static PRIMARY: ReadPreference =
