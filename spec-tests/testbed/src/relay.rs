@@ -1,4 +1,4 @@
-//! A relay that cuts or stalls the connections through it after a set number of bytes.
+//! A relay that cuts or stalls the connections through it: after a set number of bytes, or all at once.
 
 use std::io;
 use std::net::SocketAddr;
@@ -44,6 +44,7 @@ pub struct Relayed {
 pub struct Relay {
     address: SocketAddr,
     fault: Arc<Mutex<Option<Fault>>>,
+    is_black_hole: watch::Sender<bool>,
     relayed: watch::Receiver<Relayed>,
     accepting: JoinHandle<()>,
 }
@@ -63,8 +64,10 @@ impl Relay {
         let address = listener.local_addr()?;
         let fault = Arc::new(Mutex::new(None));
         let (sender, relayed) = watch::channel(Relayed::default());
-        let accepting = tokio::spawn(accept(listener, server, Arc::clone(&fault), Arc::new(sender)));
-        Ok(Self { address, fault, relayed, accepting })
+        let is_black_hole = watch::Sender::new(false);
+        let line = Line { is_black_hole: is_black_hole.subscribe(), relayed: Arc::new(sender) };
+        let accepting = tokio::spawn(accept(listener, server, Arc::clone(&fault), line));
+        Ok(Self { address, fault, is_black_hole, relayed, accepting })
     }
 
     /// Returns the address that clients connect to.
@@ -81,6 +84,17 @@ impl Relay {
     /// Keeps each later connection open, but lets only `bytes` bytes pass in `direction`.
     pub fn hang_after(&self, direction: Direction, bytes: u64) {
         self.set(Some(Fault::Hang(direction, bytes)));
+    }
+
+    /// Lets nothing pass on any connection, open or later, in either direction, until [`heal`](Self::heal). Connections are
+    /// still accepted. The end of a connection does not pass either.
+    pub fn black_hole(&self) {
+        self.is_black_hole.send_replace(true);
+    }
+
+    /// Ends the [black hole](Self::black_hole). What the relay has read from an end meanwhile passes now.
+    pub fn heal(&self) {
+        self.is_black_hole.send_replace(false);
     }
 
     /// Lets everything pass on later connections.
@@ -111,33 +125,44 @@ impl Drop for Relay {
     }
 }
 
-/// Accepts connections until the task is aborted, which ends them too.
-async fn accept(
-    listener: TcpListener,
-    server: SocketAddr,
-    fault: Arc<Mutex<Option<Fault>>>,
+/// What all connections through a relay share.
+#[derive(Clone)]
+struct Line {
+    is_black_hole: watch::Receiver<bool>,
     relayed: Arc<watch::Sender<Relayed>>,
-) {
+}
+
+impl Line {
+    /// Waits until bytes can pass.
+    async fn passable(&self) {
+        let mut is_black_hole = self.is_black_hole.clone();
+        // Without its owner, the relay ends anyway.
+        let _ = is_black_hole.wait_for(|is_black_hole| !is_black_hole).await;
+    }
+}
+
+/// Accepts connections until the task is aborted, which ends them too.
+async fn accept(listener: TcpListener, server: SocketAddr, fault: Arc<Mutex<Option<Fault>>>, line: Line) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         // The client sees a failure to accept it.
         let Ok((client, _)) = listener.accept().await else { continue };
         let fault = *fault.lock().unwrap_or_else(PoisonError::into_inner);
-        let relayed = Arc::clone(&relayed);
+        let line = line.clone();
         connections.spawn(async move {
-            relayed.send_modify(|relayed| {
+            line.relayed.send_modify(|relayed| {
                 relayed.opened += 1;
                 relayed.open += 1;
             });
-            relay(client, server, fault, &relayed).await;
-            relayed.send_modify(|relayed| relayed.open -= 1);
+            relay(client, server, fault, &line).await;
+            line.relayed.send_modify(|relayed| relayed.open -= 1);
         });
     }
 }
 
 /// Relays until either end closes or the fault cuts the connection, and closes both.
-async fn relay(client: TcpStream, server: SocketAddr, fault: Option<Fault>, relayed: &watch::Sender<Relayed>) {
+async fn relay(client: TcpStream, server: SocketAddr, fault: Option<Fault>, line: &Line) {
     let Ok(server) = TcpStream::connect(server).await else { return };
     for socket in [&client, &server] {
         // A failure only costs time.
@@ -145,8 +170,8 @@ async fn relay(client: TcpStream, server: SocketAddr, fault: Option<Fault>, rela
     }
     let ((client_reads, client_writes), (server_reads, server_writes)) = (client.into_split(), server.into_split());
     tokio::select! {
-        () = copy(client_reads, server_writes, Direction::ToServer, fault, relayed) => {}
-        () = copy(server_reads, client_writes, Direction::ToClient, fault, relayed) => {}
+        () = copy(client_reads, server_writes, Direction::ToServer, fault, line) => {}
+        () = copy(server_reads, client_writes, Direction::ToClient, fault, line) => {}
     }
 }
 
@@ -156,7 +181,7 @@ async fn copy(
     mut to: OwnedWriteHalf,
     direction: Direction,
     fault: Option<Fault>,
-    relayed: &watch::Sender<Relayed>,
+    line: &Line,
 ) {
     let (mut left, hangs) = match fault {
         Some(Fault::Cut(faulty, bytes)) if faulty == direction => (bytes, false),
@@ -166,7 +191,9 @@ async fn copy(
     let mut buffer = vec![0; 16 * 1024];
     while left > 0 {
         let room = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
-        let length = match from.read(&mut buffer[..room]).await {
+        let read = from.read(&mut buffer[..room]).await;
+        line.passable().await;
+        let length = match read {
             Ok(0) | Err(_) => return,
             Ok(length) => length,
         };
@@ -174,7 +201,7 @@ async fn copy(
             return;
         }
         left -= length as u64;
-        relayed.send_modify(|relayed| match direction {
+        line.relayed.send_modify(|relayed| match direction {
             Direction::ToServer => relayed.to_server += length as u64,
             Direction::ToClient => relayed.to_client += length as u64,
         });

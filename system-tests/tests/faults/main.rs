@@ -1,0 +1,33 @@
+//! A client under load while its servers fail.
+//!
+//! Each test has a bound in time, and checks afterwards that no task hangs, that no acknowledged write is lost, that no
+//! write is executed twice, and that the pools' counts are back. It prints one line: how many operations failed, and how
+//! long the longest stall was.
+#![cfg(not(any(loom, shuttle)))]
+
+#[path = "../client/events.rs"]
+mod events;
+mod load;
+mod replica_set;
+mod sockets;
+mod standalone;
+
+use std::time::Duration;
+
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Waits until no other test of this binary runs: they would take each other's time.
+async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
+
+/// Runs a scenario, which must be over within its bound.
+async fn within<T>(bound: Duration, scenario: impl Future<Output = T>) -> T {
+    tokio::time::timeout(bound, scenario).await.unwrap_or_else(|_| panic!("not over within {bound:?}"))
+}
+
+/// Runs what blocks the thread.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}

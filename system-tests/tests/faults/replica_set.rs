@@ -1,0 +1,135 @@
+//! Faults of the primary of a replica set: no operation fails.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::rawdoc;
+use wharf::client::{ServerType, TopologyEvent};
+use wharf::{Client, Options};
+use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
+
+use super::events::Events;
+use super::load::{Load, Outcome};
+use super::{blocking, turn, within};
+
+async fn start(change: impl FnOnce(Options) -> Options) -> (Arc<ReplicaSet>, Client, Events) {
+    let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
+    let events = Events::default();
+    let options = change(Options::parse(&set.uri()).unwrap());
+    let client = Client::builder(options).topology_subscriber(events.clone()).build().unwrap();
+    (set, client, events)
+}
+
+/// Runs something on the set, which blocks the thread.
+async fn on<T: Send + 'static>(set: &Arc<ReplicaSet>, work: impl FnOnce(&ReplicaSet) -> T + Send + 'static) -> T {
+    let set = set.clone();
+    blocking(move || work(&set)).await
+}
+
+async fn primary(set: &Arc<ReplicaSet>) -> usize {
+    on(set, |set| set.primary().unwrap().expect("a primary")).await
+}
+
+/// Returns whether the client has learned of a primary.
+fn is_new_primary(event: &TopologyEvent) -> bool {
+    matches!(event, TopologyEvent::ServerDescriptionChanged { new, previous, .. }
+        if new.server_type() == ServerType::RsPrimary && previous.server_type() != ServerType::RsPrimary)
+}
+
+async fn check(outcome: &Outcome) {
+    outcome.check_pools().await;
+    outcome.check_writes().await;
+    let failed = outcome.failed();
+    let first = failed.first().map(|done| (done.kind, done.error.as_ref().map(ToString::to_string)));
+    assert!(failed.is_empty(), "{outcome}; the first: {first:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn step_down_fails_no_operation() {
+    let _turn = turn().await;
+    within(Duration::from_secs(90), async {
+        let (set, client, events) = start(|options| options).await;
+        let load = Load::start(&client).await;
+        load.progress(1000).await;
+        let mark = events.mark();
+        on(&set, |set| set.step_down().unwrap()).await;
+        events.after(mark, is_new_primary).await;
+        load.progress(1000).await;
+        let outcome = load.stop().await;
+        outcome.print("step-down of the primary", "");
+        check(&outcome).await;
+        assert!(outcome.longest_stall() < Duration::from_secs(10), "{outcome}");
+        assert_eq!(events.count("ServerHeartbeatFailed"), 0, "the members keep their connections");
+        assert!(client.shutdown(Duration::from_secs(5)).await);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_of_the_primary_fails_no_operation() {
+    let _turn = turn().await;
+    within(Duration::from_secs(90), async {
+        let (set, client, events) = start(|options| options).await;
+        let heartbeat = client.options().heartbeat_frequency;
+        let load = Load::start(&client).await;
+        load.progress(1000).await;
+        let before = Instant::now();
+        load.go_on_for(Duration::from_secs(2)).await;
+        let (mark, killed) = (events.mark(), Instant::now());
+        on(&set, |set| set.kill(set.primary().unwrap().unwrap()).unwrap()).await;
+        events.after(mark, is_new_primary).await;
+        let elected = Instant::now();
+        // Long enough for some seconds at the usual rate, also where other processes take the processors.
+        load.go_on_for(Duration::from_secs(6)).await;
+        let outcome = load.stop().await;
+        let usual = outcome.rate(before, killed);
+        let back = outcome.first_second_with(0.9 * usual, elected);
+        let further = format!(
+            ", new primary after {:.2} s, {usual:.0} operations/s before, 90 % of it {}",
+            (elected - killed).as_secs_f64(),
+            back.map_or("never again".to_owned(), |back| format!("{:.2} s later", (back - elected).as_secs_f64())),
+        );
+        outcome.print("kill -9 of the primary", &further);
+        check(&outcome).await;
+        assert!(back.is_some_and(|back| back <= elected + heartbeat), "{further}");
+        assert!(outcome.longest_stall() < Duration::from_secs(20), "{outcome}");
+        assert!(client.shutdown(Duration::from_secs(5)).await);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primary_that_hangs_is_left_for_the_next() {
+    let _turn = turn().await;
+    within(Duration::from_secs(90), async {
+        let (set, client, events) = start(|options| {
+            options.connect_timeout(Duration::from_secs(1)).heartbeat_frequency(Duration::from_millis(500))
+        })
+        .await;
+        let load = Load::start(&client).await;
+        load.progress(1000).await;
+        let hanging = primary(&set).await;
+        let mark = events.mark();
+        set.stop_process(hanging).unwrap();
+        // It waits for a reply on a connection in use, and is not repeated.
+        let ping = client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
+        assert!(ping.to_string().contains("interrupt"), "{ping}");
+        events.after(mark, is_new_primary).await;
+        load.progress(1000).await;
+        let mark = events.mark();
+        set.continue_process(hanging).unwrap();
+        let address = set.addresses()[hanging].to_string();
+        let is_back = |event: &TopologyEvent| {
+            matches!(event, TopologyEvent::ServerDescriptionChanged { address: of, new, .. }
+                if **of == *address && new.server_type() == ServerType::RsSecondary)
+        };
+        events.after(mark, is_back).await;
+        load.progress(1000).await;
+        let outcome = load.stop().await;
+        outcome.print("SIGSTOP and SIGCONT of the primary", "");
+        check(&outcome).await;
+        assert!(outcome.longest_stall() < Duration::from_secs(20), "{outcome}");
+        assert!(client.shutdown(Duration::from_secs(5)).await);
+    })
+    .await;
+}
