@@ -20,7 +20,7 @@ use crate::session::{
     Decision, ErrorLabels, Fault, FaultKind, NextStep, Repetitions, ReplyTimes, Retries, RetryOptions, Retryability,
     Session as State, SessionOptions, SessionServer, TransactionOptions, TransactionState,
 };
-use crate::topology::{ServerType, TopologyType};
+use crate::topology::{ServerDescription, ServerType, TopologyType};
 
 impl Client {
     /// Starts a session with these options. Sends nothing: the server learns of it with the first command.
@@ -490,7 +490,14 @@ impl Attempt<'_> {
 pub(super) fn known_of(client: &Client, server: &Selected, connection: &Connection<Endpoint>) -> SessionServer {
     let snapshot = client.deployment().snapshot();
     let description = snapshot.topology.server(&server.address);
-    let server_type = description.map_or(ServerType::Unknown, |description| description.server_type);
+    let server_type = match description.map_or(ServerType::Unknown, |description| description.server_type) {
+        // It was known when it was selected. A standalone would refuse a transaction number.
+        ServerType::Unknown => {
+            let hello = &connection.hello().document;
+            ServerDescription::of_reply(server.address.clone(), hello, Instant::now()).server_type
+        }
+        known => known,
+    };
     SessionServer {
         max_wire_version: connection.hello().max_wire_version,
         has_cluster_time: server_type != ServerType::Standalone,
