@@ -104,7 +104,10 @@ impl ClientError {
     pub fn has_label(&self, label: &str) -> bool {
         match self {
             Self::Operation(failed) => failed.has_label(label),
-            Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.has_label(label)),
+            Self::Write(failure) => {
+                failure.labels.iter().any(|given| given == label)
+                    || failure.cause.as_ref().is_some_and(|cause| cause.has_label(label))
+            }
             Self::TransactionTimeout { last } => last.has_label(label),
             Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Reply { .. } => false,
         }

@@ -26,6 +26,7 @@ use crate::session::{
     writes_its_result,
 };
 use crate::topology::TopologyType;
+use crate::wire::reply::whole_number;
 
 /// The read preference of operations that name none and are no reads.
 static PRIMARY: ReadPreference =
@@ -165,8 +166,11 @@ impl<'a> Running<'a> {
         let id = operation.id.unwrap_or_else(|| client.command_events().operation());
         let options = client.options();
         let is_write = matches!(operation.kind, Kind::Write { .. });
-        let is_unacknowledged =
-            is_write && is_unacknowledged(options.write_concern.w.as_ref()) && !has_field(&operation, "writeConcern");
+        let is_unacknowledged = is_write
+            && match operation.command.body().get_document("writeConcern") {
+                Ok(concern) => matches!(whole_number(concern, "w"), Ok(Some(0))),
+                Err(_) => is_unacknowledged(options.write_concern.w.as_ref()),
+            };
         let session = match operation.session.take() {
             Some(session) => InSession::Explicit(session.explicit().clone()),
             None if is_unacknowledged => InSession::Never,

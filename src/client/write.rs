@@ -16,6 +16,7 @@ use super::Client;
 use super::command_events::OperationId;
 use super::error::ClientError;
 use super::operation::Operation;
+use super::session::Session;
 use crate::deployment::Demand;
 use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
@@ -84,6 +85,7 @@ impl Client {
             ordered: true,
             options: None,
             timeout: None,
+            session: None,
             site: Location::caller(),
         }
     }
@@ -102,6 +104,7 @@ pub struct Write<'c> {
     ordered: bool,
     options: Option<&'c RawDocument>,
     timeout: Option<Duration>,
+    session: Option<&'c mut Session>,
     site: &'static Location<'static>,
 }
 
@@ -174,6 +177,12 @@ impl<'c> Write<'c> {
         self
     }
 
+    /// Sends the commands in this session, and in its transaction if there is one.
+    pub fn session(mut self, session: &'c mut Session) -> Self {
+        self.session = Some(session);
+        self
+    }
+
     /// Sets `timeoutMS`: how long all commands may take together. The default is
     /// [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     pub fn timeout(mut self, limit: Duration) -> Self {
@@ -184,6 +193,7 @@ impl<'c> Write<'c> {
     async fn run(mut self) -> Result<Written, ClientError> {
         let mut written = Written::default();
         self.add_ids(&mut written);
+        let mut session = self.session.take();
         let client = self.client.clone();
         // All commands share one time limit.
         let limit = match self.timeout {
@@ -203,7 +213,7 @@ impl<'c> Write<'c> {
         let id = client.command_events().operation();
         for batch in self.batches(most_statements, most_bytes) {
             let kind = self.statements[batch[0]].kind;
-            match self.send(kind, &batch, limit, id).await {
+            match self.send(kind, &batch, limit, id, session.as_deref_mut()).await {
                 Ok(reply) => {
                     let failed_before = failure.errors.len();
                     read(kind, &reply, &batch, &mut written, &mut failure)?;
@@ -219,16 +229,17 @@ impl<'c> Write<'c> {
             }
         }
         match failure {
-            Failure { cause: Some(cause), ref errors, ref concerns }
+            Failure { cause: Some(cause), ref errors, ref concerns, .. }
                 if errors.is_empty() && concerns.is_empty() && written.is_nothing() =>
             {
                 Err(*cause)
             }
             failure if failure.is_none() => Ok(written),
-            Failure { errors, concerns, cause } => Err(ClientError::Write(Box::new(WriteFailure {
+            Failure { errors, concerns, labels, cause } => Err(ClientError::Write(Box::new(WriteFailure {
                 written,
                 errors,
                 write_concern_errors: concerns,
+                labels,
                 cause,
             }))),
         }
@@ -292,6 +303,7 @@ impl<'c> Write<'c> {
         batch: &[usize],
         limit: Limit,
         id: OperationId,
+        session: Option<&mut Session>,
     ) -> Result<RawDocumentBuf, ClientError> {
         let mut body = RawDocumentBuf::new();
         match kind {
@@ -319,7 +331,7 @@ impl<'c> Write<'c> {
         };
         let touches_many = documents.iter().any(|document| many(document));
         let operation = Operation::of_write(self.database, &body, !touches_many).sequences(&sequences);
-        let operation = Operation { command: operation.command.within(limit), id: Some(id), ..operation };
+        let operation = Operation { command: operation.command.within(limit), id: Some(id), session, ..operation };
         Ok(self.client.answer(operation, self.site).await?.reply)
     }
 }
@@ -389,6 +401,8 @@ pub struct WriteFailure {
     /// The commands that were executed, but not with the write concern that they asked for: the server's
     /// `writeConcernError`s.
     pub write_concern_errors: Vec<RawDocumentBuf>,
+    /// The error labels of the replies that report these errors.
+    pub labels: Vec<String>,
     /// The error that ended the series, if a command failed as a whole.
     #[source]
     pub cause: Option<Box<ClientError>>,
@@ -437,6 +451,7 @@ impl fmt::Display for WriteError {
 struct Failure {
     errors: Vec<WriteError>,
     concerns: Vec<RawDocumentBuf>,
+    labels: Vec<String>,
     cause: Option<Box<ClientError>>,
 }
 
@@ -488,6 +503,9 @@ fn read(
     }
     if let Ok(concern) = reply.get_document("writeConcernError") {
         failure.concerns.push(concern.to_owned());
+    }
+    for label in reply.get_array("errorLabels").ok().into_iter().flatten().flatten() {
+        failure.labels.extend(label.as_str().map(str::to_owned));
     }
     Ok(())
 }
