@@ -1,0 +1,332 @@
+//! Operations on clients and databases, each as the command that the specifications prescribe.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use wharf::client::{Cursor, Session};
+use wharf::{Operation as Run, ReadPreference, ReadPreferenceMode};
+
+use crate::case::{Collection, Database, Returned, text};
+use crate::environment::{owned, raw};
+use crate::format::{CommonOptions, Object, Operation};
+use crate::matching::document;
+use crate::observed::ObservedClient;
+use crate::operations::argument;
+use crate::stop::Stop;
+
+/// Refuses an argument that the operation does not know.
+pub fn allow(operation: &Operation, known: &[&str]) -> Result<(), Stop> {
+    match operation.arguments.keys().find(|name| !known.contains(&name.as_str()) && *name != "session") {
+        Some(name) => Err(Stop::Broken(format!("{} has no argument {name}", operation.name))),
+        None => Ok(()),
+    }
+}
+
+/// Adds arguments to a command under their own names.
+pub fn copy(operation: &Operation, command: &mut Document, names: &[&str]) {
+    for &name in names {
+        if let Some(value) = argument(operation, name) {
+            command.insert(name, value);
+        }
+    }
+}
+
+/// Returns `timeoutMS` of the operation, or of its collection or database.
+pub fn timeout(operation: &Operation, options: &CommonOptions) -> Option<Duration> {
+    let own = operation.arguments.get("timeoutMS").and_then(serde_json::Value::as_u64);
+    own.or(options.timeout_ms).map(Duration::from_millis)
+}
+
+pub fn read_preference(preference: &Object) -> Result<ReadPreference, Stop> {
+    let mode = match preference.get("mode").and_then(|mode| mode.as_str()).map(str::to_lowercase).as_deref() {
+        Some("primary") => ReadPreferenceMode::Primary,
+        Some("primarypreferred") => ReadPreferenceMode::PrimaryPreferred,
+        Some("secondary") => ReadPreferenceMode::Secondary,
+        Some("secondarypreferred") => ReadPreferenceMode::SecondaryPreferred,
+        Some("nearest") => ReadPreferenceMode::Nearest,
+        other => return Err(Stop::Broken(format!("{other:?} is not a mode of a read preference"))),
+    };
+    let mut read = ReadPreference::new(mode);
+    for tags in preference.get("tagSets").and_then(|sets| sets.as_array()).into_iter().flatten() {
+        let tags: BTreeMap<String, String> = serde_json::from_value(tags.clone()).map_err(|error| error.to_string())?;
+        read = read.tag_set(tags);
+    }
+    match preference.get("maxStalenessSeconds").and_then(|seconds| seconds.as_u64()) {
+        Some(seconds) => Ok(read.max_staleness(Duration::from_secs(seconds))),
+        None => Ok(read),
+    }
+}
+
+/// The kind of a command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Any command, which inherits nothing.
+    Plain,
+    Read,
+    Write,
+}
+
+/// A command with everything that its operation asks for.
+pub struct Prepared {
+    database: String,
+    command: bson::RawDocumentBuf,
+    kind: Kind,
+    preference: Option<ReadPreference>,
+    timeout: Option<Duration>,
+}
+
+impl Prepared {
+    /// Adds what the collection or database asks of a command of this kind.
+    pub fn new(
+        database: &str,
+        kind: Kind,
+        mut command: Document,
+        options: &CommonOptions,
+        timeout: Option<Duration>,
+    ) -> Result<Self, Stop> {
+        let mut preference = None;
+        match kind {
+            Kind::Plain => {}
+            Kind::Read => {
+                if let Some(concern) = options.read_concern.as_ref().filter(|concern| !concern.is_empty()) {
+                    command.insert("readConcern", document(concern));
+                }
+                preference = options.read_preference.as_ref().map(read_preference).transpose()?;
+            }
+            Kind::Write => {
+                if let Some(concern) = &options.write_concern
+                    && !command.contains_key("writeConcern")
+                    && !concern.is_empty()
+                {
+                    command.insert("writeConcern", document(concern));
+                }
+            }
+        }
+        Ok(Self { database: database.to_owned(), command: raw(&command), kind, preference, timeout })
+    }
+
+    pub fn prefer(mut self, preference: Option<ReadPreference>) -> Self {
+        self.preference = preference;
+        self
+    }
+
+    /// Returns the operation of wharf.
+    pub fn operation<'a>(&'a self, session: Option<&'a mut Session>) -> Run<'a> {
+        let Self { database, command, kind, preference, timeout } = self;
+        let mut run = match kind {
+            Kind::Plain => Run::new(database, command),
+            Kind::Read => Run::read(database, command),
+            Kind::Write => Run::write(database, command),
+        };
+        if let Some(preference) = preference {
+            run = run.read_preference(preference);
+        }
+        if let Some(session) = session {
+            run = run.session(session);
+        }
+        match timeout {
+            Some(timeout) => run.timeout(*timeout),
+            None => run,
+        }
+    }
+
+    pub async fn run(&self, client: &wharf::Client, session: Option<&mut Session>) -> Result<Document, Stop> {
+        Ok(owned(&client.run(self.operation(session)).await?))
+    }
+
+    /// Runs the command, and reads all documents of its cursor.
+    pub async fn all(&self, client: &wharf::Client, session: Option<&mut Session>) -> Result<Vec<Document>, Stop> {
+        read_all(client.cursor(self.operation(session)).await?).await
+    }
+}
+
+pub async fn read_all(mut cursor: Cursor) -> Result<Vec<Document>, Stop> {
+    let mut documents = Vec::new();
+    while let Some(found) = cursor.next().await? {
+        documents.push(owned(found));
+    }
+    Ok(documents)
+}
+
+pub async fn on_client(
+    observed: &ObservedClient,
+    operation: &Operation,
+    session: Option<&mut Session>,
+) -> Result<Returned, Stop> {
+    let client = &observed.client;
+    let none = CommonOptions::default();
+    let limit = timeout(operation, &none);
+    match operation.name.as_str() {
+        "close" => {
+            allow(operation, &[])?;
+            client.shutdown(Duration::from_secs(10)).await;
+            Ok(Returned::Nothing)
+        }
+        "listDatabases" | "listDatabaseNames" | "listDatabaseObjects" => {
+            allow(operation, &["filter", "timeoutMS"])?;
+            let mut list = doc! { "listDatabases": 1 };
+            if operation.name == "listDatabaseNames" {
+                list.insert("nameOnly", true);
+            }
+            copy(operation, &mut list, &["filter"]);
+            let reply = Prepared::new("admin", Kind::Read, list, &none, limit)?;
+            // The command goes to the primary (Enumerating Databases).
+            let reply =
+                reply.prefer(Some(ReadPreference::new(ReadPreferenceMode::Primary))).run(client, session).await?;
+            let found = reply.get_array("databases").cloned().map_err(|error| error.to_string())?;
+            let documents = found.into_iter().filter_map(|one| one.as_document().cloned());
+            Ok(match operation.name.as_str() {
+                "listDatabaseNames" => Returned::Value(names(documents)),
+                _ => Returned::Documents(documents.collect()),
+            })
+        }
+        "dropDatabase" => {
+            allow(operation, &["database", "timeoutMS"])?;
+            let drop = doc! { "dropDatabase": 1 };
+            Prepared::new(text(operation, "database")?, Kind::Write, drop, &none, limit)?.run(client, session).await?;
+            Ok(Returned::Nothing)
+        }
+        "createChangeStream" => Err(Stop::Lacks("change streams")),
+        "clientBulkWrite" => Err(Stop::Lacks("a bulkWrite of a client, which needs a server of version 8.0")),
+        other => Err(Stop::Broken(format!("{other} is not an operation of a client"))),
+    }
+}
+
+fn names(documents: impl Iterator<Item = Document>) -> Bson {
+    Bson::Array(documents.filter_map(|one| one.get("name").cloned()).collect())
+}
+
+/// The arguments of commands whose results are read through a cursor.
+const CURSOR: [&str; 9] = [
+    "command",
+    "commandName",
+    "readPreference",
+    "batchSize",
+    "maxTimeMS",
+    "comment",
+    "cursorType",
+    "timeoutMode",
+    "timeoutMS",
+];
+
+pub async fn on_database(
+    database: &Database,
+    operation: &Operation,
+    session: Option<&mut Session>,
+) -> Result<Returned, Stop> {
+    let client = database.client();
+    let Database { name, options, .. } = database;
+    let limit = timeout(operation, options);
+    match operation.name.as_str() {
+        "runCommand" => {
+            allow(operation, &["command", "commandName", "readPreference", "timeoutMS"])?;
+            let command = command(operation)?;
+            let preference = operation.arguments.get("readPreference").and_then(|of| of.as_object());
+            let preference = preference.map(read_preference).transpose()?;
+            let prepared = Prepared::new(name, Kind::Plain, command, options, limit)?.prefer(preference);
+            Ok(Returned::Value(prepared.run(client, session).await?.into()))
+        }
+        "runCursorCommand" | "createCommandCursor" => {
+            allow(operation, &CURSOR)?;
+            if operation.arguments.contains_key("timeoutMode") {
+                return Err(Stop::Lacks("timeoutMode"));
+            }
+            let command = command(operation)?;
+            let preference = operation.arguments.get("readPreference").and_then(|of| of.as_object());
+            let preference = preference.map(read_preference).transpose()?;
+            let prepared = Prepared::new(name, Kind::Plain, command, options, limit)?.prefer(preference);
+            let mut opening = client.cursor(prepared.operation(session));
+            // Without the argument, the server decides (zero), and not the command's own field.
+            let size = operation.arguments.get("batchSize").and_then(|size| size.as_i64()).unwrap_or(0);
+            opening = opening.batch_size(i32::try_from(size).map_err(|error| error.to_string())?);
+            if let Some(time) = operation.arguments.get("maxTimeMS").and_then(|time| time.as_u64()) {
+                opening = opening.max_await_time(Duration::from_millis(time));
+            }
+            if operation.arguments.contains_key("comment") {
+                return Err(Stop::Lacks("a comment of getMore that differs from the one of the command"));
+            }
+            let cursor = opening.await?;
+            match operation.name.as_str() {
+                "createCommandCursor" => Ok(Returned::Cursor(cursor)),
+                _ => Ok(Returned::Documents(read_all(cursor).await?)),
+            }
+        }
+        "aggregate" => {
+            let known = [
+                "pipeline",
+                "allowDiskUse",
+                "batchSize",
+                "maxTimeMS",
+                "let",
+                "comment",
+                "collation",
+                "timeoutMS",
+                "timeoutMode",
+                "bypassDocumentValidation",
+            ];
+            allow(operation, &known)?;
+            crate::crud::aggregate(database, Bson::Int32(1), operation, session).await
+        }
+        "listCollections" | "listCollectionNames" | "listCollectionObjects" => {
+            allow(operation, &["filter", "batchSize", "timeoutMS", "timeoutMode"])?;
+            if operation.arguments.contains_key("timeoutMode") {
+                return Err(Stop::Lacks("timeoutMode"));
+            }
+            let mut cursor = Document::new();
+            copy(operation, &mut cursor, &["batchSize"]);
+            let mut list = doc! { "listCollections": 1, "cursor": cursor };
+            copy(operation, &mut list, &["filter"]);
+            if operation.name == "listCollectionNames" {
+                list.insert("nameOnly", true);
+            }
+            let no_concern = CommonOptions::default();
+            let prepared = Prepared::new(name, Kind::Read, list, &no_concern, limit)?;
+            // The command goes to the primary (Enumerating Collections).
+            let prepared = prepared.prefer(Some(ReadPreference::new(ReadPreferenceMode::Primary)));
+            let found = prepared.all(client, session).await?;
+            Ok(match operation.name.as_str() {
+                "listCollectionNames" => Returned::Value(names(found.into_iter())),
+                _ => Returned::Documents(found),
+            })
+        }
+        "createCollection" | "modifyCollection" => {
+            allow_any(operation)?;
+            let verb = if operation.name == "createCollection" { "create" } else { "collMod" };
+            let mut command = doc! { verb: text(operation, "collection")? };
+            let fields = operation
+                .arguments
+                .keys()
+                .filter(|name| !["collection", "timeoutMS", "session"].contains(&name.as_str()));
+            copy(operation, &mut command, &fields.map(String::as_str).collect::<Vec<_>>());
+            Prepared::new(name, Kind::Write, command, options, limit)?.run(client, session).await?;
+            let name = text(operation, "collection")?.to_owned();
+            Ok(Returned::Collection(Collection { database: database.clone(), name }))
+        }
+        "dropCollection" => {
+            allow(operation, &["collection", "timeoutMS"])?;
+            let drop = doc! { "drop": text(operation, "collection")? };
+            match Prepared::new(name, Kind::Write, drop, options, limit)?.run(client, session).await {
+                // Dropping what is not there succeeds.
+                Err(Stop::Raised(error)) if error.server_error().is_some_and(|error| error.code == 26) => {}
+                outcome => _ = outcome?,
+            }
+            Ok(Returned::Nothing)
+        }
+        "createChangeStream" => Err(Stop::Lacks("change streams")),
+        other => Err(Stop::Broken(format!("{other} is not an operation of a database"))),
+    }
+}
+
+/// Allows all arguments but a session.
+fn allow_any(operation: &Operation) -> Result<(), Stop> {
+    let all: Vec<&str> = operation.arguments.keys().map(String::as_str).collect();
+    allow(operation, &all)
+}
+
+fn command(operation: &Operation) -> Result<Document, Stop> {
+    match operation.arguments.get("command") {
+        Some(serde_json::Value::Object(command)) => Ok(document(command)),
+        _ => Err(Stop::Broken(format!("{} needs a command", operation.name))),
+    }
+}

@@ -1,0 +1,167 @@
+//! The deployments that cases run on, and which cases can run there.
+
+use std::time::Duration;
+
+use bson::{Bson, Document, RawDocumentBuf, doc};
+use wharf::Client;
+
+use crate::format::{CollectionData, Csfle, RunOnRequirement, Serverless, Topology, Version};
+use crate::matching::{bson, document, is_same};
+
+/// How long a command of the runner itself may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A deployment, with the runner's own clients.
+pub struct Environment {
+    /// The connection string, with a question mark in it.
+    pub uri: String,
+    pub topology: Topology,
+    version: Version,
+    parameters: Document,
+    internal: Client,
+    /// A client for each server, for fail points.
+    servers: Vec<Client>,
+}
+
+/// Returns a document as it is sent.
+pub fn raw(document: &Document) -> RawDocumentBuf {
+    RawDocumentBuf::try_from(document).expect("no name has a zero byte")
+}
+
+/// Returns a reply as a document.
+pub fn owned(reply: &bson::RawDocument) -> Document {
+    reply.try_into().expect("a server replies in BSON")
+}
+
+impl Environment {
+    pub async fn new(uri: String, topology: Topology, addresses: &[String]) -> Self {
+        let internal = Client::from_uri(&uri).unwrap();
+        let run = async |command: Document| {
+            let command = raw(&command);
+            owned(&internal.run_command("admin", &command).await.unwrap())
+        };
+        let version = run(doc! { "buildInfo": 1 }).await.get_str("version").unwrap().to_owned();
+        let version = serde_json::from_value(version.split('-').next().unwrap().into()).unwrap();
+        let parameters = run(doc! { "getParameter": "*" }).await;
+        let direct = |address: &String| {
+            Client::from_uri(&format!("mongodb://{address}/?directConnection=true")).expect("a valid address")
+        };
+        let servers = addresses.iter().map(direct).collect();
+        Self { uri, topology, version, parameters, internal, servers }
+    }
+
+    /// Runs a command of the runner itself.
+    pub async fn run(&self, database: &str, command: Document) -> Result<Document, String> {
+        let command = raw(&command);
+        let reply = tokio::time::timeout(PATIENCE, self.internal.run_command(database, &command)).await;
+        let reply = reply.map_err(|_| "the runner's command hangs".to_owned())?;
+        Ok(owned(&reply.map_err(|error| format!("the runner's command: {error}"))?))
+    }
+
+    /// Returns why the requirements are not met, if so.
+    pub fn refuses(&self, requirements: &[RunOnRequirement]) -> Option<String> {
+        let refusals: Vec<_> = requirements.iter().map(|requirement| self.refuses_one(requirement)).collect();
+        match refusals.iter().any(Option::is_none) || refusals.is_empty() {
+            true => None,
+            false => refusals.into_iter().flatten().next(),
+        }
+    }
+
+    fn refuses_one(&self, requirement: &RunOnRequirement) -> Option<String> {
+        let RunOnRequirement {
+            min_server_version: min,
+            max_server_version: max,
+            topologies,
+            serverless,
+            server_parameters,
+            auth,
+            auth_mechanism,
+            csfle,
+        } = requirement;
+        if let Some(topologies) = topologies
+            && !topologies.0.contains(&self.topology)
+        {
+            let names: Vec<_> = topologies.0.iter().map(|topology| format!("{topology:?}")).collect();
+            return Some(format!("topology {}", names.join(" or ")));
+        }
+        if min.as_ref().is_some_and(|min| !self.version.is_at_least(min)) {
+            return Some("a later server".to_owned());
+        }
+        // A maximum of 4.4 allows 4.4.9.
+        let within = |max: &Version| {
+            let mut version = self.version.clone();
+            version.0.truncate(max.0.len());
+            max.is_at_least(&version)
+        };
+        if max.as_ref().is_some_and(|max| !within(max)) {
+            return Some("an earlier server".to_owned());
+        }
+        if *serverless == Some(Serverless::Require) {
+            return Some("Atlas Serverless".to_owned());
+        }
+        if *auth == Some(true) || auth_mechanism.is_some() {
+            return Some("authentication".to_owned());
+        }
+        if matches!(csfle, Some(Csfle::Wanted(true) | Csfle::From(_))) {
+            return Some("client-side encryption".to_owned());
+        }
+        let is_set = |(name, value): (&String, &serde_json::Value)| {
+            self.parameters.get(name).is_some_and(|actual| is_same(&bson(value), actual))
+        };
+        let unset = server_parameters.iter().flatten().find(|&parameter| !is_set(parameter));
+        unset.map(|(name, value)| format!("server parameter {name}={value}"))
+    }
+
+    /// Makes a collection have exactly these documents.
+    pub async fn set_up(&self, data: &CollectionData) -> Result<(), String> {
+        let CollectionData { collection_name: collection, database_name: database, create_options, documents } = data;
+        let majority = doc! { "w": "majority" };
+        match self.run(database, doc! { "drop": collection, "writeConcern": &majority }).await {
+            Err(error) if !error.contains("ns not found") => return Err(error),
+            _ => {}
+        }
+        if create_options.is_some() || documents.is_empty() {
+            let mut create = doc! { "create": collection };
+            create.extend(create_options.as_ref().map(document).unwrap_or_default());
+            create.insert("writeConcern", &majority);
+            self.run(database, create).await?;
+        }
+        if !documents.is_empty() {
+            let documents: Vec<Bson> = documents.iter().map(|one| document(one).into()).collect();
+            self.run(database, doc! { "insert": collection, "documents": documents, "writeConcern": majority }).await?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a collection has exactly these documents.
+    pub async fn check(&self, data: &CollectionData) -> Result<(), String> {
+        let find = doc! {
+            "find": &data.collection_name, "sort": { "_id": 1 }, "readConcern": { "level": "local" }, "batchSize": 10_000,
+        };
+        let reply = self.run(&data.database_name, find).await?;
+        let actual = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).cloned();
+        let actual = Bson::Array(actual.map_err(|error| error.to_string())?);
+        let expected = Bson::Array(data.documents.iter().map(|one| document(one).into()).collect());
+        match is_same(&expected, &actual) {
+            true => Ok(()),
+            false => Err(format!("outcome: {} has {actual}, not {expected}", data.collection_name)),
+        }
+    }
+
+    /// Turns a fail point off on all servers.
+    pub async fn disable_fail_point(&self, name: &str) {
+        for server in &self.servers {
+            let command = raw(&doc! { "configureFailPoint": name, "mode": "off" });
+            server.run_command("admin", &command).await.unwrap();
+        }
+    }
+
+    /// Ends the transactions that a failed case left open.
+    pub async fn kill_all_sessions(&self) {
+        for server in &self.servers {
+            let command = raw(&doc! { "killAllSessions": [] });
+            // Error 11601: the command interrupts itself. A secondary may refuse it.
+            let _ = server.run_command("admin", &command).await;
+        }
+    }
+}

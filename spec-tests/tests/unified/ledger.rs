@@ -1,0 +1,246 @@
+//! The cases that fail, each with the reason. They are run all the same, and the test fails if one of them passes.
+
+/// Cases of a file that fail.
+pub struct Entry {
+    /// The path without its ending.
+    file: &'static str,
+    /// The descriptions of the cases.
+    cases: &'static [&'static str],
+    pub reason: &'static str,
+    /// Whether the cases pass at times, by chance.
+    pub sometimes: bool,
+}
+
+/// Returns the entry of a case, if it has one.
+pub fn entry(file: &str, case: &str) -> Option<&'static Entry> {
+    LEDGER.iter().find(|entry| entry.file == file && entry.cases.contains(&case))
+}
+
+pub const LEDGER: &[Entry] = &[
+    Entry {
+        file: "client-backpressure/backpressure-retry-loop",
+        cases: &["collection.aggregate (write) does not retry if retryWrites=false"],
+        reason: "an aggregate with $out is retried as a read, whatever retryWrites says",
+        sometimes: false,
+    },
+    Entry {
+        file: "client-backpressure/getMore-retried",
+        cases: &["getMores are retried", "getMores are retried maxAttempts=2 times"],
+        reason: "getMore is not retried when the server is overloaded",
+        sometimes: false,
+    },
+    Entry {
+        file: "crud/unified/aggregate-write-readPreference",
+        cases: &[
+            "Aggregate with $merge includes read preference for 5.0+ server",
+            "Aggregate with $out includes read preference for 5.0+ server",
+        ],
+        reason: "an aggregate with $out does not get the writeConcern of the options",
+        sometimes: false,
+    },
+    Entry {
+        file: "crud/unified/db-aggregate-write-readPreference",
+        cases: &[
+            "Database-level aggregate with $merge includes read preference for 5.0+ server",
+            "Database-level aggregate with $out includes read preference for 5.0+ server",
+        ],
+        reason: "an aggregate with $out does not get the writeConcern of the options",
+        sometimes: false,
+    },
+    Entry {
+        file: "csot/close-cursors",
+        cases: &["timeoutMS is refreshed for close"],
+        reason: "killCursors has no time limit of its own",
+        sometimes: true,
+    },
+    Entry {
+        file: "csot/command-execution",
+        cases: &[
+            "command is not sent if RTT is greater than timeoutMS",
+            "short-circuit is not enabled with only 1 RTT measurement",
+        ],
+        reason: "minPoolSize connections are not opened while the fail point delays hello beyond connectTimeoutMS",
+        sometimes: false,
+    },
+    Entry {
+        file: "csot/convenient-transactions",
+        cases: &[
+            "timeoutMS is not refreshed for each operation in the callback",
+            "withTransaction raises a client-side error if timeoutMS is overridden inside the callback",
+        ],
+        reason: "timeoutMS of a transaction is not a limit of each operation in its callback",
+        sometimes: true,
+    },
+    Entry {
+        file: "csot/retryability-timeoutMS",
+        cases: &[
+            "operation is retried multiple times if timeoutMS is zero - aggregate on collection",
+            "operation is retried multiple times if timeoutMS is zero - aggregate on database",
+            "operation is retried multiple times if timeoutMS is zero - bulkWrite on collection",
+            "operation is retried multiple times if timeoutMS is zero - count on collection",
+            "operation is retried multiple times if timeoutMS is zero - countDocuments on collection",
+            "operation is retried multiple times if timeoutMS is zero - deleteOne on collection",
+            "operation is retried multiple times if timeoutMS is zero - distinct on collection",
+            "operation is retried multiple times if timeoutMS is zero - estimatedDocumentCount on collection",
+            "operation is retried multiple times if timeoutMS is zero - find on collection",
+            "operation is retried multiple times if timeoutMS is zero - findOne on collection",
+            "operation is retried multiple times if timeoutMS is zero - findOneAndDelete on collection",
+            "operation is retried multiple times if timeoutMS is zero - findOneAndReplace on collection",
+            "operation is retried multiple times if timeoutMS is zero - findOneAndUpdate on collection",
+            "operation is retried multiple times if timeoutMS is zero - insertMany on collection",
+            "operation is retried multiple times if timeoutMS is zero - insertOne on collection",
+            "operation is retried multiple times if timeoutMS is zero - listCollectionNames on database",
+            "operation is retried multiple times if timeoutMS is zero - listCollections on database",
+            "operation is retried multiple times if timeoutMS is zero - listDatabaseNames on client",
+            "operation is retried multiple times if timeoutMS is zero - listDatabases on client",
+            "operation is retried multiple times if timeoutMS is zero - listIndexes on collection",
+            "operation is retried multiple times if timeoutMS is zero - replaceOne on collection",
+            "operation is retried multiple times if timeoutMS is zero - updateOne on collection",
+        ],
+        reason: "an operation with timeoutMS=0 is retried once instead of until it succeeds",
+        sometimes: false,
+    },
+    Entry {
+        file: "csot/runCursorCommand",
+        cases: &["Tailable cursor awaitData iteration timeoutMS is refreshed for getMore - failure"],
+        reason: "tailable cursors do not have a timeoutMS for each iteration",
+        sometimes: true,
+    },
+    Entry {
+        file: "csot/sessions-override-timeoutMS",
+        cases: &["timeoutMS applied to withTransaction"],
+        reason: "timeoutMS of a transaction is not a limit of each operation in its callback",
+        sometimes: true,
+    },
+    Entry {
+        file: "csot/tailable-awaitData",
+        cases: &[
+            "apply remaining timeoutMS if less than maxAwaitTimeMS",
+            "error on aggregate if maxAwaitTimeMS is equal to timeoutMS",
+            "error on aggregate if maxAwaitTimeMS is greater than timeoutMS",
+            "error on find if maxAwaitTimeMS is equal to timeoutMS",
+            "error on find if maxAwaitTimeMS is greater than timeoutMS",
+            "timeoutMS is refreshed for getMore if maxAwaitTimeMS is not set",
+            "timeoutMS is refreshed for getMore if maxAwaitTimeMS is set",
+        ],
+        reason: "tailable cursors do not have a timeoutMS for each iteration",
+        sometimes: true,
+    },
+    Entry {
+        file: "csot/tailable-non-awaitData",
+        cases: &[
+            "timeoutMS applied to find",
+            "timeoutMS is refreshed for getMore - failure",
+            "timeoutMS is refreshed for getMore - success",
+        ],
+        reason: "tailable cursors do not have a timeoutMS for each iteration",
+        sometimes: true,
+    },
+    Entry {
+        file: "discovery_and_monitoring/unified/logging-replicaset",
+        cases: &["Topology lifecycle"],
+        reason: "closing a client does not report each server as unknown",
+        sometimes: false,
+    },
+    Entry {
+        file: "discovery_and_monitoring/unified/logging-replicaset",
+        cases: &["Successful heartbeat"],
+        reason: "messages of monitoring cut replies after 1,000 characters, whatever the client's builder says",
+        sometimes: false,
+    },
+    Entry {
+        file: "discovery_and_monitoring/unified/logging-standalone",
+        cases: &["Topology lifecycle"],
+        reason: "closing a client does not report each server as unknown",
+        sometimes: false,
+    },
+    Entry {
+        file: "read_write_concern/write-concern-errors/aggregate",
+        cases: &[
+            "aggregate with $merge reports a writeConcernError",
+            "aggregate with $out reports a writeConcernError",
+        ],
+        reason: "Client::run returns the reply of a write whose writeConcernError the caller reads",
+        sometimes: false,
+    },
+    Entry {
+        file: "read_write_concern/write-concern-errors/db-coll-management",
+        cases: &[
+            "createCollection reports a writeConcernError",
+            "dropCollection reports a writeConcernError",
+            "dropDatabase reports a writeConcernError",
+            "rename reports a writeConcernError",
+        ],
+        reason: "Client::run returns the reply of a write whose writeConcernError the caller reads",
+        sometimes: false,
+    },
+    Entry {
+        file: "read_write_concern/write-concern-errors/findAndModify",
+        cases: &[
+            "findOneAndDelete reports a writeConcernError",
+            "findOneAndReplace reports a writeConcernError",
+            "findOneAndUpdate reports a writeConcernError",
+        ],
+        reason: "Client::run returns the reply of a write whose writeConcernError the caller reads",
+        sometimes: false,
+    },
+    Entry {
+        file: "read_write_concern/write-concern-errors/index-management",
+        cases: &[
+            "createIndex reports a writeConcernError",
+            "dropIndex reports a writeConcernError",
+            "dropIndexes reports a writeConcernError",
+        ],
+        reason: "Client::run returns the reply of a write whose writeConcernError the caller reads",
+        sometimes: false,
+    },
+    Entry {
+        file: "read_write_concern/write-concern-errors/mapReduce",
+        cases: &["mapReduce with an output collection reports a writeConcernError"],
+        reason: "Client::run returns the reply of a write whose writeConcernError the caller reads",
+        sometimes: false,
+    },
+    Entry {
+        file: "server_selection_logging/operation-id",
+        cases: &[
+            "Failed bulkWrite operation: log messages have operationIds",
+            "Successful bulkWrite operation: log messages have operationIds",
+        ],
+        reason: "server selection logs no messages yet",
+        sometimes: false,
+    },
+    Entry {
+        file: "server_selection_logging/replica-set",
+        cases: &["A successful operation", "Server selection fails due to unsatisfiable read preference"],
+        reason: "server selection logs no messages yet",
+        sometimes: false,
+    },
+    Entry {
+        file: "server_selection_logging/standalone",
+        cases: &["A successful operation", "Failure due to unreachable server"],
+        reason: "server selection logs no messages yet",
+        sometimes: false,
+    },
+    Entry {
+        file: "sessions/driver-sessions-server-support",
+        cases: &["Server supports implicit sessions"],
+        reason: "a server session is reused by the next command only on the same core",
+        sometimes: true,
+    },
+    Entry {
+        file: "transactions-convenient-api/unified/commit-writeconcernerror",
+        cases: &[
+            "commitTransaction is not retried after MaxTimeMSExpired error",
+            "commitTransaction is not retried after UnknownReplWriteConcern error",
+            "commitTransaction is not retried after UnsatisfiableWriteConcern error",
+        ],
+        reason: "the error of a commit whose write concern was not met does not show the server's code",
+        sometimes: false,
+    },
+    Entry {
+        file: "unified-test-format/valid-pass/poc-sessions",
+        cases: &["Server supports implicit sessions"],
+        reason: "a server session is reused by the next command only on the same core",
+        sometimes: true,
+    },
+];

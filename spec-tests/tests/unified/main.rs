@@ -1,0 +1,329 @@
+//! The official suites in the unified test format, run by the client against real servers: a standalone and a replica set
+//! of three members.
+//!
+//! A case runs on the replica set if its requirements allow that, otherwise on the standalone. A case that needs what
+//! wharf or this runner lacks is skipped with the reason, and so is one that needs another deployment. A case that fails
+//! is in the [`ledger`] with its reason; it is run all the same, and the test fails if it passes. `WHARF_UNIFIED` limits
+//! the run to the files and cases whose names contain it, and prints the failures without judging them.
+
+#![cfg(not(any(loom, shuttle)))]
+
+mod case;
+mod commands;
+mod crud;
+mod environment;
+mod format;
+mod kms;
+mod ledger;
+mod matching;
+mod observed;
+mod operations;
+mod sessions;
+mod stop;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use case::Case;
+use environment::Environment;
+use format::{Filled, RunOnRequirement, Test, TestFile, Topology};
+use observed::{Kept, Message};
+use stop::Stop;
+use wharf_testbed::mongod::{Mongod, MongodOptions};
+use wharf_testbed::provision;
+use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
+
+/// The suites, by their folders.
+const SUITES: &[&str] = &[
+    "change_streams",
+    "client-backpressure",
+    "collection_management",
+    "command_logging",
+    "command_monitoring",
+    "crud",
+    "csot",
+    "discovery_and_monitoring",
+    "load_balancer",
+    "read_write_concern",
+    "retryable_reads",
+    "retryable_writes",
+    "run_command",
+    "server_selection_logging",
+    "sessions",
+    "transactions",
+    "transactions-convenient-api",
+    "unified-test-format/valid-pass",
+    "versioned-api",
+];
+
+/// The suites that prefer the standalone, so that both deployments are busy for about as long.
+const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
+
+/// The log messages about topologies, of all clients of this process.
+pub fn topology_messages() -> &'static Mutex<Vec<Message>> {
+    static MESSAGES: OnceLock<Arc<Mutex<Vec<Message>>>> = OnceLock::new();
+    MESSAGES.get_or_init(|| {
+        let kept = Kept { messages: Arc::default(), targets: &["wharf::topology", "wharf::serverSelection"] };
+        let messages = kept.messages.clone();
+        tracing::subscriber::set_global_default(kept).expect("the only subscriber of this process");
+        messages
+    })
+}
+
+/// How the cases of a suite ended.
+#[derive(Default)]
+struct Row {
+    files: usize,
+    cases: usize,
+    passed: usize,
+    skipped: BTreeMap<String, usize>,
+    failed: Vec<String>,
+}
+
+/// A file of a suite.
+struct Loaded {
+    suite: &'static str,
+    name: String,
+    file: TestFile,
+}
+
+fn json_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(json_files(&path)),
+            false => found.push(path),
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Returns the folder with all suites.
+fn root() -> PathBuf {
+    let one = provision::suite("unified-test-format").expect("the official test suite");
+    one.parent().expect("a suite is in a folder").to_owned()
+}
+
+/// Reads the files of a suite that are in the unified format.
+fn load(suite: &'static str) -> Vec<Loaded> {
+    let root = root();
+    let mut loaded = Vec::new();
+    for path in json_files(&root.join(suite)) {
+        let text = fs::read_to_string(&path).unwrap();
+        let name = path.strip_prefix(&root).unwrap().with_extension("").to_str().unwrap().to_owned();
+        if text.contains("\"schemaVersion\"") {
+            let file = TestFile::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            loaded.push(Loaded { suite, name, file });
+        }
+    }
+    assert!(!loaded.is_empty(), "{suite} has no files");
+    loaded
+}
+
+#[test]
+fn invalid_files_are_refused() {
+    let files = json_files(&root().join("unified-test-format/invalid"));
+    assert!(files.len() > 200, "the suite has shrunk");
+    let is_accepted = |path: &&PathBuf| TestFile::parse(&fs::read_to_string(path).unwrap()).is_ok();
+    let accepted: Vec<_> = files.iter().filter(is_accepted).collect();
+    assert!(accepted.is_empty(), "{accepted:#?}");
+}
+
+fn wanted() -> Option<String> {
+    std::env::var("WHARF_UNIFIED").ok().filter(|filter| !filter.is_empty())
+}
+
+fn requirements(of: &Option<Filled<RunOnRequirement>>) -> &[RunOnRequirement] {
+    of.as_ref().map_or(&[], |requirements| &requirements.0)
+}
+
+/// Returns the environment that a case runs in, or why there is none.
+fn place<'e>(
+    environments: impl Iterator<Item = &'e Arc<Environment>>,
+    file: &TestFile,
+    test: &Test,
+) -> Result<&'e Arc<Environment>, String> {
+    let mut why = None;
+    for environment in environments {
+        let refusal = environment
+            .refuses(requirements(&file.run_on_requirements))
+            .or_else(|| environment.refuses(requirements(&test.run_on_requirements)));
+        match refusal {
+            None => return Ok(environment),
+            Some(refusal) => why = why.or(Some(refusal)),
+        }
+    }
+    Err(format!("needs {}", why.unwrap_or_default()))
+}
+
+struct Servers {
+    // Fields drop in this order.
+    environments: Vec<Arc<Environment>>,
+    _set: ReplicaSet,
+    _standalone: Mongod,
+}
+
+/// Starts the servers, side by side.
+fn start(runtime: &tokio::runtime::Runtime) -> Servers {
+    let (set, standalone) = std::thread::scope(|scope| {
+        let set = scope.spawn(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap());
+        let standalone = Mongod::start(MongodOptions::default()).unwrap();
+        (set.join().unwrap(), standalone)
+    });
+    let environments = runtime.block_on(async {
+        let members: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
+        let of_set = Environment::new(set.uri(), Topology::ReplicaSet, &members).await;
+        let address = standalone.address().to_string();
+        let alone = Environment::new(format!("mongodb://{address}/?"), Topology::Single, &[address]).await;
+        vec![Arc::new(of_set), Arc::new(alone)]
+    });
+    Servers { environments, _set: set, _standalone: standalone }
+}
+
+#[test]
+fn unified_suites_pass() {
+    topology_messages();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let servers = start(&runtime);
+    let filter = wanted();
+    let is_wanted = |name: &str, test: &str| {
+        filter.as_ref().is_none_or(|filter| format!("{name} {test}").contains(filter.as_str()))
+    };
+    let rows: Mutex<BTreeMap<&str, Row>> = Mutex::default();
+    let used: Mutex<BTreeSet<&str>> = Mutex::default();
+    let files: Vec<Loaded> = SUITES.iter().flat_map(|suite| load(suite)).collect();
+    let mut lanes: BTreeMap<usize, Vec<(&Loaded, &Test)>> = BTreeMap::new();
+    for loaded in &files {
+        let mut rows = rows.lock().unwrap();
+        let row = rows.entry(loaded.suite).or_default();
+        row.files += 1;
+        for test in &loaded.file.tests.0 {
+            row.cases += 1;
+            let placed = match &test.skip_reason {
+                Some(reason) => Err(format!("skipped by its file: {reason}")),
+                None if ON_THE_STANDALONE.contains(&loaded.suite) => {
+                    place(servers.environments.iter().rev(), &loaded.file, test)
+                }
+                None => place(servers.environments.iter(), &loaded.file, test),
+            };
+            match placed {
+                Err(reason) => *row.skipped.entry(reason).or_default() += 1,
+                Ok(environment) if is_wanted(&loaded.name, &test.description) => {
+                    let lane = servers.environments.iter().position(|one| Arc::ptr_eq(one, environment)).unwrap();
+                    lanes.entry(lane).or_default().push((loaded, test));
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+    // The cases of one deployment share its fail points, so they run one after the other.
+    std::thread::scope(|scope| {
+        for (lane, cases) in &lanes {
+            let (environment, rows, used, runtime) = (&servers.environments[*lane], &rows, &used, &runtime);
+            scope.spawn(move || {
+                for (loaded, test) in cases {
+                    let began = std::time::Instant::now();
+                    let ended = runtime.block_on(Case::run(environment, &loaded.file, test));
+                    let name = format!("{}: {}", loaded.name, test.description);
+                    if wanted().is_some() || began.elapsed().as_secs() >= 3 {
+                        println!("{name}: {:?}", began.elapsed());
+                    }
+                    let listed = ledger::entry(&loaded.name, &test.description);
+                    let mut rows = rows.lock().unwrap();
+                    let row = rows.get_mut(loaded.suite).unwrap();
+                    match (ended, listed) {
+                        (Ok(()), None) => row.passed += 1,
+                        (Ok(()), Some(entry)) if entry.sometimes => {
+                            used.lock().unwrap().insert(entry.reason);
+                            row.passed += 1;
+                        }
+                        (Ok(()), Some(entry)) => {
+                            row.failed.push(format!("{name}: passes, but is listed: {}", entry.reason));
+                        }
+                        (Err(Stop::Lacks(what)), None) => {
+                            *row.skipped.entry(format!("wharf has no {what} yet")).or_default() += 1;
+                        }
+                        (Err(Stop::Lacks(what)), Some(_)) => {
+                            row.failed.push(format!("{name}: is listed, but lacks {what}"));
+                        }
+                        (Err(_), Some(entry)) => {
+                            used.lock().unwrap().insert(entry.reason);
+                            *row.skipped.entry(entry.reason.to_owned()).or_default() += 1;
+                        }
+                        (Err(stop), None) => row.failed.push(format!("{name}: {}", stop.describe())),
+                    }
+                }
+            });
+        }
+    });
+    let rows = rows.into_inner().unwrap();
+    report(&rows);
+    if filter.is_none() {
+        let used = used.into_inner().unwrap();
+        let unused: Vec<_> =
+            ledger::LEDGER.iter().map(|entry| entry.reason).filter(|reason| !used.contains(reason)).collect();
+        assert!(unused.is_empty(), "no case needs these entries of the ledger: {unused:#?}");
+    }
+    let failed: Vec<_> = rows.values().flat_map(|row| &row.failed).collect();
+    assert!(failed.is_empty(), "{} cases failed", failed.len());
+}
+
+fn report(rows: &BTreeMap<&str, Row>) {
+    for failure in rows.values().flat_map(|row| &row.failed) {
+        println!("FAILED {failure}");
+    }
+    println!("{:<32} {:>5} {:>5} {:>6} {:>7} {:>6}", "suite", "files", "cases", "passed", "skipped", "failed");
+    for (suite, row) in rows {
+        let skipped: usize = row.skipped.values().sum();
+        let Row { files, cases, passed, failed, .. } = row;
+        println!("{suite:<32} {files:>5} {cases:>5} {passed:>6} {skipped:>7} {:>6}", failed.len());
+    }
+    for (suite, row) in rows {
+        for (reason, count) in &row.skipped {
+            println!("{suite}: {count} skipped: {reason}");
+        }
+    }
+}
+
+#[test]
+fn cases_that_must_fail_do_fail() {
+    topology_messages();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let standalone = Mongod::start(MongodOptions::default()).unwrap();
+    let address = standalone.address().to_string();
+    let uri = format!("mongodb://{address}/?");
+    let environment = Arc::new(runtime.block_on(Environment::new(uri, Topology::Single, &[address])));
+    let mut failed = 0;
+    for path in json_files(&root().join("unified-test-format/valid-fail")) {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let file = match TestFile::parse(&fs::read_to_string(&path).unwrap()) {
+            Ok(file) => file,
+            // The only one that the structure alone rules out.
+            Err(error) => {
+                assert!(
+                    ["schemaVersion-unsupported", "ignoreResultAndError-malformed"].contains(&&*name)
+                        || name.contains("malformed"),
+                    "{name}: {error}"
+                );
+                failed += 1;
+                continue;
+            }
+        };
+        for test in &file.tests.0 {
+            if place([&environment].into_iter(), &file, test).is_err() {
+                continue;
+            }
+            match runtime.block_on(Case::run(&environment, &file, test)) {
+                Ok(()) => panic!("{name}: {} passes", test.description),
+                // These fail, but not for the reason that their files are about.
+                Err(Stop::Lacks(what)) => assert!(["client-side encryption"].contains(&what), "{name} lacks {what}"),
+                Err(_) => failed += 1,
+            }
+        }
+    }
+    assert!(failed >= 15, "only {failed} cases failed");
+}

@@ -1,0 +1,246 @@
+//! The operations of the runner itself, and which module runs the others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::Bson;
+use serde_json::Value;
+use wharf::client::{ClientStatus, TransactionState};
+
+use crate::case::{Case, Collection, Database, Held, Returned, SharedCursor, text};
+use crate::environment::{owned, raw};
+use crate::format::{CommonOptions, Entity, ExpectedEvent, Filled, Operation};
+use crate::matching::{bson, document};
+use crate::observed::{PATIENCE, until};
+use crate::stop::Stop;
+use crate::{commands, crud, sessions};
+
+/// Runs an operation.
+pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, Stop> {
+    if operation.object == "testRunner" {
+        return special(case, operation).await.map(|()| Returned::Nothing);
+    }
+    let held = match operation.arguments.get("session") {
+        Some(_) => Some(case.session(text(operation, "session")?)?),
+        None => None,
+    };
+    let mut locked = match &held {
+        Some(held) => Some(held.session.lock().await),
+        None => None,
+    };
+    let session = match &mut locked {
+        Some(locked) => match &mut **locked {
+            Some(session) => Some(session),
+            None => return Err(Stop::Refused("the session has ended".to_owned())),
+        },
+        None => None,
+    };
+    let is_in_transaction = session.as_ref().is_some_and(|session| {
+        matches!(session.transaction_state(), TransactionState::Starting | TransactionState::InProgress)
+    });
+    // In a transaction, its own options hold (Transactions, "Interaction with Read Concern" and others).
+    let of_transaction = |mut database: Database| {
+        if is_in_transaction {
+            database.options = CommonOptions { timeout_ms: database.options.timeout_ms, ..CommonOptions::default() };
+        }
+        database
+    };
+    match case.get(&operation.object)? {
+        Held::Client(client) => commands::on_client(&client, operation, session).await,
+        Held::Database(database) => commands::on_database(&of_transaction(database), operation, session).await,
+        Held::Collection(Collection { database, name }) => {
+            let collection = Collection { database: of_transaction(database), name };
+            crud::on_collection(&collection, operation, session).await
+        }
+        Held::Cursor(cursor) => on_cursor(&cursor, operation).await,
+        Held::Session(held) => sessions::on_session(case, &held, operation).await,
+        Held::Bson(_) | Held::Topology(_) | Held::Thread(_) => {
+            Err(Stop::Broken(format!("{} has no operations", operation.object)))
+        }
+    }
+}
+
+async fn on_cursor(cursor: &SharedCursor, operation: &Operation) -> Result<Returned, Stop> {
+    commands::allow(operation, &["timeoutMS"])?;
+    let mut held = cursor.lock().await;
+    if operation.name == "close" {
+        if operation.arguments.contains_key("timeoutMS") {
+            return Err(Stop::Lacks("timeoutMS of the closing of a cursor"));
+        }
+        held.take();
+        return Ok(Returned::Nothing);
+    }
+    let Some(open) = &mut *held else { return Err(Stop::Broken("the cursor is closed".to_owned())) };
+    match operation.name.as_str() {
+        "iterateUntilDocumentOrError" => loop {
+            if let Some(found) = open.next().await? {
+                return Ok(Returned::Value(owned(found).into()));
+            }
+            if open.is_over() {
+                return Ok(Returned::Nothing);
+            }
+        },
+        "iterateOnce" => match open.next().await? {
+            Some(found) => Ok(Returned::Value(owned(found).into())),
+            None => Ok(Returned::Nothing),
+        },
+        other => Err(Stop::Broken(format!("{other} is not an operation of a cursor"))),
+    }
+}
+
+fn number(operation: &Operation, name: &str) -> Result<u64, Stop> {
+    let value = operation.arguments.get(name).and_then(Value::as_u64);
+    value.ok_or_else(|| Stop::Broken(format!("{} needs the number {name}", operation.name)))
+}
+
+fn event(operation: &Operation) -> Result<ExpectedEvent, Stop> {
+    let value = operation.arguments.get("event").cloned().unwrap_or_default();
+    serde_json::from_value(value).map_err(|error| Stop::Broken(format!("{}: {error}", operation.name)))
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Stop> {
+    if holds { Ok(()) } else { Err(Stop::Broken(what())) }
+}
+
+/// Runs an operation of the runner ("Special Test Operations").
+async fn special(case: &Arc<Case>, operation: &Operation) -> Result<(), Stop> {
+    match operation.name.as_str() {
+        "failPoint" => {
+            let client = case.client(text(operation, "client")?)?;
+            let Some(Value::Object(fail_point)) = operation.arguments.get("failPoint") else {
+                return Err(Stop::Broken("failPoint needs a command".to_owned()));
+            };
+            let fail_point = document(fail_point);
+            let name = fail_point.get_str("configureFailPoint").map_err(|error| error.to_string())?;
+            case.fail_points.lock().unwrap().push(name.to_owned());
+            let set = client.client.run_command("admin", &raw(&fail_point)).await;
+            set.map(drop).map_err(|error| Stop::Broken(format!("failPoint: {error}")))
+        }
+        "createEntities" => {
+            let entities = operation.arguments.get("entities").cloned().unwrap_or_default();
+            let entities: Filled<Entity> = serde_json::from_value(entities).map_err(|error| error.to_string())?;
+            for entity in &entities.0 {
+                case.create(entity).await?;
+            }
+            Ok(())
+        }
+        "waitForEvent" => {
+            let client = case.client(text(operation, "client")?)?;
+            let (event, least) = (event(operation)?, number(operation, "count")? as usize);
+            let seen = until(PATIENCE, || client.count(&event, &**case) >= least).await;
+            seen.map_err(|()| Stop::Broken(format!("waited in vain for {least} times {event:?}")))
+        }
+        "assertEventCount" => {
+            let client = case.client(text(operation, "client")?)?;
+            let (event, count) = (event(operation)?, number(operation, "count")? as usize);
+            let actual = client.count(&event, &**case);
+            ensure(actual == count, || format!("expected {count} times {event:?}, got {actual}"))
+        }
+        "assertNumberConnectionsCheckedOut" => {
+            let client = case.client(text(operation, "client")?)?;
+            let connections = number(operation, "connections")?;
+            let actual = client.in_use();
+            ensure(actual == connections, || format!("{actual} connections are in use, not {connections}"))
+        }
+        "assertSameLsidOnLastTwoCommands" => {
+            let [last, other] = case.client(text(operation, "client")?)?.last_two_sessions()?;
+            ensure(last == other, || format!("the last two sessions are {last} and {other}"))
+        }
+        "assertDifferentLsidOnLastTwoCommands" => {
+            let [last, other] = case.client(text(operation, "client")?)?.last_two_sessions()?;
+            ensure(last != other, || format!("the last two sessions are both {last}"))
+        }
+        "assertCollectionExists" => ensure(collection_exists(case, operation).await?, || "no collection".to_owned()),
+        "assertCollectionNotExists" => {
+            ensure(!collection_exists(case, operation).await?, || "the collection is there".to_owned())
+        }
+        "assertIndexExists" => ensure(index_exists(case, operation).await?, || "no index".to_owned()),
+        "assertIndexNotExists" => ensure(!index_exists(case, operation).await?, || "the index is there".to_owned()),
+        "recordTopologyDescription" => {
+            let client = case.client(text(operation, "client")?)?;
+            case.add(text(operation, "id")?, Held::Topology(client.client.status()))
+        }
+        "assertTopologyType" => {
+            let topology = case.topology(text(operation, "topologyDescription")?)?;
+            let expected = text(operation, "topologyType")?;
+            ensure(topology.topology_type == expected, || format!("the topology is {}", topology.topology_type))
+        }
+        "waitForPrimaryChange" => {
+            let client = case.client(text(operation, "client")?)?;
+            let prior = primary(&case.topology(text(operation, "priorTopologyDescription")?)?);
+            let limit = number(operation, "timeoutMS").map_or(PATIENCE, Duration::from_millis);
+            let is_other = || primary(&client.client.status()).is_some_and(|now| Some(&now) != prior.as_ref());
+            until(limit, is_other).await.map_err(|()| Stop::Broken("the primary has not changed".to_owned()))
+        }
+        "runOnThread" => {
+            let thread = case.thread(text(operation, "thread")?)?;
+            let scheduled = operation.arguments.get("operation").cloned().unwrap_or_default();
+            let scheduled = serde_json::from_value(scheduled).map_err(|error| error.to_string())?;
+            let queue = thread.queue.lock().unwrap();
+            let sent = queue.as_ref().is_some_and(|queue| queue.send(scheduled).is_ok());
+            ensure(sent, || "the thread has ended".to_owned())
+        }
+        "waitForThread" => {
+            let thread = case.thread(text(operation, "thread")?)?;
+            drop(thread.queue.lock().unwrap().take());
+            let task = thread.task.lock().unwrap().take();
+            let Some(task) = task else { return Err(Stop::Broken("the thread was waited for".to_owned())) };
+            match tokio::time::timeout(PATIENCE, task).await {
+                Ok(Ok(ended)) => ended,
+                Ok(Err(error)) => Err(Stop::Broken(format!("the thread: {error}"))),
+                Err(_) => Err(Stop::Broken("the thread has not ended in time".to_owned())),
+            }
+        }
+        "wait" => {
+            tokio::time::sleep(Duration::from_millis(number(operation, "ms")?)).await;
+            Ok(())
+        }
+        "assertSessionTransactionState" => {
+            let held = case.session(text(operation, "session")?)?;
+            let (state, locked) = (text(operation, "state")?, held.session.lock().await);
+            let actual = locked.as_ref().map(|session| sessions::state_name(session.transaction_state()));
+            ensure(actual == Some(state), || format!("the transaction is {actual:?}, not {state}"))
+        }
+        "targetedFailPoint" | "assertSessionPinned" | "assertSessionUnpinned" => {
+            Err(Stop::Lacks("public view of what a session is pinned to"))
+        }
+        "assertSessionDirty" | "assertSessionNotDirty" => Err(Stop::Lacks("public view of whether a session is dirty")),
+        "loop" => Err(Stop::Lacks("loops, which only tests of Atlas have")),
+        other => Err(Stop::Broken(format!("{other} is not an operation of the runner"))),
+    }
+}
+
+fn primary(status: &ClientStatus) -> Option<Arc<str>> {
+    status.servers.iter().find(|server| server.server_type == "RSPrimary").map(|server| server.address.clone())
+}
+
+async fn collection_exists(case: &Case, operation: &Operation) -> Result<bool, Stop> {
+    let name = text(operation, "collectionName")?;
+    let list = bson::doc! { "listCollections": 1, "filter": { "name": name } };
+    let reply = case.environment.run(text(operation, "databaseName")?, list).await?;
+    Ok(!first_batch(&reply)?.is_empty())
+}
+
+async fn index_exists(case: &Case, operation: &Operation) -> Result<bool, Stop> {
+    let list = bson::doc! { "listIndexes": text(operation, "collectionName")? };
+    let reply = match case.environment.run(text(operation, "databaseName")?, list).await {
+        // Without a collection there is no index.
+        Err(error) if error.contains("error 26") || error.contains("ns does not exist") => return Ok(false),
+        reply => reply?,
+    };
+    let wanted = text(operation, "indexName")?;
+    let is_wanted = |index: &Bson| {
+        index.as_document().is_some_and(|index| index.get("name").and_then(Bson::as_str) == Some(wanted))
+    };
+    Ok(first_batch(&reply)?.iter().any(is_wanted))
+}
+
+fn first_batch(reply: &bson::Document) -> Result<Vec<Bson>, Stop> {
+    let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+    batch.cloned().map_err(|error| Stop::Broken(error.to_string()))
+}
+
+/// Returns an argument as BSON.
+pub fn argument(operation: &Operation, name: &str) -> Option<Bson> {
+    operation.arguments.get(name).map(bson)
+}
