@@ -127,6 +127,7 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
             written: Written::default(),
             errors: Vec::new(),
             write_concern_errors: Vec::new(),
+            labels: Vec::new(),
             cause: Some(Box::new(ClientError::from(OperationError::from(command_error())))),
         },
     }
