@@ -40,7 +40,7 @@ pub enum ClientError {
     #[error(transparent)]
     Write(Box<WriteFailure>),
     /// The server's reply, or a document in it, is not what the operation calls for.
-    #[error("the reply to {command} cannot be read: {reason}")]
+    #[error("the reply to {command} cannot be read: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
     Reply {
         /// The command's name.

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use super::Client;
 use super::error::{ClientError, FailedOperation};
 use super::in_session::{Explicit, Pinned};
+use super::operation::Kind;
 use crate::deployment::{Demand, Selected};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::options::{InvalidOption, ServerAddress};
@@ -393,6 +394,9 @@ impl Attempt<'_> {
         let command = Command::new("admin", &body).within(limit).appended(&appended);
         let events = client.command_events();
         let outcome = events.run(&mut connection, command, events.operation()).await;
+        if outcome.is_ok() {
+            client.learn_from(&server, &connection, &outcome, Kind::Write { is_single: None });
+        }
         let reply = match outcome {
             Ok(reply) => reply,
             Err(error) => {
