@@ -110,7 +110,6 @@ impl<'c> IntoFuture for OpenCursor<'c> {
                 limit,
                 site,
                 pinned: None,
-                selected: matches!(session, InSession::Explicit(_)).then(|| server.clone()),
                 session,
                 client,
             };
@@ -166,8 +165,6 @@ struct Query {
     site: &'static Location<'static>,
     /// Behind a load balancer, the connection that leads to the cursor, unless the transaction has it.
     pinned: Option<Connection<Endpoint>>,
-    /// Only in a session of the application, whose transaction may have the connection.
-    selected: Option<Selected>,
     session: InSession,
 }
 
@@ -394,12 +391,15 @@ impl Query {
         let mut last_old = None;
         let pool = &self.server.pool;
         loop {
-            let in_transaction = self.pinned_to_transaction();
-            let is_pinned = self.pinned.is_some() || in_transaction.is_some();
-            let mut connection = match (self.pinned.take(), in_transaction) {
-                (Some(connection), _) | (None, Some((_, connection))) => connection,
+            // The cursor's own connection first: the transaction may be a later one, on another connection.
+            let own = self.pinned.take();
+            let of_transaction = if own.is_none() { self.pinned_to_transaction() } else { None };
+            let is_pinned = own.is_some() || of_transaction.is_some();
+            let (mut connection, transaction_server) = match (own, of_transaction) {
+                (Some(connection), _) => (connection, None),
+                (None, Some((server, connection))) => (connection, Some(server)),
                 (None, None) => match pool.check_out_for(self.limit, self.site).await {
-                    Ok(connection) => connection,
+                    Ok(connection) => (connection, None),
                     Err(error) => {
                         self.note_failure(&error);
                         return Err(error.into());
@@ -416,7 +416,7 @@ impl Query {
             }
             self.client.learn_from(&self.server, &connection, &outcome, Kind::Read);
             if is_pinned {
-                self.pin_again(connection);
+                self.pin_again(connection, transaction_server);
             }
             return match outcome {
                 Ok(reply) => {
@@ -466,10 +466,10 @@ impl Query {
         }
     }
 
-    /// Pins the connection to the cursor, or to the transaction that it belongs to.
-    fn pin_again(&mut self, connection: Connection<Endpoint>) {
-        self.pinned = match (&self.session, &self.selected) {
-            (InSession::Explicit(explicit), Some(server)) => explicit.pin_connection(server, connection),
+    /// Pins the connection to the cursor, or to the transaction that it was taken from, on this server.
+    fn pin_again(&mut self, connection: Connection<Endpoint>, transaction_server: Option<Selected>) {
+        self.pinned = match (&self.session, transaction_server) {
+            (InSession::Explicit(explicit), Some(server)) => explicit.pin_connection(&server, connection),
             _ => Some(connection),
         };
     }

@@ -34,6 +34,11 @@ impl Explicit {
         Arc::new(Self { client, state: Mutex::new(state) })
     }
 
+    /// Returns whether the client started the session.
+    pub(super) fn belongs_to(&self, client: &Client) -> bool {
+        Arc::ptr_eq(&self.client.inner, &client.inner)
+    }
+
     /// Locks the state, for a few instructions: never across an await.
     pub(super) fn lock(&self) -> MutexGuard<'_, State<Pinned>> {
         // The state is valid between any two calls of its methods.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::Client;
 use super::error::ClientError;
@@ -90,6 +90,14 @@ impl Client {
                 closing.await;
                 true
             }
+        }
+    }
+
+    /// Waits before something is repeated. Works on every executor: the runtime of the monitors has the timer.
+    pub(super) async fn pause(&self, pause: Duration) {
+        match self.deployment().residence() {
+            Some(runtime) => drop(runtime.spawn(sleep(pause)).await),
+            None => sleep(pause).await,
         }
     }
 

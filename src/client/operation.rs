@@ -1,10 +1,13 @@
 //! Operations, and what a client does for them.
 
+use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocument;
 
 use super::command_events::OperationId;
+use super::in_session::Explicit;
 use super::session::Session;
 use crate::endpoint::{Command, OutgoingSequence};
 use crate::options::ReadPreference;
@@ -25,7 +28,9 @@ pub struct Operation<'a> {
     pub(super) command: Command<'a>,
     pub(super) kind: Kind,
     pub(super) read_preference: Option<&'a ReadPreference>,
-    pub(super) session: Option<&'a mut Session>,
+    pub(super) session: Option<Arc<Explicit>>,
+    /// The session is for one operation at a time.
+    pub(super) exclusive: PhantomData<&'a mut Session>,
     /// The identity in events, if the operation is a part of another one.
     pub(super) id: Option<OperationId>,
 }
@@ -66,12 +71,19 @@ impl<'a> Operation<'a> {
     }
 
     fn of(kind: Kind, database: &'a str, body: &'a RawDocument) -> Self {
-        Self { command: Command::new(database, body), kind, read_preference: None, session: None, id: None }
+        Self {
+            command: Command::new(database, body),
+            kind,
+            read_preference: None,
+            session: None,
+            exclusive: PhantomData,
+            id: None,
+        }
     }
 
     /// Sets the session that the operation belongs to. By default it has one for itself.
     pub fn session(mut self, session: &'a mut Session) -> Self {
-        self.session = Some(session);
+        self.session = Some(session.explicit().clone());
         self
     }
 
@@ -98,6 +110,6 @@ impl<'a> Operation<'a> {
 
 impl<'a> From<Command<'a>> for Operation<'a> {
     fn from(command: Command<'a>) -> Self {
-        Self { command, kind: Kind::Command, read_preference: None, session: None, id: None }
+        Self { command, kind: Kind::Command, read_preference: None, session: None, exclusive: PhantomData, id: None }
     }
 }

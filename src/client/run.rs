@@ -4,7 +4,6 @@ use std::panic::Location;
 use std::time::{Duration, Instant};
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
-use tokio::time::sleep;
 
 use super::Client;
 use super::command_events::OperationId;
@@ -73,7 +72,8 @@ impl Client {
         self.run_at(operation.into(), Location::caller())
     }
 
-    async fn run_at(
+    /// Runs an operation for the caller at `site`.
+    pub(super) async fn run_at(
         &self,
         operation: Operation<'_>,
         site: &'static Location<'static>,
@@ -172,7 +172,8 @@ impl<'a> Running<'a> {
                 Err(_) => is_unacknowledged(options.write_concern.w.as_ref()),
             };
         let session = match operation.session.take() {
-            Some(session) => InSession::Explicit(session.explicit().clone()),
+            Some(explicit) if !explicit.belongs_to(client) => return Err(SessionError::OtherClient.into()),
+            Some(explicit) => InSession::Explicit(explicit),
             None if is_unacknowledged => InSession::Never,
             None => InSession::Implicit(None),
         };
@@ -256,7 +257,7 @@ impl<'a> Running<'a> {
                 avoid.extend(failed.server);
             }
             if !after.is_zero() {
-                self.pause(after).await;
+                self.client.pause(after).await;
             }
             failed = match self.attempt(&avoid).await {
                 Ok(answer) => return Ok(answer),
@@ -272,15 +273,6 @@ impl<'a> Running<'a> {
             Some(report) => Err(report.into_error()),
             // The first failure was added before the loop could end.
             None => unreachable!("an operation failed without an error"),
-        }
-    }
-
-    /// Waits before a retry.
-    async fn pause(&self, pause: Duration) {
-        // A pause on the runtime of the monitors works on every executor.
-        match self.client.deployment().residence() {
-            Some(runtime) => drop(runtime.spawn(sleep(pause)).await),
-            None => sleep(pause).await,
         }
     }
 

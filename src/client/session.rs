@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
-use tokio::time::sleep;
 
 use super::Client;
 use super::error::{ClientError, FailedOperation};
-use super::in_session::{Explicit, Pinned};
+use super::in_session::{Explicit, InFlight, Pinned};
 use super::operation::Kind;
 use crate::deployment::{Demand, Selected};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
@@ -21,7 +20,7 @@ use crate::session::{
     Decision, ErrorLabels, Fault, FaultKind, NextStep, Repetitions, ReplyTimes, Retries, RetryOptions, Retryability,
     Session as State, SessionOptions, SessionServer, TransactionOptions, TransactionState,
 };
-use crate::topology::{ServerDescription, ServerType, TopologyType};
+use crate::topology::{ServerType, TopologyType};
 
 impl Client {
     /// Starts a session with these options. Sends nothing: the server learns of it with the first command.
@@ -207,7 +206,7 @@ impl Session {
             match (next, last_error.take()) {
                 (NextStep::RunCallback { after }, _) => {
                     if !after.is_zero() {
-                        sleep(after).await;
+                        self.client.pause(after).await;
                     }
                     self.start_transaction(options.clone())?;
                     let session = Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false };
@@ -350,7 +349,7 @@ async fn end_transaction(
                     avoid.extend(server);
                 }
                 if !after.is_zero() {
-                    sleep(after).await;
+                    client.pause(after).await;
                 }
             }
         }
@@ -393,7 +392,9 @@ impl Attempt<'_> {
         };
         let command = Command::new("admin", &body).within(limit).appended(&appended);
         let events = client.command_events();
+        let in_flight = InFlight::of(explicit);
         let outcome = events.run(&mut connection, command, events.operation()).await;
+        in_flight.ended();
         if outcome.is_ok() {
             client.learn_from(&server, &connection, &outcome, Kind::Write { is_single: None });
         }
@@ -493,14 +494,12 @@ impl Attempt<'_> {
 /// Returns what a session has to know about the server.
 pub(super) fn known_of(client: &Client, server: &Selected, connection: &Connection<Endpoint>) -> SessionServer {
     let snapshot = client.deployment().snapshot();
-    let description = snapshot.topology.server(&server.address);
-    let server_type = match description.map_or(ServerType::Unknown, |description| description.server_type) {
-        // It was known when it was selected. A standalone would refuse a transaction number.
-        ServerType::Unknown => {
-            let hello = &connection.hello().document;
-            ServerDescription::of_reply(server.address.clone(), hello, Instant::now()).server_type
-        }
-        known => known,
+    let described = snapshot.topology.server(&server.address).map(|description| description.server_type);
+    // A server that has just become unknown is still what it said on this connection.
+    let server_type = match described.filter(|server_type| !server_type.is_unknown()) {
+        Some(server_type) => server_type,
+        None if connection.service_id().is_some() => ServerType::LoadBalancer,
+        None => ServerType::of_reply(&connection.hello().document),
     };
     SessionServer {
         max_wire_version: connection.hello().max_wire_version,

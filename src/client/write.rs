@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
 use std::panic::Location;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::oid::ObjectId;
@@ -15,6 +17,7 @@ use thiserror::Error;
 use super::Client;
 use super::command_events::OperationId;
 use super::error::ClientError;
+use super::in_session::Explicit;
 use super::operation::Operation;
 use super::session::Session;
 use crate::deployment::Demand;
@@ -86,6 +89,7 @@ impl Client {
             options: None,
             timeout: None,
             session: None,
+            exclusive: PhantomData,
             site: Location::caller(),
         }
     }
@@ -104,7 +108,9 @@ pub struct Write<'c> {
     ordered: bool,
     options: Option<&'c RawDocument>,
     timeout: Option<Duration>,
-    session: Option<&'c mut Session>,
+    session: Option<Arc<Explicit>>,
+    /// The session is for one operation at a time.
+    exclusive: PhantomData<&'c mut Session>,
     site: &'static Location<'static>,
 }
 
@@ -177,12 +183,6 @@ impl<'c> Write<'c> {
         self
     }
 
-    /// Sends the commands in this session, and in its transaction if there is one.
-    pub fn session(mut self, session: &'c mut Session) -> Self {
-        self.session = Some(session);
-        self
-    }
-
     /// Sets `timeoutMS`: how long all commands may take together. The default is
     /// [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     pub fn timeout(mut self, limit: Duration) -> Self {
@@ -190,10 +190,15 @@ impl<'c> Write<'c> {
         self
     }
 
+    /// Sets the session, and with it the transaction, that the writes belong to.
+    pub fn session(mut self, session: &'c mut Session) -> Self {
+        self.session = Some(session.explicit().clone());
+        self
+    }
+
     async fn run(mut self) -> Result<Written, ClientError> {
         let mut written = Written::default();
         self.add_ids(&mut written);
-        let mut session = self.session.take();
         let client = self.client.clone();
         // All commands share one time limit.
         let limit = match self.timeout {
@@ -213,7 +218,7 @@ impl<'c> Write<'c> {
         let id = client.command_events().operation();
         for batch in self.batches(most_statements, most_bytes) {
             let kind = self.statements[batch[0]].kind;
-            match self.send(kind, &batch, limit, id, session.as_deref_mut()).await {
+            match self.send(kind, &batch, limit, id).await {
                 Ok(reply) => {
                     let failed_before = failure.errors.len();
                     read(kind, &reply, &batch, &mut written, &mut failure)?;
@@ -303,7 +308,6 @@ impl<'c> Write<'c> {
         batch: &[usize],
         limit: Limit,
         id: OperationId,
-        session: Option<&mut Session>,
     ) -> Result<RawDocumentBuf, ClientError> {
         let mut body = RawDocumentBuf::new();
         match kind {
@@ -331,8 +335,8 @@ impl<'c> Write<'c> {
         };
         let touches_many = documents.iter().any(|document| many(document));
         let operation = Operation::of_write(self.database, &body, !touches_many).sequences(&sequences);
-        let operation = Operation { command: operation.command.within(limit), id: Some(id), session, ..operation };
-        Ok(self.client.answer(operation, self.site).await?.reply)
+        let (command, session) = (operation.command.within(limit), self.session.clone());
+        self.client.run_at(Operation { command, session, id: Some(id), ..operation }, self.site).await
     }
 }
 

@@ -11,6 +11,9 @@ pub enum SessionError {
     /// A transaction must end before the next one starts.
     #[error("Transaction already in progress")]
     TransactionInProgress,
+    /// The session was started by another client.
+    #[error("a session can only be used with the client that started it")]
+    OtherClient,
     /// There is nothing to commit or abort.
     #[error("No transaction started")]
     NoTransaction,

@@ -72,7 +72,7 @@ impl ServerType {
     }
 
     /// Returns the type that a successful hello reply indicates (SDAM, "Parsing a hello or legacy hello response").
-    fn of_reply(reply: &RawDocument) -> Self {
+    pub(crate) fn of_reply(reply: &RawDocument) -> Self {
         let is_true = |field| matches!(reply.get(field), Ok(Some(RawBsonRef::Boolean(true))));
         let is_writable_primary = match reply.get("isWritablePrimary") {
             Ok(Some(value)) => value.as_bool() == Some(true),
