@@ -178,6 +178,7 @@ pub struct StoreEvents {
 }
 
 /// The events that can be observed, by their names in test files.
+#[expect(clippy::enum_variant_names, reason = "these are the names of the format")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EventKind {
@@ -471,7 +472,7 @@ impl<'de> Deserialize<'de> for ExpectedEvent {
         };
         let kind = serde_json::from_value(name.clone().into()).map_err(D::Error::custom)?;
         use EventKind::*;
-        let allowed: &[(&str, fn(&Value) -> bool)] = match kind {
+        let allowed: &[(&str, Check)] = match kind {
             CommandStartedEvent => &[
                 ("command", Value::is_object),
                 ("commandName", Value::is_string),
@@ -637,3 +638,6 @@ impl Operation {
         }
     }
 }
+
+/// Whether a value is one that the format allows.
+type Check = fn(&Value) -> bool;
