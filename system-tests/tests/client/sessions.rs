@@ -171,3 +171,27 @@ async fn implicit_sessions_are_reused() {
     };
     assert!(ids.len() <= 4, "sessions are reused: {} of 40", ids.len());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bulk_write_belongs_to_the_transaction_of_its_session() {
+    let (_set, client) = client().await;
+    empty(&client, "bulk").await;
+    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    let documents = [rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }];
+    let written = client.insert("sessions", "bulk", &documents).session(&mut session).await.unwrap();
+    assert_eq!(written.inserted, 2);
+    assert_eq!(count(&client, "bulk").await, 0, "not committed yet");
+    session.abort_transaction().await.unwrap();
+    assert_eq!(count(&client, "bulk").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn session_of_another_client_is_refused() {
+    let (set, client) = client().await;
+    let other = Client::from_uri(&set.uri()).unwrap();
+    let mut session = other.start_session(&SessionOptions::default()).unwrap();
+    let ping = rawdoc! { "ping": 1 };
+    let refused = client.run(Operation::new("admin", &ping).session(&mut session)).await.unwrap_err();
+    assert!(matches!(refused, ClientError::Session(SessionError::OtherClient)), "{refused}");
+}
