@@ -1,4 +1,4 @@
-//! The events of monitoring: who listens, in which order, and what is logged.
+//! The events of monitoring: their subscribers, their order, and what is logged.
 
 use std::sync::Arc;
 
