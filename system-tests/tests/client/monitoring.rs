@@ -59,6 +59,8 @@ async fn events_tell_of_a_standalone_from_the_first_use_to_the_end() {
     // The check that found the server, and the next one, which waits.
     events.after(0, |event| matches!(event, TopologyEvent::ServerHeartbeatStarted { awaited: true, .. })).await;
     assert!(client.shutdown(Duration::from_secs(5)).await);
+    // The pools are closed, and the monitor ends in a task of its own.
+    events.after(0, |event| matches!(event, TopologyEvent::TopologyClosed { .. })).await;
     let names: Vec<_> = events.all().iter().map(TopologyEvent::name).collect();
     assert_eq!(
         names,
