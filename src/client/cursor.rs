@@ -20,7 +20,7 @@ use super::Client;
 use super::error::ClientError;
 use super::in_session::{InSession, Pinned};
 use super::operation::{Kind, Operation};
-use super::run::Answer;
+use super::run::{Answer, elements};
 use crate::deployment::{Selected, Server};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::pool::Purpose;
@@ -592,10 +592,4 @@ fn comment_of(body: &RawDocument) -> Option<RawDocumentBuf> {
     let mut document = RawDocumentBuf::new();
     document.append(cstr!("comment"), comment);
     Some(document)
-}
-
-/// Returns the elements of a document, without its length and end.
-fn elements(document: &RawDocument) -> &[u8] {
-    let bytes = document.as_bytes();
-    &bytes[4..bytes.len() - 1]
 }

@@ -221,13 +221,7 @@ impl<'a> Running<'a> {
 
     /// Makes further attempts as long as the specifications allow them.
     async fn go_on_after(mut self, mut failed: Box<FailedAttempt>) -> Result<Answer, ClientError> {
-        let options = self.client.options();
-        let options = RetryOptions {
-            reads: options.retry_reads,
-            writes: options.retry_writes,
-            max_adaptive: options.max_adaptive_retries,
-            retargets: options.enable_overload_retargeting,
-        };
+        let options = RetryOptions::of(self.client.options());
         let has_time_limit = matches!(self.limit, Limit::Until { .. });
         let mut retries = Retries::new(options, self.retryability, has_time_limit);
         let mut to_report: Option<ErrorToReport<ClientError>> = None;
@@ -236,10 +230,7 @@ impl<'a> Running<'a> {
         let mut avoid: Vec<ServerAddress> = Vec::new();
         loop {
             let is_sharded = self.client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
-            let left = match self.limit {
-                Limit::Until { at, .. } => Some(at.saturating_duration_since(tokio::time::Instant::now())),
-                _ => None,
-            };
+            let left = self.limit.left();
             let decision = retries.after(&failed.fault, failed.labels, is_sharded, fastrand::f64(), left);
             let tells_of_attempt = match self.operation.kind {
                 Kind::Write { .. } => failed.fault.may_have_written(),
@@ -618,8 +609,13 @@ fn wire_preference(preference: &ReadPreference, is_single: bool) -> Option<RawDo
 
 /// Appends the elements of a document, without its length and end.
 fn append_elements(appended: &mut Vec<u8>, document: &RawDocument) {
+    appended.extend_from_slice(elements(document));
+}
+
+/// Returns the elements of a document, without its length and end.
+pub(super) fn elements(document: &RawDocument) -> &[u8] {
     let bytes = document.as_bytes();
-    appended.extend_from_slice(&bytes[4..bytes.len() - 1]);
+    &bytes[4..bytes.len() - 1]
 }
 
 /// Returns what a successful reply says about the server's state.

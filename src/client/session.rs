@@ -323,13 +323,7 @@ async fn end_transaction(
     let default = explicit.lock().default_timeout();
     let limit = default.map_or(Limit::Unset, |limit| Limit::of(limit).start());
     let has_time_limit = matches!(limit, Limit::Until { .. });
-    let retry_options = RetryOptions {
-        reads: options.retry_reads,
-        writes: options.retry_writes,
-        max_adaptive: options.max_adaptive_retries,
-        retargets: options.enable_overload_retargeting,
-    };
-    let mut retries = Retries::new(retry_options, Retryability::EndOfTransaction, has_time_limit);
+    let mut retries = Retries::new(RetryOptions::of(options), Retryability::EndOfTransaction, has_time_limit);
     let mut avoid: Vec<ServerAddress> = Vec::new();
     loop {
         let attempt = Attempt { client, explicit, end, limit, site };
@@ -337,10 +331,7 @@ async fn end_transaction(
             Ok(()) => return Ok(()),
             Err(failed) => *failed,
         };
-        let left = match limit {
-            Limit::Until { at, .. } => Some(at.saturating_duration_since(tokio::time::Instant::now())),
-            _ => None,
-        };
+        let left = limit.left();
         let is_sharded = client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
         match retries.after(&fault, labels, is_sharded, fastrand::f64(), left) {
             Decision::GiveUp => return Err(error),

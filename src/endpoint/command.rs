@@ -80,6 +80,14 @@ impl Limit {
         if timeout.is_zero() { Self::Infinite } else { Self::For(timeout) }
     }
 
+    /// Returns the time that is left; `None` without a limit that has started.
+    pub fn left(self) -> Option<Duration> {
+        match self {
+            Self::Until { at, .. } => Some(at.saturating_duration_since(Instant::now())),
+            Self::Unset | Self::Infinite | Self::For(_) => None,
+        }
+    }
+
     /// Starts the time, unless the deadline is beyond the clock's range: that is no limit.
     pub fn start(self) -> Self {
         match self {

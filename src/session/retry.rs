@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::fault::{ErrorLabels, Fault};
+use crate::options::Options;
 
 /// The pause before the first retry after an overload is drawn from up to twice this time ("Overload retry policy").
 const BASE_BACKOFF: Duration = Duration::from_millis(100);
@@ -41,6 +42,18 @@ pub struct RetryOptions {
     pub max_adaptive: u32,
     /// `enableOverloadRetargeting`: whether a retry avoids the server that was overloaded.
     pub retargets: bool,
+}
+
+impl RetryOptions {
+    /// Returns what the client's options say.
+    pub fn of(options: &Options) -> Self {
+        Self {
+            reads: options.retry_reads,
+            writes: options.retry_writes,
+            max_adaptive: options.max_adaptive_retries,
+            retargets: options.enable_overload_retargeting,
+        }
+    }
 }
 
 /// What to do after a failed attempt.
