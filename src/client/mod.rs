@@ -49,6 +49,7 @@ use command_events::CommandEvents;
 
 use crate::deployment::{Demand, Deployment, Present, Selected};
 use crate::endpoint::{Endpoint, Resolver};
+use crate::metrics::PoolMetrics;
 use crate::options::{InvalidOption, Options, ReadPreference};
 use crate::runtime::{Connection, Subscriber};
 use crate::selection::Access;
@@ -252,6 +253,15 @@ impl Client {
     #[must_use]
     pub fn status(&self) -> ClientStatus {
         ClientStatus::of(&self.deployment().snapshot())
+    }
+
+    /// Returns the metrics of the pools of all present servers, in the order in which the client discovered the servers:
+    /// [`PoolMetrics::address`] tells them apart. The numbers of a pool end with it, when its server leaves the
+    /// deployment; they begin at zero when the server comes back.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<PoolMetrics> {
+        let snapshot = self.deployment().snapshot();
+        snapshot.servers().filter_map(|(_, member)| Some(member?.server.pool.metrics())).collect()
     }
 }
 

@@ -156,6 +156,15 @@ async fn killed_primary_is_replaced_by_the_next() {
     let of_killed = status.servers.iter().find(|server| *server.address == *address).unwrap();
     assert_eq!((of_killed.server_type, status.topology_type), ("Unknown", "ReplicaSetWithPrimary"));
     assert!(of_killed.error.is_some() && of_killed.average_round_trip_time.is_none());
+    // The pool of the killed server keeps its numbers.
+    let metrics = client.metrics();
+    let addresses = |names: Vec<String>| names.into_iter().collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(
+        addresses(metrics.iter().map(|pool| pool.address.to_string()).collect()),
+        addresses(set.addresses().iter().map(ToString::to_string).collect())
+    );
+    let of_killed = metrics.iter().find(|pool| *pool.address == *address).unwrap();
+    assert!(of_killed.check_outs.wait_time().count() > 0 && of_killed.clears > 0, "{of_killed:?}");
 
     // A server that hangs is noticed by the time limit of its check, and operations on it are interrupted.
     let survivor = set.primary().unwrap().unwrap();
