@@ -15,9 +15,11 @@ use bson::raw::CString;
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf};
 
 use crate::boxed::boxed;
+use crate::deployment::{Purpose, logs_selections};
 use crate::endpoint::{Command, Endpoint, OperationError, OutgoingDocuments};
 use crate::runtime::Connection;
 use crate::sync::contain;
+use crate::telemetry::MostLogged;
 
 /// What happens to a command of a client.
 ///
@@ -173,9 +175,20 @@ pub(super) struct CommandEvents {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OperationId(Option<i64>);
 
+impl OperationId {
+    /// Returns what a server is selected for: this operation, with this command.
+    pub(super) fn purpose(self, command: &RawDocument) -> Purpose<'_> {
+        Purpose::Command(command, self.0)
+    }
+
+    /// Returns what a server is selected for: this operation, with a command of this name.
+    pub(super) fn named(self, command: &'static str) -> Purpose<'static> {
+        Purpose::Named(command, self.0)
+    }
+}
+
 impl CommandEvents {
-    /// Creates the observers. `most_logged` is the longest document in a log message, in characters.
-    pub(super) fn new(subscribers: Vec<Arc<dyn CommandSubscriber>>, most_logged: Option<usize>) -> Self {
+    pub(super) fn new(subscribers: Vec<Arc<dyn CommandSubscriber>>, most_logged: MostLogged) -> Self {
         Self { subscribers, log: log::Log::new(most_logged) }
     }
 
@@ -186,7 +199,7 @@ impl CommandEvents {
 
     /// Returns the identity of a new operation.
     pub(super) fn operation(&self) -> OperationId {
-        OperationId(self.is_observed().then(next_id))
+        OperationId((self.is_observed() || logs_selections()).then(next_id))
     }
 
     /// Runs a command on a connection, and tells the observers.

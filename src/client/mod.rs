@@ -47,7 +47,7 @@ pub use write::{Write, WriteError, WriteFailure, Written};
 
 use command_events::CommandEvents;
 
-use crate::deployment::{Demand, Deployment, Present, Selected};
+use crate::deployment::{Demand, Deployment, Present, Publisher, Purpose, Selected};
 use crate::endpoint::{Endpoint, Resolver};
 use crate::metrics::PoolMetrics;
 use crate::options::{InvalidOption, Options, ReadPreference};
@@ -55,6 +55,7 @@ use crate::runtime::{Connection, Subscriber};
 use crate::selection::Access;
 use crate::session::{ServerSessionPool, SharedClusterTime};
 pub use crate::session::{SessionError, SessionOptions, TransactionOptions, TransactionState};
+use crate::telemetry::MostLogged;
 
 /// A client of a MongoDB deployment: a standalone server, a replica set, a sharded cluster, or servers behind a load
 /// balancer.
@@ -114,10 +115,12 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets after how many characters a command or a reply in a log message is cut. The default is that of the
-    /// environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH`, or else 1,000.
+    /// Sets after how many characters a command or a reply in a log message is cut, those of monitoring included. The
+    /// default is that of the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a number, or `unlimited`), or else
+    /// 1,000.
     ///
-    /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`.
+    /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`. The selection of a server
+    /// has the target `wharf::serverSelection`, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
     pub fn max_logged_document_length(mut self, characters: usize) -> Self {
         self.most_logged = Some(characters);
         self
@@ -145,8 +148,10 @@ impl ClientBuilder {
     ///
     /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
     pub fn build(self) -> Result<Client, InvalidOption> {
-        let deployment = Deployment::new(self.options, self.subscribers, self.topology_subscribers, self.resolver)?;
-        let command_events = CommandEvents::new(self.command_subscribers, self.most_logged);
+        let most_logged = MostLogged::new(self.most_logged);
+        let publisher = Publisher::new(self.topology_subscribers, most_logged);
+        let deployment = Deployment::new(self.options, self.subscribers, publisher, self.resolver)?;
+        let command_events = CommandEvents::new(self.command_subscribers, most_logged);
         let sessions = ServerSessionPool::new(std::time::Instant::now());
         let cluster_time = SharedClusterTime::default();
         let deployment = Present::new(deployment);
@@ -228,11 +233,16 @@ impl Client {
     /// Nothing is lost.
     pub async fn connect(&self) -> Result<(), ServerSelectionError> {
         let preference = &self.options().read_preference;
-        self.select(Access::Read(preference)).await.map(drop)
+        self.select(preference, Purpose::Named("connect", None)).await.map(drop)
     }
 
-    async fn select(&self, access: Access<'_>) -> Result<Selected, ServerSelectionError> {
-        self.deployment().select(Demand { access, deprioritized: &[], only: None }, None).await
+    async fn select(
+        &self,
+        preference: &ReadPreference,
+        purpose: Purpose<'_>,
+    ) -> Result<Selected, ServerSelectionError> {
+        let demand = Demand { access: Access::Read(preference), deprioritized: &[], only: None, purpose };
+        self.deployment().select(demand, None).await
     }
 
     /// Checks out a connection to a server that the read preference allows, for a series of commands.
@@ -245,7 +255,7 @@ impl Client {
     ///
     /// That of [`Pool::check_out`](crate::Pool::check_out).
     pub async fn check_out(&self, preference: &ReadPreference) -> Result<Connection<Endpoint>, ClientError> {
-        let server = self.select(Access::Read(preference)).await?;
+        let server = self.select(preference, Purpose::Named("checkOut", None)).await?;
         Ok(server.pool.check_out().await.map_err(crate::OperationError::from)?)
     }
 

@@ -361,7 +361,8 @@ impl<'a> Running<'a> {
             Limit::Until { at, limit } => Some((at, limit)),
             Limit::Unset | Limit::Infinite | Limit::For(_) => None,
         };
-        let demand = Demand { access, deprioritized: avoid, only: only.as_ref() };
+        let purpose = self.id.purpose(self.operation.command.body());
+        let demand = Demand { access, deprioritized: avoid, only: only.as_ref(), purpose };
         match self.client.deployment().select(demand, deadline).await {
             Ok(server) => {
                 if self.is_in_transaction && only.is_none() {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 
 use super::Client;
+use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation};
 use super::in_session::{Explicit, InFlight, Pinned};
 use super::operation::Kind;
@@ -312,6 +313,16 @@ enum End {
     Abort,
 }
 
+impl End {
+    /// Returns the name of the command.
+    fn command(self) -> &'static str {
+        match self {
+            Self::Commit => "commitTransaction",
+            Self::Abort => "abortTransaction",
+        }
+    }
+}
+
 /// Sends a commit or an abort, and retries it.
 async fn end_transaction(
     client: &Client,
@@ -325,8 +336,9 @@ async fn end_transaction(
     let has_time_limit = matches!(limit, Limit::Until { .. });
     let mut retries = Retries::new(RetryOptions::of(options), Retryability::EndOfTransaction, has_time_limit);
     let mut avoid: Vec<ServerAddress> = Vec::new();
+    let id = client.command_events().operation();
     loop {
-        let attempt = Attempt { client, explicit, end, limit, site };
+        let attempt = Attempt { client, explicit, end, limit, site, id };
         let (error, fault, labels, server) = match attempt.make(&avoid).await {
             Ok(()) => return Ok(()),
             Err(failed) => *failed,
@@ -354,13 +366,14 @@ struct Attempt<'a> {
     end: End,
     limit: Limit,
     site: &'static Location<'static>,
+    id: OperationId,
 }
 
 type Failed = Box<(ClientError, Fault, ErrorLabels, Option<ServerAddress>)>;
 
 impl Attempt<'_> {
     async fn make(&self, avoid: &[ServerAddress]) -> Result<(), Failed> {
-        let Self { client, explicit, end, limit, site } = *self;
+        let Self { client, explicit, end, limit, site, id } = *self;
         let (server, pinned) = self.select(avoid).await?;
         let mut connection = match pinned {
             Some(connection) => connection,
@@ -384,7 +397,7 @@ impl Attempt<'_> {
         let command = Command::new("admin", &body).within(limit).appended(&appended);
         let events = client.command_events();
         let in_flight = InFlight::of(explicit);
-        let outcome = events.run(&mut connection, command, events.operation()).await;
+        let outcome = events.run(&mut connection, command, id).await;
         in_flight.ended();
         if outcome.is_ok() {
             client.learn_from(&server, &connection, &outcome, Kind::Write { is_single: None });
@@ -435,7 +448,8 @@ impl Attempt<'_> {
             Limit::Until { at, limit } => Some((at, limit)),
             _ => None,
         };
-        let demand = Demand { access: Access::Write, deprioritized: avoid, only: only.as_ref() };
+        let purpose = self.id.named(self.end.command());
+        let demand = Demand { access: Access::Write, deprioritized: avoid, only: only.as_ref(), purpose };
         self.client.deployment().select(demand, deadline).await.map(|server| (server, None)).map_err(|error| {
             let fault = Fault::new(FaultKind::Selection, ErrorLabels::NONE);
             let labels = self.note(&fault, None);

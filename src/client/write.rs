@@ -209,13 +209,17 @@ impl<'c> Write<'c> {
             Limit::Until { at, limit } => Some((at, limit)),
             Limit::Unset | Limit::Infinite | Limit::For(_) => None,
         };
-        // The limits of the server are known when there is one.
-        let demand = Demand { access: Access::Write, deprioritized: &[], only: None };
-        client.deployment().select(demand, deadline).await?;
+        let id = client.command_events().operation();
+        // The limits of the server are known when there is one. Each command then selects its own.
+        if client.deployment().try_select_now(Access::Write)?.is_none() {
+            let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
+            let purpose = id.named(first);
+            let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose };
+            client.deployment().select(demand, deadline).await?;
+        }
         let (most_statements, most_bytes) = client.deployment().snapshot().write_limits();
         let most_bytes = most_bytes.saturating_sub(ROOM_FOR_BODY);
         let mut failure = Failure::default();
-        let id = client.command_events().operation();
         for batch in self.batches(most_statements, most_bytes) {
             let kind = self.statements[batch[0]].kind;
             match self.send(kind, &batch, limit, id).await {

@@ -3,7 +3,7 @@
 use tracing::debug;
 
 use crate::printable::PrintableError;
-use crate::telemetry::{host_and_port, milliseconds, shortened};
+use crate::telemetry::{MostLogged, host_and_port, milliseconds};
 use crate::topology::{HeartbeatConnection, TopologyEvent};
 
 /// The target of the messages.
@@ -17,7 +17,7 @@ pub(super) fn is_enabled() -> bool {
 /// Logs an event at level `DEBUG`, with the specification's message and keys. It has no message for a changed server,
 /// because the message for the changed topology says the same.
 #[allow(non_snake_case)] // The specification's keys.
-pub(super) fn log(event: &TopologyEvent) {
+pub(super) fn log(event: &TopologyEvent, most_logged: MostLogged) {
     if !is_enabled() {
         return;
     }
@@ -65,7 +65,7 @@ pub(super) fn log(event: &TopologyEvent) {
                 serverConnectionId,
                 awaited,
                 durationMS = milliseconds(*duration),
-                reply = shortened(reply),
+                reply = most_logged.json(reply),
                 "Server heartbeat succeeded"
             );
         }

@@ -49,14 +49,17 @@ mod monitor;
 mod publisher;
 mod rescan;
 mod selecting;
+mod selection_log;
 mod server;
 mod snapshot;
 mod state;
 
 pub(crate) use fork::Present;
+pub(crate) use publisher::Publisher;
 pub use publisher::TopologySubscriber;
 pub(crate) use selecting::Demand;
 pub use selecting::{ServerSelectionError, TopologySummary};
+pub(crate) use selection_log::{Purpose, is_enabled as logs_selections};
 pub(crate) use server::{Selected, Server};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use state::Deployment;

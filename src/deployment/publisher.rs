@@ -7,6 +7,7 @@ use bson::oid::ObjectId;
 use super::log;
 use crate::delivery::{Delivery, Share};
 use crate::sync::contain;
+use crate::telemetry::MostLogged;
 use crate::topology::TopologyEvent;
 
 /// Receives the events of a client's monitoring.
@@ -30,20 +31,22 @@ impl<F: Fn(&TopologyEvent) + Send + Sync + 'static> TopologySubscriber for F {
 const SHARE: Share = Share { turn: 32, room: 32 };
 
 /// The events of one deployment, its subscribers, and the log.
-pub(super) struct Publisher {
+pub(crate) struct Publisher {
     topology_id: ObjectId,
     subscribers: Vec<Arc<dyn TopologySubscriber>>,
     delivery: Delivery<TopologyEvent>,
+    /// For the replies in log messages.
+    most_logged: MostLogged,
 }
 
 impl Publisher {
-    pub(super) fn new(subscribers: Vec<Arc<dyn TopologySubscriber>>) -> Self {
-        Self { topology_id: ObjectId::new(), subscribers, delivery: Delivery::new(SHARE) }
+    pub(crate) fn new(subscribers: Vec<Arc<dyn TopologySubscriber>>, most_logged: MostLogged) -> Self {
+        Self { topology_id: ObjectId::new(), subscribers, delivery: Delivery::new(SHARE), most_logged }
     }
 
     /// Returns a publisher for the deployment of a forked child, which is a topology of its own.
     pub(super) fn successor(&self) -> Self {
-        Self::new(self.subscribers.clone())
+        Self::new(self.subscribers.clone(), self.most_logged)
     }
 
     /// Returns whether a subscriber or the log receives events. Otherwise none is built.
@@ -60,7 +63,7 @@ impl Publisher {
     /// Delivers what is queued.
     pub(super) fn deliver(&self) {
         self.delivery.deliver(|event| {
-            contain(|| log::log(event));
+            contain(|| log::log(event, self.most_logged));
             for subscriber in &self.subscribers {
                 // If a subscriber panics, the others still receive the event.
                 contain(|| subscriber.on_event(event));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::Instant;
 
+use super::selection_log::{self, Purpose, SelectionLog};
 use super::server::Selected;
 use super::snapshot::Snapshot;
 use super::state::Deployment;
@@ -27,6 +28,8 @@ pub(crate) struct Demand<'a> {
     pub(crate) deprioritized: &'a [ServerAddress],
     /// The server of a sharded cluster that the operation is pinned to.
     pub(crate) only: Option<&'a ServerAddress>,
+    /// For log messages.
+    pub(crate) purpose: Purpose<'a>,
 }
 
 /// There is no server for an operation.
@@ -131,11 +134,34 @@ impl Deployment {
         demand: Demand<'_>,
         deadline: Option<(Instant, Duration)>,
     ) -> Result<Selected, ServerSelectionError> {
+        if selection_log::is_enabled() {
+            return Box::pin(self.select_logged(demand, deadline)).await;
+        }
         self.start()?;
         match self.try_select(&self.snapshot(), demand)? {
             Some(selected) => Ok(selected),
             None => Box::pin(self.wait_for(demand, deadline)).await,
         }
+    }
+
+    /// Selects a server, and logs the beginning and the end.
+    async fn select_logged(
+        self: &Arc<Self>,
+        demand: Demand<'_>,
+        deadline: Option<(Instant, Duration)>,
+    ) -> Result<Selected, ServerSelectionError> {
+        let log = SelectionLog::new(demand);
+        log.started(&self.snapshot().topology);
+        let selecting = async {
+            self.start()?;
+            match self.try_select(&self.snapshot(), demand)? {
+                Some(selected) => Ok(selected),
+                None => self.wait_for(demand, deadline).await,
+            }
+        };
+        let outcome = selecting.await;
+        log.ended(&self.snapshot().topology, &outcome);
+        outcome
     }
 
     /// Selects a server if one is suitable at present. Waits for nothing.
@@ -144,7 +170,8 @@ impl Deployment {
     ///
     /// [`ServerSelectionError`] as for [`select`](Self::select), but never a timeout.
     pub(crate) fn try_select_now(&self, access: Access<'_>) -> Result<Option<Selected>, ServerSelectionError> {
-        self.try_select(&self.snapshot(), Demand { access, deprioritized: &[], only: None })
+        let purpose = Purpose::Named("", None);
+        self.try_select(&self.snapshot(), Demand { access, deprioritized: &[], only: None, purpose })
     }
 
     /// Selects a server of a snapshot, if one is suitable.
@@ -153,7 +180,7 @@ impl Deployment {
             return Err(incompatibility.clone().into());
         }
         let options = self.options();
-        let Demand { access, deprioritized, only } = demand;
+        let Demand { access, deprioritized, only, .. } = demand;
         if let Some(only) = only {
             return Ok(snapshot.select_at(only));
         }
@@ -169,6 +196,7 @@ impl Deployment {
         let own = Instant::now().checked_add(own_limit).map(|at| (at, own_limit, "serverSelectionTimeoutMS"));
         let given = deadline.map(|(at, limit)| (at, limit, "timeoutMS"));
         let limit = [own, given].into_iter().flatten().min_by_key(|(at, ..)| *at);
+        let mut has_logged = false;
         loop {
             let changed = self.changed().listen();
             if self.is_closed() {
@@ -178,6 +206,9 @@ impl Deployment {
             self.start()?;
             if let Some(selected) = self.try_select(&self.snapshot(), demand)? {
                 return Ok(selected);
+            }
+            if !std::mem::replace(&mut has_logged, true) && selection_log::logs_waiting() {
+                SelectionLog::new(demand).waiting(&self.snapshot().topology, limit.map(|(at, ..)| at));
             }
             self.request_checks();
             let Some((at, limit, limit_name)) = limit else {
@@ -201,7 +232,7 @@ impl Deployment {
 }
 
 /// Names what an operation needs, for an error.
-fn wanted(access: Access<'_>) -> String {
+pub(super) fn wanted(access: Access<'_>) -> String {
     match access {
         Access::Write => "writes".to_owned(),
         Access::Read(preference) => {

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use super::applying::Afterwards;
 use super::heartbeat::{Heartbeat, Line};
-use super::publisher::{Publisher, TopologySubscriber};
+use super::publisher::Publisher;
 use super::selecting::ServerSelectionError;
 use super::server::{Control, Member, Server};
 use super::snapshot::Snapshot;
@@ -181,7 +181,7 @@ impl Deployment {
     pub(crate) fn new(
         options: Options,
         subscribers: Vec<Arc<dyn Subscriber>>,
-        topology_subscribers: Vec<Arc<dyn TopologySubscriber>>,
+        publisher: Publisher,
         resolver: Option<Resolver>,
     ) -> Result<Arc<Self>, InvalidOption> {
         options.validate()?;
@@ -199,7 +199,6 @@ impl Deployment {
                 topology
             }
         };
-        let publisher = Publisher::new(topology_subscribers);
         let parts = Parts { given, settled, resolver, subscribers, publisher, topology, is_closed: false };
         Ok(Self::of(parts))
     }

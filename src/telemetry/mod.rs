@@ -50,4 +50,4 @@ pub use json_lines::JsonLines;
 pub use log::Log;
 pub(crate) use log::{host_and_port, milliseconds};
 pub use readings::{METRICS, Metric, MetricKind, Reading, ReadingValue, readings};
-pub(crate) use shortened::shortened;
+pub(crate) use shortened::MostLogged;

@@ -137,24 +137,6 @@ pub const LEDGER: &[Entry] = &[
         sometimes: true,
     },
     Entry {
-        file: "discovery_and_monitoring/unified/logging-replicaset",
-        cases: &["Topology lifecycle"],
-        reason: "closing a client does not report each server as unknown",
-        sometimes: false,
-    },
-    Entry {
-        file: "discovery_and_monitoring/unified/logging-replicaset",
-        cases: &["Successful heartbeat"],
-        reason: "messages of monitoring cut replies after 1,000 characters, whatever the client's builder says",
-        sometimes: false,
-    },
-    Entry {
-        file: "discovery_and_monitoring/unified/logging-standalone",
-        cases: &["Topology lifecycle"],
-        reason: "closing a client does not report each server as unknown",
-        sometimes: false,
-    },
-    Entry {
         file: "read_write_concern/write-concern-errors/aggregate",
         cases: &[
             "aggregate with $merge reports a writeConcernError",
@@ -198,27 +180,6 @@ pub const LEDGER: &[Entry] = &[
         file: "read_write_concern/write-concern-errors/mapReduce",
         cases: &["mapReduce with an output collection reports a writeConcernError"],
         reason: "Client::run returns the reply of a write whose writeConcernError the caller reads",
-        sometimes: false,
-    },
-    Entry {
-        file: "server_selection_logging/operation-id",
-        cases: &[
-            "Failed bulkWrite operation: log messages have operationIds",
-            "Successful bulkWrite operation: log messages have operationIds",
-        ],
-        reason: "server selection logs no messages yet",
-        sometimes: false,
-    },
-    Entry {
-        file: "server_selection_logging/replica-set",
-        cases: &["A successful operation", "Server selection fails due to unsatisfiable read preference"],
-        reason: "server selection logs no messages yet",
-        sometimes: false,
-    },
-    Entry {
-        file: "server_selection_logging/standalone",
-        cases: &["A successful operation", "Failure due to unreachable server"],
-        reason: "server selection logs no messages yet",
         sometimes: false,
     },
     Entry {

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use case::Case;
 use environment::Environment;
 use format::{Filled, RunOnRequirement, Test, TestFile, Topology};
-use observed::{Kept, Message};
+use observed::{Kept, Message, TOPOLOGY};
 use stop::Stop;
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 use wharf_testbed::provision;
@@ -65,7 +65,7 @@ const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
 pub fn topology_messages() -> &'static Mutex<Vec<Message>> {
     static MESSAGES: OnceLock<Arc<Mutex<Vec<Message>>>> = OnceLock::new();
     MESSAGES.get_or_init(|| {
-        let kept = Kept { messages: Arc::default(), targets: &["wharf::topology", "wharf::serverSelection"] };
+        let kept = Kept { messages: Arc::default(), targets: &[TOPOLOGY] };
         let messages = kept.messages.clone();
         tracing::subscriber::set_global_default(kept).expect("the only subscriber of this process");
         messages
@@ -250,7 +250,10 @@ fn unified_suites_pass() {
                         (Err(Stop::Lacks(what)), Some(_)) => {
                             row.failed.push(format!("{name}: is listed, but lacks {what}"));
                         }
-                        (Err(_), Some(entry)) => {
+                        (Err(stop), Some(entry)) => {
+                            if wanted().is_some() {
+                                println!("{name} fails as listed: {}", stop.describe());
+                            }
                             used.lock().unwrap().insert(entry.reason);
                             *row.skipped.entry(entry.reason.to_owned()).or_default() += 1;
                         }

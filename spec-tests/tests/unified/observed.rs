@@ -297,6 +297,9 @@ pub struct Message {
     pub values: BTreeMap<&'static str, Bson>,
 }
 
+/// The target of the messages about topologies, which are identified by the topology.
+pub const TOPOLOGY: &str = "wharf::topology";
+
 /// Keeps log messages of some targets.
 #[derive(Clone)]
 pub struct Kept {
@@ -317,7 +320,9 @@ impl Subscriber for Kept {
         let mut values = Values::default();
         event.record(&mut values);
         let (level, target) = (*event.metadata().level(), event.metadata().target());
-        self.messages.lock().unwrap().push(Message { level, target, values: values.0 });
+        // Those of topologies come from many tasks, and stay in their order.
+        let kept = if target == TOPOLOGY { crate::topology_messages() } else { &*self.messages };
+        kept.lock().unwrap().push(Message { level, target, values: values.0 });
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}

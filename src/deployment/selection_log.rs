@@ -1,0 +1,170 @@
+//! Logs the selection of servers (Server Selection, "Logging").
+
+use std::sync::Arc;
+
+use bson::{RawDocument, RawDocumentBuf};
+use tokio::time::Instant;
+use tracing::{Level, debug, info};
+
+use super::selecting::{Demand, ServerSelectionError, wanted};
+use super::server::Selected;
+use crate::printable::PrintableError;
+use crate::selection::Access;
+use crate::session::name;
+use crate::telemetry::{MostLogged, host_and_port};
+use crate::topology::{TopologyDescription, TopologyView};
+
+/// The target of the messages: the component `serverSelection` of the logging specification.
+const TARGET: &str = "wharf::serverSelection";
+
+/// What a server is selected for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Purpose<'a> {
+    /// A command, with the number of its operation.
+    Command(&'a RawDocument, Option<i64>),
+    /// A command of this name, or a method of the client, with the number of the operation.
+    Named(&'static str, Option<i64>),
+}
+
+/// Returns whether the messages at level `DEBUG` are received: the beginning and the end of each selection.
+pub(crate) fn is_enabled() -> bool {
+    tracing::enabled!(target: TARGET, Level::DEBUG)
+}
+
+/// Returns whether the messages at level `INFO` are received: that an operation has to wait.
+pub(super) fn logs_waiting() -> bool {
+    tracing::enabled!(target: TARGET, Level::INFO)
+}
+
+/// The messages about one selection, with the specification's texts and keys.
+pub(super) struct SelectionLog<'a> {
+    selector: String,
+    operation: &'a str,
+    operation_id: Option<i64>,
+    demand: Demand<'a>,
+}
+
+#[allow(non_snake_case)] // The specification's keys.
+impl<'a> SelectionLog<'a> {
+    pub(super) fn new(demand: Demand<'a>) -> Self {
+        let (operation, operation_id) = match demand.purpose {
+            Purpose::Command(command, id) => (name(command).unwrap_or_default(), id),
+            Purpose::Named(name, id) => (name, id),
+        };
+        Self { selector: selector(demand), operation, operation_id, demand }
+    }
+
+    pub(super) fn started(&self, topology: &TopologyDescription) {
+        let Self { selector, operation, operation_id: operationId, .. } = self;
+        let topologyDescription = described(topology);
+        debug!(target: TARGET, selector, operationId, operation, topologyDescription, "Server selection started");
+    }
+
+    /// Logs that no server is suitable at present. `until` is when the selection fails.
+    pub(super) fn waiting(&self, topology: &TopologyDescription, until: Option<Instant>) {
+        let Self { selector, operation, operation_id: operationId, .. } = self;
+        let topologyDescription = described(topology);
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let remainingTimeMS = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        info!(
+            target: TARGET,
+            selector,
+            operationId,
+            operation,
+            topologyDescription,
+            remainingTimeMS,
+            "Waiting for suitable server to become available"
+        );
+    }
+
+    pub(super) fn ended(&self, topology: &TopologyDescription, outcome: &Result<Selected, ServerSelectionError>) {
+        let Self { selector, operation, operation_id: operationId, demand } = self;
+        let topologyDescription = described(topology);
+        match outcome {
+            Ok(server) => {
+                let (serverHost, serverPort) = host_and_port(&server.address.text);
+                debug!(
+                    target: TARGET,
+                    selector,
+                    operationId,
+                    operation,
+                    topologyDescription,
+                    serverHost,
+                    serverPort,
+                    "Server selection succeeded"
+                );
+            }
+            Err(error) => {
+                let failure = failure(demand.access, error);
+                debug!(
+                    target: TARGET,
+                    selector,
+                    operationId,
+                    operation,
+                    topologyDescription,
+                    failure,
+                    "Server selection failed"
+                );
+            }
+        }
+    }
+}
+
+fn described(topology: &TopologyDescription) -> String {
+    TopologyView(Arc::new(topology.clone())).to_string()
+}
+
+/// Describes what is asked of a server: the read preference with all its parts.
+fn selector(Demand { access, only, .. }: Demand<'_>) -> String {
+    match (only, access) {
+        (Some(only), _) => format!("the server {only}, which the transaction is pinned to"),
+        (None, Access::Write) => "a server that accepts writes".to_owned(),
+        (None, Access::Read(preference)) => {
+            let document: RawDocumentBuf = preference.document();
+            MostLogged::new(Some(usize::MAX)).json(&document)
+        }
+    }
+}
+
+/// Describes the error without the topology, which has a key of its own.
+fn failure(access: Access<'_>, error: &ServerSelectionError) -> String {
+    match error {
+        ServerSelectionError::Timeout { limit_name, .. } => {
+            format!("no server for {} was found within {limit_name}", wanted(access))
+        }
+        other => PrintableError(other).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::options::{ReadPreference, ReadPreferenceMode};
+
+    fn demand(access: Access<'_>) -> Demand<'_> {
+        Demand { access, deprioritized: &[], only: None, purpose: Purpose::Named("ping", None) }
+    }
+
+    #[test]
+    fn selector_has_all_parts_of_the_read_preference() {
+        let tags =
+            std::collections::BTreeMap::from([("dc", "east")].map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let preference =
+            ReadPreference::new(ReadPreferenceMode::Nearest).tag_set(tags).max_staleness(Duration::from_secs(90));
+        let text = selector(demand(Access::Read(&preference)));
+        assert_eq!(text, r#"{"mode":"nearest","tags":[{"dc":"east"}],"maxStalenessSeconds":90}"#);
+        assert_eq!(selector(demand(Access::Write)), "a server that accepts writes");
+    }
+
+    #[test]
+    fn failure_does_not_repeat_the_topology() {
+        let client = crate::Client::from_uri("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=1").unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let error = runtime.block_on(client.connect()).unwrap_err();
+        assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+        let failure = failure(Access::Write, &error);
+        assert_eq!(failure, "no server for writes was found within serverSelectionTimeoutMS");
+    }
+}
