@@ -48,13 +48,12 @@ impl Client {
     /// ```
     #[track_caller]
     pub fn cursor<'c>(&self, operation: impl Into<Operation<'c>>) -> OpenCursor<'c> {
-        OpenCursor {
-            client: self.clone(),
-            operation: operation.into(),
-            batch_size: None,
-            max_await_time: None,
-            site: Location::caller(),
-        }
+        self.cursor_at(operation.into(), Location::caller())
+    }
+
+    /// Prepares a query for the caller at `site`.
+    pub(super) fn cursor_at<'c>(&self, operation: Operation<'c>, site: &'static Location<'static>) -> OpenCursor<'c> {
+        OpenCursor { client: self.clone(), operation, batch_size: None, max_await_time: None, site }
     }
 }
 
@@ -187,6 +186,22 @@ impl<T> Cursor<T> {
         }
     }
 
+    /// Returns the next document as serde reads it; otherwise like [`next`](Self::next).
+    ///
+    /// # Errors
+    ///
+    /// Also [`ClientError::Reply`] if serde cannot read the document. The next call then returns the document after it.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`next`](Self::next).
+    pub async fn next_typed(&mut self) -> Result<Option<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
+        self.next().await?.map(read).transpose()
+    }
+
     /// Returns whether there are no more documents: neither here nor on the server.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -292,9 +307,7 @@ impl<T: DeserializeOwned> Stream for Cursor<T> {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         Poll::Ready(match ready!(this.poll_advance(context)) {
-            Ok(Some(place)) => Some(this.batch.document(place).and_then(|document| {
-                bson::deserialize_from_slice(document.as_bytes()).map_err(|error| unreadable(error.to_string()))
-            })),
+            Ok(Some(place)) => Some(this.batch.document(place).and_then(read)),
             // A stream that has yielded `None` is over, so a tailable cursor without documents goes on waiting.
             Ok(None) if this.id != 0 => {
                 context.waker().wake_by_ref();
@@ -569,6 +582,11 @@ impl Batch {
         let bytes = &self.reply.as_bytes()[start..start + length];
         RawDocument::from_bytes(bytes).map_err(|error| unreadable(error.to_string()))
     }
+}
+
+/// Reads a document as a value of the application.
+fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T, ClientError> {
+    bson::deserialize_from_slice(document.as_bytes()).map_err(|error| unreadable(error.to_string()))
 }
 
 fn unreadable(reason: String) -> ClientError {

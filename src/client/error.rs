@@ -39,6 +39,15 @@ pub enum ClientError {
     /// Some writes failed, or it is unknown whether they were executed.
     #[error(transparent)]
     Write(Box<WriteFailure>),
+    /// serde could not write a value of the application as what the command calls for. Nothing was sent.
+    #[error("the argument {name} cannot be sent: {reason}", reason = Printable(reason))]
+    #[non_exhaustive]
+    Argument {
+        /// The argument's name, such as `filter`.
+        name: &'static str,
+        /// What is wrong with the value.
+        reason: Arc<str>,
+    },
     /// The server's reply, or a document in it, is not what the operation calls for.
     #[error("the reply to {command} cannot be read: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
@@ -65,7 +74,7 @@ impl ClientError {
             Self::Operation(failed) => failed.operation_error(),
             Self::Write(failure) => failure.cause.as_ref()?.operation_error(),
             Self::TransactionTimeout { last } => last.operation_error(),
-            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Reply { .. } => None,
+            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => None,
         }
     }
 
@@ -89,7 +98,7 @@ impl ClientError {
             Self::Operation(failed) => failed.operation_error()?.command_error(),
             Self::Write(failure) => failure.cause.as_ref()?.command_error(),
             Self::TransactionTimeout { last } => last.command_error(),
-            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Reply { .. } => None,
+            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => None,
         }
     }
 
@@ -109,7 +118,9 @@ impl ClientError {
                     || failure.cause.as_ref().is_some_and(|cause| cause.has_label(label))
             }
             Self::TransactionTimeout { last } => last.has_label(label),
-            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Reply { .. } => false,
+            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => {
+                false
+            }
         }
     }
 
@@ -121,7 +132,7 @@ impl ClientError {
             Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
             Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.is_timeout()),
             Self::TransactionTimeout { .. } => true,
-            Self::Session(_) | Self::Other(_) | Self::Reply { .. } => false,
+            Self::Session(_) | Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => false,
         }
     }
 }

@@ -24,9 +24,11 @@ mod error_tests;
 mod in_session;
 mod lifecycle;
 mod operation;
+mod query;
 mod run;
 mod session;
 mod status;
+mod typed;
 mod write;
 
 use std::fmt;
@@ -41,8 +43,10 @@ pub use command_events::{
 pub use cursor::{Cursor, OpenCursor};
 pub use error::{ClientError, FailedOperation};
 pub use operation::Operation;
+pub use query::Query;
 pub use session::Session;
 pub use status::{ClientStatus, ServerStatus};
+pub use typed::TypedCommand;
 pub use write::{Write, WriteError, WriteFailure, Written};
 
 use command_events::CommandEvents;

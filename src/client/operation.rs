@@ -17,7 +17,7 @@ use crate::options::ReadPreference;
 /// | made by | server | retried after a network error or a change of the primary | added by the client |
 /// | --- | --- | --- | --- |
 /// | [`Operation::new`] | the primary, or the read preference of the operation | no | |
-/// | [`Operation::read`] | by the read preference of the operation, or else of the options | once, unless `retryReads=false` | `readConcern` of the options, to `aggregate`, `count`, `distinct` and `find` |
+/// | [`Operation::read`] | by the read preference of the operation, or else of the options | once, unless `retryReads=false` | `readConcern` of the options, to `aggregate`, `count`, `distinct` and `find`; `writeConcern`, to an `aggregate` with `$out` or `$merge` |
 /// | [`Operation::write`] | one that accepts writes | | `writeConcern` of the options |
 ///
 /// An operation that is not sent because its connection was lost, or that the server refuses with the label

@@ -208,7 +208,8 @@ impl<'a> Running<'a> {
         match (self.operation.kind, self.is_in_transaction) {
             (Kind::Command, _) => Retryability::Command,
             (Kind::Read, false) if !writes_its_result(self.operation.command.body()) => Retryability::Read,
-            (Kind::Read, false) => Retryability::OtherRead,
+            // An aggregate with `$out` or `$merge` (Retryable Reads, "Unsupported Read Operations").
+            (Kind::Read, false) => Retryability::OtherWrite,
             (Kind::Read, true) => Retryability::OtherRead,
             (Kind::Write { is_single }, false) if !self.is_unacknowledged && self.client.options().retry_writes => {
                 let (command, sequences) = (self.operation.command.body(), self.operation.command.all_in_sequences());
@@ -443,7 +444,8 @@ impl<'a> Running<'a> {
         }
         let options = client.options();
         let is_write = matches!(operation.kind, Kind::Write { .. });
-        if is_write
+        let writes_its_result = operation.kind == Kind::Read && self.retryability == Retryability::OtherWrite;
+        if (is_write || writes_its_result)
             && !*is_in_transaction
             && let Some(concern) = options.write_concern.document()
             && !has_field(operation, "writeConcern")

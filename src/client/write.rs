@@ -12,6 +12,7 @@ use std::time::Duration;
 use bson::oid::ObjectId;
 use bson::raw::cstr;
 use bson::{RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use serde::Serialize;
 use thiserror::Error;
 
 use super::Client;
@@ -20,6 +21,7 @@ use super::error::ClientError;
 use super::in_session::Explicit;
 use super::operation::Operation;
 use super::session::Session;
+use super::typed::{encode, extend};
 use crate::deployment::Demand;
 use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
@@ -32,6 +34,9 @@ const ROOM_FOR_BODY: usize = 16 * 1024;
 
 impl Client {
     /// Prepares inserts into a collection. Await the value to send them. A document without `_id` gets one.
+    ///
+    /// A document is anything that serde writes as one: a struct, `doc!`, `rawdoc!`. [`Write::insert`] takes raw documents
+    /// without a copy.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -48,9 +53,9 @@ impl Client {
         &self,
         database: &'c str,
         collection: &'c str,
-        documents: impl IntoIterator<Item = &'c RawDocumentBuf>,
+        documents: impl IntoIterator<Item = impl Serialize>,
     ) -> Write<'c> {
-        documents.into_iter().fold(self.write(database, collection), |write, document| write.insert(&**document))
+        self.write(database, collection).add_all(Kind::Insert, documents)
     }
 
     /// Prepares updates of a collection, each a statement of the server's command `update`: `q`, `u` and its options,
@@ -60,9 +65,9 @@ impl Client {
         &self,
         database: &'c str,
         collection: &'c str,
-        statements: impl IntoIterator<Item = &'c RawDocumentBuf>,
+        statements: impl IntoIterator<Item = impl Serialize>,
     ) -> Write<'c> {
-        statements.into_iter().fold(self.write(database, collection), |write, statement| write.update(&**statement))
+        self.write(database, collection).add_all(Kind::Update, statements)
     }
 
     /// Prepares deletes from a collection, each a statement of the server's command `delete`: `q`, `limit` and its
@@ -72,9 +77,9 @@ impl Client {
         &self,
         database: &'c str,
         collection: &'c str,
-        statements: impl IntoIterator<Item = &'c RawDocumentBuf>,
+        statements: impl IntoIterator<Item = impl Serialize>,
     ) -> Write<'c> {
-        statements.into_iter().fold(self.write(database, collection), |write, statement| write.delete(&**statement))
+        self.write(database, collection).add_all(Kind::Delete, statements)
     }
 
     /// Prepares writes of any kind to a collection, in bulk. Add statements, then await the value to send them.
@@ -85,6 +90,7 @@ impl Client {
             database,
             collection,
             statements: Vec::new(),
+            refused: None,
             ordered: true,
             options: None,
             timeout: None,
@@ -105,8 +111,10 @@ pub struct Write<'c> {
     database: &'c str,
     collection: &'c str,
     statements: Vec<Statement<'c>>,
+    /// Why the first statement that serde could not write was refused.
+    refused: Option<ClientError>,
     ordered: bool,
-    options: Option<&'c RawDocument>,
+    options: Option<RawDocumentBuf>,
     timeout: Option<Duration>,
     session: Option<Arc<Explicit>>,
     /// The session is for one operation at a time.
@@ -170,6 +178,16 @@ impl<'c> Write<'c> {
         self
     }
 
+    fn add_all(self, kind: Kind, values: impl IntoIterator<Item = impl Serialize>) -> Self {
+        values.into_iter().fold(self, |mut write, value| match encode(kind.argument(), &value) {
+            Ok(document) => write.add(kind, Cow::Owned(document)),
+            Err(error) => {
+                write.refused.get_or_insert(error);
+                write
+            }
+        })
+    }
+
     /// Goes on with the other statements after one has failed, in any order. By default the first failure is the last
     /// statement that is executed.
     pub fn unordered(mut self) -> Self {
@@ -178,8 +196,12 @@ impl<'c> Write<'c> {
     }
 
     /// Sets further fields of each command, such as `bypassDocumentValidation`, `let`, `comment` or `writeConcern`.
-    pub fn options(mut self, fields: &'c RawDocument) -> Self {
-        self.options = Some(fields);
+    /// Anything that serde writes as a document.
+    pub fn options(mut self, fields: impl Serialize) -> Self {
+        match encode("options", &fields) {
+            Ok(fields) => self.options = Some(fields),
+            Err(error) => _ = self.refused.get_or_insert(error),
+        }
         self
     }
 
@@ -197,6 +219,9 @@ impl<'c> Write<'c> {
     }
 
     async fn run(mut self) -> Result<Written, ClientError> {
+        if let Some(error) = self.refused.take() {
+            return Err(error);
+        }
         let mut written = Written::default();
         self.add_ids(&mut written);
         let client = self.client.clone();
@@ -320,15 +345,8 @@ impl<'c> Write<'c> {
             Kind::Delete => body.append(cstr!("delete"), self.collection),
         }
         body.append(cstr!("ordered"), self.ordered);
-        if let Some(options) = self.options {
-            let unreadable = |error: bson::error::Error| ClientError::Reply {
-                command: kind.command(),
-                reason: format!("the options are not BSON: {error}").into(),
-            };
-            for field in options {
-                let (name, value) = field.map_err(unreadable)?;
-                body.append(name, value);
-            }
+        if let Some(options) = &self.options {
+            extend(&mut body, options)?;
         }
         let documents: Vec<&RawDocument> = batch.iter().map(|&place| &*self.statements[place].document).collect();
         let sequences = [OutgoingSequence::new(kind.argument(), &documents)];

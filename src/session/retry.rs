@@ -25,7 +25,8 @@ pub enum Retryability {
     Write,
     /// A read that is not repeated, except after an overload: `getMore`, and all in a transaction.
     OtherRead,
-    /// A write that is not repeated, except after an overload: of many documents, and all in a transaction.
+    /// A write that is not repeated, except after an overload: of many documents, an aggregate with `$out` or `$merge`,
+    /// and all in a transaction.
     OtherWrite,
     /// A commit or an abort: repeated whatever the options say.
     EndOfTransaction,

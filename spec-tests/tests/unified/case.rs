@@ -132,6 +132,14 @@ impl Case {
         for data in file.initial_data.iter().flat_map(|data| &data.0) {
             environment.set_up(data).await?;
         }
+        // A secondary compares the collections that it writes to with those that it knows.
+        let writes_a_result = |operation: &Operation| {
+            let pipeline = operation.arguments.get("pipeline").map(Value::to_string).unwrap_or_default();
+            pipeline.contains("$out") || pipeline.contains("$merge")
+        };
+        if test.operations.iter().any(writes_a_result) {
+            environment.wait_for_all_members().await?;
+        }
         let whole = async {
             for entity in file.create_entities.iter().flat_map(|entities| &entities.0) {
                 case.create(entity).await?;

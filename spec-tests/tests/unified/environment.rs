@@ -133,6 +133,16 @@ impl Environment {
         Ok(())
     }
 
+    /// Waits until all members of the set have executed what was written before.
+    pub async fn wait_for_all_members(&self) -> Result<(), String> {
+        let members = i32::try_from(self.servers.len()).map_err(|error| error.to_string())?;
+        if members == 1 {
+            return Ok(());
+        }
+        let note = doc! { "appendOplogNote": 1, "data": {}, "writeConcern": { "w": members } };
+        self.run("admin", note).await.map(drop)
+    }
+
     /// Checks that a collection has exactly these documents.
     pub async fn check(&self, data: &CollectionData) -> Result<(), String> {
         let find = doc! {

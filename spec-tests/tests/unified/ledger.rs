@@ -18,33 +18,9 @@ pub fn entry(file: &str, case: &str) -> Option<&'static Entry> {
 
 pub const LEDGER: &[Entry] = &[
     Entry {
-        file: "client-backpressure/backpressure-retry-loop",
-        cases: &["collection.aggregate (write) does not retry if retryWrites=false"],
-        reason: "an aggregate with $out is retried as a read, whatever retryWrites says",
-        sometimes: false,
-    },
-    Entry {
         file: "client-backpressure/getMore-retried",
         cases: &["getMores are retried", "getMores are retried maxAttempts=2 times"],
         reason: "getMore is not retried when the server is overloaded",
-        sometimes: false,
-    },
-    Entry {
-        file: "crud/unified/aggregate-write-readPreference",
-        cases: &[
-            "Aggregate with $merge includes read preference for 5.0+ server",
-            "Aggregate with $out includes read preference for 5.0+ server",
-        ],
-        reason: "an aggregate with $out does not get the writeConcern of the options",
-        sometimes: false,
-    },
-    Entry {
-        file: "crud/unified/db-aggregate-write-readPreference",
-        cases: &[
-            "Database-level aggregate with $merge includes read preference for 5.0+ server",
-            "Database-level aggregate with $out includes read preference for 5.0+ server",
-        ],
-        reason: "an aggregate with $out does not get the writeConcern of the options",
         sometimes: false,
     },
     Entry {

@@ -11,4 +11,5 @@ mod scripted;
 mod sessions;
 mod srv;
 mod standalone;
+mod typed;
 mod writes;

@@ -16,6 +16,7 @@ mod metrics;
 mod renewal;
 mod retries;
 mod transaction;
+mod typed;
 
 use transaction::transfer;
 
@@ -23,6 +24,7 @@ use transaction::transfer;
 fn guide_contains_the_code_that_is_tested_here() {
     let guide = include_str!("../../../src/guide.md");
     let files = [
+        ("typed.rs", include_str!("typed.rs")),
         ("retries.rs", include_str!("retries.rs")),
         ("cursor.rs", include_str!("cursor.rs")),
         ("transaction.rs", include_str!("transaction.rs")),
@@ -235,6 +237,17 @@ async fn cursor_that_is_not_read_to_its_end_is_closed() {
         cursor::orders(&bank.pool, |_| Ok(())).await.unwrap_err();
         assert_eq!(bank.status(&open).await, 0, "the cursor is open after {how}");
     }
+}
+
+#[tokio::test]
+async fn structs_are_written_and_read() {
+    let server = wharf_testbed::mongod::shared().unwrap();
+    let client = wharf::Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
+    let order = |id, customer: &str, price| typed::Order { id, customer: customer.to_owned(), price };
+    let orders = [order(1, "a", 100), order(2, "b", 70), order(3, "b", 80), order(4, "c", 10)];
+    let total = |customer: &str, total| typed::Total { customer: customer.to_owned(), total };
+    assert_eq!(typed::highest(&client, &orders).await.unwrap(), [total("b", 150), total("a", 100)]);
+    client.run_command("shop", &rawdoc! { "dropDatabase": 1 }).await.unwrap();
 }
 
 #[tokio::test]

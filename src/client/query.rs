@@ -1,0 +1,204 @@
+//! Queries of a collection: `find` and `aggregate`.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::panic::Location;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bson::RawDocumentBuf;
+use bson::raw::cstr;
+use bson::rawdoc;
+use serde::Serialize;
+
+use super::Client;
+use super::cursor::Cursor;
+use super::error::ClientError;
+use super::operation::Operation;
+use super::session::Session;
+use super::typed::{Prepared, Start, encode, extend, with};
+use crate::options::ReadPreference;
+
+impl Client {
+    /// Prepares a query for the documents of a collection that match `filter`. Await the value for a [`Cursor`].
+    ///
+    /// The filter is anything that serde writes as a document: `doc!`, `rawdoc!`, or a struct.
+    ///
+    /// ```no_run
+    /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bson::doc;
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Order {
+    ///     #[serde(rename = "_id")]
+    ///     id: i32,
+    ///     paid: bool,
+    /// }
+    ///
+    /// client.insert("shop", "orders", [Order { id: 1, paid: false }]).await?;
+    /// let newest = doc! { "sort": { "_id": -1 }, "limit": 100 };
+    /// let mut orders = client.find("shop", "orders", doc! { "paid": false }).options(newest).await?.typed::<Order>();
+    /// while let Some(order) = orders.next_typed().await? {
+    ///     println!("{} is not paid", order.id);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn find<'c>(&self, database: &'c str, collection: &str, filter: impl Serialize) -> Query<'c> {
+        let start = Start { command: "find", target: collection, argument: "filter", value: &filter };
+        let body = encode("filter", &start).and_then(|body| match body.get_document("filter") {
+            Ok(_) => Ok(body),
+            Err(_) => Err(ClientError::Argument { name: "filter", reason: "it must be a document".into() }),
+        });
+        Query::new(Verb::Find, Prepared::new(self, database, body))
+    }
+
+    /// Prepares an aggregation of a collection's documents. Await the value for a [`Cursor`].
+    ///
+    /// The pipeline is anything that serde writes as an array of documents. One that ends in `$out` or `$merge` writes:
+    /// it gets the write concern of the options, and is not repeated after a network error.
+    ///
+    /// ```no_run
+    /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bson::doc;
+    ///
+    /// let totals = [doc! { "$group": { "_id": "$customer", "total": { "$sum": "$price" } } }];
+    /// let mut totals = client.aggregate("shop", "orders", totals).await?;
+    /// while let Some(total) = totals.next().await? {
+    ///     println!("{total:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn aggregate<'c>(&self, database: &'c str, collection: &str, pipeline: impl Serialize) -> Query<'c> {
+        let start = Start { command: "aggregate", target: collection, argument: "pipeline", value: &pipeline };
+        let body = encode("pipeline", &start).and_then(|body| match body.get_array("pipeline") {
+            Ok(_) => Ok(body),
+            Err(_) => Err(ClientError::Argument { name: "pipeline", reason: "it must be an array".into() }),
+        });
+        Query::new(Verb::Aggregate, Prepared::new(self, database, body))
+    }
+}
+
+/// A `find` or an `aggregate` that opens a [`Cursor`] when it is awaited.
+#[must_use = "the query is sent when the value is awaited"]
+pub struct Query<'c> {
+    prepared: Prepared<'c>,
+    verb: Verb,
+    batch_size: Option<i32>,
+    max_await_time: Option<Duration>,
+    site: &'static Location<'static>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Find,
+    Aggregate,
+}
+
+impl<'c> Query<'c> {
+    #[track_caller]
+    fn new(verb: Verb, prepared: Prepared<'c>) -> Self {
+        Self { prepared, verb, batch_size: None, max_await_time: None, site: Location::caller() }
+    }
+
+    /// Adds fields to the command, such as `sort`, `limit`, `projection`, `hint`, `let`, `comment` or
+    /// `readConcern`: all that the server documents for `find` or `aggregate`. Anything that serde writes as a document.
+    pub fn options(mut self, fields: impl Serialize) -> Self {
+        self.prepared.body = self.prepared.body.and_then(|mut body| {
+            extend(&mut body, &encode("options", &fields)?)?;
+            Ok(body)
+        });
+        self
+    }
+
+    /// Sets the number of documents in each batch (`batchSize`). By default the server decides.
+    pub fn batch_size(mut self, documents: i32) -> Self {
+        self.batch_size = Some(documents);
+        self
+    }
+
+    /// Sets how long the server waits for new documents (`maxTimeMS` of each `getMore`). Only for tailable cursors that
+    /// await data.
+    pub fn max_await_time(mut self, limit: Duration) -> Self {
+        self.max_await_time = Some(limit);
+        self
+    }
+
+    /// Sets the servers that the query may be sent to. The default is the read preference of the options.
+    pub fn read_preference(mut self, preference: &'c ReadPreference) -> Self {
+        self.prepared.read_preference = Some(preference);
+        self
+    }
+
+    /// Sets the session, and with it the transaction, that the query and its cursor belong to.
+    pub fn session(mut self, session: &'c mut Session) -> Self {
+        self.prepared.session = Some(session);
+        self
+    }
+
+    /// Sets `timeoutMS`: how long the query and all batches may take together. The default is
+    /// [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.prepared.timeout = Some(limit);
+        self
+    }
+
+    /// Returns the whole document of the command.
+    fn body(&mut self) -> Result<RawDocumentBuf, ClientError> {
+        let body = std::mem::replace(&mut self.prepared.body, Ok(RawDocumentBuf::new()));
+        let mut body = body?;
+        match (self.verb, self.batch_size) {
+            (Verb::Find, None) => {}
+            (Verb::Find, Some(size)) => body.append(cstr!("batchSize"), size),
+            // The server demands the field.
+            (Verb::Aggregate, None) if matches!(body.get("cursor"), Ok(None)) => {
+                body.append(cstr!("cursor"), rawdoc! {});
+            }
+            (Verb::Aggregate, None) => {}
+            (Verb::Aggregate, Some(size)) => body.append(cstr!("cursor"), rawdoc! { "batchSize": size }),
+        }
+        Ok(body)
+    }
+}
+
+impl<'c> IntoFuture for Query<'c> {
+    type Output = Result<Cursor, ClientError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    /// Sends the query, and opens its cursor.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options, otherwise those of
+    /// [`Client::run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Client::run`]: a cursor that the server has opened meanwhile is closed by the server, after ten minutes.
+    fn into_future(mut self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let body = self.body()?;
+            let Self { prepared, max_await_time, site, .. } = self;
+            let Prepared { client, database, session, read_preference, timeout, .. } = prepared;
+            let operation = with(Operation::read(database, &body), session, read_preference, timeout);
+            let mut opening = client.cursor_at(operation, site);
+            if let Some(limit) = max_await_time {
+                opening = opening.max_await_time(limit);
+            }
+            opening.await
+        })
+    }
+}
+
+impl fmt::Debug for Query<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Query")
+            .field("verb", &self.verb)
+            .field("database", &self.prepared.database)
+            .finish_non_exhaustive()
+    }
+}

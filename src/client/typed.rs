@@ -1,0 +1,194 @@
+//! Commands and replies as the application's own types, through serde.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bson::{RawDocument, RawDocumentBuf, serialize_to_buffer};
+use serde::de::DeserializeOwned;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::Client;
+use super::error::ClientError;
+use super::operation::Operation;
+use super::run::elements;
+use super::session::Session;
+use crate::options::ReadPreference;
+
+impl Client {
+    /// Prepares a command whose document and whose reply are values of the application: anything that serde writes as a
+    /// document, and reads from one. Await the value to run the command, on the primary.
+    ///
+    /// [`run_command`](Self::run_command) and [`run`](Self::run) are the raw forms, which neither copy nor convert.
+    ///
+    /// ```no_run
+    /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bson::doc;
+    /// use serde::Deserialize;
+    ///
+    /// #[derive(Deserialize)]
+    /// #[serde(rename_all = "camelCase")]
+    /// struct Build {
+    ///     version: String,
+    ///     max_bson_object_size: i32,
+    /// }
+    ///
+    /// let build: Build = client.run_typed("admin", doc! { "buildInfo": 1 }).await?;
+    /// println!("{} allows {} bytes", build.version, build.max_bson_object_size);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn run_typed<'c, R: DeserializeOwned>(
+        &self,
+        database: &'c str,
+        command: impl Serialize,
+    ) -> TypedCommand<'c, R> {
+        TypedCommand {
+            prepared: Prepared::new(self, database, encode("command", &command)),
+            site: Location::caller(),
+            reply: PhantomData,
+        }
+    }
+}
+
+/// A command that is run when the value is awaited, and whose reply serde reads as `R`.
+#[must_use = "the command is sent when the value is awaited"]
+pub struct TypedCommand<'c, R> {
+    prepared: Prepared<'c>,
+    site: &'static Location<'static>,
+    reply: PhantomData<fn() -> R>,
+}
+
+impl<'c, R> TypedCommand<'c, R> {
+    /// Sets the session that the command belongs to: see [`Operation::session`].
+    pub fn session(mut self, session: &'c mut Session) -> Self {
+        self.prepared.session = Some(session);
+        self
+    }
+
+    /// Sets the servers that the command may be sent to. The default is the primary.
+    pub fn read_preference(mut self, preference: &'c ReadPreference) -> Self {
+        self.prepared.read_preference = Some(preference);
+        self
+    }
+
+    /// Sets `timeoutMS`: see [`Operation::timeout`].
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.prepared.timeout = Some(limit);
+        self
+    }
+}
+
+impl<'c, R: DeserializeOwned + 'c> IntoFuture for TypedCommand<'c, R> {
+    type Output = Result<R, ClientError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    /// Runs the command.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Argument`] if serde could not write the command as a document, [`ClientError::Reply`] if it could
+    /// not read the reply, otherwise those of [`Client::run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Client::run`].
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { prepared: Prepared { client, database, body, session, read_preference, timeout }, site, .. } = self;
+        Box::pin(async move {
+            let body = body?;
+            let operation = with(Operation::new(database, &body), session, read_preference, timeout);
+            let reply = client.run_at(operation, site).await?;
+            bson::deserialize_from_slice(reply.as_bytes())
+                .map_err(|error| ClientError::Reply { command: "a command", reason: error.to_string().into() })
+        })
+    }
+}
+
+impl<R> fmt::Debug for TypedCommand<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TypedCommand").field("database", &self.prepared.database).finish_non_exhaustive()
+    }
+}
+
+/// A command with its own document, and how it is to be run.
+pub(super) struct Prepared<'c> {
+    pub client: Client,
+    pub database: &'c str,
+    /// The document, or why there is none.
+    pub body: Result<RawDocumentBuf, ClientError>,
+    pub session: Option<&'c mut Session>,
+    pub read_preference: Option<&'c ReadPreference>,
+    pub timeout: Option<Duration>,
+}
+
+impl<'c> Prepared<'c> {
+    pub(super) fn new(client: &Client, database: &'c str, body: Result<RawDocumentBuf, ClientError>) -> Self {
+        Self { client: client.clone(), database, body, session: None, read_preference: None, timeout: None }
+    }
+}
+
+/// Returns the operation with what is set.
+pub(super) fn with<'o>(
+    mut operation: Operation<'o>,
+    session: Option<&'o mut Session>,
+    read_preference: Option<&'o ReadPreference>,
+    timeout: Option<Duration>,
+) -> Operation<'o> {
+    if let Some(session) = session {
+        operation = operation.session(session);
+    }
+    if let Some(preference) = read_preference {
+        operation = operation.read_preference(preference);
+    }
+    match timeout {
+        Some(limit) => operation.timeout(limit),
+        None => operation,
+    }
+}
+
+/// A command's name with its value, and its first argument.
+pub(super) struct Start<'s, V> {
+    pub command: &'static str,
+    pub target: &'s str,
+    pub argument: &'static str,
+    pub value: &'s V,
+}
+
+impl<V: Serialize> Serialize for Start<'_, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry(self.command, self.target)?;
+        map.serialize_entry(self.argument, self.value)?;
+        map.end()
+    }
+}
+
+/// Writes a value as a document. `name` says in the error what it is. A raw document is copied as it is.
+///
+/// # Errors
+///
+/// [`ClientError::Argument`] if serde fails, or if the value is not a document.
+pub(super) fn encode(name: &'static str, value: &impl Serialize) -> Result<RawDocumentBuf, ClientError> {
+    let refused = |reason: String| ClientError::Argument { name, reason: reason.into() };
+    let mut bytes = Vec::new();
+    serialize_to_buffer(value, &mut bytes).map_err(|error| refused(error.to_string()))?;
+    RawDocumentBuf::from_bytes(bytes).map_err(|error| refused(error.to_string()))
+}
+
+/// Adds the fields of a document to another one.
+pub(super) fn extend(document: &mut RawDocumentBuf, fields: &RawDocument) -> Result<(), ClientError> {
+    let mut bytes = std::mem::take(document).into_bytes();
+    bytes.pop();
+    bytes.extend_from_slice(elements(fields));
+    bytes.push(0);
+    let too_long = |reason: String| ClientError::Argument { name: "options", reason: reason.into() };
+    let length = i32::try_from(bytes.len()).map_err(|error| too_long(error.to_string()))?;
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    *document = RawDocumentBuf::from_bytes(bytes).map_err(|error| too_long(error.to_string()))?;
+    Ok(())
+}
