@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 
 use super::Client;
-use super::error::ClientError;
+use super::error::{ClientError, FailedOperation};
 use super::in_session::{InSession, Pinned};
 use super::operation::{Kind, Operation};
 use super::run::{Answer, elements};
@@ -96,7 +96,11 @@ impl<'c> IntoFuture for OpenCursor<'c> {
             let limit = operation.command.limit(client.options());
             let database = operation.command.database().to_owned();
             let operation = Operation { command: operation.command.within(limit), ..operation };
-            let Answer { reply, connection, server, session } = client.answer(operation, site).await?;
+            let Answer { reply, connection, server, session, unmet } = client.answer(operation, site).await?;
+            if let Some(labels) = unmet {
+                client.give_back_of(session, connection.as_ref());
+                return Err(FailedOperation::unmet_concern(reply, labels).into());
+            }
             let batch = Batch::read(reply, "firstBatch")?;
             let mut query = Query {
                 server: server.server().clone(),

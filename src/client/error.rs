@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::sync::Arc;
 
-use bson::RawDocument;
+use bson::RawDocumentBuf;
 use thiserror::Error;
 
 use super::write::WriteFailure;
@@ -11,6 +11,7 @@ use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
 use crate::printable::Printable;
 use crate::session::{ErrorLabels, Fault, SessionError};
+use crate::wire::reply::whole_number;
 
 /// An operation of a client failed.
 #[derive(Clone, Error)]
@@ -108,6 +109,18 @@ impl ClientError {
         self.command_error()?.server_error()
     }
 
+    /// Returns the server's error, if a write or a commit was executed, but not with the write concern that it asked for.
+    /// Those of a series of writes are in [`WriteFailure::write_concern_errors`].
+    #[must_use]
+    pub fn write_concern_error(&self) -> Option<&WriteConcernError> {
+        match self {
+            Self::Operation(failed) => failed.write_concern_error(),
+            Self::TransactionTimeout { last } => last.write_concern_error(),
+            Self::Write(_) | Self::Selection(_) | Self::Session(_) => None,
+            Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => None,
+        }
+    }
+
     /// Returns whether the server or the check-out gave the error this label.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
@@ -137,6 +150,37 @@ impl ClientError {
     }
 }
 
+/// The server's error about a write concern that was not met (CRUD, "WriteConcernError").
+#[derive(Clone, PartialEq, Error)]
+#[error("error {code}: {message}", message = Printable(message))]
+#[non_exhaustive]
+pub struct WriteConcernError {
+    /// The server's number for the error; 0 if it has none.
+    pub code: i32,
+    /// The server's name for the error; empty if it has none.
+    pub code_name: String,
+    /// The server's message for humans (`errmsg`).
+    pub message: String,
+    /// The whole reply: what the command has done, and `writeConcernError` with its `errInfo`.
+    pub reply: RawDocumentBuf,
+}
+
+crate::error::debug_as_sentence!(WriteConcernError);
+
+impl WriteConcernError {
+    fn of(reply: RawDocumentBuf) -> Self {
+        let error = reply.get_document("writeConcernError").ok();
+        let text = |field| error.and_then(|error| error.get_str(field).ok()).map(str::to_owned);
+        let code = error.and_then(|error| whole_number(error, "code").ok().flatten());
+        Self {
+            code: code.and_then(|code| i32::try_from(code).ok()).unwrap_or(0),
+            code_name: text("codeName").unwrap_or_default(),
+            message: text("errmsg").unwrap_or_else(|| "no message".to_owned()),
+            reply,
+        }
+    }
+}
+
 /// The failure of an operation's last attempt, with the labels that the specifications let a client add.
 #[derive(Clone, Error)]
 #[error("{failure}")]
@@ -155,8 +199,8 @@ enum Failure {
     Selection(ServerSelectionError),
     #[error(transparent)]
     Operation(OperationError),
-    #[error("{reason}: error {code}: {message}", message = Printable(message))]
-    Concern { reason: &'static str, code: i32, message: String, is_max_time_expired: bool },
+    #[error("{reason}: {error}")]
+    Concern { reason: &'static str, error: WriteConcernError, is_max_time_expired: bool },
 }
 
 crate::error::debug_as_sentence!(Failure);
@@ -171,13 +215,24 @@ impl FailedOperation {
     }
 
     /// The failure of a command that succeeded without meeting its write concern.
-    pub(super) fn concern(reason: &'static str, reply: &RawDocument, labels: ErrorLabels) -> Self {
-        let message = reply.get_document("writeConcernError").and_then(|error| error.get_str("errmsg"));
-        let message = message.unwrap_or("no message").to_owned();
-        let fault = Fault::of_reply(reply);
-        let code = fault.map_or(0, |fault| fault.write_concern_code);
-        let is_max_time_expired = fault.is_some_and(|fault| fault.is_max_time_expired());
-        Self { failure: Failure::Concern { reason, code, message, is_max_time_expired }, labels }
+    pub(super) fn concern(reason: &'static str, reply: RawDocumentBuf, labels: ErrorLabels) -> Self {
+        let is_max_time_expired = Fault::of_reply(&reply).is_some_and(|fault| fault.is_max_time_expired());
+        let error = WriteConcernError::of(reply);
+        Self { failure: Failure::Concern { reason, error, is_max_time_expired }, labels }
+    }
+
+    /// The failure of a write that was executed without meeting its write concern.
+    pub(super) fn unmet_concern(reply: RawDocumentBuf, labels: ErrorLabels) -> Self {
+        Self::concern("the write was executed, but its write concern was not met", reply, labels)
+    }
+
+    /// Returns the server's error, if the command was executed, but not with the write concern that it asked for.
+    #[must_use]
+    pub fn write_concern_error(&self) -> Option<&WriteConcernError> {
+        match &self.failure {
+            Failure::Concern { error, .. } => Some(error),
+            Failure::Operation(_) | Failure::Selection(_) => None,
+        }
     }
 
     /// Returns the error of the attempt on a server.

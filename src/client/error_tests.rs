@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bson::rawdoc;
 
-use super::{ClientError, FailedOperation, ServerSelectionError, SessionError, WriteFailure, Written};
+use super::{
+    ClientError, FailedOperation, ServerSelectionError, SessionError, WriteConcernError, WriteFailure, Written,
+};
 use crate::endpoint::*;
 use crate::error::{
     CheckInError, CheckOutError, ClearError, EstablishError, Holders, Labels, NoRuntimeError, PoolClearedError,
@@ -123,6 +125,12 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
             longest_held: None,
         },
         WireError => WireError::Unasked { count: 12 },
+        WriteConcernError => WriteConcernError {
+            code: 100,
+            code_name: "UnsatisfiableWriteConcern".to_owned(),
+            message: "Not enough data-bearing nodes".to_owned(),
+            reply: rawdoc! { "ok": 1 },
+        },
         WriteFailure => WriteFailure {
             written: Written::default(),
             errors: Vec::new(),

@@ -41,7 +41,7 @@ pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };
 pub use cursor::{Cursor, OpenCursor};
-pub use error::{ClientError, FailedOperation};
+pub use error::{ClientError, FailedOperation, WriteConcernError};
 pub use operation::Operation;
 pub use query::Query;
 pub use session::Session;

@@ -51,7 +51,8 @@ pub(super) enum Kind {
 }
 
 impl<'a> Operation<'a> {
-    /// Creates an operation from any command. The client does not look into the document.
+    /// Creates an operation from any command. The client does not look into the document, nor for a `writeConcernError` in
+    /// the reply (Run Command).
     pub fn new(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Command, database, body)
     }
@@ -61,7 +62,8 @@ impl<'a> Operation<'a> {
         Self::of(Kind::Read, database, body)
     }
 
-    /// Creates an operation that writes.
+    /// Creates an operation that writes. If its write concern is not met, it fails: see
+    /// [`ClientError::write_concern_error`](super::ClientError::write_concern_error).
     pub fn write(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Write { is_single: None }, database, body)
     }

@@ -53,6 +53,11 @@ impl Client {
 
     /// Runs an operation on a server that it selects, and returns the server's successful reply.
     ///
+    /// A write that was executed, but not with the write concern that it asked for, is an error:
+    /// [`ClientError::write_concern_error`] has the reply. This is so for [`Operation::write`], and for an aggregation of
+    /// [`Operation::read`] that writes its result (Read and Write Concern, "Errors"). Of [`Operation::new`], the reply is
+    /// returned as it is, and the caller looks for `writeConcernError`: the client does not look into it.
+    ///
     /// The client adds `lsid` and what else the session calls for, `$clusterTime`, `$readPreference`, and the read
     /// concern and write concern of the options. The command's document must not have `lsid`, `txnNumber` and
     /// `$clusterTime`.
@@ -78,9 +83,12 @@ impl Client {
         operation: Operation<'_>,
         site: &'static Location<'static>,
     ) -> Result<RawDocumentBuf, ClientError> {
-        let Answer { reply, session, .. } = self.answer(operation, site).await?;
+        let Answer { reply, session, unmet, .. } = self.answer(operation, site).await?;
         self.give_back(session);
-        Ok(reply)
+        match unmet {
+            None => Ok(reply),
+            Some(labels) => Err(FailedOperation::unmet_concern(reply, labels).into()),
+        }
     }
 
     /// Runs an operation, and returns its reply with the connection that it came on and the session that it used.
@@ -125,6 +133,8 @@ pub(super) struct Answer {
     pub(super) connection: Option<Connection<Endpoint>>,
     pub(super) server: Selected,
     pub(super) session: InSession,
+    /// The error labels, if the reply is that of a write whose write concern was not met.
+    pub(super) unmet: Option<ErrorLabels>,
 }
 
 /// An operation in progress.
@@ -479,20 +489,23 @@ impl<'a> Running<'a> {
         if let InSession::Explicit(explicit) = &self.session {
             explicit.lock().succeeded(&times);
         }
-        let fault = match self.operation.kind {
-            Kind::Write { .. } if has_write_concern_error(&reply) => Fault::of_reply(&reply),
-            _ => None,
+        // An aggregation that writes its result is a read that may not be executed twice.
+        let may_write = match self.operation.kind {
+            Kind::Write { .. } => true,
+            Kind::Read => self.retryability == Retryability::OtherRead,
+            Kind::Command => false,
         };
+        let fault = if may_write && has_write_concern_error(&reply) { Fault::of_reply(&reply) } else { None };
         let address = server.address.clone();
         let connection = self.keep_pinned(&server, connection);
         let Some(fault) = fault else {
             let session = std::mem::replace(&mut self.session, InSession::Never);
-            return Ok(Answer { reply, connection, server, session });
+            return Ok(Answer { reply, connection, server, session, unmet: None });
         };
         let retries = self.transaction_number.is_some();
         let labels = fault.write_labels(retries, Some(known.max_wire_version), known.is_mongos);
         let error = ClientError::Reply { command: "a write", reason: "its write concern was not met".into() };
-        let answer = Answer { reply, connection: None, server, session: InSession::Never };
+        let answer = Answer { reply, connection: None, server, session: InSession::Never, unmet: Some(labels) };
         Err(Box::new(FailedAttempt { error, fault, labels, server: Some(address), answer: Some(answer) }))
     }
 

@@ -418,7 +418,7 @@ impl Attempt<'_> {
         if let Some(fault) = Fault::of_reply(&reply) {
             let labels = self.note(&fault, Some(known));
             let reason = "the commit succeeded, but its write concern was not met";
-            let error = FailedOperation::concern(reason, &reply, labels);
+            let error = FailedOperation::concern(reason, reply, labels);
             let failed = Box::new((error.into(), fault, labels, Some(server.address.clone())));
             self.keep_pinned(&server, connection, &failed);
             return Err(failed);

@@ -20,6 +20,7 @@ use super::command_events::OperationId;
 use super::error::ClientError;
 use super::in_session::Explicit;
 use super::operation::Operation;
+use super::run::Answer;
 use super::session::Session;
 use super::typed::{encode, extend};
 use crate::deployment::Demand;
@@ -358,7 +359,11 @@ impl<'c> Write<'c> {
         let touches_many = documents.iter().any(|document| many(document));
         let operation = Operation::of_write(self.database, &body, !touches_many).sequences(&sequences);
         let (command, session) = (operation.command.within(limit), self.session.clone());
-        self.client.run_at(Operation { command, session, id: Some(id), ..operation }, self.site).await
+        let operation = Operation { command, session, id: Some(id), ..operation };
+        // An unmet write concern is reported with those of the other commands.
+        let Answer { reply, session, .. } = self.client.answer(operation, self.site).await?;
+        self.client.give_back(session);
+        Ok(reply)
     }
 }
 

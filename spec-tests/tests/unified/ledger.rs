@@ -113,66 +113,10 @@ pub const LEDGER: &[Entry] = &[
         sometimes: true,
     },
     Entry {
-        file: "read_write_concern/write-concern-errors/aggregate",
-        cases: &[
-            "aggregate with $merge reports a writeConcernError",
-            "aggregate with $out reports a writeConcernError",
-        ],
-        reason: "Client::run returns the reply of a write whose writeConcernError the caller reads",
-        sometimes: false,
-    },
-    Entry {
-        file: "read_write_concern/write-concern-errors/db-coll-management",
-        cases: &[
-            "createCollection reports a writeConcernError",
-            "dropCollection reports a writeConcernError",
-            "dropDatabase reports a writeConcernError",
-            "rename reports a writeConcernError",
-        ],
-        reason: "Client::run returns the reply of a write whose writeConcernError the caller reads",
-        sometimes: false,
-    },
-    Entry {
-        file: "read_write_concern/write-concern-errors/findAndModify",
-        cases: &[
-            "findOneAndDelete reports a writeConcernError",
-            "findOneAndReplace reports a writeConcernError",
-            "findOneAndUpdate reports a writeConcernError",
-        ],
-        reason: "Client::run returns the reply of a write whose writeConcernError the caller reads",
-        sometimes: false,
-    },
-    Entry {
-        file: "read_write_concern/write-concern-errors/index-management",
-        cases: &[
-            "createIndex reports a writeConcernError",
-            "dropIndex reports a writeConcernError",
-            "dropIndexes reports a writeConcernError",
-        ],
-        reason: "Client::run returns the reply of a write whose writeConcernError the caller reads",
-        sometimes: false,
-    },
-    Entry {
-        file: "read_write_concern/write-concern-errors/mapReduce",
-        cases: &["mapReduce with an output collection reports a writeConcernError"],
-        reason: "Client::run returns the reply of a write whose writeConcernError the caller reads",
-        sometimes: false,
-    },
-    Entry {
         file: "sessions/driver-sessions-server-support",
         cases: &["Server supports implicit sessions"],
         reason: "a server session is reused by the next command only on the same core",
         sometimes: true,
-    },
-    Entry {
-        file: "transactions-convenient-api/unified/commit-writeconcernerror",
-        cases: &[
-            "commitTransaction is not retried after MaxTimeMSExpired error",
-            "commitTransaction is not retried after UnknownReplWriteConcern error",
-            "commitTransaction is not retried after UnsatisfiableWriteConcern error",
-        ],
-        reason: "the error of a commit whose write concern was not met does not show the server's code",
-        sometimes: false,
     },
     Entry {
         file: "unified-test-format/valid-pass/poc-sessions",

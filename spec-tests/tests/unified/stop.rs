@@ -69,6 +69,9 @@ impl Stop {
         if let Some(error) = self.client_error().and_then(ClientError::server_error) {
             responses.push(owned(&error.reply));
         }
+        if let Some(error) = self.client_error().and_then(ClientError::write_concern_error) {
+            responses.push(owned(&error.reply));
+        }
         if let Some(failure) = self.write_failure() {
             responses.extend(failure.errors.iter().map(|error| owned(&error.document)));
             responses.extend(failure.write_concern_errors.iter().map(|error| owned(error)));
