@@ -14,14 +14,13 @@ use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use futures_core::Stream;
 use serde::de::DeserializeOwned;
-use tokio::runtime::Handle;
 
 use super::Client;
 use super::error::{ClientError, FailedOperation};
 use super::in_session::{InSession, Pinned};
 use super::operation::{Kind, Operation};
 use super::run::{Answer, elements};
-use crate::deployment::{Selected, Server};
+use crate::deployment::{Background, Selected, Server};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::pool::Purpose;
 use crate::runtime::Connection;
@@ -125,8 +124,8 @@ impl<'c> IntoFuture for OpenCursor<'c> {
                 connection.pin_to(Purpose::Cursor);
                 query.pinned = Some(connection);
             }
-            let runtime = query.client.deployment().residence();
-            Ok(Cursor { id: batch.id, batch, query: Some(query), fetching: None, runtime, documents: PhantomData })
+            let background = query.client.deployment().background();
+            Ok(Cursor { id: batch.id, batch, query: Some(query), fetching: None, background, documents: PhantomData })
         })
     }
 }
@@ -147,8 +146,8 @@ pub struct Cursor<T = RawDocumentBuf> {
     /// `None` while a batch is fetched.
     query: Option<Query>,
     fetching: Option<Fetching>,
-    /// The runtime on which the cursor is closed.
-    runtime: Option<Handle>,
+    /// What closes the cursor.
+    background: Option<Background>,
     documents: PhantomData<fn() -> T>,
 }
 
@@ -214,12 +213,17 @@ impl<T> Cursor<T> {
 
     /// Returns the same cursor as a stream of values of another type.
     pub fn typed<U: DeserializeOwned>(mut self) -> Cursor<U> {
+        self.take_typed()
+    }
+
+    /// Moves the cursor into one of another type. This one has ended then.
+    pub(crate) fn take_typed<U>(&mut self) -> Cursor<U> {
         Cursor {
             id: std::mem::take(&mut self.id),
             batch: std::mem::take(&mut self.batch),
             query: self.query.take(),
             fetching: self.fetching.take(),
-            runtime: self.runtime.take(),
+            background: self.background.take(),
             documents: PhantomData,
         }
     }
@@ -291,9 +295,9 @@ impl<T> Cursor<T> {
         let id = std::mem::take(&mut self.id);
         if id != 0
             && let Some(query) = self.query.take()
-            && let Some(runtime) = &self.runtime
+            && let Some(background) = &self.background
         {
-            runtime.spawn(query.close(id));
+            background.take(query.close(id));
         }
     }
 
@@ -323,13 +327,13 @@ impl<T: DeserializeOwned> Stream for Cursor<T> {
     }
 }
 
-impl<T> Drop for Cursor<T> {
-    fn drop(&mut self) {
-        if self.id == 0 {
-            return;
+impl<T> Cursor<T> {
+    /// Gives the cursor up, and closes it on the server in the background. Returns whether there was something to close.
+    pub(crate) fn abandon(&mut self) -> bool {
+        let id = std::mem::take(&mut self.id);
+        if id == 0 {
+            return false;
         }
-        let id = self.id;
-        let runtime = self.runtime.take();
         let closing: Pin<Box<dyn Future<Output = ()> + Send>> = match (self.query.take(), self.fetching.take()) {
             (Some(query), _) => Box::pin(query.close(id)),
             // The server must have answered before the cursor can be closed, and the connection may be the pinned one.
@@ -340,12 +344,19 @@ impl<T> Drop for Cursor<T> {
                     _ => query.close(id).await,
                 }
             }),
-            (None, None) => return,
+            (None, None) => return false,
         };
         // Errors do not matter: the server closes an idle cursor after ten minutes.
-        if let Some(runtime) = runtime {
-            runtime.spawn(closing);
+        if let Some(background) = &self.background {
+            background.take(closing);
         }
+        true
+    }
+}
+
+impl<T> Drop for Cursor<T> {
+    fn drop(&mut self) {
+        self.abandon();
     }
 }
 

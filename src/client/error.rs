@@ -1,6 +1,7 @@
 //! Errors of a client's operations.
 
 use std::error::Error as StdError;
+use std::io;
 use std::sync::Arc;
 
 use bson::RawDocumentBuf;
@@ -49,6 +50,18 @@ pub enum ClientError {
         /// What is wrong with the value.
         reason: Arc<str>,
     },
+    /// A [`single::Client`](crate::single::Client) was called inside of a tokio runtime. Nothing was sent.
+    #[error(
+        "a client on a single thread was called inside of a tokio runtime, whose thread it would block: use wharf::Client there"
+    )]
+    OnRuntime,
+    /// A [`single::Client`](crate::single::Client) could not make its event loop. Nothing was sent.
+    #[error("the event loop of a client on a single thread could not be made: {source}")]
+    #[non_exhaustive]
+    EventLoop {
+        /// The operating system's error.
+        source: Arc<io::Error>,
+    },
     /// The server's reply, or a document in it, is not what the operation calls for.
     #[error("the reply to {command} cannot be read: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
@@ -75,7 +88,13 @@ impl ClientError {
             Self::Operation(failed) => failed.operation_error(),
             Self::Write(failure) => failure.cause.as_ref()?.operation_error(),
             Self::TransactionTimeout { last } => last.operation_error(),
-            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => None,
+            Self::Selection(_)
+            | Self::Session(_)
+            | Self::Other(_)
+            | Self::Argument { .. }
+            | Self::Reply { .. }
+            | Self::OnRuntime
+            | Self::EventLoop { .. } => None,
         }
     }
 
@@ -99,7 +118,13 @@ impl ClientError {
             Self::Operation(failed) => failed.operation_error()?.command_error(),
             Self::Write(failure) => failure.cause.as_ref()?.command_error(),
             Self::TransactionTimeout { last } => last.command_error(),
-            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => None,
+            Self::Selection(_)
+            | Self::Session(_)
+            | Self::Other(_)
+            | Self::Argument { .. }
+            | Self::Reply { .. }
+            | Self::OnRuntime
+            | Self::EventLoop { .. } => None,
         }
     }
 
@@ -118,6 +143,7 @@ impl ClientError {
             Self::TransactionTimeout { last } => last.write_concern_error(),
             Self::Write(_) | Self::Selection(_) | Self::Session(_) => None,
             Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => None,
+            Self::OnRuntime | Self::EventLoop { .. } => None,
         }
     }
 
@@ -131,9 +157,13 @@ impl ClientError {
                     || failure.cause.as_ref().is_some_and(|cause| cause.has_label(label))
             }
             Self::TransactionTimeout { last } => last.has_label(label),
-            Self::Selection(_) | Self::Session(_) | Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => {
-                false
-            }
+            Self::Selection(_)
+            | Self::Session(_)
+            | Self::Other(_)
+            | Self::Argument { .. }
+            | Self::Reply { .. }
+            | Self::OnRuntime
+            | Self::EventLoop { .. } => false,
         }
     }
 
@@ -145,7 +175,12 @@ impl ClientError {
             Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
             Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.is_timeout()),
             Self::TransactionTimeout { .. } => true,
-            Self::Session(_) | Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => false,
+            Self::Session(_)
+            | Self::Other(_)
+            | Self::Argument { .. }
+            | Self::Reply { .. }
+            | Self::OnRuntime
+            | Self::EventLoop { .. } => false,
         }
     }
 }

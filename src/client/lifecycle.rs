@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Client;
 use super::error::ClientError;
@@ -91,6 +91,31 @@ impl Client {
                 true
             }
         }
+    }
+
+    /// Does the work that is kept for the end of a call, on a client that spawns none. What takes longer than
+    /// `connectTimeoutMS` is given up.
+    pub(crate) async fn finish_kept(&self) {
+        loop {
+            let kept = self.deployment().kept();
+            if kept.is_empty() {
+                return;
+            }
+            let limit = self.options().connect_timeout;
+            for work in kept {
+                if limit.is_zero() {
+                    work.await;
+                } else {
+                    // The server ends by itself what is not used.
+                    let _ = timeout(limit, work).await;
+                }
+            }
+        }
+    }
+
+    /// Drops the work that is kept for the end of a call.
+    pub(crate) fn forget_kept(&self) {
+        drop(self.deployment().kept());
     }
 
     /// Waits before something is repeated. Works on every executor: the runtime of the monitors has the timer.

@@ -25,6 +25,7 @@ mod in_session;
 mod lifecycle;
 mod operation;
 mod query;
+mod repeating;
 mod run;
 mod session;
 mod status;
@@ -49,9 +50,11 @@ pub use status::{ClientStatus, ServerStatus};
 pub use typed::TypedCommand;
 pub use write::{Write, WriteError, WriteFailure, Written};
 
+pub(crate) use repeating::{Repeating, Turn};
+
 use command_events::CommandEvents;
 
-use crate::deployment::{Demand, Deployment, Present, Publisher, Purpose, Selected};
+use crate::deployment::{Checks, Demand, Deployment, Present, Publisher, Purpose, Selected};
 use crate::endpoint::{Endpoint, Resolver};
 use crate::metrics::PoolMetrics;
 use crate::options::{InvalidOption, Options, ReadPreference};
@@ -152,9 +155,18 @@ impl ClientBuilder {
     ///
     /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
     pub fn build(self) -> Result<Client, InvalidOption> {
+        self.build_with(Checks::ByMonitors)
+    }
+
+    /// Builds a client whose servers are checked in this way.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`build`](Self::build).
+    pub(crate) fn build_with(self, checks: Checks) -> Result<Client, InvalidOption> {
         let most_logged = MostLogged::new(self.most_logged);
         let publisher = Publisher::new(self.topology_subscribers, most_logged);
-        let deployment = Deployment::new(self.options, self.subscribers, publisher, self.resolver)?;
+        let deployment = Deployment::new(self.options, self.subscribers, publisher, self.resolver, checks)?;
         let command_events = CommandEvents::new(self.command_subscribers, most_logged);
         let sessions = ServerSessionPool::new(std::time::Instant::now());
         let cluster_time = SharedClusterTime::default();

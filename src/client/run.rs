@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// Runs an operation for the caller at `site`.
-    pub(super) async fn run_at(
+    pub(crate) async fn run_at(
         &self,
         operation: Operation<'_>,
         site: &'static Location<'static>,

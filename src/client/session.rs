@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 
@@ -12,14 +12,15 @@ use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation};
 use super::in_session::{Explicit, InFlight, Pinned};
 use super::operation::Kind;
+use super::repeating::{Repeating, Turn};
 use crate::deployment::{Demand, Selected};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::options::{InvalidOption, ServerAddress};
 use crate::runtime::Connection;
 use crate::selection::Access;
 use crate::session::{
-    Decision, ErrorLabels, Fault, FaultKind, NextStep, Repetitions, ReplyTimes, Retries, RetryOptions, Retryability,
-    Session as State, SessionOptions, SessionServer, TransactionOptions, TransactionState,
+    Decision, ErrorLabels, Fault, FaultKind, ReplyTimes, Retries, RetryOptions, Retryability, Session as State,
+    SessionOptions, SessionServer, TransactionOptions, TransactionState,
 };
 use crate::topology::{ServerType, TopologyType};
 
@@ -198,57 +199,24 @@ impl Session {
     where
         F: Future<Output = Result<T, ClientError>>,
     {
-        let limit = self.explicit.lock().default_timeout();
-        let mut repetitions = Repetitions::new(Instant::now(), limit);
-        let mut next = repetitions.begin();
-        let mut value = None;
-        let mut last_error = None;
+        let mut repeating = Repeating::begin(self, options);
+        let mut outcome = None;
         loop {
-            match (next, last_error.take()) {
-                (NextStep::RunCallback { after }, _) => {
-                    if !after.is_zero() {
-                        self.client.pause(after).await;
-                    }
-                    self.start_transaction(options.clone())?;
-                    let session = Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false };
-                    match body(session).await {
-                        Ok(returned) => {
-                            value = Some(returned);
-                            next = repetitions.after_callback(self.transaction_state());
-                        }
-                        Err(error) => {
-                            if matches!(
-                                self.transaction_state(),
-                                TransactionState::Starting | TransactionState::InProgress
-                            ) {
-                                // The error of the body says more than that of the abort.
-                                let _ = self.abort_transaction().await;
-                            }
-                            next = repetitions.after_callback_error(error.labels(), Instant::now(), fastrand::f64());
-                            last_error = Some(error);
-                        }
-                    }
-                }
-                (NextStep::Commit, _) => match self.commit_transaction().await {
-                    Ok(()) => next = NextStep::Return,
-                    Err(error) => {
-                        let expired = error.is_max_time_expired();
-                        let now = Instant::now();
-                        next = repetitions.after_commit_error(error.labels(), expired, now, fastrand::f64());
-                        last_error = Some(error);
-                    }
-                },
-                (NextStep::Return, _) => match value {
-                    Some(value) => return Ok(value),
-                    None => unreachable!("the transaction ended without a value"),
-                },
-                (NextStep::Report, Some(error)) => return Err(error),
-                (NextStep::ReportTimeout, Some(error)) => {
-                    return Err(ClientError::TransactionTimeout { last: Box::new(error) });
-                }
-                (NextStep::Report | NextStep::ReportTimeout, None) => unreachable!("there is an error to report"),
+            match repeating.turn(self, outcome.take()).await {
+                Turn::Body(session) => outcome = Some(body(session).await),
+                Turn::End(ended) => return ended,
             }
         }
+    }
+
+    /// Returns how long a transaction may be repeated, if the options say so.
+    pub(super) fn default_timeout(&self) -> Option<Duration> {
+        self.explicit.lock().default_timeout()
+    }
+
+    /// Returns a second value for the session, for the body of a transaction. Dropping it ends nothing.
+    pub(super) fn for_body(&self) -> Self {
+        Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false }
     }
 
     /// Ends the transaction: sends the command, and once more where the error allows it.
@@ -274,10 +242,11 @@ impl Session {
     }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        if !self.ends {
-            return;
+impl Session {
+    /// Ends what the session has begun: aborts its transaction, in the background. Returns whether there was one.
+    pub(crate) fn abandon(&mut self) -> bool {
+        if !std::mem::take(&mut self.ends) {
+            return false;
         }
         let must_abort = {
             let mut state = self.explicit.lock();
@@ -286,17 +255,24 @@ impl Drop for Session {
         if !must_abort {
             let unpinned = self.explicit.lock().unpin();
             drop(unpinned);
-            return;
+            return false;
         }
         let (client, explicit, site) = (self.client.clone(), self.explicit.clone(), Location::caller());
-        if let Some(runtime) = client.deployment().residence() {
-            runtime.spawn(async move {
+        if let Some(background) = client.deployment().background() {
+            background.take(async move {
                 // The server aborts it when its time is up.
                 let _ = end_transaction(&client, &explicit, End::Abort, site).await;
                 let unpinned = explicit.lock().unpin();
                 drop(unpinned);
             });
         }
+        true
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.abandon();
     }
 }
 

@@ -184,6 +184,13 @@ impl Deployment {
         });
     }
 
+    /// Applies a check that an overloaded server refused: the server becomes unknown, and its connections stay.
+    pub(super) fn check_refused(self: &Arc<Self>, resident: &Resident, cause: Cause) {
+        resident.server.forget_round_trips();
+        let failed = ServerDescription::failed(resident.server.address.clone(), cause);
+        self.apply_check(resident, None, |before| before.topology.after_check(failed));
+    }
+
     /// Applies the servers that were found by a name's records, of which at most `most` are used; 0 means all.
     pub(super) fn rescanned(self: &Arc<Self>, found: &[ServerAddress], most: u32) {
         self.apply(None, |_, before| before.topology.after_rescan(&servers_after(&before.topology, found, most)));
@@ -259,7 +266,7 @@ impl Deployment {
     ) {
         let topology_version = version.and_then(TopologyVersion::of_document);
         let is_overload = has_label("SystemOverloadedError");
-        self.apply(Some(reason), |_, before| {
+        let is_applied = self.apply(Some(reason), |_, before| {
             if !before.has(server) {
                 return None;
             }
@@ -273,6 +280,13 @@ impl Deployment {
                 cause: reason.cause.clone(),
             })
         });
+        if let (true, Some(scanning)) = (is_applied, self.scanning())
+            && matches!(kind, ErrorKind::StateChange(StateChange::NotWritablePrimary | StateChange::ShuttingDown))
+        {
+            // Instead of the check that a monitor makes at once. A server that is recovering stays so for a while ("not
+            // writable primary and node is recovering").
+            scanning.mark_stale();
+        }
     }
 }
 

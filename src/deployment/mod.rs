@@ -42,18 +42,21 @@
 //! | operations in progress | each operation, in a cache line that its thread shares with few others |
 
 mod applying;
+mod background;
 mod fork;
 mod heartbeat;
 mod log;
 mod monitor;
 mod publisher;
 mod rescan;
+mod scanning;
 mod selecting;
 mod selection_log;
 mod server;
 mod snapshot;
 mod state;
 
+pub(crate) use background::Background;
 pub(crate) use fork::Present;
 pub(crate) use publisher::Publisher;
 pub use publisher::TopologySubscriber;
@@ -62,4 +65,4 @@ pub use selecting::{ServerSelectionError, TopologySummary};
 pub(crate) use selection_log::{Purpose, is_enabled as logs_selections};
 pub(crate) use server::{Selected, Server};
 pub(crate) use snapshot::Snapshot;
-pub(crate) use state::Deployment;
+pub(crate) use state::{Checks, Deployment};

@@ -12,6 +12,7 @@ use super::selection_log::{self, Purpose, SelectionLog};
 use super::server::Selected;
 use super::snapshot::Snapshot;
 use super::state::Deployment;
+use crate::boxed::boxed;
 use crate::endpoint::ResolveError;
 use crate::milliseconds::Milliseconds;
 use crate::options::{InvalidOption, ReadPreferenceMode, ServerAddress};
@@ -46,6 +47,16 @@ pub enum ServerSelectionError {
         limit_name: &'static str,
         /// The time that was allowed.
         limit: Duration,
+        /// What was known about the servers at the end.
+        topology: Arc<TopologySummary>,
+    },
+    /// One scan found no suitable server, and the option `serverSelectionTryOnce` of a client on a single thread allows
+    /// no other one.
+    #[error("no server for {wanted} was found in one scan (serverSelectionTryOnce): {topology}")]
+    #[non_exhaustive]
+    TriedOnce {
+        /// What was wanted, such as a read preference.
+        wanted: String,
         /// What was known about the servers at the end.
         topology: Arc<TopologySummary>,
     },
@@ -137,7 +148,9 @@ impl Deployment {
         if selection_log::is_enabled() {
             return Box::pin(self.select_logged(demand, deadline)).await;
         }
-        self.start()?;
+        if !self.is_running() {
+            return boxed(|| self.start_and_select(demand, deadline)).await;
+        }
         match self.try_select(&self.snapshot(), demand)? {
             Some(selected) => Ok(selected),
             None => Box::pin(self.wait_for(demand, deadline)).await,
@@ -152,16 +165,26 @@ impl Deployment {
     ) -> Result<Selected, ServerSelectionError> {
         let log = SelectionLog::new(demand);
         log.started(&self.snapshot().topology);
-        let selecting = async {
-            self.start()?;
-            match self.try_select(&self.snapshot(), demand)? {
-                Some(selected) => Ok(selected),
-                None => self.wait_for(demand, deadline).await,
-            }
-        };
-        let outcome = selecting.await;
+        let outcome = self.start_and_select(demand, deadline).await;
         log.ended(&self.snapshot().topology, &outcome);
         outcome
+    }
+
+    /// Does what [`select`](Self::select) does where no monitors run: because nothing has started them, or because
+    /// operations scan instead.
+    async fn start_and_select(
+        self: &Arc<Self>,
+        demand: Demand<'_>,
+        deadline: Option<(Instant, Duration)>,
+    ) -> Result<Selected, ServerSelectionError> {
+        if let Some(scanning) = self.scanning() {
+            return self.select_by_scan(scanning, demand, deadline).await;
+        }
+        self.start()?;
+        match self.try_select(&self.snapshot(), demand)? {
+            Some(selected) => Ok(selected),
+            None => self.wait_for(demand, deadline).await,
+        }
     }
 
     /// Selects a server if one is suitable at present. Waits for nothing.
@@ -175,7 +198,11 @@ impl Deployment {
     }
 
     /// Selects a server of a snapshot, if one is suitable.
-    fn try_select(&self, snapshot: &Snapshot, demand: Demand<'_>) -> Result<Option<Selected>, ServerSelectionError> {
+    pub(super) fn try_select(
+        &self,
+        snapshot: &Snapshot,
+        demand: Demand<'_>,
+    ) -> Result<Option<Selected>, ServerSelectionError> {
         if let Some(incompatibility) = snapshot.topology.incompatibility() {
             return Err(incompatibility.clone().into());
         }
@@ -219,15 +246,29 @@ impl Deployment {
                 // A change may have come at the last moment.
                 return match self.try_select(&self.snapshot(), demand)? {
                     Some(selected) => Ok(selected),
-                    None => Err(ServerSelectionError::Timeout {
-                        wanted: wanted(demand.access),
-                        limit_name,
-                        limit,
-                        topology: Arc::new(TopologySummary::of(&self.snapshot().topology, self.resolve_error())),
-                    }),
+                    None => Err(self.not_found_in_time(demand, limit, limit_name)),
                 };
             }
         }
+    }
+
+    /// Returns the error of a selection whose time was up.
+    pub(super) fn not_found_in_time(
+        &self,
+        demand: Demand<'_>,
+        limit: Duration,
+        limit_name: &'static str,
+    ) -> ServerSelectionError {
+        ServerSelectionError::Timeout { wanted: wanted(demand.access), limit_name, limit, topology: self.summary() }
+    }
+
+    /// Returns the error of a selection that found no server in its only scan.
+    pub(super) fn not_found_at_once(&self, demand: Demand<'_>) -> ServerSelectionError {
+        ServerSelectionError::TriedOnce { wanted: wanted(demand.access), topology: self.summary() }
+    }
+
+    fn summary(&self) -> Arc<TopologySummary> {
+        Arc::new(TopologySummary::of(&self.snapshot().topology, self.resolve_error()))
     }
 }
 

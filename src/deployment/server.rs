@@ -10,6 +10,7 @@ use crossbeam::utils::CachePadded;
 use tokio::sync::Notify;
 
 use super::heartbeat::Heartbeats;
+use super::scanning::Uses;
 use crate::endpoint::Endpoint;
 use crate::options::ServerAddress;
 use crate::runtime::{Pool, thread_number};
@@ -22,13 +23,15 @@ const HANDLES: usize = 16;
 pub(crate) struct Server {
     pub(crate) address: ServerAddress,
     pub(crate) pool: Pool<Endpoint>,
-    /// Opens the monitor's connections. `None` behind a load balancer, which is not monitored.
+    /// Opens the monitor's connections. `None` without a monitor: behind a load balancer, and where operations scan.
     pub(super) probe: Option<Endpoint>,
     pub(super) control: Control,
     pub(super) heartbeats: Heartbeats,
     round_trips: Mutex<RoundTrips>,
     /// The shortest round trip of late, in nanoseconds.
     least_round_trip: AtomicU64,
+    /// For scans.
+    pub(super) uses: Uses,
 }
 
 /// What a monitor is told.
@@ -97,6 +100,7 @@ impl Server {
             heartbeats: Heartbeats::default(),
             round_trips: Mutex::default(),
             least_round_trip: AtomicU64::new(0),
+            uses: Uses::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use super::applying::Afterwards;
 use super::heartbeat::{Heartbeat, Line};
 use super::publisher::Publisher;
+use super::scanning::Scanning;
 use super::selecting::ServerSelectionError;
 use super::server::{Control, Member, Server};
 use super::snapshot::Snapshot;
@@ -30,6 +31,8 @@ pub(crate) struct Deployment {
     settled: OnceLock<Arc<Settled>>,
     /// Resolves the SRV name, instead of the system's configuration.
     pub(super) resolver: Option<Resolver>,
+    /// How the servers are checked without monitors. `None`: monitors check them.
+    scanning: Option<Box<Scanning>>,
     /// Ends the look-ups of the SRV name.
     pub(super) srv_control: Control,
     subscribers: Vec<Arc<dyn Subscriber>>,
@@ -53,6 +56,16 @@ struct Parts {
     publisher: Publisher,
     topology: TopologyDescription,
     is_closed: bool,
+    checks: Checks,
+}
+
+/// How a deployment learns the state of its servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Checks {
+    /// Each server has a monitor.
+    ByMonitors,
+    /// Operations scan the servers, and nothing is spawned (`scanning.rs`).
+    ByOperations,
 }
 
 /// What follows from the options, once the servers are known.
@@ -66,7 +79,7 @@ struct Settled {
 
 impl Settled {
     /// Reads the files that the options name, and describes their servers.
-    fn new(options: Options) -> Result<(Self, TopologyDescription), InvalidOption> {
+    fn new(options: Options, checks: Checks) -> Result<(Self, TopologyDescription), InvalidOption> {
         let topology = TopologyDescription::of_options(&options)
             .map_err(|error| InvalidOption::because("hosts", error.to_string()))?;
         let options = Arc::new(options);
@@ -74,7 +87,10 @@ impl Settled {
         of_monitors.credential = None;
         of_monitors.timeout = None;
         let probes = Endpoints::new(Arc::new(of_monitors))?;
-        let endpoints = Endpoints::new(options.clone())?;
+        let endpoints = match checks {
+            Checks::ByMonitors => Endpoints::new(options.clone())?,
+            Checks::ByOperations => Endpoints::new(options.clone())?.for_scans(),
+        };
         for server in topology.servers() {
             // A seed that cannot be used is refused now, and not by the first operation.
             let _ = endpoints.at(&server.address)?;
@@ -183,6 +199,7 @@ impl Deployment {
         subscribers: Vec<Arc<dyn Subscriber>>,
         publisher: Publisher,
         resolver: Option<Resolver>,
+        checks: Checks,
     ) -> Result<Arc<Self>, InvalidOption> {
         options.validate()?;
         let (given, settled) = (Arc::new(options.clone()), OnceLock::new());
@@ -194,22 +211,23 @@ impl Deployment {
                 TopologyDescription::without_servers()
             }
             _ => {
-                let (present, topology) = Settled::new(options)?;
+                let (present, topology) = Settled::new(options, checks)?;
                 settled.get_or_init(|| Arc::new(present));
                 topology
             }
         };
-        let parts = Parts { given, settled, resolver, subscribers, publisher, topology, is_closed: false };
+        let parts = Parts { given, settled, resolver, subscribers, publisher, topology, is_closed: false, checks };
         Ok(Self::of(parts))
     }
 
     fn of(parts: Parts) -> Arc<Self> {
-        let Parts { given, settled, resolver, subscribers, publisher, topology, is_closed } = parts;
+        let Parts { given, settled, resolver, subscribers, publisher, topology, is_closed, checks } = parts;
         let members = topology.servers().map(|_| None).collect();
         Arc::new(Self {
             given,
             settled,
             resolver,
+            scanning: (checks == Checks::ByOperations).then(Box::default),
             srv_control: Control::default(),
             subscribers,
             publisher,
@@ -235,7 +253,17 @@ impl Deployment {
             publisher: self.publisher.successor(),
             topology: topology.filter(|_| !is_closed).unwrap_or_else(TopologyDescription::without_servers),
             is_closed,
+            checks: self.checks(),
         })
+    }
+
+    fn checks(&self) -> Checks {
+        if self.scanning.is_some() { Checks::ByOperations } else { Checks::ByMonitors }
+    }
+
+    /// Returns how operations scan, if they do.
+    pub(super) fn scanning(&self) -> Option<&Scanning> {
+        self.scanning.as_deref()
     }
 
     /// Returns the options: those that were given, until an SRV name is resolved.
@@ -269,7 +297,7 @@ impl Deployment {
     ///
     /// Those of [`Deployment::new`].
     pub(super) fn settle(self: &Arc<Self>, options: Options) -> Result<(), InvalidOption> {
-        let (settled, topology) = Settled::new(options)?;
+        let (settled, topology) = Settled::new(options, self.checks())?;
         let mut after = Afterwards::default();
         let is_listened_to = self.publisher.is_listened_to();
         {
@@ -346,8 +374,49 @@ impl Deployment {
     /// [`ServerSelectionError::NoRuntime`] or [`ServerSelectionError::Closed`].
     #[inline]
     pub(crate) fn start(self: &Arc<Self>) -> Result<(), ServerSelectionError> {
+        if self.is_running() { Ok(()) } else { self.start_anew() }
+    }
+
+    /// Returns whether the monitors run.
+    #[inline]
+    pub(super) fn is_running(&self) -> bool {
         // ORD: Acquire; pairs with the Release in `start_anew`.
-        if self.running.load(Ordering::Acquire) != 0 { Ok(()) } else { self.start_anew() }
+        self.running.load(Ordering::Acquire) != 0
+    }
+
+    /// Makes the pools of the servers, for connections on the caller's runtime. For a deployment that scans, whose
+    /// monitors never run.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerSelectionError::NoRuntime`] or [`ServerSelectionError::Closed`].
+    pub(super) fn inhabit_here(self: &Arc<Self>) -> Result<(), ServerSelectionError> {
+        let mut after = Afterwards::default();
+        let is_listened_to = self.publisher.is_listened_to();
+        {
+            let mut state = self.lock();
+            if state.is_closed {
+                return Err(ServerSelectionError::Closed);
+            }
+            if state.starts > 0 {
+                return Ok(());
+            }
+            state.residence = Some(Handle::try_current().map_err(|_| ServerSelectionError::NoRuntime)?);
+            state.starts = 1;
+            let before = self.snapshot.load_full();
+            if is_listened_to {
+                self.publisher.emit(|topology_id| events_of_opening(topology_id, &before.topology));
+            }
+            self.inhabit(&state, before.topology.clone(), &before, &mut after);
+            after.before = Some(before);
+        }
+        after.conclude(self);
+        Ok(())
+    }
+
+    /// Returns what a check of the server by an operation holds.
+    pub(super) fn resident_of(self: &Arc<Self>, server: &Arc<Server>) -> Resident {
+        self.resident(&self.lock(), server)
     }
 
     #[cold]
@@ -400,7 +469,12 @@ impl Deployment {
             let weak = Arc::downgrade(self);
             let identity = Arc::new(OnceLock::<Weak<Server>>::new());
             let of = identity.clone();
-            let mut builder = endpoint.pool().runtime(runtime).on_failure(move |failed: &FailedConnection<'_>| {
+            let mut builder = endpoint.pool();
+            if self.scanning.is_some() {
+                let options = Self::options_of_one_connection(&settled.options.pool);
+                builder = builder.options(options).without_tasks();
+            }
+            let mut builder = builder.runtime(runtime).on_failure(move |failed: &FailedConnection<'_>| {
                 if let (Some(this), Some(server)) = (weak.upgrade(), of.get().and_then(Weak::upgrade)) {
                     this.establishment_failed(&server, failed);
                 }
@@ -410,7 +484,7 @@ impl Deployment {
                 builder = builder.subscriber(move |event: &crate::PoolEvent| subscriber.on_event(event));
             }
             let pool = builder.begin().map_err(|error| Arc::new(error) as Cause)?;
-            let probe = match settled.options.is_load_balanced() {
+            let probe = match settled.options.is_load_balanced() || self.scanning.is_some() {
                 true => None,
                 false => Some(settled.probes.at(address).map_err(|error| Arc::new(error) as Cause)?),
             };

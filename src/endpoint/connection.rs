@@ -410,7 +410,7 @@ impl EndpointConnection {
         Box::new(CommandError::Timeout { origin: self.identity.origin(), limit, source })
     }
 
-    pub(super) fn options(&self) -> &Options {
+    pub(crate) fn options(&self) -> &Options {
         &self.options
     }
 

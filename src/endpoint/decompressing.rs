@@ -14,6 +14,7 @@ use zeroize::Zeroize;
 
 use super::channel::{Awaited, Channel, ExchangeError, ExchangeState, LONG_TO_DECOMPRESS};
 use super::inbox::Inbox;
+use crate::runtime::Inline;
 use crate::wire::{Header, WireError, compressed};
 
 #[cfg(test)]
@@ -46,8 +47,8 @@ impl Drop for Decompressed {
 impl Channel {
     /// Starts to decompress a large reply on a blocking thread.
     ///
-    /// A smaller reply is decompressed when it is taken. So is any reply outside of a runtime, where there is no
-    /// blocking thread.
+    /// A smaller reply is decompressed when it is taken. So is any reply where there is no blocking thread: outside of a
+    /// runtime, and in a client on a single thread.
     #[cold]
     pub(super) fn begin_decompressing(
         &mut self,
@@ -58,7 +59,8 @@ impl Channel {
         let (length, most) = (header.message_length as usize, self.most_received);
         // A size above the limit is refused when the reply is taken, before any decompression.
         let is_large = |size| (LONG_TO_DECOMPRESS..=most as usize).contains(&size);
-        let elsewhere = compressed::announced_size(&self.incoming[..length]).is_some_and(is_large);
+        let elsewhere =
+            compressed::announced_size(&self.incoming[..length]).is_some_and(is_large) && !Inline::is_entered();
         let Some(runtime) = elsewhere.then(|| Handle::try_current().ok()).flatten() else {
             self.state = ExchangeState::Received { awaited, header };
             return Poll::Ready(Ok(true));

@@ -20,6 +20,7 @@ use std::time::Duration;
 use bson::oid::ObjectId;
 use thiserror::Error;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tracing::{Instrument, debug_span};
 
 use crate::boxed::boxed;
@@ -44,6 +45,7 @@ mod inbox;
 mod platform;
 mod pooled;
 mod prepared;
+mod scanned;
 mod srv;
 mod stages;
 #[cfg(test)]
@@ -61,6 +63,7 @@ pub use exhaust::Replies;
 pub use foreign::ForeignProtocolError;
 pub(crate) use platform::is_function;
 pub use pooled::OperationError;
+pub(crate) use scanned::Scanned;
 pub use srv::ResolveError;
 #[cfg(feature = "srv")]
 pub use srv::hickory_resolver;
@@ -111,6 +114,8 @@ pub struct Endpoint {
     handshake: Arc<Handshake>,
     /// `None` if the options have no credential.
     authenticator: Option<Arc<Authenticator>>,
+    /// Set if the connections serve checks of the server, too.
+    scanned: Option<Arc<Scanned>>,
 }
 
 impl Options {
@@ -161,6 +166,7 @@ pub(crate) struct Endpoints {
     connectors: Connectors,
     handshake: Arc<Handshake>,
     authenticator: Option<Arc<Authenticator>>,
+    serves_scans: bool,
 }
 
 impl Endpoints {
@@ -176,7 +182,12 @@ impl Endpoints {
         let handshake = Arc::new(Handshake::new(&options)?);
         let authenticator = Authenticator::new(&options)?;
         let connectors = Connectors::new(&options)?;
-        Ok(Self { options, connectors, handshake, authenticator })
+        Ok(Self { options, connectors, handshake, authenticator, serves_scans: false })
+    }
+
+    /// Makes endpoints whose pooled connections serve checks of the server, too.
+    pub(crate) fn for_scans(self) -> Self {
+        Self { serves_scans: true, ..self }
     }
 
     /// Returns the endpoint at an address.
@@ -191,6 +202,7 @@ impl Endpoints {
             options: self.options.clone(),
             handshake: self.handshake.clone(),
             authenticator: self.authenticator.clone(),
+            scanned: self.serves_scans.then(Arc::default),
         })
     }
 }
@@ -320,7 +332,11 @@ impl Endpoint {
             let greeting = self.greet(&mut channel, load_balanced, &speculation, deadline);
             greeting.instrument(debug_span!(target: TARGET, "hello"))
         });
+        let begun = self.scanned.as_ref().map(|_| Instant::now());
         let mut hello = context.stages.timed(Stage::Hello, greeting).await?;
+        if let (Some(scanned), Some(begun)) = (&self.scanned, begun) {
+            scanned.note_hello(begun.elapsed());
+        }
         if !context.any_version {
             let refuse = |incompatible| EstablishError::permanent(Stage::Hello, incompatible);
             hello.check_compatible(self.address()).map_err(refuse)?;
@@ -331,7 +347,8 @@ impl Endpoint {
         }
         let authentication = match &self.authenticator {
             Some(authenticator) => {
-                let is_pooled = context.connection_id > 0;
+                let may_be_arbiter = self.scanned.as_ref().is_some_and(|scanned| scanned.allows_arbiter());
+                let is_pooled = context.connection_id > 0 && !may_be_arbiter;
                 let authenticating = boxed(|| {
                     let (channel, address) = (&mut channel, &self.address);
                     let outcome =
@@ -419,7 +436,7 @@ impl Establish for Endpoint {
             each_command: self.limit_of_each_command(connecting.is_in_background()),
             identify: if connecting.is_load_balanced() { Some(&identify) } else { None },
             stages: Stages::of(&connecting),
-            any_version: false,
+            any_version: self.scanned.is_some(),
         })
         .await
     }

@@ -55,6 +55,7 @@ pub struct PoolBuilder<E: Establish> {
     on_long_hold: Vec<HoldSink>,
     runtime: Option<Handle>,
     tokio_clock: bool,
+    has_tasks: bool,
 }
 
 impl<E: Establish> fmt::Debug for PoolBuilder<E> {
@@ -83,6 +84,7 @@ impl<E: Establish> PoolBuilder<E> {
             on_long_hold: Vec::new(),
             runtime: None,
             tokio_clock: false,
+            has_tasks: true,
         }
     }
 
@@ -173,6 +175,14 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
+    /// Makes the pool spawn nothing: a check-out opens its connection itself, and a connection that needs a drain is
+    /// closed. Changes that go through [`Pool::conclude`], and the close, do at once what the background task would do.
+    /// `minPoolSize` and the background interval have no effect.
+    pub(crate) fn without_tasks(mut self) -> Self {
+        self.has_tasks = false;
+        self
+    }
+
     /// Builds the pool. It starts paused.
     ///
     /// # Errors
@@ -194,6 +204,7 @@ impl<E: Establish> PoolBuilder<E> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let mut environment = TokioEnvironment::new(Arc::new(self.establish), self.subscribers, self.on_failure, false);
         environment.timeout = self.timeout;
+        environment.has_tasks = self.has_tasks;
         if self.tokio_clock {
             environment.stopwatch = Stopwatch::tokio();
         }

@@ -18,11 +18,13 @@ use crate::sync::{Watch, contain};
 /// Spawns a task in which the establisher drains the connection.
 ///
 /// The task runs on the pool's runtime, or on the caller's if the pool has none. If neither exists, or the runtime is
-/// shutting down, the connection is closed.
+/// shutting down, or the pool spawns nothing, the connection is closed.
 #[cold]
 pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
-    let home = draining.environment().residence.home();
+    let has_tasks = draining.environment().has_tasks;
+    let home = draining.environment().residence.home().filter(|_| has_tasks);
     let runtime = home.as_ref().map(|home| home.handle().clone()).or_else(|| Handle::try_current().ok());
+    let runtime = runtime.filter(|_| has_tasks);
     let task = DrainTask::<E> { draining: ManuallyDrop::new(draining), home };
     if let Some(runtime) = runtime {
         runtime.spawn(drain(task));

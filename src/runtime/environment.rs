@@ -53,6 +53,8 @@ pub struct TokioEnvironment<E: Establish> {
     /// Notifies the tasks that drain connections that the pool was cleared or closed.
     pub(super) changed: Event,
     pub(super) stopwatch: Stopwatch,
+    /// Whether the pool spawns tasks. Without them, a check-out opens its connection itself.
+    pub(super) has_tasks: bool,
     /// The value of `fork::forks()` when the pool was built.
     forks: u32,
 }
@@ -80,6 +82,7 @@ impl<E: Establish> TokioEnvironment<E> {
             maintenance: tokio::sync::Notify::new(),
             changed: Event::new(),
             stopwatch: Stopwatch::fast(),
+            has_tasks: true,
             forks: fork::forks(),
         }
     }

@@ -126,6 +126,9 @@ impl<E: Establish> Pool<E> {
                     // Before a connection is opened at the new home, because this makes all connections stale.
                     before.end(core);
                 }
+                if !core.environment().has_tasks {
+                    return Some(home);
+                }
                 let resident = Resident { home: home.clone(), core: core.clone() };
                 // If the new runtime has ended as well, it drops the task at once.
                 home.handle.spawn(fork::own(background::keep(resident)));

@@ -1,6 +1,7 @@
 //! The pool on tokio. It adds what the core does without: a clock, tasks and subscribers.
 
 mod background;
+mod blocking;
 mod builder;
 mod check_out;
 mod connection;
@@ -21,6 +22,7 @@ mod timer;
 mod traced;
 mod waiting;
 
+pub(crate) use blocking::{Inline, blocking, look_up, start_blocking};
 pub use builder::{BuildError, PoolBuilder};
 pub use connection::Connection;
 pub(crate) use environment::thread_number;

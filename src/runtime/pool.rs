@@ -438,7 +438,11 @@ impl<E: Establish> Pool<E> {
 
     /// Does the rest of a change, outside of all locks.
     pub(crate) fn conclude(&self, change: PoolChange<E>) {
-        self.here().core.conclude(change.0);
+        let core = &self.here().core;
+        core.conclude(change.0);
+        if !core.environment().has_tasks {
+            core.maintain();
+        }
     }
 
     /// Counts an operation that takes another connection, because its first one was lost while it was idle.
@@ -503,6 +507,7 @@ impl<E: Establish> Pool<E> {
                 is_closed,
             );
             environment.timeout = before.timeout;
+            environment.has_tasks = before.has_tasks;
             environment.stopwatch = before.stopwatch.clone();
             let slow = before.slow_check_outs.as_ref().map(SlowCheckOuts::threshold);
             environment.slow_check_outs = slow.map(SlowCheckOuts::new);
@@ -537,6 +542,9 @@ impl<E: Establish> Shared<E> {
     fn close(&self) {
         if self.core.close() {
             self.core.environment().publisher.delivery().end();
+        }
+        if !self.core.environment().has_tasks {
+            self.core.maintain();
         }
     }
 }

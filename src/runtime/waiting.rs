@@ -1,7 +1,7 @@
 //! Waiting of a check-out that finds no connection at once: in the queue, or for a connection that is opened for it.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -153,7 +153,7 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Spawns a task that opens a connection, and waits until the limit for it or for a connection that comes back
-    /// sooner.
+    /// sooner. In a pool that spawns nothing, the opening is a part of this future.
     ///
     /// If another connection comes first, or none in time, the new one goes to the next waiter or becomes available
     /// once it is open. If it has not been created when another connection comes, it is never created.
@@ -173,7 +173,11 @@ impl<E: Establish> Pool<E> {
         let Some(home) = self.home(|| Handle::try_current().ok()) else {
             return Opened::Ended(Err(NoRuntimeError::of(core.address()).into()));
         };
-        let task = home.handle().spawn(fork::own(opening::open_for(request.clone(), requester, Span::current())));
+        let opening = fork::own(opening::open_for(request.clone(), requester, Span::current()));
+        let (task, mut own_opening) = match core.environment().has_tasks {
+            true => (Some(home.handle().spawn(opening)), None),
+            false => (None, Some(opening)),
+        };
         let first = async {
             tokio::select! {
                 biased;
@@ -190,15 +194,32 @@ impl<E: Establish> Pool<E> {
                     }
                     Ok(outcome) => Opened::Ended(outcome),
                     // Only a runtime that shuts down cancels the task.
-                    Err(_gone) => match task.await {
-                        Err(error) if error.is_cancelled() => {
+                    Err(_gone) => {
+                        let is_cancelled = match task {
+                            Some(task) => task.await.is_err_and(|error| error.is_cancelled()),
+                            None => false,
+                        };
+                        if is_cancelled {
                             home.end(core);
                             Opened::RuntimeEnded
+                        } else {
+                            Opened::Ended(Err(request.task_ended()))
                         }
-                        _ => Opened::Ended(Err(request.task_ended())),
-                    },
+                    }
                 },
             }
+        };
+        let first = async {
+            let mut first = pin!(first);
+            poll_fn(|context| {
+                if let Some(opening) = &mut own_opening
+                    && Pin::new(opening).poll(context).is_ready()
+                {
+                    own_opening = None;
+                }
+                first.as_mut().poll(context)
+            })
+            .await
         };
         match self.in_time(limits.whole, first).await {
             Ok(opened) => opened,

@@ -11,7 +11,7 @@ use crate::error::{Cause, EstablishError};
 use crate::milliseconds::Milliseconds;
 
 /// Why a check has no result.
-pub(super) enum Failure {
+pub(in crate::deployment) enum Failure {
     /// It was cancelled, because an operation found that the server cannot be reached.
     Cancelled,
     /// It failed.
@@ -25,7 +25,7 @@ pub(super) enum Failure {
 
 impl Failure {
     /// Ends the check's events, and returns the failure.
-    pub(super) fn reported(self, heartbeat: Heartbeat<'_>) -> Self {
+    pub(in crate::deployment) fn reported(self, heartbeat: Heartbeat<'_>) -> Self {
         match &self {
             // A heartbeat that is dropped was cancelled.
             Self::Cancelled => drop(heartbeat),
@@ -38,13 +38,13 @@ impl Failure {
 /// The server did not answer a check in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the server did not answer a check within {}", Milliseconds(self.limit))]
-pub(super) struct CheckTimeoutError {
+pub(in crate::deployment) struct CheckTimeoutError {
     limit: Duration,
 }
 
 impl CheckTimeoutError {
     /// Returns the failure of a check whose command failed, and that could take `limit`.
-    pub(super) fn instead_of(error: CommandError, limit: Duration) -> Failure {
+    pub(in crate::deployment) fn instead_of(error: CommandError, limit: Duration) -> Failure {
         match error {
             // The command's own text speaks of an option that does not limit a check.
             CommandError::Timeout { .. } => {

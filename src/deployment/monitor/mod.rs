@@ -16,7 +16,7 @@
 //! So no notification is lost. A task that waits for a server asks only while no check is in progress, because it is told
 //! the end of each, and may ask again. Several of one kind count as one, so none causes more than one check.
 
-mod failure;
+pub(super) mod failure;
 mod round_trips;
 
 use std::time::Duration;

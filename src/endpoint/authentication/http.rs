@@ -16,7 +16,7 @@ use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -25,6 +25,7 @@ use zeroize::Zeroizing;
 
 use crate::milliseconds::Milliseconds;
 use crate::printable::PrintableError;
+use crate::runtime::{blocking, look_up};
 
 /// The longest body that an answer may have, in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -113,7 +114,7 @@ impl HttpRequest<'_> {
             return exchange(stream, request).await;
         }
         let name = ServerName::try_from(service.host).map_err(|_| HttpError::Url { url: self.base.to_owned() })?;
-        let roots = tokio::task::spawn_blocking(trust).await.map_err(io::Error::other);
+        let roots = blocking(trust).await.map_err(io::Error::other);
         let config = roots.and_then(|roots| tls(roots?)).map_err(HttpError::Tls)?;
         let connector = TlsConnector::from(config);
         exchange(connector.connect(name, stream).await.map_err(HttpError::Tls)?, request).await
@@ -193,8 +194,7 @@ impl Service {
     }
 
     async fn connect(&self, peers: Option<Peers>) -> Result<TcpStream, HttpError> {
-        let found = lookup_host((&*self.host, self.port)).await.map_err(HttpError::Connect)?;
-        let addresses: Vec<SocketAddr> = found.collect();
+        let addresses = look_up(&self.host, self.port).await.map_err(HttpError::Connect)?;
         let is_refused = |address: &IpAddr| peers.is_some_and(|allows| !allows(*address));
         if let Some(address) = addresses.iter().map(SocketAddr::ip).find(is_refused) {
             return Err(HttpError::Peer { address });

@@ -5,11 +5,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 use zeroize::Zeroizing;
 
 use super::Cause;
-use crate::runtime::PerProcess;
+use crate::runtime::{PerProcess, start_blocking};
 use crate::wire::auth::scram::{Challenge, Hash, Keys, prepare_password};
 
 /// How many keys are cached. A user has one salt per mechanism on all members of a replica set. More than two keys are
@@ -88,7 +87,7 @@ impl KeyCache {
         let password: Zeroizing<String> = prepare_password(hash, &self.username, self.password.reveal())?;
         let (salt, iterations) = (challenge.salt().to_vec(), challenge.iterations());
         let (done, derived) = watch::channel(None);
-        spawn_blocking(move || {
+        start_blocking(move || {
             done.send_replace(Some(Arc::new(Keys::derive(hash, &password, &salt, iterations))));
         });
         Ok(derived)

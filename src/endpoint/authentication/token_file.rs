@@ -9,6 +9,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::options::Secret;
+use crate::runtime::blocking;
 
 /// The longest token that a file may hold, in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;
@@ -29,7 +30,7 @@ pub(super) struct TokenFileError {
 pub(super) async fn read(path: OsString) -> Result<Secret, TokenFileError> {
     let path = PathBuf::from(path);
     let reading = path.clone();
-    let read = tokio::task::spawn_blocking(move || read_blocking(&reading)).await.map_err(io::Error::other);
+    let read = blocking(move || read_blocking(&reading)).await.map_err(io::Error::other);
     read.and_then(|token| token).map_err(|source| TokenFileError { path, source })
 }
 

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::lookup_host;
 use tracing::{Instrument, debug_span};
 
 use super::deadline::Deadline;
@@ -22,7 +21,7 @@ use super::stages::Stages;
 use crate::boxed::boxed;
 use crate::error::{EstablishError, Stage};
 use crate::options::{Host, InvalidOption, Options, ProxyOptions, ServerAddress, split_zone};
-use crate::runtime::TARGET;
+use crate::runtime::{TARGET, look_up};
 
 mod local;
 mod proxy;
@@ -155,9 +154,9 @@ async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Sock
 ///
 /// A failure here says nothing about the server's load, so its errors have no label.
 async fn resolve(name: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, EstablishError> {
-    let looking_up = deadline.bound(lookup_host((name, port)));
-    let addresses: Vec<_> = match looking_up.instrument(debug_span!(target: TARGET, "resolve")).await {
-        Ok(Ok(addresses)) => addresses.collect(),
+    let looking_up = deadline.bound(look_up(name, port));
+    let addresses = match looking_up.instrument(debug_span!(target: TARGET, "resolve")).await {
+        Ok(Ok(addresses)) => addresses,
         Ok(Err(error)) => return Err(EstablishError::network(Stage::Resolve, error)),
         Err(timeout) => return Err(EstablishError::network(Stage::Resolve, timeout)),
     };

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
-use tokio::task::spawn_blocking;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use tokio_rustls::rustls::crypto::{
@@ -23,6 +22,7 @@ use super::error::TlsError;
 use super::revocation::Issuer;
 use super::{pem, revocation};
 use crate::options::{CaCertificates, InvalidOption, TlsOptions};
+use crate::runtime::blocking;
 use crate::wire::ocsp::Certificate;
 
 /// The system's certificate authorities. They are read once per process, so a change takes effect after a restart. A
@@ -88,7 +88,7 @@ impl Verifier {
     /// Must have succeeded once before the verifier is used.
     pub async fn load(&self) -> Result<(), TlsError> {
         if let Check::Chain { authorities: Authorities::System, .. } = self.check {
-            let read = async || match spawn_blocking(read_system_authorities).await {
+            let read = async || match blocking(read_system_authorities).await {
                 Ok(read) => read,
                 Err(error) => Err(TlsError::NoTrustedAuthority { reasons: vec![error.to_string()] }),
             };

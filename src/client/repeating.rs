@@ -1,0 +1,85 @@
+//! Running the body of a transaction, and its commit, again and again (Convenient API for Transactions).
+
+use std::time::Instant;
+
+use super::error::ClientError;
+use super::session::Session;
+use crate::session::{NextStep, Repetitions, TransactionOptions, TransactionState};
+
+/// A transaction that is repeated as its errors allow, apart from the calls of its body.
+///
+/// The caller calls [`turn`](Self::turn), runs the body if it says so, and passes the outcome to the next call.
+pub(crate) struct Repeating<T> {
+    options: TransactionOptions,
+    repetitions: Repetitions,
+    next: NextStep,
+    value: Option<T>,
+    last_error: Option<ClientError>,
+}
+
+/// What the caller of [`Repeating::turn`] does next.
+pub(crate) enum Turn<T> {
+    /// It runs the body, with this value for the session.
+    Body(Session),
+    /// It returns the outcome.
+    End(Result<T, ClientError>),
+}
+
+impl<T> Repeating<T> {
+    pub(crate) fn begin(session: &Session, options: TransactionOptions) -> Self {
+        let mut repetitions = Repetitions::new(Instant::now(), session.default_timeout());
+        let next = repetitions.begin();
+        Self { options, repetitions, next, value: None, last_error: None }
+    }
+
+    /// Goes on until the body is to run, or the transaction is over. `outcome`: that of the body, if it has run.
+    pub(crate) async fn turn(&mut self, session: &mut Session, outcome: Option<Result<T, ClientError>>) -> Turn<T> {
+        match outcome {
+            Some(Ok(returned)) => {
+                self.value = Some(returned);
+                self.next = self.repetitions.after_callback(session.transaction_state());
+            }
+            Some(Err(error)) => {
+                if matches!(session.transaction_state(), TransactionState::Starting | TransactionState::InProgress) {
+                    // The error of the body says more than that of the abort.
+                    let _ = session.abort_transaction().await;
+                }
+                let (labels, now) = (error.labels(), Instant::now());
+                self.next = self.repetitions.after_callback_error(labels, now, fastrand::f64());
+                self.last_error = Some(error);
+            }
+            None => {}
+        }
+        loop {
+            match (self.next, self.last_error.take()) {
+                (NextStep::RunCallback { after }, _) => {
+                    if !after.is_zero() {
+                        session.client().pause(after).await;
+                    }
+                    return match session.start_transaction(self.options.clone()) {
+                        Ok(()) => Turn::Body(session.for_body()),
+                        Err(error) => Turn::End(Err(error)),
+                    };
+                }
+                (NextStep::Commit, _) => match session.commit_transaction().await {
+                    Ok(()) => self.next = NextStep::Return,
+                    Err(error) => {
+                        let (labels, expired) = (error.labels(), error.is_max_time_expired());
+                        self.next =
+                            self.repetitions.after_commit_error(labels, expired, Instant::now(), fastrand::f64());
+                        self.last_error = Some(error);
+                    }
+                },
+                (NextStep::Return, _) => match self.value.take() {
+                    Some(value) => return Turn::End(Ok(value)),
+                    None => unreachable!("the transaction ended without a value"),
+                },
+                (NextStep::Report, Some(error)) => return Turn::End(Err(error)),
+                (NextStep::ReportTimeout, Some(error)) => {
+                    return Turn::End(Err(ClientError::TransactionTimeout { last: Box::new(error) }));
+                }
+                (NextStep::Report | NextStep::ReportTimeout, None) => unreachable!("there is an error to report"),
+            }
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Scanning: checking the servers inline with operations, where there are no monitors (Server Monitoring,
+//! "Single-threaded monitoring"; Server Selection, "Single-threaded server selection").
+//!
+//! A deployment that scans has one connection for each server, in a pool of one that spawns nothing. Commands and checks
+//! share it: opening it is a check, and so is a hello on it. All servers are checked at once, by one future.
+//!
+//! # When a scan is due
+//!
+//! | situation | scan |
+//! | --- | --- |
+//! | first operation | before the selection |
+//! | `heartbeatFrequencyMS` have passed since the end of the last scan | before the selection |
+//! | a server has replied that it is not primary or shuts down | before the next selection |
+//! | no server is suitable | then, and with `serverSelectionTryOnce=false` again and again |
+//!
+//! There are 500 ms between two scans. A scan leaves a server alone whose last check failed less than 5 s before
+//! (`cooldownMS`). The failure of a command does not count as a failed check, so that a retry can find a server whose
+//! connection alone was lost.
+//!
+//! A selected server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before its use, once
+//! for each selection.
+
+use std::future::poll_fn;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use thiserror::Error;
+use tokio::time::{Instant, sleep_until};
+
+use super::background::Kept;
+use super::heartbeat::{Heartbeat, Line};
+use super::monitor::failure::{CheckTimeoutError, Failure};
+use super::selecting::{Demand, ServerSelectionError};
+use super::server::{Selected, Server};
+use super::state::{Deployment, Resident, now};
+use crate::endpoint::{
+    Command, CommandError, Endpoint, Limit, OperationError, SHORTEST_RESCAN, Scanned, resolve_again, resolve_first,
+};
+use crate::error::{Cause, CheckOutError};
+use crate::options::PoolOptions;
+use crate::printable::PrintableError;
+use crate::runtime::{Connection, within};
+use crate::topology::{ServerDescription, ServerType, TopologyType};
+
+/// The shortest time between two scans (`minHeartbeatFrequencyMS`).
+const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a server is left alone after a check that failed (`cooldownMS`).
+const COOLDOWN: Duration = Duration::from_secs(5);
+
+/// After what time without use a connection is checked (`socketCheckIntervalMS`).
+const IDLE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a deployment that scans knows about its scans.
+#[derive(Default)]
+pub(super) struct Scanning {
+    state: Mutex<State>,
+    pub(super) kept: Arc<Kept>,
+}
+
+#[derive(Default)]
+struct State {
+    /// When the last scan ended.
+    last: Option<Instant>,
+    /// Whether the next selection begins with a scan.
+    is_stale: bool,
+    /// When the SRV name is to be looked up again.
+    look_up_at: Option<Instant>,
+}
+
+impl Scanning {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is valid between any two statements that change it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the next selection begin with a scan.
+    pub(super) fn mark_stale(&self) {
+        self.lock().is_stale = true;
+    }
+}
+
+/// When a server was checked and used, where there are no monitors.
+#[derive(Default)]
+pub(super) struct Uses(Mutex<UseTimes>);
+
+#[derive(Default, Clone, Copy)]
+struct UseTimes {
+    /// When the last check failed, unless one has succeeded since.
+    failed: Option<Instant>,
+    /// When the connection was last used, for a check or for a selected operation.
+    used: Option<Instant>,
+}
+
+impl Uses {
+    fn lock(&self) -> MutexGuard<'_, UseTimes> {
+        // Both times are valid at any time.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A future that checks one server.
+type Check<'c> = Pin<Box<dyn Future<Output = ()> + Send + 'c>>;
+
+/// Why there was no server in time.
+struct TimeLimit {
+    at: Instant,
+    limit: Duration,
+    name: &'static str,
+}
+
+impl Deployment {
+    /// Returns the options of a pool that holds the one connection of a server. Behind a load balancer, cursors and
+    /// transactions keep connections of their own.
+    pub(super) fn options_of_one_connection(options: &PoolOptions) -> PoolOptions {
+        let options = options.clone().min_pool_size(0);
+        if options.load_balanced { options } else { options.max_pool_size(1) }
+    }
+
+    /// Selects a server, and scans before and meanwhile as necessary.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerSelectionError`].
+    pub(super) async fn select_by_scan(
+        self: &Arc<Self>,
+        scanning: &Scanning,
+        demand: Demand<'_>,
+        deadline: Option<(Instant, Duration)>,
+    ) -> Result<Selected, ServerSelectionError> {
+        self.inhabit_here()?;
+        let selecting = self.select_in_time(scanning, demand, deadline);
+        let Some((at, limit)) = deadline else { return selecting.await };
+        // A scan does not outlast the operation's own time limit.
+        match within(at, || None, selecting).await {
+            Ok(selected) => selected,
+            Err(_lapse) => Err(self.not_found_in_time(demand, limit, "timeoutMS")),
+        }
+    }
+
+    async fn select_in_time(
+        self: &Arc<Self>,
+        scanning: &Scanning,
+        demand: Demand<'_>,
+        deadline: Option<(Instant, Duration)>,
+    ) -> Result<Selected, ServerSelectionError> {
+        let begun = Instant::now();
+        let tries_once = self.options().server_selection_try_once;
+        let own_limit = self.options().server_selection_timeout;
+        let own = begun.checked_add(own_limit);
+        let own = own.map(|at| TimeLimit { at, limit: own_limit, name: "serverSelectionTimeoutMS" });
+        let given = deadline.map(|(at, limit)| TimeLimit { at, limit, name: "timeoutMS" });
+        let time = [own, given].into_iter().flatten().min_by_key(|time| time.at);
+        let (mut has_scanned, mut may_check_idle) = (false, true);
+        loop {
+            if self.is_closed() {
+                return Err(ServerSelectionError::Closed);
+            }
+            if self.is_scan_due(scanning) {
+                let ready = scanning.lock().last.map(|last| last + SHORTEST_PAUSE);
+                if let (false, Some(ready), Some(TimeLimit { at, limit, name })) = (tries_once, ready, &time)
+                    && ready > *at
+                {
+                    return Err(self.not_found_in_time(demand, *limit, name));
+                }
+                if let Some(ready) = ready {
+                    sleep_until(ready).await;
+                }
+                self.scan(scanning).await;
+                has_scanned = true;
+            }
+            match self.try_select(&self.snapshot(), demand) {
+                Ok(Some(selected)) => {
+                    if may_check_idle && self.was_long_idle(&selected) {
+                        may_check_idle = false;
+                        self.check(selected.server()).await;
+                        continue;
+                    }
+                    selected.uses.lock().used = Some(Instant::now());
+                    return Ok(selected);
+                }
+                Ok(None) => scanning.mark_stale(),
+                Err(error) => {
+                    scanning.mark_stale();
+                    return Err(error);
+                }
+            }
+            match &time {
+                _ if tries_once && has_scanned => return Err(self.not_found_at_once(demand)),
+                Some(TimeLimit { at, limit, name }) if !tries_once && Instant::now() >= *at => {
+                    return Err(self.not_found_in_time(demand, *limit, name));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn is_scan_due(&self, scanning: &Scanning) -> bool {
+        if self.snapshot().topology.topology_type() == TopologyType::LoadBalanced {
+            return false;
+        }
+        let state = scanning.lock();
+        let due = state.last.map(|last| last.checked_add(self.options().heartbeat_frequency));
+        // A time beyond the clock's range never comes.
+        state.is_stale || due.is_none_or(|due| due.is_some_and(|due| due <= Instant::now()))
+    }
+
+    /// Returns whether the server has a connection that was not used for a while.
+    fn was_long_idle(&self, server: &Server) -> bool {
+        let is_checked = self.snapshot().topology.topology_type() != TopologyType::LoadBalanced;
+        let used = server.uses.lock().used;
+        is_checked && used.is_some_and(|used| used.elapsed() >= IDLE_LIMIT) && server.pool.status().available > 0
+    }
+
+    /// Checks all servers at once, and those that the checks discover.
+    async fn scan(self: &Arc<Self>, scanning: &Scanning) {
+        self.look_up(scanning).await;
+        let begun = Instant::now();
+        let mut asked: Vec<Arc<Server>> = Vec::new();
+        let mut checks: Vec<Check<'_>> = Vec::new();
+        poll_fn(|context| {
+            loop {
+                let servers: Vec<_> = {
+                    let snapshot = self.snapshot();
+                    snapshot.members().iter().flatten().map(|member| member.server.clone()).collect()
+                };
+                for server in servers {
+                    if !asked.iter().any(|other| Arc::ptr_eq(other, &server)) {
+                        asked.push(server.clone());
+                        if !self.is_cooling_down(&server, begun) {
+                            checks.push(Box::pin(async move { self.check(&server).await }));
+                        }
+                    }
+                }
+                let before = checks.len();
+                checks.retain_mut(|check| check.as_mut().poll(context).is_pending());
+                if checks.is_empty() && before == 0 {
+                    return Poll::Ready(());
+                }
+                // A check that has ended may have discovered servers.
+                if checks.len() == before {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
+        let mut state = scanning.lock();
+        state.last = Some(Instant::now());
+        state.is_stale = false;
+    }
+
+    fn is_cooling_down(&self, server: &Server, now: Instant) -> bool {
+        let snapshot = self.snapshot();
+        let is_unknown = snapshot.topology.server(&server.address).is_none_or(|server| server.server_type.is_unknown());
+        is_unknown && server.uses.lock().failed.is_some_and(|failed| now < failed + COOLDOWN)
+    }
+
+    /// Looks up the SRV name for the first time, or again when its records have expired.
+    async fn look_up(self: &Arc<Self>, scanning: &Scanning) {
+        if self.options().srv.is_none() {
+            return;
+        }
+        let is_due = || scanning.lock().look_up_at.is_none_or(|at| at <= Instant::now());
+        let valid_for = if !self.is_resolved() {
+            let options = self.options().as_ref().clone();
+            let outcome = resolve_first(options, self.resolver.as_ref()).await;
+            match outcome.and_then(|(options, valid_for)| self.settle(options).map(|()| valid_for).map_err(Into::into))
+            {
+                Ok(valid_for) => valid_for,
+                Err(error) => return self.unresolved(error),
+            }
+        } else if is_due() && self.snapshot().topology.is_rescanned() {
+            match resolve_again(self.options(), self.resolver.as_ref()).await {
+                Ok((found, valid_for)) => {
+                    let most = self.options().srv.as_ref().map_or(0, |name| name.max_hosts);
+                    self.rescanned(&found, most);
+                    valid_for
+                }
+                Err(error) => {
+                    let error = PrintableError(&error);
+                    tracing::warn!(target: "wharf::topology", %error, "SRV records could not be read again");
+                    self.options().heartbeat_frequency
+                }
+            }
+        } else {
+            return;
+        };
+        scanning.lock().look_up_at = Instant::now().checked_add(valid_for.max(SHORTEST_RESCAN));
+    }
+
+    /// Checks one server, on its connection or by opening it.
+    ///
+    /// A server whose connection has failed is checked once more, on a new connection ("Network or command error during
+    /// server check").
+    async fn check(self: &Arc<Self>, server: &Arc<Server>) {
+        let resident = self.resident_of(server);
+        let had_connection = server.pool.status().available > 0;
+        let mut checked = self.try_check(&resident).await;
+        if let Err(Failure::Check { cause, is_network_error: true, is_timeout }) = &checked
+            && had_connection
+        {
+            self.check_failed(&resident, cause.clone(), *is_timeout);
+            checked = self.try_check(&resident).await;
+        }
+        {
+            let mut times = server.uses.lock();
+            times.used = Some(Instant::now());
+            times.failed = match &checked {
+                Err(Failure::Check { is_network_error: true, .. }) => times.used,
+                _ => None,
+            };
+        }
+        match checked {
+            Ok(description) => self.checked(&resident, description),
+            // The server has answered, so the connection stays ("Handling of backpressure labels").
+            Err(Failure::Check { cause, .. }) if is_overload(&cause) => self.check_refused(&resident, cause),
+            Err(Failure::Check { cause, is_timeout, .. }) => self.check_failed(&resident, cause, is_timeout),
+            Err(Failure::Cancelled) => self.check_cancelled(&resident),
+        }
+        resident.forget();
+    }
+
+    /// Makes one attempt to check a server, and returns what it says.
+    async fn try_check(&self, resident: &Resident) -> Result<ServerDescription, Failure> {
+        let server = &*resident.server;
+        let (pool, endpoint) = (&server.pool, server.pool.establisher());
+        // Without monitors, the connection itself tells whether the server is there.
+        pool.ready();
+        let site = Location::caller();
+        if pool.status().available > 0 {
+            let mut connection = pool.check_out_for(Limit::Infinite, site).await.map_err(failure_of)?;
+            let number = connection.hello().server_connection_id;
+            let heartbeat = resident.heartbeat(&Line::Latest(&server.address.text, number), false);
+            let begun = Instant::now();
+            let limit = endpoint.options().connect_timeout;
+            let checked = match run_hello(&mut connection, limit).await {
+                Ok(reply) if has_to_authenticate(&connection, &reply) => {
+                    Err(Failure::Check { cause: Arc::new(ArbiterNoMore), is_network_error: true, is_timeout: false })
+                }
+                Ok(reply) => return understood(resident, heartbeat, &reply, number, begun.elapsed()),
+                Err(failure) => Err(failure),
+            };
+            return checked.map_err(|failure: Failure| failure.reported(heartbeat));
+        }
+        let is_single = self.snapshot().topology.topology_type() == TopologyType::Single;
+        let scanned = endpoint.scanned();
+        if let Some(scanned) = scanned {
+            scanned.allow_arbiter(!is_single);
+        }
+        let heartbeat = resident.heartbeat(&Line::New(&server.address.text), false);
+        match pool.check_out_for(Limit::Infinite, site).await {
+            Ok(connection) => {
+                let hello = connection.hello();
+                let took = scanned.map_or(Duration::ZERO, Scanned::hello_took);
+                understood(resident, heartbeat, &hello.document, hello.server_connection_id, took)
+            }
+            Err(error) => Err(failure_of(error).reported(heartbeat)),
+        }
+    }
+}
+
+/// Reads a reply to a check, and ends the events of the check.
+fn understood(
+    resident: &Resident,
+    heartbeat: Heartbeat<'_>,
+    reply: &RawDocument,
+    number: Option<i64>,
+    took: Duration,
+) -> Result<ServerDescription, Failure> {
+    let server = &resident.server;
+    let description = ServerDescription::of_reply(server.address.clone(), reply, now());
+    if let Some(cause) = description.error {
+        return Err(Failure::Check { cause, is_network_error: false, is_timeout: false }.reported(heartbeat));
+    }
+    heartbeat.succeed(reply, number, Some(took));
+    server.add_round_trip(took);
+    let (average_round_trip_time, minimum_round_trip_time) = server.round_trips();
+    Ok(ServerDescription { average_round_trip_time, minimum_round_trip_time, ..description })
+}
+
+/// Sends a hello on a connection that commands use, too.
+async fn run_hello(connection: &mut Connection<Endpoint>, limit: Duration) -> Result<RawDocumentBuf, Failure> {
+    let understands_hello = connection.options().server_api.is_some()
+        || matches!(connection.hello().document.get_bool("helloOk"), Ok(true));
+    let hello = match understands_hello {
+        true => rawdoc! { "hello": 1, "helloOk": true },
+        false => rawdoc! { "isMaster": 1, "helloOk": true },
+    };
+    let command = Command::new("admin", &hello).timeout(limit).without_max_time();
+    connection.run(command).await.map_err(|error| match error {
+        OperationError::Command(error) => CheckTimeoutError::instead_of(error, limit),
+        error => failure_of(error),
+    })
+}
+
+/// Returns the failure of a check that got no connection.
+fn failure_of(error: OperationError) -> Failure {
+    match error {
+        OperationError::CheckOut(CheckOutError::Establish(error)) => error.into(),
+        OperationError::Command(error) => error.into(),
+        // The server has left the deployment, or the deployment was closed.
+        OperationError::CheckOut(_) | OperationError::CheckOutTimeout { .. } | OperationError::Interrupted(_) => {
+            Failure::Cancelled
+        }
+    }
+}
+
+/// Returns whether the server refused a check because it is overloaded.
+fn is_overload(cause: &Cause) -> bool {
+    cause.downcast_ref::<CommandError>().is_some_and(|error| error.has_label("SystemOverloadedError"))
+}
+
+/// An arbiter has no users, so its connection is not authenticated. If the server is something else now, the connection
+/// must not be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the server was an arbiter when the connection was opened, which is therefore not authenticated")]
+struct ArbiterNoMore;
+
+fn has_to_authenticate(connection: &Connection<Endpoint>, reply: &RawDocument) -> bool {
+    connection.options().credential.is_some()
+        && !connection.is_authenticated()
+        && ServerType::of_reply(reply) != ServerType::RsArbiter
+}
