@@ -76,6 +76,8 @@ mod selection;
 mod sentence;
 #[cfg(not(loom))]
 mod session;
+#[cfg(not(loom))]
+pub mod single;
 mod sync;
 #[cfg(not(loom))]
 pub mod telemetry;

@@ -137,7 +137,8 @@ pub struct Options {
     /// Default `false`.
     pub enable_overload_retargeting: bool,
     /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. For a
-    /// [`Client`](crate::Client). Default 10 seconds.
+    /// [`Client`](crate::Client). Default 10 seconds. For a [`single::Client`](crate::single::Client), the time between two
+    /// scans of all servers, by default 60 seconds.
     pub heartbeat_frequency: Duration,
     /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. For a
     /// [`Client`](crate::Client). Default 15 milliseconds.
@@ -145,8 +146,8 @@ pub struct Options {
     /// `serverSelectionTimeoutMS`: how long to wait for a suitable server, never zero. For a [`Client`](crate::Client).
     /// Default 30 seconds.
     pub server_selection_timeout: Duration,
-    /// `serverSelectionTryOnce`: whether a client on a single thread looks for a suitable server only once. wharf has
-    /// no such client yet. Default `true`.
+    /// `serverSelectionTryOnce`: whether a client on a single thread looks for a suitable server only once. For a
+    /// [`single::Client`](crate::single::Client). Default `true`.
     pub server_selection_try_once: bool,
     /// `serverMonitoringMode`: how a monitor learns of changes. For a [`Client`](crate::Client). Default
     /// `auto`.
@@ -155,6 +156,12 @@ pub struct Options {
     /// Whether warnings about a TXT record, which come later, are errors.
     pub(crate) is_strict: bool,
 }
+
+/// The default of `heartbeatFrequencyMS` with monitors.
+const HEARTBEAT_OF_MONITORS: Duration = Duration::from_secs(10);
+
+/// The default of `heartbeatFrequencyMS` without monitors, where operations scan the servers.
+const HEARTBEAT_OF_SCANS: Duration = Duration::from_secs(60);
 
 impl Options {
     /// The deployment at these addresses, with the default options.
@@ -179,6 +186,15 @@ impl Options {
     /// [`InvalidOption`] if `name` is not a name of the DNS.
     pub fn srv(name: &str) -> Result<Self, InvalidOption> {
         Ok(Self { srv: Some(SrvName::parse(name)?), tls: Some(TlsOptions::default()), ..Self::nowhere() })
+    }
+
+    /// Returns the options for a client without monitors. If the heartbeat has the default for monitors, it gets the
+    /// default for scans (Server Monitoring, "heartbeatFrequencyMS").
+    pub(crate) fn without_monitors(mut self) -> Self {
+        if self.heartbeat_frequency == HEARTBEAT_OF_MONITORS {
+            self.heartbeat_frequency = HEARTBEAT_OF_SCANS;
+        }
+        self
     }
 
     /// The default options, without servers.
@@ -211,7 +227,7 @@ impl Options {
             retry_writes: true,
             max_adaptive_retries: 2,
             enable_overload_retargeting: false,
-            heartbeat_frequency: Duration::from_secs(10),
+            heartbeat_frequency: HEARTBEAT_OF_MONITORS,
             local_threshold: Duration::from_millis(15),
             server_selection_timeout: Duration::from_secs(30),
             server_selection_try_once: true,

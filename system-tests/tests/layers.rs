@@ -6,7 +6,7 @@ use std::fs;
 use wharf_system_tests::{root, rust_files};
 
 /// The layers from first to last. A module may use its own layer and those before it.
-const LAYERS: [&[&str]; 11] = [
+const LAYERS: [&[&str]; 12] = [
     &[
         "boxed",
         "by_stage",
@@ -31,6 +31,7 @@ const LAYERS: [&[&str]; 11] = [
     &["session"],
     &["deployment"],
     &["client"],
+    &["single"],
 ];
 
 fn layer_of(module: &str) -> usize {

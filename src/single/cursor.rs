@@ -1,0 +1,83 @@
+//! Cursors as iterators.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use bson::{RawDocument, RawDocumentBuf};
+use futures_core::Stream;
+use serde::de::DeserializeOwned;
+
+use super::Client;
+use crate::client::{self, ClientError};
+
+/// The results of a query.
+///
+/// As an [`Iterator`] it yields values of type `T`: owned raw documents, or after [`typed`](Self::typed) what serde reads
+/// from them. [`next_document`](Self::next_document) lends out raw documents without copying them. Both ask the server for
+/// the next batch when the present one is used up.
+///
+/// A cursor stays on its server. Dropping it before its end closes it on the server, before the drop returns. A batch that
+/// could not be fetched is not fetched again: the cursor yields the error, and then ends.
+///
+/// The iterator of a tailable cursor waits until there is a document. `next_document` returns `None` then, and
+/// [`is_over`](Self::is_over) tells whether more can come.
+#[must_use = "a cursor fetches nothing before it is asked to"]
+pub struct Cursor<T = RawDocumentBuf> {
+    client: Client,
+    cursor: client::Cursor<T>,
+}
+
+impl<T> Cursor<T> {
+    pub(super) fn new(client: Client, cursor: client::Cursor<T>) -> Self {
+        Self { client, cursor }
+    }
+
+    /// Returns the next document, or `None` at the end of the results.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended. After
+    /// [`ClientError::OnRuntime`] it goes on.
+    pub fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+        let Self { client, cursor } = self;
+        client.drive(cursor.next())?
+    }
+
+    /// Returns whether there are no more documents: neither here nor on the server.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.cursor.is_over()
+    }
+
+    /// Returns the same cursor as an iterator of values of another type.
+    pub fn typed<U: DeserializeOwned>(mut self) -> Cursor<U> {
+        Cursor { client: self.client.clone(), cursor: self.cursor.take_typed() }
+    }
+}
+
+impl<T: DeserializeOwned> Iterator for Cursor<T> {
+    type Item = Result<T, ClientError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Self { client, cursor } = self;
+        match client.drive(poll_fn(|context| Pin::new(&mut *cursor).poll_next(context))) {
+            Ok(next) => next,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+impl<T> Drop for Cursor<T> {
+    fn drop(&mut self) {
+        if self.cursor.abandon() {
+            self.client.finish_kept();
+        }
+    }
+}
+
+impl<T> fmt::Debug for Cursor<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cursor.fmt(f)
+    }
+}

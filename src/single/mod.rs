@@ -1,0 +1,342 @@
+//! The client on a single thread: blocking, without any thread or background task of its own.
+//!
+//! It is meant for a language runtime that embeds wharf, and for command-line tools.
+//!
+//! ```no_run
+//! use bson::rawdoc;
+//! use wharf::Operation;
+//! use wharf::single::Client;
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let client = Client::from_uri("mongodb://localhost,db2.example.com/?replicaSet=rs0")?;
+//!     let reply = client.run_command("admin", &rawdoc! { "ping": 1 })?;
+//!     println!("ok: {}", reply.get_f64("ok")?);
+//!     let find = rawdoc! { "find": "orders", "filter": { "paid": false } };
+//!     for order in client.cursor(Operation::read("shop", &find))? {
+//!         println!("{}", order?.get_i32("_id")?);
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # What differs from [`wharf::Client`](crate::Client)
+//!
+//! | | [`wharf::Client`](crate::Client) | this client |
+//! | --- | --- | --- |
+//! | calls | are futures | block |
+//! | servers are checked | by monitors, all the time | by operations: before the first one, when `heartbeatFrequencyMS` (by default 60 s) have passed, when a server has replied that it is not primary or shuts down, and when no server is suitable |
+//! | connections | a pool for each server | one for each server, for checks and commands. Behind a load balancer, an open cursor or a transaction has one more |
+//! | no suitable server | waits for `serverSelectionTimeoutMS` | fails after one scan, unless `serverSelectionTryOnce=false` |
+//! | a connection that is lost while it is idle | the next command takes another one | the same, and before its use the connection is checked if it has been idle for 5 s |
+//!
+//! Operations, retries, errors, sessions, transactions, events and options are the same, and so is the code.
+//!
+//! # How long a call takes
+//!
+//! A scan asks all servers at once, and ends when each has answered or `connectTimeoutMS` has passed. A server whose check
+//! has failed is left alone for 5 s, and there are 500 ms between two scans. With `serverSelectionTryOnce=true` (the
+//! default), the selection of a server takes at most the time of one scan, and perhaps the 500 ms before it. Otherwise it
+//! takes at most `serverSelectionTimeoutMS` and the time of one scan. `timeoutMS` limits all of this.
+//!
+//! Names are looked up by the operating system (`getaddrinfo`), one after the other, on the calling thread: no time limit
+//! of wharf applies there.
+//!
+//! # Threads
+//!
+//! The client is [`Send`] and [`Sync`], and clones share everything. A lock lets one call in at a time; the others wait.
+//! So a language runtime may call it from any of its threads.
+//!
+//! Between its calls nothing runs. A cursor that is dropped before its end, and a transaction that is open when its session
+//! is dropped, are ended on the server at once, by the thread that drops them, within `connectTimeoutMS`.
+//!
+//! # Inside of a tokio runtime
+//!
+//! A call inside of an asynchronous task would block the task's thread, so it fails with
+//! [`ClientError::OnRuntime`]. The same holds for a call from one of the client's own
+//! subscribers. What a dropped cursor or session leaves there is done by the next call.
+//!
+//! # Forks
+//!
+//! A forked child starts anew: it opens connections of its own, and leaves those of its parent alone. A cursor or a session
+//! of the parent cannot be used in the child.
+//!
+//! # How it works
+//!
+//! The asynchronous client is driven by a private current-thread runtime of tokio, which runs only inside of a call
+//! (`driver.rs`). Its deployment scans instead of having monitors, and the pools of its servers spawn nothing
+//! (`src/deployment/scanning.rs`).
+
+mod cursor;
+mod driver;
+mod session;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{RawDocument, RawDocumentBuf};
+
+pub use cursor::Cursor;
+pub use session::Session;
+pub use write::Write;
+
+use crate::client::{
+    self, ClientError, ClientStatus, CommandSubscriber, Operation, SessionOptions, TopologySubscriber,
+};
+use crate::deployment::Checks;
+use crate::options::{InvalidOption, Options};
+use crate::runtime::Subscriber;
+use driver::Driver;
+
+/// A client of a MongoDB deployment whose calls block, and that has no thread and no background task.
+///
+/// The [module](self) describes it. It is made without any input or output, and connects at its first use. Dropping the
+/// last clone closes all connections.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+/// What all clones share.
+struct Shared {
+    // Dropped first: its sockets are registered with the driver's runtime.
+    client: client::Client,
+    driver: Driver,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // What a value that was dropped inside of a runtime has left refers to the client, and would keep it.
+        self.client.forget_kept();
+    }
+}
+
+/// Builds a [`Client`].
+#[must_use]
+pub struct ClientBuilder {
+    builder: client::ClientBuilder,
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.builder.fmt(f)
+    }
+}
+
+impl ClientBuilder {
+    /// Adds a subscriber to the events of all connections. It must not use the client: see [the module](self#inside-of-a-tokio-runtime).
+    pub fn subscriber(self, subscriber: impl Subscriber) -> Self {
+        Self { builder: self.builder.subscriber(subscriber) }
+    }
+
+    /// Adds a subscriber to the events of all commands that the client runs.
+    pub fn command_subscriber(self, subscriber: impl CommandSubscriber) -> Self {
+        Self { builder: self.builder.command_subscriber(subscriber) }
+    }
+
+    /// Adds a subscriber to the events of the checks and of what the client learns from them.
+    pub fn topology_subscriber(self, subscriber: impl TopologySubscriber) -> Self {
+        Self { builder: self.builder.topology_subscriber(subscriber) }
+    }
+
+    /// Sets after how many characters a command or a reply in a log message is cut: see
+    /// [`client::ClientBuilder::max_logged_document_length`](crate::ClientBuilder::max_logged_document_length).
+    pub fn max_logged_document_length(self, characters: usize) -> Self {
+        Self { builder: self.builder.max_logged_document_length(characters) }
+    }
+
+    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration.
+    #[cfg(feature = "srv")]
+    pub fn resolver(self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {
+        Self { builder: self.builder.resolver(resolver) }
+    }
+
+    /// Builds the client. Connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
+    pub fn build(self) -> Result<Client, InvalidOption> {
+        let client = self.builder.build_with(Checks::ByOperations)?;
+        Ok(Client { shared: Arc::new(Shared { client, driver: Driver::default() }) })
+    }
+}
+
+impl Client {
+    /// Creates a client from a connection string. Looks nothing up, and connects to nothing.
+    ///
+    /// `heartbeatFrequencyMS` is 60 s by default. An SRV name (`mongodb+srv://`) is looked up at the first use.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] as for [`Options::parse`] and [`Client::new`].
+    pub fn from_uri(uri: &str) -> Result<Self, InvalidOption> {
+        Self::of_exactly(Options::parse_without_monitors(uri)?).build()
+    }
+
+    /// Creates a client with these options. Connects to nothing.
+    ///
+    /// A `heartbeatFrequencyMS` of 10 s, which is the default of [`Options`], counts as not set: it becomes 60 s.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
+    pub fn new(options: Options) -> Result<Self, InvalidOption> {
+        Self::builder(options).build()
+    }
+
+    /// Returns a builder for a client with these options, of which [`new`](Self::new) says more.
+    pub fn builder(options: Options) -> ClientBuilder {
+        Self::of_exactly(options.without_monitors())
+    }
+
+    fn of_exactly(options: Options) -> ClientBuilder {
+        ClientBuilder { builder: client::Client::builder(options) }
+    }
+
+    /// Returns the client's options.
+    pub fn options(&self) -> &Options {
+        self.client().options()
+    }
+
+    /// Runs `command` on `database`, on the primary, and returns the server's successful reply. Short for
+    /// [`run`](Self::run) with [`Operation::new`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run).
+    #[track_caller]
+    pub fn run_command(&self, database: &str, command: &RawDocument) -> Result<RawDocumentBuf, ClientError> {
+        self.run_at(Operation::new(database, command), Location::caller())
+    }
+
+    /// Runs an operation on a server that it selects, and returns the server's successful reply. See
+    /// [`wharf::Client::run`](crate::Client::run).
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] tells how far the operation came.
+    #[track_caller]
+    pub fn run<'c>(&self, operation: impl Into<Operation<'c>>) -> Result<RawDocumentBuf, ClientError> {
+        self.run_at(operation.into(), Location::caller())
+    }
+
+    fn run_at(
+        &self,
+        operation: Operation<'_>,
+        site: &'static Location<'static>,
+    ) -> Result<RawDocumentBuf, ClientError> {
+        self.drive(self.client().run_at(operation, site))?
+    }
+
+    /// Runs a query, and returns its results: `find`, `aggregate`, `listCollections`, `listIndexes` and others. The
+    /// `batchSize` of the command's document applies to all batches.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run), and [`ClientError::Reply`] if the reply is not that of a query.
+    #[track_caller]
+    pub fn cursor<'c>(&self, operation: impl Into<Operation<'c>>) -> Result<Cursor, ClientError> {
+        let opening = self.client().cursor(operation);
+        let cursor = self.drive(opening.into_future())??;
+        Ok(Cursor::new(self.clone(), cursor))
+    }
+
+    /// Prepares inserts into a collection. [`Write::run`] sends them. A document without `_id` gets one.
+    #[track_caller]
+    pub fn insert<'c>(
+        &self,
+        database: &'c str,
+        collection: &'c str,
+        documents: impl IntoIterator<Item = &'c RawDocumentBuf>,
+    ) -> Write<'c> {
+        Write::new(self.clone(), self.client().insert(database, collection, documents))
+    }
+
+    /// Prepares updates of a collection, each a statement of the server's command `update`. [`Write::run`] sends them.
+    #[track_caller]
+    pub fn update<'c>(
+        &self,
+        database: &'c str,
+        collection: &'c str,
+        statements: impl IntoIterator<Item = &'c RawDocumentBuf>,
+    ) -> Write<'c> {
+        Write::new(self.clone(), self.client().update(database, collection, statements))
+    }
+
+    /// Prepares deletes from a collection, each a statement of the server's command `delete`. [`Write::run`] sends them.
+    #[track_caller]
+    pub fn delete<'c>(
+        &self,
+        database: &'c str,
+        collection: &'c str,
+        statements: impl IntoIterator<Item = &'c RawDocumentBuf>,
+    ) -> Write<'c> {
+        Write::new(self.clone(), self.client().delete(database, collection, statements))
+    }
+
+    /// Prepares writes of any kind to a collection, in bulk. Add statements, then send them with [`Write::run`].
+    #[track_caller]
+    pub fn write<'c>(&self, database: &'c str, collection: &'c str) -> Write<'c> {
+        Write::new(self.clone(), self.client().write(database, collection))
+    }
+
+    /// Starts a session with these options. Sends nothing: the server learns of it with the first command.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] if options exclude each other.
+    pub fn start_session(&self, options: &SessionOptions) -> Result<Session, InvalidOption> {
+        Ok(Session::new(self.clone(), self.client().start_session(options)?))
+    }
+
+    /// Returns what is known of the deployment at present: its type, and each server. Sends nothing.
+    #[must_use]
+    pub fn status(&self) -> ClientStatus {
+        self.client().status()
+    }
+
+    /// Ends the sessions that no operation uses, and closes all connections, within `limit`. Returns whether all are
+    /// closed. Operations that begin later fail with
+    /// [`ServerSelectionError::Closed`](crate::client::ServerSelectionError::Closed).
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::OnRuntime`] and [`ClientError::EventLoop`].
+    pub fn shutdown(&self, limit: Duration) -> Result<bool, ClientError> {
+        self.drive(self.client().shutdown(limit))
+    }
+
+    fn client(&self) -> &client::Client {
+        &self.shared.client
+    }
+
+    /// Blocks until the future has completed, and then does what it, or a value that was dropped before, has left.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::OnRuntime`] and [`ClientError::EventLoop`].
+    fn drive<T>(&self, future: impl Future<Output = T>) -> Result<T, ClientError> {
+        let client = self.client();
+        self.shared.driver.run(async {
+            let output = future.await;
+            client.finish_kept().await;
+            output
+        })
+    }
+
+    /// Does what a dropped value has left. The next call does it if this one cannot.
+    fn finish_kept(&self) {
+        let _ = self.drive(async {});
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("status", &self.status()).finish()
+    }
+}

@@ -1,0 +1,198 @@
+//! Sessions and transactions.
+
+use std::fmt;
+
+use bson::{RawDocument, RawDocumentBuf, Timestamp};
+
+use super::{Client, Cursor, Write};
+use crate::client::{self, ClientError, Operation, Repeating, TransactionOptions, TransactionState, Turn};
+
+/// A session: operations that see what earlier ones of the session have done (causal consistency), that read the same
+/// point in time (`snapshot`), or that belong to a transaction. It is started with [`Client::start_session`].
+///
+/// Its operations are run with its own methods. Dropping it aborts its transaction before the drop returns, and gives its
+/// identifier back for reuse.
+///
+/// ```no_run
+/// # fn example(client: wharf::single::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use bson::rawdoc;
+/// use wharf::Operation;
+/// use wharf::client::SessionOptions;
+///
+/// let mut session = client.start_session(&SessionOptions::default())?;
+/// session.with_transaction(|session| {
+///     let take = rawdoc! { "update": "accounts", "updates": [{ "q": { "_id": 1 }, "u": { "$inc": { "n": -5 } } }] };
+///     session.run(Operation::write("bank", &take))?;
+///     let give = rawdoc! { "update": "accounts", "updates": [{ "q": { "_id": 2 }, "u": { "$inc": { "n": 5 } } }] };
+///     session.run(Operation::write("bank", &give))?;
+///     Ok(())
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Session {
+    client: Client,
+    session: client::Session,
+}
+
+impl Session {
+    pub(super) fn new(client: Client, session: client::Session) -> Self {
+        Self { client, session }
+    }
+
+    /// Returns the client that the session belongs to.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Runs an operation in this session. See [`Client::run`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::run`], and [`ClientError::Session`] if the session does not allow the operation.
+    #[track_caller]
+    pub fn run<'c>(&'c mut self, operation: impl Into<Operation<'c>>) -> Result<RawDocumentBuf, ClientError> {
+        self.client.run(operation.into().session(&mut self.session))
+    }
+
+    /// Runs a query in this session, and returns its results. See [`Client::cursor`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::cursor`], and [`ClientError::Session`] if the session does not allow the operation.
+    #[track_caller]
+    pub fn cursor<'c>(&'c mut self, operation: impl Into<Operation<'c>>) -> Result<Cursor, ClientError> {
+        self.client.cursor(operation.into().session(&mut self.session))
+    }
+
+    /// Prepares writes in this session. See [`Client::write`].
+    #[track_caller]
+    pub fn write<'c>(&'c mut self, database: &'c str, collection: &'c str) -> Write<'c> {
+        self.client.write(database, collection).in_session(&mut self.session)
+    }
+
+    /// Returns the value of `lsid` in the session's commands.
+    #[must_use]
+    pub fn id(&self) -> RawDocumentBuf {
+        self.session.id()
+    }
+
+    /// Returns the newest `$clusterTime` that the session has seen.
+    #[must_use]
+    pub fn cluster_time(&self) -> Option<RawDocumentBuf> {
+        self.session.cluster_time()
+    }
+
+    /// Returns the time of the newest operation of the session.
+    #[must_use]
+    pub fn operation_time(&self) -> Option<Timestamp> {
+        self.session.operation_time()
+    }
+
+    /// Returns the point in time that a session with `snapshot` reads, once it is known.
+    #[must_use]
+    pub fn snapshot_time(&self) -> Option<Timestamp> {
+        self.session.snapshot_time()
+    }
+
+    /// Returns the state of the session's transaction.
+    #[must_use]
+    pub fn transaction_state(&self) -> TransactionState {
+        self.session.transaction_state()
+    }
+
+    /// Advances the cluster time to that of another session, if it is newer.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Session`] if the document has no timestamp in `clusterTime`.
+    pub fn advance_cluster_time(&mut self, cluster_time: &RawDocument) -> Result<(), ClientError> {
+        self.session.advance_cluster_time(cluster_time)
+    }
+
+    /// Advances the operation time to that of another session, if it is newer, so that this session sees what the other
+    /// one has done.
+    pub fn advance_operation_time(&mut self, time: Timestamp) {
+        self.session.advance_operation_time(time);
+    }
+
+    /// Starts a transaction. Sends nothing: the server learns of it with the first command.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Session`] in a transaction, in a session with `snapshot`, or for an unacknowledged write concern.
+    pub fn start_transaction(&mut self, options: TransactionOptions) -> Result<(), ClientError> {
+        self.session.start_transaction(options)
+    }
+
+    /// Commits the transaction. It may be called again if the error has the label `UnknownTransactionCommitResult`.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error of the command, after one retry
+    /// where the specification allows it.
+    #[track_caller]
+    pub fn commit_transaction(&mut self) -> Result<(), ClientError> {
+        self.client.drive(self.session.commit_transaction())?
+    }
+
+    /// Aborts the transaction. Errors of the command are not reported: the server aborts it when its time is up.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Session`] if there is no transaction to abort.
+    #[track_caller]
+    pub fn abort_transaction(&mut self) -> Result<(), ClientError> {
+        self.client.drive(self.session.abort_transaction())?
+    }
+
+    /// Runs `body` in a transaction and commits it. Repeats body and commit where the errors' labels allow it, for at most
+    /// 120 seconds, or `defaultTimeoutMS` or `timeoutMS` (Convenient API for Transactions).
+    ///
+    /// `body` gets this session, and runs its operations with it. It may run several times, so it should do nothing else
+    /// that must not be repeated. If it returns an error, the transaction is aborted.
+    ///
+    /// # Errors
+    ///
+    /// The error of `body`, of the start, or of the commit.
+    pub fn with_transaction<T>(
+        &mut self,
+        body: impl FnMut(&mut Self) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        self.with_transaction_options(TransactionOptions::default(), body)
+    }
+
+    /// Does the same as [`with_transaction`](Self::with_transaction), with options for the transaction.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_transaction`](Self::with_transaction).
+    pub fn with_transaction_options<T>(
+        &mut self,
+        options: TransactionOptions,
+        mut body: impl FnMut(&mut Self) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let mut repeating = Repeating::begin(&self.session, options);
+        let mut outcome = None;
+        loop {
+            match self.client.drive(repeating.turn(&mut self.session, outcome.take()))? {
+                Turn::Body(_) => outcome = Some(body(self)),
+                Turn::End(ended) => return ended,
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.session.abandon() {
+            self.client.finish_kept();
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.session.fmt(f)
+    }
+}

@@ -1,0 +1,345 @@
+//! The client against servers that follow scripts, in virtual time. The servers run on the client's own runtime, which
+//! runs only inside of calls.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bson::{Document, doc, rawdoc};
+use tokio::time::{Instant, sleep};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
+
+use super::driver::Driver;
+use super::{Client, Shared};
+use crate::client::{self, ClientError, Operation, ServerSelectionError};
+use crate::deployment::Checks;
+use crate::options::Options;
+
+/// What a server replies to a hello.
+fn standalone() -> Document {
+    doc! { "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21 }
+}
+
+/// What a member of a replica set replies to a hello.
+fn member(field: &str, hosts: &[String]) -> Document {
+    doc! {
+        "ok": 1, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21, "setName": "rs", field: true,
+        "hosts": hosts, "setVersion": 1,
+    }
+}
+
+fn is_hello(command: &Document) -> bool {
+    matches!(name(command).as_str(), "hello" | "isMaster" | "ismaster")
+}
+
+/// A runtime with servers, before there is a client.
+struct World {
+    driver: Driver,
+    begun: Instant,
+}
+
+type Arrivals = Arc<Mutex<Vec<(Duration, Document)>>>;
+
+/// A server, and the virtual times of the commands that it has got.
+struct Server {
+    server: ScriptedServer,
+    arrivals: Arrivals,
+}
+
+impl World {
+    fn new() -> Self {
+        let driver = Driver::of_virtual_time();
+        let begun = driver.run(async { Instant::now() }).unwrap();
+        Self { driver, begun }
+    }
+
+    /// Starts a server. `answer` gets each command with its number among those of its name, from 0. All hellos count as
+    /// one name.
+    fn server(&self, answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Server {
+        let arrivals = Arrivals::default();
+        let (begun, noted) = (self.begun, arrivals.clone());
+        let start = ScriptedServer::start(move || {
+            let (noted, answer) = (noted.clone(), answer.clone());
+            Box::new(move |command: &Document| {
+                let number = {
+                    let mut noted = noted.lock().unwrap();
+                    noted.push((begun.elapsed(), command.clone()));
+                    let kind = |command: &Document| if is_hello(command) { "hello".to_owned() } else { name(command) };
+                    noted.iter().filter(|(_, other)| kind(other) == kind(command)).count() - 1
+                };
+                answer(command, number)
+            })
+        });
+        Server { server: self.driver.run(start).unwrap().unwrap(), arrivals }
+    }
+
+    fn client(self, uri: &str) -> Client {
+        let options = Options::parse_without_monitors(uri).unwrap();
+        let client = client::Client::builder(options).build_with(Checks::ByOperations).unwrap();
+        Client { shared: Arc::new(Shared { client, driver: self.driver }) }
+    }
+}
+
+impl Server {
+    /// Returns when the commands arrived that are looked for, in milliseconds.
+    fn times(&self, is_it: impl Fn(&Document) -> bool) -> Vec<u128> {
+        let arrivals = self.arrivals.lock().unwrap();
+        arrivals.iter().filter(|(_, command)| is_it(command)).map(|(time, _)| time.as_millis()).collect()
+    }
+
+    /// Returns how many connections were opened.
+    fn connections(&self) -> usize {
+        self.times(|command| command.contains_key("client")).len()
+    }
+}
+
+fn close(times: &[u128], expected: &[u128]) -> bool {
+    times.len() == expected.len() && times.iter().zip(expected).all(|(time, expected)| time.abs_diff(*expected) < 50)
+}
+
+fn ping(client: &Client) -> Result<(), ClientError> {
+    client.run_command("admin", &rawdoc! { "ping": 1 }).map(drop)
+}
+
+fn pass(client: &Client, milliseconds: u64) {
+    client.drive(async { sleep(Duration::from_millis(milliseconds)).await }).unwrap();
+}
+
+/// A server that is alone and answers everything.
+fn answer(command: &Document) -> Answer {
+    Answer::Reply(if is_hello(command) {
+        standalone()
+    } else {
+        doc! { "ok": 1 }
+    })
+}
+
+#[test]
+fn client_connects_on_first_use_and_scans_when_the_heartbeat_has_passed() {
+    let world = World::new();
+    let server = world.server(|command, _| answer(command));
+    let client = world.client(&format!("mongodb://{}", server.server.address()));
+    pass(&client, 1_000);
+    assert_eq!(server.connections(), 0, "nothing was asked");
+    ping(&client).unwrap();
+    assert!(close(&server.times(is_hello), &[1_000]), "{:?}", server.times(is_hello));
+    // Each use is less than 5 s after the last one, so only the heartbeat asks for a hello.
+    for _ in 0..14 {
+        pass(&client, 4_000);
+        ping(&client).unwrap();
+    }
+    assert_eq!(server.times(is_hello).len(), 1, "56 s have passed");
+    pass(&client, 4_500);
+    ping(&client).unwrap();
+    assert!(close(&server.times(is_hello), &[1_000, 61_500]), "{:?}", server.times(is_hello));
+    assert_eq!(server.connections(), 1, "one connection serves checks and commands");
+}
+
+#[test]
+fn heartbeat_of_the_options_counts() {
+    let world = World::new();
+    let server = world.server(|command, _| answer(command));
+    let client = world.client(&format!("mongodb://{}/?heartbeatFrequencyMS=1000", server.server.address()));
+    for _ in 0..6 {
+        ping(&client).unwrap();
+        pass(&client, 600);
+    }
+    assert!(close(&server.times(is_hello), &[0, 1_200, 2_400]), "{:?}", server.times(is_hello));
+}
+
+#[test]
+fn connection_that_was_idle_for_five_seconds_is_checked_before_its_use() {
+    let world = World::new();
+    let server = world.server(|command, _| answer(command));
+    let client = world.client(&format!("mongodb://{}", server.server.address()));
+    ping(&client).unwrap();
+    pass(&client, 4_500);
+    ping(&client).unwrap();
+    assert_eq!(server.times(is_hello).len(), 1, "it was used 4.5 s before");
+    pass(&client, 5_100);
+    ping(&client).unwrap();
+    assert!(close(&server.times(is_hello), &[0, 9_600]), "{:?}", server.times(is_hello));
+    assert_eq!(server.connections(), 1);
+}
+
+#[test]
+fn connection_that_fails_its_check_is_replaced_at_once() {
+    let world = World::new();
+    let server = world.server(|command, number| match is_hello(command) && number == 1 {
+        true => Answer::Close,
+        false => answer(command),
+    });
+    let client = world.client(&format!("mongodb://{}", server.server.address()));
+    ping(&client).unwrap();
+    pass(&client, 6_000);
+    ping(&client).unwrap();
+    assert!(close(&server.times(is_hello), &[0, 6_000, 6_000]), "{:?}", server.times(is_hello));
+    assert_eq!(server.connections(), 2);
+}
+
+#[test]
+fn server_is_left_alone_for_five_seconds_after_a_failed_check() {
+    let world = World::new();
+    let server = world.server(|command, number| match is_hello(command) && number < 2 {
+        true => Answer::Close,
+        false => answer(command),
+    });
+    let client = world.client(&format!("mongodb://{}", server.server.address()));
+    let mut failures = 0;
+    while let Err(error) = ping(&client) {
+        assert!(matches!(error, ClientError::Selection(ServerSelectionError::TriedOnce { .. })), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("serverSelectionTryOnce") && text.contains("closed the connection"), "{text}");
+        assert!(failures < 100, "{text}");
+        failures += 1;
+    }
+    // Each failed operation waits for half a second after the last scan.
+    let times = server.times(is_hello);
+    assert!(close(&times, &[0, 5_000, 10_000]), "{times:?}");
+    assert!((20..=22).contains(&failures), "{failures}");
+}
+
+#[test]
+fn selection_that_may_try_again_scans_until_a_server_is_there() {
+    let world = World::new();
+    let server = world.server(|command, number| match is_hello(command) {
+        true if number < 3 => Answer::Reply(doc! { "ok": 1, "isreplicaset": true, "maxWireVersion": 21 }),
+        _ => answer(command),
+    });
+    let uri = format!("mongodb://{}/?serverSelectionTryOnce=false", server.server.address());
+    let client = world.client(&uri);
+    ping(&client).unwrap();
+    assert!(close(&server.times(is_hello), &[0, 500, 1_000, 1_500]), "{:?}", server.times(is_hello));
+}
+
+#[test]
+fn selection_that_may_try_again_ends_when_its_time_is_up() {
+    for (parameters, option, expected) in [
+        (
+            "serverSelectionTryOnce=false&serverSelectionTimeoutMS=1200",
+            "serverSelectionTimeoutMS",
+            &[0, 500, 1_000][..],
+        ),
+        ("serverSelectionTryOnce=false&timeoutMS=700", "timeoutMS", &[0, 500]),
+    ] {
+        let world = World::new();
+        let ghost = doc! { "ok": 1, "isreplicaset": true, "maxWireVersion": 21 };
+        let server = world.server(move |_, _| Answer::Reply(ghost.clone()));
+        let client = world.client(&format!("mongodb://{}/?{parameters}", server.server.address()));
+        let error = ping(&client).unwrap_err();
+        assert!(error.is_timeout() && error.to_string().contains(option), "{error}");
+        assert!(close(&server.times(is_hello), expected), "{:?}", server.times(is_hello));
+    }
+}
+
+#[test]
+fn selection_that_tries_once_scans_once() {
+    let world = World::new();
+    let ghost = doc! { "ok": 1, "isreplicaset": true, "maxWireVersion": 21 };
+    let server = world.server(move |_, _| Answer::Reply(ghost.clone()));
+    let client = world.client(&format!("mongodb://{}", server.server.address()));
+    for _ in 0..3 {
+        let error = ping(&client).unwrap_err();
+        assert!(!error.is_timeout() && error.to_string().contains("RSGhost"), "{error}");
+    }
+    assert!(close(&server.times(is_hello), &[0, 500, 1_000]), "{:?}", server.times(is_hello));
+}
+
+#[test]
+fn all_servers_are_asked_at_once_and_those_that_they_name() {
+    let world = World::new();
+    let members: Arc<Mutex<Vec<String>>> = Arc::default();
+    // Each replies when all have been asked. The third is discovered by the reply of the others.
+    let asked = Arc::new(tokio::sync::Semaphore::new(0));
+    let server = |field: &'static str, waits: bool| {
+        let (members, asked) = (members.clone(), asked.clone());
+        world.server(move |command, number| {
+            if !is_hello(command) {
+                return Answer::Reply(doc! { "ok": 1 });
+            }
+            if number == 0 {
+                asked.add_permits(1);
+            }
+            let reply = Answer::Reply(member(field, &members.lock().unwrap()));
+            match waits && asked.available_permits() < 2 {
+                true => Answer::After(Duration::from_millis(800), Box::new(reply)),
+                false => reply,
+            }
+        })
+    };
+    let (first, second, third) =
+        (server("secondary", true), server("isWritablePrimary", true), server("secondary", false));
+    let addresses = [&first, &second, &third].map(|server| server.server.address());
+    members.lock().unwrap().extend(addresses.clone());
+    let client = world.client(&format!("mongodb://{},{}/?replicaSet=rs", addresses[0], addresses[1]));
+    ping(&client).unwrap();
+    let arrived = [&first, &second, &third].map(|server| server.times(is_hello));
+    assert!(close(&arrived[0], &[0]) && close(&arrived[1], &[0]), "the first two are asked at once: {arrived:?}");
+    assert_eq!(arrived[2].len(), 1, "the scan includes the discovered one: {arrived:?}");
+    assert!(arrived[2][0] < 700, "it is asked when the first reply names it: {arrived:?}");
+    assert_eq!(client.status().topology_type, "ReplicaSetWithPrimary");
+    assert_eq!([first, second, third].map(|server| server.connections()), [1, 1, 1]);
+}
+
+#[test]
+fn scan_ends_when_the_slowest_server_has_timed_out() {
+    let world = World::new();
+    let slow = world.server(|_, _| Answer::Hang);
+    let members: Arc<Mutex<Vec<String>>> = Arc::default();
+    let hosts = members.clone();
+    let server = world.server(move |command, _| match is_hello(command) {
+        true => Answer::Reply(member("isWritablePrimary", &hosts.lock().unwrap())),
+        false => Answer::Reply(doc! { "ok": 1 }),
+    });
+    members.lock().unwrap().extend([slow.server.address(), server.server.address()]);
+    let uri =
+        format!("mongodb://{},{}/?replicaSet=rs&connectTimeoutMS=2000", slow.server.address(), server.server.address());
+    let client = world.client(&uri);
+    ping(&client).unwrap();
+    let times = server.times(|command| name(command) == "ping");
+    assert!(close(&times, &[2_000]), "{times:?}");
+    let status = client.status();
+    let error = status.servers.iter().find_map(|server| server.error.clone()).unwrap();
+    assert!(error.contains("connectTimeoutMS"), "{error}");
+}
+
+#[test]
+fn server_that_is_not_primary_any_more_causes_a_scan() {
+    let world = World::new();
+    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let list = hosts.clone();
+    let server = world.server(move |command, number| match name(command).as_str() {
+        "insert" if number == 1 => Answer::Reply(doc! {
+            "ok": 0, "code": 10107, "errmsg": "not primary", "errorLabels": ["RetryableWriteError"],
+        }),
+        "insert" => Answer::Reply(doc! { "ok": 1, "n": 1 }),
+        _ => {
+            let mut reply = member("isWritablePrimary", &list.lock().unwrap());
+            reply.insert("logicalSessionTimeoutMinutes", 30);
+            Answer::Reply(reply)
+        }
+    });
+    hosts.lock().unwrap().push(server.server.address());
+    let client = world.client(&format!("mongodb://{}/?replicaSet=rs", server.server.address()));
+    let insert = rawdoc! { "insert": "things", "documents": [{ "_id": 1 }] };
+    for _ in 0..2 {
+        client.run(Operation::write("test", &insert)).unwrap();
+    }
+    // The retry of the second insert comes after a scan, half a second after the first scan.
+    assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
+    assert_eq!(server.times(|command| name(command) == "insert").len(), 3);
+    assert_eq!(server.connections(), 1, "the connection stays");
+}
+
+#[test]
+fn command_whose_connection_is_lost_is_retried_on_a_new_one() {
+    let world = World::new();
+    let server = world.server(move |command, number| match name(command).as_str() {
+        "find" if number == 0 => Answer::Close,
+        "find" => Answer::Reply(doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "a.b", "firstBatch": [] } }),
+        _ => answer(command),
+    });
+    let client = world.client(&format!("mongodb://{}", server.server.address()));
+    client.run(Operation::read("test", &rawdoc! { "find": "things" })).unwrap();
+    assert_eq!(server.connections(), 2);
+    assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
+}
