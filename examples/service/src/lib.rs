@@ -1,8 +1,6 @@
-//! A service on a wharf pool, with metrics for Prometheus, and a live view of pools: the examples `service` and `top`.
+//! A live view of pools: the example `top`, and what the example `service` has for it.
 
-pub mod exposition;
 pub mod http;
 pub mod pools;
-pub mod service;
 pub mod table;
 pub mod top;

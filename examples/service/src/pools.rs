@@ -1,6 +1,7 @@
 //! What `/pools` says about each pool, and what `top` shows of it.
 
 use serde::{Deserialize, Serialize};
+use wharf::metrics::PoolMetrics;
 use wharf::{Endpoint, Phase, Pool};
 
 /// A pool at one time. The counters are those since the pool was built.
@@ -37,10 +38,15 @@ pub struct PoolRow {
 const LISTED: usize = 5;
 
 impl PoolRow {
-    /// Reads a pool.
+    /// Reads a pool and its holders.
     #[must_use]
-    pub fn of(pool: &Pool<Endpoint>) -> Self {
-        let metrics = pool.metrics();
+    pub fn with_holders(pool: &Pool<Endpoint>) -> Self {
+        Self { holders: holders(pool), ..Self::of(&pool.metrics()) }
+    }
+
+    /// Reads the metrics of a pool.
+    #[must_use]
+    pub fn of(metrics: &PoolMetrics) -> Self {
         let (status, check_outs, wait_time) = (metrics.status, &metrics.check_outs, metrics.check_outs.wait_time());
         let phase = match status.phase {
             Phase::Ready => "ready",
@@ -62,7 +68,7 @@ impl PoolRow {
                 .buckets()
                 .map(|(longest, count)| (u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX), count))
                 .collect(),
-            holders: holders(pool),
+            holders: Vec::new(),
         }
     }
 }

@@ -185,7 +185,7 @@ enum Source {
 impl Source {
     async fn read(&self) -> Result<Vec<PoolRow>, Box<dyn Error>> {
         match self {
-            Self::Demo(demo) => Ok(demo.pools.iter().map(PoolRow::of).collect()),
+            Self::Demo(demo) => Ok(demo.pools.iter().map(PoolRow::with_holders).collect()),
             Self::Service(service) => {
                 let failed = |error| format!("the service at {service}: {error}");
                 let (status, body) =

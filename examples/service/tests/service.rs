@@ -1,16 +1,20 @@
-//! The examples as a user runs them: the service against a mongod, its metrics, its dashboard and its end, and `top`.
+//! The examples as a user runs them: the service on a replica set, its metrics, its dashboard, a failover and its end, and
+//! `top`.
 #![cfg(unix)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
-use wharf_servers::mongod::{Mongod, MongodOptions};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use wharf_servers::replica_set::{ReplicaSet, ReplicaSetOptions, shared};
 use wharf_service::http::request;
 use wharf_service::pools::PoolRow;
 
@@ -35,9 +39,9 @@ struct Running {
 
 impl Running {
     /// Starts the service on a port of its own.
-    async fn start(mongod: &Mongod) -> Self {
+    async fn start(uri: &str) -> Self {
         let mut command = example("service");
-        command.args(["--listen", "127.0.0.1:0"]).env("MONGODB_URI", format!("mongodb://{}", mongod.address()));
+        command.args(["--listen", "127.0.0.1:0"]).env("MONGODB_URI", uri);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = tokio::time::timeout(AGES, lines.next_line()).await.expect("the service does not start");
@@ -50,13 +54,29 @@ impl Running {
         request(&self.address, "GET", path, "").await.unwrap()
     }
 
+    async fn post(&self, path: &str, body: Value) -> (u16, String) {
+        request(&self.address, "POST", path, &body.to_string()).await.unwrap()
+    }
+
+    /// Returns the accounts of an owner: their balances by their identifiers.
+    async fn accounts(&self, owner: &str) -> BTreeMap<String, i64> {
+        let (status, accounts) = self.get(&format!("/accounts/{owner}")).await;
+        assert_eq!(status, 200, "{accounts}");
+        let accounts: Vec<Value> = serde_json::from_str(&accounts).unwrap();
+        let pair =
+            |account: &Value| (account["_id"].as_str().unwrap().to_owned(), account["balance"].as_i64().unwrap());
+        let balances: BTreeMap<_, _> = accounts.iter().map(pair).collect();
+        assert_eq!(balances.len(), accounts.len(), "an account comes twice");
+        balances
+    }
+
     /// Sends a signal, and asserts that the service ends by itself and leaves no connection.
     async fn end(mut self, signal: &str) {
         let id = self.child.id().unwrap().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().await.unwrap().success());
         let status = tokio::time::timeout(AGES, self.child.wait()).await.expect("the service does not end").unwrap();
         assert!(status.success(), "{status}");
-        assert_eq!(self.lines.next_line().await.unwrap().unwrap(), "Ended, with 0 connections left");
+        assert_eq!(self.lines.next_line().await.unwrap().unwrap(), "Ended");
     }
 }
 
@@ -90,26 +110,53 @@ fn queries(value: &Value) -> Vec<&str> {
     }
 }
 
-#[tokio::test]
-async fn service_keeps_orders_and_shows_its_pool() {
-    let mongod = Mongod::start(MongodOptions::default()).unwrap();
-    let service = Running::start(&mongod).await;
-    let (status, created) =
-        request(&service.address, "POST", "/orders", &json!({ "item": "a \"crate\"" }).to_string()).await.unwrap();
-    assert_eq!(status, 201, "{created}");
-    let created: Value = serde_json::from_str(&created).unwrap();
-    let (status, found) = service.get(&format!("/orders/{}", created["id"].as_str().unwrap())).await;
-    assert_eq!((status, serde_json::from_str::<Value>(&found).unwrap()), (200, created));
-    for missing in ["/orders/0123456789abcdef01234567", "/orders/x"] {
-        assert_eq!(service.get(missing).await.0, 404, "{missing}");
+/// Runs what blocks the thread.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn service_keeps_accounts_and_shows_its_pools() {
+    let set = blocking(|| shared().unwrap()).await;
+    let service = Running::start(&set.uri()).await;
+    // Two further batches of 100, besides the first.
+    for number in 0..250 {
+        let account = json!({ "_id": format!("a{number}"), "owner": "Ann \"A\"", "balance": number });
+        let (status, opened) = service.post("/accounts", account.clone()).await;
+        assert_eq!((status, serde_json::from_str(&opened).ok()), (201, Some(account)), "{opened}");
     }
+    let bobs = json!({ "_id": "b0", "owner": "Bob", "balance": 10 });
+    assert_eq!(service.post("/accounts", bobs.clone()).await.0, 201);
+    assert_eq!(service.post("/accounts", bobs).await, (409, "the account exists already".to_owned()));
+    let anns = "Ann%20%22A%22";
+    let accounts = service.accounts(anns).await;
+    assert!(accounts.len() == 250 && (0..250).all(|number| accounts[&format!("a{number}")] == number), "{accounts:?}");
+    assert_eq!(service.accounts("Eve").await.len(), 0);
+
+    let transfer = |from: &str, to: &str, amount: i64| json!({ "from": from, "to": to, "amount": amount });
+    assert_eq!(service.post("/transfers", transfer("a249", "b0", 5)).await, (204, String::new()));
+    for (refused, reason) in [
+        (transfer("a1", "b0", 2), "there is no such account, or too little on it"),
+        (transfer("a249", "nobody", 1), "there is no such account, or too little on it"),
+        (transfer("a249", "b0", 0), "the amount must be positive"),
+    ] {
+        assert_eq!(service.post("/transfers", refused.clone()).await, (422, reason.to_owned()), "{refused}");
+    }
+    let accounts = service.accounts(anns).await;
+    assert_eq!((accounts["a1"], accounts["a249"], service.accounts("Bob").await["b0"]), (1, 244, 15));
+    let totals: Value = serde_json::from_str(&service.get("/totals").await.1).unwrap();
+    let expected = json!([
+        { "_id": "Ann \"A\"", "accounts": 250, "balance": 250 * 249 / 2 - 5 },
+        { "_id": "Bob", "accounts": 1, "balance": 15 },
+    ]);
+    assert_eq!(totals, expected);
 
     let (status, scraped) = service.get("/metrics").await;
     assert_eq!(status, 200);
     let samples = samples(&scraped);
-    let pool = format!("pool=\"{}\"", mongod.address());
+    let primary = blocking(move || set.addresses()[set.primary().unwrap().unwrap()]).await;
     let value = |name: &str, label: &str| {
-        let key = format!("{name}{{{pool}{label}}}");
+        let key = format!("{name}{{pool=\"{primary}\"{label}}}");
         *samples.get(&key).unwrap_or_else(|| panic!("no {key} in\n{scraped}"))
     };
     assert_eq!(value("wharf_pool_ready", ""), 1.0);
@@ -118,13 +165,15 @@ async fn service_keeps_orders_and_shows_its_pool() {
     assert_eq!(value("wharf_pool_connections_max", ""), 100.0);
     assert_eq!(value("wharf_pool_connections_created_total", ""), 1.0);
     assert_eq!(value("wharf_pool_check_outs_total", ",outcome=\"opened\""), 1.0);
-    assert_eq!(value("wharf_pool_check_outs_total", ",outcome=\"hit\""), 2.0);
+    assert!(value("wharf_pool_check_outs_total", ",outcome=\"hit\"") > 260.0);
     assert_eq!(value("wharf_pool_check_outs_failed_total", ",reason=\"timeout\""), 0.0);
     // The buckets are cumulative, and the last one has all.
     assert_eq!(value("wharf_pool_wait_seconds_count", ",outcome=\"opened\""), 1.0);
     assert_eq!(value("wharf_pool_create_seconds_count", ""), 1.0);
-    let infinite = |key: &str| key.starts_with("wharf_pool_create_seconds_bucket{") && key.contains("le=\"+Inf\"");
-    assert_eq!(samples.iter().find(|(key, _)| infinite(key)).map(|(_, count)| *count), Some(1.0), "{scraped}");
+    assert_eq!(value("wharf_pool_create_seconds_bucket", ",le=\"+Inf\""), 1.0);
+    let bounds = ["5e-5", "0.0001", "0.00025", "0.0005", "0.001", "0.005", "0.01", "0.05", "0.1", "0.5", "1.0", "+Inf"];
+    let counts = bounds.map(|bound| value("wharf_pool_create_seconds_bucket", &format!(",le=\"{bound}\"")));
+    assert!(counts.is_sorted(), "{counts:?}");
     let created = value("wharf_pool_create_seconds_sum", "");
     assert!(created > 0.0 && created < AGES.as_secs_f64(), "{created}");
     assert!(scraped.contains("# TYPE wharf_pool_create_seconds histogram"), "{scraped}");
@@ -153,28 +202,69 @@ async fn service_keeps_orders_and_shows_its_pool() {
     assert!(checked > 15, "only {checked} metrics found in the dashboard");
 
     let rows: Vec<PoolRow> = serde_json::from_str(&service.get("/pools").await.1).unwrap();
-    assert_eq!((rows[0].address.clone(), rows[0].hits, rows[0].others), (mongod.address().to_string(), 2, 1));
+    assert!(rows.len() == 3 && rows.iter().any(|row| row.address == primary.to_string() && row.hits > 260), "{rows:?}");
 
     let top = example("top").args(["--service", &service.address, "--interval", "10", "--width", "100"]).output().await;
     let top = String::from_utf8(top.unwrap().stdout).unwrap();
-    assert!(top.starts_with("POOL ") && top.contains(&mongod.address().to_string()), "{top}");
+    assert!(top.starts_with("POOL ") && top.contains(&primary.to_string()), "{top}");
     service.end("-TERM").await;
 }
 
-#[tokio::test]
-async fn ctrl_c_ends_the_service_too_and_its_pool_fails_without_a_server() {
-    let mongod = Mongod::start(MongodOptions::default()).unwrap();
-    let service = Running::start(&mongod).await;
-    mongod.stop().unwrap();
-    assert_eq!(service.get("/orders/0123456789abcdef01234567").await.0, 503);
-    let scraped = samples(&service.get("/metrics").await.1);
-    let failed: Vec<_> = scraped
-        .iter()
-        .filter(|(name, _)| name.starts_with("wharf_pool_check_outs_failed") && name.contains("establish"))
-        .collect();
-    assert_eq!(failed.len(), 1, "{scraped:?}");
-    assert_eq!(*failed[0].1, 1.0);
-    service.end("-INT").await;
+/// Money moves from one account to another while the primary is killed: no request fails, and each transfer and each new
+/// account that was acknowledged is there once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn service_survives_the_loss_of_its_primary() {
+    const TASKS: usize = 16;
+    const BEFORE: i64 = 20;
+    const AFTER: i64 = 20;
+    let set = blocking(|| Arc::new(ReplicaSet::start(ReplicaSetOptions::default()).unwrap())).await;
+    let service = Arc::new(Running::start(&set.uri()).await);
+    let killed = Arc::new(Barrier::new(TASKS + 1));
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (service, killed) = (service.clone(), killed.clone());
+        tasks.spawn(async move {
+            let open = async |id: String| {
+                let account = json!({ "_id": id, "owner": format!("owner{task}"), "balance": 1_000 });
+                let (status, body) = service.post("/accounts", account).await;
+                assert_eq!(status, 201, "{body}");
+            };
+            let (from, to) = (format!("from{task}"), format!("to{task}"));
+            open(from.clone()).await;
+            open(to.clone()).await;
+            for number in 0..BEFORE + AFTER {
+                if number == BEFORE {
+                    // From here on, requests run while the primary is killed.
+                    killed.wait().await;
+                }
+                let (status, body) = service.post("/transfers", json!({ "from": from, "to": to, "amount": 1 })).await;
+                assert_eq!(status, 204, "{body}");
+                open(format!("{task}:{number}")).await;
+                assert_eq!(service.accounts(&format!("owner{task}")).await.len() as i64, 3 + number);
+            }
+        });
+    }
+    killed.wait().await;
+    let cluster = set.clone();
+    blocking(move || cluster.kill(cluster.primary().unwrap().unwrap()).unwrap()).await;
+    let all = async {
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap();
+        }
+    };
+    tokio::time::timeout(2 * AGES, all).await.expect("requests hang");
+    for task in 0..TASKS {
+        let accounts = service.accounts(&format!("owner{task}")).await;
+        let balance = |name: &str| accounts[&format!("{name}{task}")];
+        assert_eq!((balance("from"), balance("to")), (1_000 - BEFORE - AFTER, 1_000 + BEFORE + AFTER));
+        assert_eq!(accounts.len() as i64, 2 + BEFORE + AFTER);
+    }
+    Arc::into_inner(service).unwrap().end("-INT").await;
+}
+
+#[test]
+fn service_is_as_long_as_its_documentation_says() {
+    assert_eq!(include_str!("../../service.rs").lines().count(), 206);
 }
 
 #[tokio::test]

@@ -1,0 +1,206 @@
+//! A bank: `MONGODB_URI='mongodb://host1,host2,host3/?replicaSet=rs0' cargo run --release --example service`, and `-- --help`.
+
+use std::error::Error;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use bson::doc;
+use clap::Parser;
+use futures_util::{FutureExt, TryStreamExt};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::LevelFilter;
+use wharf::client::{Session, SessionOptions};
+use wharf::metrics::PoolMetrics;
+use wharf::telemetry::{METRICS, ReadingValue, readings};
+use wharf::{Acknowledgement, Client, ClientError, Options, WriteConcern};
+use wharf_service::pools::PoolRow;
+
+const DATABASE: &str = "bank";
+/// How long an operation may take in total: longer than the election of a primary.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How long requests and connections may take to end.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A service that keeps accounts in MongoDB, and survives the loss of a primary.
+///
+/// POST /accounts opens one: {"_id": "a1", "owner": "Ann", "balance": 10}; GET /accounts/Ann lists Ann's, GET /totals sums them
+/// up by owner. POST /transfers moves money: {"from": "a1", "to": "b1", "amount": 5}. GET /metrics is for Prometheus, GET /pools for
+/// the example `top`. SIGTERM and Ctrl-C end it: it ends the requests in progress, and closes its client.
+#[derive(Debug, Parser)]
+#[command(name = "service")]
+struct Arguments {
+    /// The address to listen on; with port 0 the operating system chooses one
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// The connection string of the deployment
+    #[arg(long, env = "MONGODB_URI", default_value = "mongodb://localhost")]
+    uri: String,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(LevelFilter::WARN).init();
+    let Arguments { listen, uri } = Arguments::parse();
+    let majority = WriteConcern::default().w(Acknowledgement::Mode("majority".to_owned()));
+    let client = Client::new(Options::parse(&uri)?.timeout(LIMIT).write_concern(majority))?;
+    let listener = TcpListener::bind(listen).await?;
+    println!("Listening on {}", listener.local_addr()?);
+    let serving = axum::serve(listener, router(client.clone())).with_graceful_shutdown(end_signal());
+    tokio::select! {
+        served = serving.into_future() => served?,
+        () = end_signal().then(|()| tokio::time::sleep(GRACE)) => eprintln!("Requests did not end within {GRACE:?}."),
+    }
+    println!("Ended{}", if client.shutdown(GRACE).await { "" } else { ", but connections are left" });
+    Ok(())
+}
+
+/// Completes at SIGTERM or Ctrl-C.
+async fn end_signal() {
+    let mut terminate = signal(SignalKind::terminate()).expect("the handler of SIGTERM cannot be installed");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
+fn router(client: Client) -> Router {
+    Router::new()
+        .route("/accounts", post(open_account))
+        .route("/accounts/{owner}", get(accounts))
+        .route("/totals", get(totals))
+        .route("/transfers", post(transfer))
+        .route("/metrics", get(metrics))
+        .route("/pools", get(pools))
+        .with_state(client)
+}
+
+#[derive(Serialize, Deserialize)]
+struct Account {
+    #[serde(rename = "_id")]
+    id: String,
+    owner: String,
+    balance: i64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Total {
+    #[serde(rename = "_id")]
+    owner: String,
+    accounts: i64,
+    balance: i64,
+}
+
+#[derive(Deserialize)]
+struct Transfer {
+    from: String,
+    to: String,
+    amount: i64,
+}
+
+async fn open_account(State(client): State<Client>, Json(account): Json<Account>) -> Result<Response, Failure> {
+    client.insert(DATABASE, "accounts", [&account]).await?;
+    Ok((StatusCode::CREATED, Json(account)).into_response())
+}
+
+async fn accounts(State(client): State<Client>, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
+    let found = client.find(DATABASE, "accounts", doc! { "owner": owner }).batch_size(100);
+    Ok(Json(found.options(doc! { "sort": { "_id": 1 } }).await?.typed().try_collect().await?))
+}
+
+async fn totals(State(client): State<Client>) -> Result<Json<Vec<Total>>, Failure> {
+    let group = doc! { "_id": "$owner", "accounts": { "$sum": 1 }, "balance": { "$sum": "$balance" } };
+    let totals = client.aggregate(DATABASE, "accounts", [doc! { "$group": group }, doc! { "$sort": { "_id": 1 } }]);
+    Ok(Json(totals.batch_size(100).await?.typed().try_collect().await?))
+}
+
+async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) -> Result<StatusCode, Failure> {
+    let Transfer { from, to, amount } = transfer;
+    if amount <= 0 {
+        return Err(Failure(StatusCode::UNPROCESSABLE_ENTITY, "the amount must be positive".to_owned()));
+    }
+    let enough = doc! { "_id": from, "balance": { "$gte": amount } };
+    let take = doc! { "q": enough, "u": { "$inc": { "balance": -amount } } };
+    let give = doc! { "q": { "_id": to }, "u": { "$inc": { "balance": amount } } };
+    let move_money = async |mut session: Session| {
+        let taken = client.update(DATABASE, "accounts", [&take]).session(&mut session).await?;
+        let given = client.update(DATABASE, "accounts", [&give]).session(&mut session).await?;
+        let both = taken.matched + given.matched == 2;
+        // An error ends the transaction: neither account changes.
+        both.then_some(()).ok_or_else(|| ClientError::other("there is no such account, or too little on it"))
+    };
+    let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::other)?;
+    session.with_transaction(move_money).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Returns the metrics of all pools in the text format of Prometheus.
+async fn metrics(State(client): State<Client>) -> Response {
+    let mut text = String::new();
+    write_metrics(&client.metrics(), &mut text).expect("writing into a string does not fail");
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+/// The upper bounds of the buckets, in seconds.
+const BOUNDS: [f64; 11] = [5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
+
+fn write_metrics(pools: &[PoolMetrics], text: &mut String) -> std::fmt::Result {
+    for metric in METRICS {
+        let kind = format!("{:?}", metric.kind).to_lowercase();
+        let name = [metric.name, if kind == "counter" { "_total" } else { "" }].concat();
+        writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", metric.help)?;
+        let all = pools.iter().flat_map(|pool| readings(pool).map(move |reading| (pool, reading)));
+        for (pool, reading) in all.filter(|(_, reading)| reading.metric == metric) {
+            let label = reading.label.map(|(name, value)| format!(",{name}={value:?}")).unwrap_or_default();
+            let labels = format!("pool={:?}{label}", &*pool.address);
+            if let ReadingValue::Number(number) = reading.value {
+                writeln!(text, "{name}{{{labels}}} {number}")?;
+            }
+            let ReadingValue::Times(times) = reading.value else { continue };
+            for bound in BOUNDS {
+                let within = times.buckets().filter(|(longest, _)| longest.as_secs_f64() <= bound);
+                let count: u64 = within.map(|(_, count)| count).sum();
+                writeln!(text, "{name}_bucket{{{labels},le=\"{bound:?}\"}} {count}")?;
+            }
+            let (count, sum) = (times.count(), times.sum().as_secs_f64());
+            writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}\n{name}_sum{{{labels}}} {sum}")?;
+            writeln!(text, "{name}_count{{{labels}}} {count}")?;
+        }
+    }
+    Ok(())
+}
+
+async fn pools(State(client): State<Client>) -> Json<Vec<PoolRow>> {
+    Json(client.metrics().iter().map(PoolRow::of).collect())
+}
+
+/// The response to a request that failed. The text of most errors is for the log only.
+struct Failure(StatusCode, String);
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        const DUPLICATE_KEY: i32 = 11_000;
+        match &error {
+            ClientError::Write(failure) if failure.errors.iter().any(|error| error.code == DUPLICATE_KEY) => {
+                return Self(StatusCode::CONFLICT, "the account exists already".to_owned());
+            }
+            ClientError::Other(refusal) => return Self(StatusCode::UNPROCESSABLE_ENTITY, refusal.to_string()),
+            _ => eprintln!("a request failed: {error}"),
+        }
+        let status = if error.is_timeout() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_GATEWAY };
+        Self(status, "the database cannot serve the request".to_owned())
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, self.1).into_response()
+    }
+}
