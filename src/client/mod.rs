@@ -64,6 +64,9 @@ use crate::session::{ServerSessionPool, SharedClusterTime};
 pub use crate::session::{SessionError, SessionOptions, TransactionOptions, TransactionState};
 use crate::telemetry::MostLogged;
 
+/// `logicalSessionTimeoutMinutes` of a server that was not told otherwise.
+const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
+
 /// A client of a MongoDB deployment: a standalone server, a replica set, a sharded cluster, or servers behind a load
 /// balancer.
 ///
@@ -231,10 +234,15 @@ impl Client {
         &self.inner.cluster_time
     }
 
-    /// Returns how long the servers keep an idle session. `None` behind a load balancer, where sessions do not expire.
+    /// Returns how long the servers keep an idle session. `None` behind a load balancer, where sessions do not expire. As
+    /// long as no server is known, it is the server's default: an older session may have expired.
     fn session_timeout(&self) -> Option<Duration> {
-        let minutes = self.deployment().snapshot().topology.logical_session_timeout_minutes()?;
-        Some(Duration::from_secs(u64::try_from(minutes).ok()?.saturating_mul(60)))
+        let snapshot = self.deployment().snapshot();
+        if snapshot.topology.topology_type() == TopologyType::LoadBalanced {
+            return None;
+        }
+        let minutes = snapshot.topology.logical_session_timeout_minutes().unwrap_or(DEFAULT_SESSION_TIMEOUT_MINUTES);
+        Some(Duration::from_secs(u64::try_from(minutes).unwrap_or(0).saturating_mul(60)))
     }
 
     /// Waits until a server is there that the read preference of the options allows, and starts the monitors if nothing

@@ -16,7 +16,7 @@ use super::repeating::{Repeating, Turn};
 use crate::deployment::{Demand, Selected};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
 use crate::options::{InvalidOption, ServerAddress};
-use crate::runtime::Connection;
+use crate::runtime::{Connection, forks};
 use crate::selection::Access;
 use crate::session::{
     Decision, ErrorLabels, Fault, FaultKind, ReplyTimes, Retries, RetryOptions, Retryability, Session as State,
@@ -33,7 +33,7 @@ impl Client {
     pub fn start_session(&self, options: &SessionOptions) -> Result<Session, InvalidOption> {
         let server = self.sessions().acquire(Instant::now(), self.session_timeout());
         let state = State::new(server, options, self.options())?;
-        Ok(Session { client: self.clone(), explicit: Explicit::new(self.clone(), state), ends: true })
+        Ok(Session { client: self.clone(), explicit: Explicit::new(self.clone(), state), ends: true, forks: forks() })
     }
 }
 
@@ -41,7 +41,8 @@ impl Client {
 /// point in time (`snapshot`), or that belong to a transaction.
 ///
 /// Give it to an operation with [`Operation::session`](crate::Operation::session). A session is for one operation at a
-/// time. Dropping it aborts its transaction in the background, and gives its identifier back for reuse.
+/// time. Dropping it aborts its transaction in the background, and gives its identifier back for reuse. A forked child that
+/// drops a session of its parent leaves the transaction alone.
 ///
 /// ```no_run
 /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -68,6 +69,8 @@ pub struct Session {
     explicit: Arc<Explicit>,
     /// Whether dropping this value ends the session. The body of a transaction has a second value.
     ends: bool,
+    /// The number of forks before the session was started.
+    forks: u32,
 }
 
 impl Session {
@@ -216,7 +219,7 @@ impl Session {
 
     /// Returns a second value for the session, for the body of a transaction. Dropping it ends nothing.
     pub(super) fn for_body(&self) -> Self {
-        Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false }
+        Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false, forks: self.forks }
     }
 
     /// Ends the transaction: sends the command, and once more where the error allows it.
@@ -486,5 +489,27 @@ pub(super) fn known_of(client: &Client, server: &Selected, connection: &Connecti
         max_wire_version: connection.hello().max_wire_version,
         has_cluster_time: server_type != ServerType::Standalone,
         is_mongos: matches!(server_type, ServerType::Mongos | ServerType::LoadBalancer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::session::ServerSession;
+
+    use super::*;
+
+    #[test]
+    fn session_that_may_have_expired_is_not_reused_before_the_first_check() {
+        let client = Client::from_uri("mongodb://localhost").unwrap();
+        let now = Instant::now();
+        let used =
+            |minutes| now.checked_sub(Duration::from_secs(minutes * 60_u64)).expect("a clock that began long ago");
+        let [expired, kept] = [30_u64, 28].map(used).map(ServerSession::new);
+        let id = kept.id().document();
+        client.sessions().release(kept, now, None);
+        client.sessions().release(expired, now, None);
+        assert_eq!(client.start_session(&SessionOptions::default()).unwrap().id(), id);
     }
 }

@@ -112,16 +112,4 @@ pub const LEDGER: &[Entry] = &[
         reason: "tailable cursors do not have a timeoutMS for each iteration",
         sometimes: true,
     },
-    Entry {
-        file: "sessions/driver-sessions-server-support",
-        cases: &["Server supports implicit sessions"],
-        reason: "a server session is reused by the next command only on the same core",
-        sometimes: true,
-    },
-    Entry {
-        file: "unified-test-format/valid-pass/poc-sessions",
-        cases: &["Server supports implicit sessions"],
-        reason: "a server session is reused by the next command only on the same core",
-        sometimes: true,
-    },
 ];

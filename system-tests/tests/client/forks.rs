@@ -2,11 +2,14 @@
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "only the operating system's interface forks")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bson::rawdoc;
-use wharf::{Client, Options};
-use wharf_testbed::mongod;
+use wharf::client::{CommandEvent, SessionOptions, TransactionOptions};
+use wharf::{Client, Operation, Options};
+use wharf_testbed::{mongod, replica_set};
 
 use super::events::Events;
 
@@ -68,4 +71,48 @@ fn forked_child_monitors_anew_and_the_parent_continues() {
         runtime.block_on(client.run_command("admin", &ping)).is_err_and(|error| error.to_string().contains("shut down"))
     });
     assert_eq!(code, 0, "a client that is shut down stays so");
+}
+
+#[test]
+fn child_that_drops_its_parents_session_leaves_the_transaction_alone() {
+    let set = replica_set::shared().unwrap();
+    // A lock could be held by a thread that the child does not have.
+    let aborts = Arc::new(AtomicU32::new(0));
+    let seen = aborts.clone();
+    let client = Client::builder(Options::parse(&set.uri()).unwrap())
+        .command_subscriber(move |event: &CommandEvent| {
+            if matches!(event, CommandEvent::Started(_)) && event.source().command_name == "abortTransaction" {
+                seen.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .build()
+        .unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (ping, insert) = (rawdoc! { "ping": 1 }, rawdoc! { "insert": "inherited", "documents": [{ "n": 1 }] });
+    runtime.block_on(async {
+        let _ = client.run(Operation::write("sessions", &rawdoc! { "drop": "inherited" })).await;
+        client.run(Operation::write("sessions", &rawdoc! { "create": "inherited" })).await.unwrap();
+    });
+    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    runtime.block_on(client.run(Operation::write("sessions", &insert).session(&mut session))).unwrap();
+    let mut session = Some(session);
+    let code = in_child(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            client.run_command("admin", &ping).await.unwrap();
+            drop(session.take());
+            // An abort in the background would be sent meanwhile.
+            for _ in 0..20 {
+                client.run_command("admin", &ping).await.unwrap();
+            }
+            client.shutdown(Duration::from_secs(5)).await && aborts.load(Ordering::SeqCst) == 0
+        })
+    });
+    assert_eq!(code, 0, "the child aborts a transaction");
+    runtime.block_on(async {
+        session.unwrap().commit_transaction().await.unwrap();
+        let count = rawdoc! { "count": "inherited", "query": { "n": 1 } };
+        assert_eq!(client.run(Operation::read("sessions", &count)).await.unwrap().get_i32("n").unwrap(), 1);
+    });
 }
