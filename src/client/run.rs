@@ -233,8 +233,7 @@ impl<'a> Running<'a> {
     /// Makes further attempts as long as the specifications allow them.
     async fn go_on_after(mut self, mut failed: Box<FailedAttempt>) -> Result<Answer, ClientError> {
         let options = RetryOptions::of(self.client.options());
-        let has_time_limit = matches!(self.limit, Limit::Until { .. });
-        let mut retries = Retries::new(options, self.retryability, has_time_limit);
+        let mut retries = Retries::new(options, self.retryability, self.limit.is_set());
         let mut to_report: Option<ErrorToReport<ClientError>> = None;
         // The reply of the attempt that is to be reported, if it is one.
         let mut reply_to_report = None;

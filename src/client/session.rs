@@ -312,8 +312,7 @@ async fn end_transaction(
     let options = client.options();
     let default = explicit.lock().default_timeout();
     let limit = default.map_or(Limit::Unset, |limit| Limit::of(limit).start());
-    let has_time_limit = matches!(limit, Limit::Until { .. });
-    let mut retries = Retries::new(RetryOptions::of(options), Retryability::EndOfTransaction, has_time_limit);
+    let mut retries = Retries::new(RetryOptions::of(options), Retryability::EndOfTransaction, limit.is_set());
     let mut avoid: Vec<ServerAddress> = Vec::new();
     let id = client.command_events().operation();
     loop {
@@ -367,7 +366,7 @@ impl Attempt<'_> {
             let time = client.cluster_time().load();
             let mut state = explicit.lock();
             let body = match end {
-                End::Commit => state.commit_command(matches!(limit, Limit::Until { .. })),
+                End::Commit => state.commit_command(limit.is_set()),
                 End::Abort => state.abort_command(),
             };
             state.append_ending(&mut appended, Instant::now(), time.as_deref());

@@ -88,6 +88,11 @@ impl Limit {
         }
     }
 
+    /// Returns whether `timeoutMS` is set at all, be it to no limit: then it replaces the limits of a single step or retry.
+    pub fn is_set(self) -> bool {
+        !matches!(self, Self::Unset)
+    }
+
     /// Starts the time, unless the deadline is beyond the clock's range: that is no limit.
     pub fn start(self) -> Self {
         match self {

@@ -84,10 +84,10 @@ pub struct Retries {
 }
 
 impl Retries {
-    /// Begins with the first attempt. With a time limit for the whole operation (`timeoutMS`), it is retried as often as
-    /// the time allows, otherwise once.
-    pub fn new(options: RetryOptions, retryability: Retryability, has_time_limit: bool) -> Self {
-        Self { options, retryability, made: 0, most: if has_time_limit { None } else { Some(1) } }
+    /// Begins with the first attempt. With `timeoutMS`, the operation is retried as often as the time allows, and without
+    /// end if that is zero ("Retryability" of Client Side Operations Timeout). Without it, it is retried once.
+    pub fn new(options: RetryOptions, retryability: Retryability, has_timeout: bool) -> Self {
+        Self { options, retryability, made: 0, most: if has_timeout { None } else { Some(1) } }
     }
 
     /// Decides after a failed attempt.
