@@ -1,30 +1,32 @@
 //! Cursors: the results of a query, batch by batch.
 
+mod batch;
+mod query;
+
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::marker::PhantomData;
 use std::panic::Location;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::raw::cstr;
-use bson::spec::ElementType;
-use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use futures_core::Stream;
 use serde::de::DeserializeOwned;
 
+use self::batch::{Batch, OnServer, Place, unreadable};
+use self::query::{CursorTime, Query};
 use super::Client;
 use super::error::{ClientError, FailedOperation};
-use super::in_session::{InSession, Pinned};
-use super::operation::{Kind, Operation};
-use super::run::{Answer, elements};
-use crate::deployment::{Background, Selected, Server};
-use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
+use super::operation::Operation;
+use super::run::Answer;
+use crate::deployment::Background;
+use crate::endpoint::Limit;
+use crate::options::InvalidOption;
 use crate::pool::Purpose;
-use crate::runtime::Connection;
-use crate::session::{Fault, FaultKind};
+use crate::session::{name, writes_its_result};
 
 impl Client {
     /// Prepares a query whose results are read through a cursor: `find`, `aggregate`, `listCollections`, `listIndexes`
@@ -52,8 +54,53 @@ impl Client {
 
     /// Prepares a query for the caller at `site`.
     pub(super) fn cursor_at<'c>(&self, operation: Operation<'c>, site: &'static Location<'static>) -> OpenCursor<'c> {
-        OpenCursor { client: self.clone(), operation, batch_size: None, max_await_time: None, site }
+        OpenCursor {
+            client: self.clone(),
+            operation,
+            batch_size: None,
+            max_await_time: None,
+            cursor_type: None,
+            timeout_mode: None,
+            site,
+        }
     }
+}
+
+/// What a cursor does at the end of its results (`cursorType`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CursorType {
+    /// It ends.
+    NonTailable,
+    /// It stays open, and yields documents that are added later to its capped collection.
+    Tailable,
+    /// The same, and the server waits a little for new documents before it replies that there are none. Change streams
+    /// are such cursors.
+    TailableAwait,
+}
+
+impl CursorType {
+    /// Returns the type of the cursor that a command opens.
+    fn of(command: &RawDocument) -> Self {
+        let is = |field| matches!(command.get_bool(field), Ok(true));
+        match (is("tailable"), is("awaitData")) {
+            (true, true) => Self::TailableAwait,
+            (true, false) => Self::Tailable,
+            (false, _) if is_change_stream(command) => Self::TailableAwait,
+            (false, _) => Self::NonTailable,
+        }
+    }
+}
+
+/// What `timeoutMS` limits, for operations that open cursors (`timeoutMode` of Client Side Operations Timeout).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TimeoutMode {
+    /// The query and all further batches together. The default of cursors that are not tailable, and not possible for
+    /// others.
+    CursorLifetime,
+    /// The query, and then each call that fetches documents. The default of tailable cursors.
+    Iteration,
 }
 
 /// A query that opens a [`Cursor`] when it is awaited.
@@ -64,6 +111,8 @@ pub struct OpenCursor<'c> {
     operation: Operation<'c>,
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,
+    cursor_type: Option<CursorType>,
+    timeout_mode: Option<TimeoutMode>,
     site: &'static Location<'static>,
 }
 
@@ -74,11 +123,121 @@ impl OpenCursor<'_> {
         self
     }
 
-    /// Sets how long the server waits for new documents (`maxTimeMS` of each `getMore`). Only for tailable cursors that
-    /// await data, and change streams.
+    /// Sets how long the server waits for new documents (`maxTimeMS` of each `getMore`). Must be less than `timeoutMS`.
+    /// Only for tailable cursors that await data, and change streams: a `find` of another kind ignores it.
     pub fn max_await_time(mut self, limit: Duration) -> Self {
         self.max_await_time = Some(limit);
         self
+    }
+
+    /// Sets the type of the cursor that the command opens. By default the command's document tells, by `tailable` and
+    /// `awaitData`, and so does the pipeline of a change stream.
+    pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
+        self.cursor_type = Some(cursor_type);
+        self
+    }
+
+    /// Sets what `timeoutMS` limits. Needs `timeoutMS`, of the operation or of the options.
+    pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
+        self.timeout_mode = Some(mode);
+        self
+    }
+
+    /// Returns the type of the cursor, how long the server waits for documents, and the time limits.
+    fn check(&self) -> Result<(CursorType, Option<Duration>, CursorTime), InvalidOption> {
+        let body = self.operation.command.body();
+        let is_find = name(body) == Some("find");
+        let cursor_type = match (self.cursor_type, CursorType::of(body)) {
+            (Some(cursor_type), _) => cursor_type,
+            // Only such cursors can have the option, except for a `find`, which tells its type.
+            (None, CursorType::NonTailable) if self.max_await_time.is_some() && !is_find => CursorType::TailableAwait,
+            (None, cursor_type) => cursor_type,
+        };
+        let timeout = self.operation.command.unstarted_limit(self.client.options());
+        if self.timeout_mode.is_some() && !timeout.is_set() {
+            return Err(InvalidOption::missing("timeoutMS", "by timeoutMode"));
+        }
+        let mode = match (self.timeout_mode, cursor_type) {
+            (Some(TimeoutMode::CursorLifetime), CursorType::Tailable | CursorType::TailableAwait) => {
+                return Err(InvalidOption::new("timeoutMode", "iteration for a tailable cursor", "cursorLifetime"));
+            }
+            (Some(TimeoutMode::Iteration), _) if writes_its_result(body) => {
+                let problem = "must not be iteration for an aggregate that writes its results ($out, $merge)";
+                return Err(InvalidOption::because("timeoutMode", problem));
+            }
+            (Some(mode), _) => mode,
+            (None, CursorType::NonTailable) => TimeoutMode::CursorLifetime,
+            (None, CursorType::Tailable | CursorType::TailableAwait) => TimeoutMode::Iteration,
+        };
+        if let (Some(longest), Limit::For(limit) | Limit::Until { limit, .. }) = (self.max_await_time, timeout)
+            && longest >= limit
+        {
+            let must = format!("less than timeoutMS, which is {} ms", limit.as_millis());
+            return Err(InvalidOption::new("maxAwaitTimeMS", must, format!("{} ms", longest.as_millis())));
+        }
+        let max_await_time = self.max_await_time.filter(|_| cursor_type == CursorType::TailableAwait);
+        Ok((cursor_type, max_await_time, CursorTime { timeout, mode, running: None }))
+    }
+
+    async fn open(self) -> Result<Cursor, ClientError> {
+        let (cursor_type, max_await_time, mut time) = self.check()?;
+        let Self { client, operation, batch_size, site, .. } = self;
+        let body = operation.command.body();
+        let (batch_size, comment) = (batch_size.or(batch_size_of(body)), comment_of(body));
+        let database = operation.command.database().to_owned();
+        let limit = time.timeout.start();
+        // The server would apply the time limit of the query to further batches as well.
+        let is_told = time.mode == TimeoutMode::CursorLifetime || cursor_type == CursorType::TailableAwait;
+        let command = operation.command.within(limit);
+        let command = if is_told { command } else { command.without_max_time() };
+        let answer = client.answer(Operation { command, ..operation }, site).await?;
+        let Answer { reply, connection, server, session, unmet } = answer;
+        if let Some(labels) = unmet {
+            client.give_back_of(session, connection.as_ref());
+            return Err(FailedOperation::unmet_concern(reply, labels).into());
+        }
+        if time.mode == TimeoutMode::CursorLifetime {
+            time.running = Some(limit);
+        }
+        let (OnServer { id, collection }, named) = OnServer::read(&reply, body);
+        let batch = named.and_then(|()| Batch::read(reply, "firstBatch"));
+        let mut query = Query {
+            server: server.server().clone(),
+            database,
+            collection,
+            batch_size,
+            max_await_time,
+            comment,
+            is_tailable: cursor_type != CursorType::NonTailable,
+            awaits_data: cursor_type == CursorType::TailableAwait,
+            time,
+            site,
+            pinned: None,
+            session,
+            client,
+        };
+        if id == 0 {
+            query.end_on(connection.as_ref());
+        } else if let Some(mut connection) = connection
+            && connection.service_id().is_some()
+        {
+            // Behind a load balancer, only this connection leads to the cursor (Load Balancers, "Connection Pinning").
+            connection.pin_to(Purpose::Cursor);
+            query.pinned = Some(connection);
+        }
+        let background = query.client.deployment().background();
+        let mut cursor = Cursor {
+            id,
+            batch: Batch::default(),
+            query: Some(query),
+            fetching: None,
+            closer: None,
+            background,
+            documents: PhantomData,
+        };
+        // If the batch cannot be read, dropping the cursor closes it.
+        cursor.batch = batch?;
+        Ok(cursor)
     }
 }
 
@@ -86,47 +245,17 @@ impl<'c> IntoFuture for OpenCursor<'c> {
     type Output = Result<Cursor, ClientError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 
+    /// Sends the query.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::InvalidOption`] for options that exclude each other, otherwise those of [`Client::run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Client::run`]. The server closes a cursor that it has opened meanwhile after ten minutes.
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let Self { client, operation, batch_size, max_await_time, site } = self;
-            let body = operation.command.body();
-            let (batch_size, comment) = (batch_size.or(batch_size_of(body)), comment_of(body));
-            let is_tailable = max_await_time.is_some() || matches!(body.get_bool("tailable"), Ok(true));
-            let limit = operation.command.limit(client.options());
-            let database = operation.command.database().to_owned();
-            let operation = Operation { command: operation.command.within(limit), ..operation };
-            let Answer { reply, connection, server, session, unmet } = client.answer(operation, site).await?;
-            if let Some(labels) = unmet {
-                client.give_back_of(session, connection.as_ref());
-                return Err(FailedOperation::unmet_concern(reply, labels).into());
-            }
-            let batch = Batch::read(reply, "firstBatch")?;
-            let mut query = Query {
-                server: server.server().clone(),
-                database,
-                collection: batch.collection()?,
-                batch_size,
-                max_await_time,
-                comment,
-                is_tailable,
-                limit,
-                site,
-                pinned: None,
-                session,
-                client,
-            };
-            if batch.id == 0 {
-                query.client.give_back_of(std::mem::replace(&mut query.session, InSession::Never), connection.as_ref());
-            } else if let Some(mut connection) = connection
-                && connection.service_id().is_some()
-            {
-                // Behind a load balancer, only this connection leads to the cursor (Load Balancers, "Connection Pinning").
-                connection.pin_to(Purpose::Cursor);
-                query.pinned = Some(connection);
-            }
-            let background = query.client.deployment().background();
-            Ok(Cursor { id: batch.id, batch, query: Some(query), fetching: None, background, documents: PhantomData })
-        })
+        Box::pin(self.open())
     }
 }
 
@@ -146,29 +275,15 @@ pub struct Cursor<T = RawDocumentBuf> {
     /// `None` while a batch is fetched.
     query: Option<Query>,
     fetching: Option<Fetching>,
-    /// What closes the cursor.
+    /// What closes the cursor while the server waits for documents.
+    closer: Option<Query>,
+    /// What closes the cursor when it is dropped.
     background: Option<Background>,
     documents: PhantomData<fn() -> T>,
 }
 
 type Fetching = Pin<Box<dyn Future<Output = (Query, Result<Batch, ClientError>)> + Send>>;
-
-/// What a cursor needs for its further commands.
-struct Query {
-    client: Client,
-    server: Arc<Server>,
-    database: String,
-    collection: String,
-    batch_size: Option<i32>,
-    max_await_time: Option<Duration>,
-    comment: Option<RawDocumentBuf>,
-    is_tailable: bool,
-    limit: Limit,
-    site: &'static Location<'static>,
-    /// Behind a load balancer, the connection that leads to the cursor, unless the transaction has it.
-    pinned: Option<Connection<Endpoint>>,
-    session: InSession,
-}
+type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<T> Cursor<T> {
     /// Returns the next document, or `None` at the end of the results. A tailable cursor also returns `None` when there
@@ -182,8 +297,9 @@ impl<T> Cursor<T> {
     ///
     /// Nothing is lost: the next call continues to wait for the same batch.
     pub async fn next(&mut self) -> Result<Option<&RawDocument>, ClientError> {
-        // In two steps, because the document borrows the cursor.
-        match poll_fn(|context| self.poll_advance(context)).await? {
+        let advanced = poll_fn(|context| self.poll_advance(context)).await;
+        self.end_iteration();
+        match advanced? {
             Some(place) => self.batch.document(place).map(Some),
             None => Ok(None),
         }
@@ -205,6 +321,29 @@ impl<T> Cursor<T> {
         self.next().await?.map(read).transpose()
     }
 
+    /// Closes the cursor on the server, and waits for it. Errors are ignored: the server closes an idle cursor after ten
+    /// minutes. `timeoutMS` of the query applies anew.
+    ///
+    /// # Cancel safety
+    ///
+    /// The cursor may stay open on the server, which closes it after ten minutes.
+    pub async fn close(mut self) {
+        if let Some(closing) = self.closing(None) {
+            closing.await;
+        }
+    }
+
+    /// Does the same as [`close`](Self::close), with another `timeoutMS`. Zero means no limit.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`close`](Self::close).
+    pub async fn close_within(mut self, timeout: Duration) {
+        if let Some(closing) = self.closing(Some(Limit::of(timeout))) {
+            closing.await;
+        }
+    }
+
     /// Returns whether there are no more documents: neither here nor on the server.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -223,6 +362,7 @@ impl<T> Cursor<T> {
             batch: std::mem::take(&mut self.batch),
             query: self.query.take(),
             fetching: self.fetching.take(),
+            closer: self.closer.take(),
             background: self.background.take(),
             documents: PhantomData,
         }
@@ -234,6 +374,7 @@ impl<T> Cursor<T> {
             if let Some(fetching) = &mut self.fetching {
                 let (query, fetched) = ready!(fetching.as_mut().poll(context));
                 self.fetching = None;
+                self.closer = None;
                 self.query = Some(query);
                 match fetched {
                     Ok(batch) => {
@@ -259,11 +400,12 @@ impl<T> Cursor<T> {
                 Ok(None) => {}
                 Err(error) => {
                     self.batch = Batch::default();
-                    self.close();
+                    self.abandon();
                     return Poll::Ready(Err(error));
                 }
             }
             let Some(query) = self.query.take() else { return Poll::Ready(Ok(None)) };
+            self.closer = query.closer();
             self.fetching = Some(Box::pin(query.fetch(self.id)));
         }
     }
@@ -276,28 +418,54 @@ impl<T> Cursor<T> {
     /// closed.
     fn fail(&mut self, error: &ClientError) {
         self.batch = Batch::default();
-        let answered = error.server_error().is_some();
-        let can_be_closed = match &self.query {
-            Some(query) if query.pinned.is_some() => answered,
-            _ => true,
-        };
-        if !can_be_closed || answered {
+        if self.query.as_ref().is_some_and(|query| query.may_be_open_after(error)) {
+            self.abandon();
+        } else {
             self.id = 0;
             self.end();
-        } else {
-            self.close();
         }
     }
 
     /// Ends the cursor, and closes it on the server in the background. A cursor that has failed must not go on: the server
     /// may have executed the command, and the documents of its reply would be missing.
-    fn close(&mut self) {
+    /// Returns whether there was something to close.
+    pub(crate) fn abandon(&mut self) -> bool {
+        let Some(closing) = self.closing(None) else { return false };
+        if let Some(background) = &self.background {
+            background.take(closing);
+        }
+        true
+    }
+
+    /// Takes the cursor apart, and returns what closes it on the server; `None` if it has ended there.
+    fn closing(&mut self, timeout: Option<Limit>) -> Option<Closing> {
         let id = std::mem::take(&mut self.id);
-        if id != 0
-            && let Some(query) = self.query.take()
-            && let Some(background) = &self.background
-        {
-            background.take(query.close(id));
+        if id == 0 {
+            return None;
+        }
+        match (self.query.take(), self.fetching.take()) {
+            (Some(query), _) => Some(Box::pin(query.close(id, timeout))),
+            (None, Some(fetching)) => {
+                let closer = self.closer.take();
+                let at_once = async move {
+                    if let Some(closer) = closer {
+                        closer.close(id, timeout).await;
+                    }
+                };
+                // Otherwise the server must have answered first, and the connection may be the pinned one.
+                let after_batch = async move {
+                    let (query, fetched) = fetching.await;
+                    query.close_after(id, fetched, timeout).await;
+                };
+                Some(Box::pin(async { _ = tokio::join!(at_once, after_batch) }))
+            }
+            (None, None) => None,
+        }
+    }
+
+    fn end_iteration(&mut self) {
+        if let Some(query) = &mut self.query {
+            query.time.end_iteration();
         }
     }
 
@@ -314,7 +482,11 @@ impl<T: DeserializeOwned> Stream for Cursor<T> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        Poll::Ready(match ready!(this.poll_advance(context)) {
+        let advanced = ready!(this.poll_advance(context));
+        if !matches!(advanced, Ok(None)) {
+            this.end_iteration();
+        }
+        Poll::Ready(match advanced {
             Ok(Some(place)) => Some(this.batch.document(place).and_then(read)),
             // A stream that has yielded `None` is over, so a tailable cursor without documents goes on waiting.
             Ok(None) if this.id != 0 => {
@@ -324,33 +496,6 @@ impl<T: DeserializeOwned> Stream for Cursor<T> {
             Ok(None) => None,
             Err(error) => Some(Err(error)),
         })
-    }
-}
-
-impl<T> Cursor<T> {
-    /// Gives the cursor up, and closes it on the server in the background. Returns whether there was something to close.
-    pub(crate) fn abandon(&mut self) -> bool {
-        let id = std::mem::take(&mut self.id);
-        if id == 0 {
-            return false;
-        }
-        let closing: Pin<Box<dyn Future<Output = ()> + Send>> = match (self.query.take(), self.fetching.take()) {
-            (Some(query), _) => Box::pin(query.close(id)),
-            // The server must have answered before the cursor can be closed, and the connection may be the pinned one.
-            (None, Some(fetching)) => Box::pin(async move {
-                let (query, fetched) = fetching.await;
-                match fetched {
-                    Ok(batch) if batch.id == 0 => {}
-                    _ => query.close(id).await,
-                }
-            }),
-            (None, None) => return false,
-        };
-        // Errors do not matter: the server closes an idle cursor after ten minutes.
-        if let Some(background) = &self.background {
-            background.take(closing);
-        }
-        true
     }
 }
 
@@ -366,246 +511,9 @@ impl<T> fmt::Debug for Cursor<T> {
     }
 }
 
-impl Query {
-    /// Fetches the next batch.
-    async fn fetch(mut self, id: i64) -> (Self, Result<Batch, ClientError>) {
-        let fetched = self.get_more(id).await;
-        (self, fetched)
-    }
-
-    async fn get_more(&mut self, id: i64) -> Result<Batch, ClientError> {
-        let mut body = RawDocumentBuf::new();
-        body.append(cstr!("getMore"), id);
-        body.append(cstr!("collection"), self.collection.as_str());
-        if let Some(size) = self.batch_size.filter(|&size| size != 0) {
-            body.append(cstr!("batchSize"), size);
-        }
-        let mut appended = Vec::new();
-        if let Some(limit) = self.max_await_time {
-            let milliseconds = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
-            appended.extend_from_slice(elements(&rawdoc! { "maxTimeMS": milliseconds }));
-        }
-        if let Some(comment) = &self.comment {
-            appended.extend_from_slice(elements(comment));
-        }
-        Batch::read(self.run(&body, appended).await?, "nextBatch")
-    }
-
-    /// Closes the cursor on the server (`killCursors`), and gives back what the cursor has.
-    async fn close(mut self, id: i64) {
-        let body = rawdoc! { "killCursors": self.collection.as_str(), "cursors": [id] };
-        // The time limit of the query may be up.
-        self.limit = self.client.options().timeout.map_or(Limit::Unset, |limit| Limit::of(limit).start());
-        if let Err(error) = self.run(&body, Vec::new()).await {
-            tracing::debug!(target: "wharf::command", %error, "A cursor could not be closed");
-        }
-        self.end();
-    }
-
-    /// Gives back the connection and the session.
-    fn end(&mut self) {
-        let session = std::mem::replace(&mut self.session, InSession::Never);
-        self.client.give_back_of(session, self.pinned.as_ref());
-        self.pinned = None;
-    }
-
-    /// Runs a command of the cursor on its server, in its session.
-    async fn run(&mut self, body: &RawDocument, mut appended: Vec<u8>) -> Result<RawDocumentBuf, ClientError> {
-        self.append_session(&mut appended);
-        let command = Command::new(&self.database, body).within(self.limit).without_max_time().appended(&appended);
-        let events = self.client.command_events();
-        let id = events.operation();
-        // The last connection that had been created when the first one was found lost.
-        let mut last_old = None;
-        let pool = &self.server.pool;
-        loop {
-            // The cursor's own connection first: the transaction may be a later one, on another connection.
-            let own = self.pinned.take();
-            let of_transaction = if own.is_none() { self.pinned_to_transaction() } else { None };
-            let is_pinned = own.is_some() || of_transaction.is_some();
-            let (mut connection, transaction_server) = match (own, of_transaction) {
-                (Some(connection), _) => (connection, None),
-                (None, Some((server, connection))) => (connection, Some(server)),
-                (None, None) => match pool.check_out_for(self.limit, self.site).await {
-                    Ok(connection) => (connection, None),
-                    Err(error) => {
-                        self.note_failure(&error);
-                        return Err(error.into());
-                    }
-                },
-            };
-            let outcome = events.run(&mut connection, command, id).await;
-            if let Err(OperationError::Command(CommandError::Lost { .. })) = &outcome
-                && !is_pinned
-                && connection.id() <= *last_old.get_or_insert_with(|| pool.last_created())
-            {
-                pool.count_retry();
-                continue;
-            }
-            self.client.learn_from(&self.server, &connection, &outcome, Kind::Read);
-            if is_pinned {
-                self.pin_again(connection, transaction_server);
-            }
-            return match outcome {
-                Ok(reply) => {
-                    self.session.replied(&self.client, &reply);
-                    Ok(reply)
-                }
-                Err(error) => {
-                    let reply = error.command_error().and_then(CommandError::server_error).map(|error| &error.reply);
-                    if let Some(reply) = reply {
-                        self.session.replied(&self.client, reply);
-                    }
-                    self.note_failure(&error);
-                    Err(error.into())
-                }
-            };
-        }
-    }
-
-    fn append_session(&mut self, appended: &mut Vec<u8>) {
-        let time = self.client.cluster_time().load();
-        let now = Instant::now();
-        match &mut self.session {
-            InSession::Implicit(Some(session)) => {
-                session.append_to(appended, now);
-                if let Some(time) = time.as_deref() {
-                    time.append_to(appended);
-                }
-            }
-            InSession::Explicit(explicit) => explicit.lock().append_to_cursor(appended, now, time.as_deref()),
-            InSession::Implicit(None) | InSession::Never => {}
-        }
-    }
-
-    /// Takes the connection that the cursor's transaction is pinned to.
-    fn pinned_to_transaction(&self) -> Option<(Selected, Connection<Endpoint>)> {
-        let InSession::Explicit(explicit) = &self.session else { return None };
-        let mut state = explicit.lock();
-        match state.unpin() {
-            Some(Pinned::Connection(server, connection)) => Some((server, *connection)),
-            Some(pin @ Pinned::Server(_)) => {
-                let back = state.pin(pin);
-                drop(state);
-                drop(back);
-                None
-            }
-            None => None,
-        }
-    }
-
-    /// Pins the connection to the cursor, or to the transaction that it was taken from, on this server.
-    fn pin_again(&mut self, connection: Connection<Endpoint>, transaction_server: Option<Selected>) {
-        self.pinned = match (&self.session, transaction_server) {
-            (InSession::Explicit(explicit), Some(server)) => explicit.pin_connection(&server, connection),
-            _ => Some(connection),
-        };
-    }
-
-    fn note_failure(&mut self, error: &OperationError) {
-        let fault = Fault::of_error(error, true);
-        match &mut self.session {
-            InSession::Implicit(Some(session)) if matches!(fault.kind, FaultKind::Network | FaultKind::Malformed) => {
-                session.mark_dirty()
-            }
-            InSession::Explicit(explicit) => {
-                let consequence = explicit.lock().failed(&fault, None, false);
-                drop(consequence.unpinned);
-            }
-            _ => {}
-        }
-    }
-}
-
-/// A batch of documents in the reply that brought it.
-struct Batch {
-    reply: RawDocumentBuf,
-    id: i64,
-    /// Where the next element of the array begins, from the start of the reply.
-    next: usize,
-}
-
-impl Default for Batch {
-    /// A batch without documents.
-    fn default() -> Self {
-        let reply = RawDocumentBuf::new();
-        Self { next: reply.as_bytes().len() - 1, reply, id: 0 }
-    }
-}
-
-/// Where a document begins in the reply, and its length.
-#[derive(Clone, Copy)]
-struct Place {
-    start: usize,
-    length: usize,
-}
-
-impl Batch {
-    /// Finds the batch in a reply to a query or to `getMore`.
-    fn read(reply: RawDocumentBuf, field: &'static str) -> Result<Self, ClientError> {
-        let found = {
-            let cursor = reply.get_document("cursor").map_err(|error| unreadable(error.to_string()))?;
-            let id = match cursor.get("id") {
-                Ok(Some(RawBsonRef::Int64(id))) => id,
-                Ok(Some(RawBsonRef::Int32(id))) => id.into(),
-                _ => return Err(unreadable("cursor.id must be a 64-bit integer".to_owned())),
-            };
-            let array = cursor.get_array(field).map_err(|error| unreadable(error.to_string()))?;
-            // The array is a part of the reply.
-            let start = array.as_bytes().as_ptr() as usize - reply.as_bytes().as_ptr() as usize;
-            (id, start + 4)
-        };
-        Ok(Self { reply, id: found.0, next: found.1 })
-    }
-
-    /// Returns the name of the collection that the cursor belongs to, from its namespace.
-    fn collection(&self) -> Result<String, ClientError> {
-        let namespace = self.reply.get_document("cursor").and_then(|cursor| cursor.get_str("ns"));
-        let namespace = namespace.map_err(|error| unreadable(error.to_string()))?;
-        match namespace.split_once('.') {
-            Some((_, collection)) => Ok(collection.to_owned()),
-            None => Err(unreadable(format!("cursor.ns must be database.collection, got {namespace:?}"))),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.reply.as_bytes().get(self.next).is_none_or(|&kind| kind == 0)
-    }
-
-    /// Returns the place of the next document and steps over it; `None` at the end of the array.
-    fn advance(&mut self) -> Result<Option<Place>, ClientError> {
-        if self.is_empty() {
-            return Ok(None);
-        }
-        let malformed = || unreadable("a batch must be an array of documents".to_owned());
-        let rest = &self.reply.as_bytes()[self.next..];
-        let (&kind, named) = rest.split_first().ok_or_else(malformed)?;
-        let name = named.iter().position(|&byte| byte == 0).ok_or_else(malformed)?;
-        let value = named.get(name + 1..).ok_or_else(malformed)?;
-        let length = value.first_chunk().and_then(|bytes| usize::try_from(i32::from_le_bytes(*bytes)).ok());
-        match length {
-            Some(length) if kind == ElementType::EmbeddedDocument as u8 && length >= 5 && length <= value.len() => {
-                let start = self.next + 1 + name + 1;
-                self.next = start + length;
-                Ok(Some(Place { start, length }))
-            }
-            _ => Err(malformed()),
-        }
-    }
-
-    fn document(&self, Place { start, length }: Place) -> Result<&RawDocument, ClientError> {
-        let bytes = &self.reply.as_bytes()[start..start + length];
-        RawDocument::from_bytes(bytes).map_err(|error| unreadable(error.to_string()))
-    }
-}
-
 /// Reads a document as a value of the application.
 fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T, ClientError> {
     bson::deserialize_from_slice(document.as_bytes()).map_err(|error| unreadable(error.to_string()))
-}
-
-fn unreadable(reason: String) -> ClientError {
-    ClientError::Reply { command: "a query", reason: reason.into() }
 }
 
 /// Returns the batch size that a query asks for, in `batchSize` or in `cursor.batchSize`.
@@ -625,4 +533,11 @@ fn comment_of(body: &RawDocument) -> Option<RawDocumentBuf> {
     let mut document = RawDocumentBuf::new();
     document.append(cstr!("comment"), comment);
     Some(document)
+}
+
+/// Returns whether a command opens a change stream.
+fn is_change_stream(command: &RawDocument) -> bool {
+    let Ok(pipeline) = command.get_array("pipeline") else { return false };
+    let first = pipeline.into_iter().next().and_then(Result::ok).and_then(RawBsonRef::as_document);
+    first.and_then(name) == Some("$changeStream")
 }

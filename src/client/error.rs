@@ -10,6 +10,7 @@ use thiserror::Error;
 use super::write::WriteFailure;
 use crate::deployment::ServerSelectionError;
 use crate::endpoint::{CommandError, OperationError, ServerError};
+use crate::options::InvalidOption;
 use crate::printable::Printable;
 use crate::session::{ErrorLabels, Fault, SessionError};
 use crate::wire::reply::whole_number;
@@ -24,6 +25,9 @@ pub enum ClientError {
     /// The operation failed on the selected server, in its last attempt.
     #[error(transparent)]
     Operation(Box<FailedOperation>),
+    /// Options of the operation cannot work, or exclude each other. Nothing was sent.
+    #[error(transparent)]
+    InvalidOption(#[from] InvalidOption),
     /// The session refused the operation. Nothing was sent.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -89,6 +93,7 @@ impl ClientError {
             Self::Write(failure) => failure.cause.as_ref()?.operation_error(),
             Self::TransactionTimeout { last } => last.operation_error(),
             Self::Selection(_)
+            | Self::InvalidOption(_)
             | Self::Session(_)
             | Self::Other(_)
             | Self::Argument { .. }
@@ -119,6 +124,7 @@ impl ClientError {
             Self::Write(failure) => failure.cause.as_ref()?.command_error(),
             Self::TransactionTimeout { last } => last.command_error(),
             Self::Selection(_)
+            | Self::InvalidOption(_)
             | Self::Session(_)
             | Self::Other(_)
             | Self::Argument { .. }
@@ -141,7 +147,7 @@ impl ClientError {
         match self {
             Self::Operation(failed) => failed.write_concern_error(),
             Self::TransactionTimeout { last } => last.write_concern_error(),
-            Self::Write(_) | Self::Selection(_) | Self::Session(_) => None,
+            Self::Write(_) | Self::Selection(_) | Self::InvalidOption(_) | Self::Session(_) => None,
             Self::Other(_) | Self::Argument { .. } | Self::Reply { .. } => None,
             Self::OnRuntime | Self::EventLoop { .. } => None,
         }
@@ -158,6 +164,7 @@ impl ClientError {
             }
             Self::TransactionTimeout { last } => last.has_label(label),
             Self::Selection(_)
+            | Self::InvalidOption(_)
             | Self::Session(_)
             | Self::Other(_)
             | Self::Argument { .. }
@@ -175,7 +182,8 @@ impl ClientError {
             Self::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
             Self::Write(failure) => failure.cause.as_ref().is_some_and(|cause| cause.is_timeout()),
             Self::TransactionTimeout { .. } => true,
-            Self::Session(_)
+            Self::InvalidOption(_)
+            | Self::Session(_)
             | Self::Other(_)
             | Self::Argument { .. }
             | Self::Reply { .. }

@@ -41,7 +41,7 @@ pub use crate::topology::{HeartbeatConnection, ServerType, ServerView, TopologyE
 pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };
-pub use cursor::{Cursor, OpenCursor};
+pub use cursor::{Cursor, CursorType, OpenCursor, TimeoutMode};
 pub use error::{ClientError, FailedOperation, WriteConcernError};
 pub use operation::Operation;
 pub use query::Query;

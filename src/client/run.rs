@@ -367,13 +367,9 @@ impl<'a> Running<'a> {
             (Kind::Read, None) => Access::Read(&self.client.options().read_preference),
             (Kind::Command, None) => Access::Read(&PRIMARY),
         };
-        let deadline = match self.limit {
-            Limit::Until { at, limit } => Some((at, limit)),
-            Limit::Unset | Limit::Infinite | Limit::For(_) => None,
-        };
         let purpose = self.id.purpose(self.operation.command.body());
         let demand = Demand { access, deprioritized: avoid, only: only.as_ref(), purpose };
-        match self.client.deployment().select(demand, deadline).await {
+        match self.client.deployment().select(demand, self.limit.deadline()).await {
             Ok(server) => {
                 if self.is_in_transaction && only.is_none() {
                     self.pin_to_mongos(&server);

@@ -422,12 +422,9 @@ impl Attempt<'_> {
             }
             None => {}
         }
-        let deadline = match self.limit {
-            Limit::Until { at, limit } => Some((at, limit)),
-            _ => None,
-        };
         let purpose = self.id.named(self.end.command());
         let demand = Demand { access: Access::Write, deprioritized: avoid, only: only.as_ref(), purpose };
+        let deadline = self.limit.deadline();
         self.client.deployment().select(demand, deadline).await.map(|server| (server, None)).map_err(|error| {
             let fault = Fault::new(FaultKind::Selection, ErrorLabels::NONE);
             let labels = self.note(&fault, None);

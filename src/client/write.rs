@@ -231,17 +231,13 @@ impl<'c> Write<'c> {
             Some(timeout) => Limit::of(timeout).start(),
             None => client.options().timeout.map_or(Limit::Unset, |timeout| Limit::of(timeout).start()),
         };
-        let deadline = match limit {
-            Limit::Until { at, limit } => Some((at, limit)),
-            Limit::Unset | Limit::Infinite | Limit::For(_) => None,
-        };
         let id = client.command_events().operation();
         // The limits of the server are known when there is one. Each command then selects its own.
         if client.deployment().try_select_now(Access::Write)?.is_none() {
             let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
             let purpose = id.named(first);
             let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose };
-            client.deployment().select(demand, deadline).await?;
+            client.deployment().select(demand, limit.deadline()).await?;
         }
         let (most_statements, most_bytes) = client.deployment().snapshot().write_limits();
         let most_bytes = most_bytes.saturating_sub(ROOM_FOR_BODY);

@@ -88,6 +88,22 @@ impl Limit {
         }
     }
 
+    /// Returns when the time is up, with the whole time that was allowed; `None` without a limit that has started.
+    pub fn deadline(self) -> Option<(Instant, Duration)> {
+        match self {
+            Self::Until { at, limit } => Some((at, limit)),
+            Self::Unset | Self::Infinite | Self::For(_) => None,
+        }
+    }
+
+    /// Returns the whole limit, started anew if it has started before.
+    pub fn refreshed(self) -> Self {
+        match self {
+            Self::Until { limit, .. } => Self::For(limit).start(),
+            other => other.start(),
+        }
+    }
+
     /// Returns whether `timeoutMS` is set at all, be it to no limit: then it replaces the limits of a single step or retry.
     pub fn is_set(self) -> bool {
         !matches!(self, Self::Unset)
@@ -196,9 +212,15 @@ impl<'a> Command<'a> {
     /// Returns the limit of the command or, if it has none, of the options. The time starts now.
     #[inline]
     pub(crate) fn limit(&self, options: &Options) -> Limit {
+        self.unstarted_limit(options).start()
+    }
+
+    /// Returns the limit of the command or, if it has none, of the options, as it is.
+    #[inline]
+    pub(crate) fn unstarted_limit(&self, options: &Options) -> Limit {
         match (self.limit, options.timeout) {
-            (Limit::Unset, Some(timeout)) => Limit::of(timeout).start(),
-            (limit, _) => limit.start(),
+            (Limit::Unset, Some(timeout)) => Limit::of(timeout),
+            (limit, _) => limit,
         }
     }
 

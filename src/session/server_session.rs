@@ -75,6 +75,11 @@ impl ServerSession {
         Self { id: SessionId::new(), last_use: now, transaction_number: 0, is_dirty: false, forks: forks() }
     }
 
+    /// Returns a copy, for a command of the same operation that is sent beside the one in flight. Nothing reuses it.
+    pub fn copy(&self) -> Self {
+        Self { is_dirty: true, ..*self }
+    }
+
     /// Returns the identifier.
     pub fn id(&self) -> SessionId {
         self.id

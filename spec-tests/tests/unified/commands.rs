@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use wharf::client::{Cursor, Session};
+use wharf::client::{Cursor, CursorType, OpenCursor, Session, TimeoutMode};
 use wharf::{Operation as Run, ReadPreference, ReadPreferenceMode};
 
 use crate::case::{Collection, Database, Returned, text};
@@ -135,9 +135,24 @@ impl Prepared {
         Ok(owned(&client.run(self.operation(session)).await?))
     }
 
-    /// Runs the command, and reads all documents of its cursor.
-    pub async fn all(&self, client: &wharf::Client, session: Option<&mut Session>) -> Result<Vec<Document>, Stop> {
-        read_all(client.cursor(self.operation(session)).await?).await
+    /// Prepares the cursor that the command opens, with the options that all such operations have.
+    pub fn cursor<'a>(
+        &'a self,
+        client: &wharf::Client,
+        operation: &Operation,
+        session: Option<&'a mut Session>,
+    ) -> Result<OpenCursor<'a>, Stop> {
+        let mut opening = client.cursor(self.operation(session));
+        match operation.arguments.get("timeoutMode").map(|mode| mode.as_str().unwrap_or_default()) {
+            None => {}
+            Some("cursorLifetime") => opening = opening.timeout_mode(TimeoutMode::CursorLifetime),
+            Some("iteration") => opening = opening.timeout_mode(TimeoutMode::Iteration),
+            Some(other) => return Err(Stop::Broken(format!("{other} is not a timeoutMode"))),
+        }
+        if let Some(limit) = operation.arguments.get("maxAwaitTimeMS").and_then(|limit| limit.as_u64()) {
+            opening = opening.max_await_time(Duration::from_millis(limit));
+        }
+        Ok(opening)
     }
 }
 
@@ -229,14 +244,18 @@ pub async fn on_database(
         }
         "runCursorCommand" | "createCommandCursor" => {
             allow(operation, &CURSOR)?;
-            if operation.arguments.contains_key("timeoutMode") {
-                return Err(Stop::Lacks("timeoutMode"));
-            }
             let command = command(operation)?;
             let preference = operation.arguments.get("readPreference").and_then(|of| of.as_object());
             let preference = preference.map(read_preference).transpose()?;
             let prepared = Prepared::new(name, Kind::Plain, command, options, limit)?.prefer(preference);
-            let mut opening = client.cursor(prepared.operation(session));
+            let mut opening = prepared.cursor(client, operation, session)?;
+            match operation.arguments.get("cursorType").map(|of| of.as_str().unwrap_or_default()) {
+                None => {}
+                Some("nonTailable") => opening = opening.cursor_type(CursorType::NonTailable),
+                Some("tailable") => opening = opening.cursor_type(CursorType::Tailable),
+                Some("tailableAwait") => opening = opening.cursor_type(CursorType::TailableAwait),
+                Some(other) => return Err(Stop::Broken(format!("{other} is not a cursorType"))),
+            }
             // Without the argument, the server decides (zero), and not the command's own field.
             let size = operation.arguments.get("batchSize").and_then(|size| size.as_i64()).unwrap_or(0);
             opening = opening.batch_size(i32::try_from(size).map_err(|error| error.to_string())?);
@@ -270,9 +289,6 @@ pub async fn on_database(
         }
         "listCollections" | "listCollectionNames" | "listCollectionObjects" => {
             allow(operation, &["filter", "batchSize", "timeoutMS", "timeoutMode"])?;
-            if operation.arguments.contains_key("timeoutMode") {
-                return Err(Stop::Lacks("timeoutMode"));
-            }
             let mut cursor = Document::new();
             copy(operation, &mut cursor, &["batchSize"]);
             let mut list = doc! { "listCollections": 1, "cursor": cursor };
@@ -284,7 +300,7 @@ pub async fn on_database(
             let prepared = Prepared::new(name, Kind::Read, list, &no_concern, limit)?;
             // The command goes to the primary (Enumerating Collections).
             let prepared = prepared.prefer(Some(ReadPreference::new(ReadPreferenceMode::Primary)));
-            let found = prepared.all(client, session).await?;
+            let found = read_all(prepared.cursor(client, operation, session)?.await?).await?;
             Ok(match operation.name.as_str() {
                 "listCollectionNames" => Returned::Value(names(found.into_iter())),
                 _ => Returned::Documents(found),

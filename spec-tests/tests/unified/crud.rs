@@ -1,7 +1,5 @@
 //! Operations on collections: each is translated into the command that the CRUD specification prescribes.
 
-use std::time::Duration;
-
 use bson::{Bson, Document, doc};
 use serde_json::Value;
 use wharf::client::Session;
@@ -19,9 +17,6 @@ pub async fn on_collection(
     operation: &Operation,
     session: Option<&mut Session>,
 ) -> Result<Returned, Stop> {
-    if operation.arguments.contains_key("timeoutMode") {
-        return Err(Stop::Lacks("timeoutMode"));
-    }
     match operation.name.as_str() {
         "find" | "findOne" | "createFindCursor" => find(collection, operation, session).await,
         "aggregate" => {
@@ -36,6 +31,7 @@ pub async fn on_collection(
                 "hint",
                 "bypassDocumentValidation",
                 "timeoutMS",
+                "timeoutMode",
                 "maxAwaitTimeMS",
             ];
             allow(operation, &known)?;
@@ -81,7 +77,8 @@ async fn find(collection: &Collection, operation: &Operation, session: Option<&m
         "let",
         "allowDiskUse",
     ];
-    let known = [&SAME[..], &["limit", "batchSize", "cursorType", "maxAwaitTimeMS", "timeoutMS"]].concat();
+    let known =
+        [&SAME[..], &["limit", "batchSize", "cursorType", "maxAwaitTimeMS", "timeoutMS", "timeoutMode"]].concat();
     allow(operation, &known)?;
     if !operation.arguments.contains_key("filter") {
         return Err(Stop::Broken(format!("{} needs a filter", operation.name)));
@@ -112,11 +109,7 @@ async fn find(collection: &Collection, operation: &Operation, session: Option<&m
         Some(other) => return Err(Stop::Broken(format!("{other} is not a cursorType"))),
     }
     let prepared = collection.prepare(Kind::Read, find, operation)?;
-    let mut opening = collection.database.client().cursor(prepared.operation(session));
-    if let Some(limit) = operation.arguments.get("maxAwaitTimeMS").and_then(Value::as_u64) {
-        opening = opening.max_await_time(Duration::from_millis(limit));
-    }
-    let cursor = opening.await?;
+    let cursor = prepared.cursor(collection.database.client(), operation, session)?.await?;
     if operation.name == "createFindCursor" {
         return Ok(Returned::Cursor(cursor));
     }
@@ -134,9 +127,6 @@ pub async fn aggregate(
     operation: &Operation,
     session: Option<&mut Session>,
 ) -> Result<Returned, Stop> {
-    if operation.arguments.contains_key("timeoutMode") {
-        return Err(Stop::Lacks("timeoutMode"));
-    }
     let Database { name, options, .. } = database;
     let mut cursor = Document::new();
     copy(operation, &mut cursor, &["batchSize"]);
@@ -156,11 +146,8 @@ pub async fn aggregate(
         aggregate.get_document_mut("cursor").expect("inserted above").remove("batchSize");
     }
     let prepared = Prepared::new(name, Kind::Read, aggregate, options, timeout(operation, options))?;
-    let mut opening = database.client().cursor(prepared.operation(session));
-    if let Some(limit) = operation.arguments.get("maxAwaitTimeMS").and_then(Value::as_u64) {
-        opening = opening.max_await_time(Duration::from_millis(limit));
-    }
-    Ok(Returned::Documents(read_all(opening.await?).await?))
+    let cursor = prepared.cursor(database.client(), operation, session)?.await?;
+    Ok(Returned::Documents(read_all(cursor).await?))
 }
 
 async fn count(
@@ -189,7 +176,8 @@ async fn count(
             pipeline.push(doc! { "$group": { "_id": 1, "n": { "$sum": 1 } } });
             let mut aggregate = doc! { "aggregate": name, "pipeline": pipeline, "cursor": {} };
             copy(operation, &mut aggregate, &["collation", "comment", "hint", "maxTimeMS"]);
-            let found = collection.prepare(Kind::Read, aggregate, operation)?.all(client, session).await?;
+            let prepared = collection.prepare(Kind::Read, aggregate, operation)?;
+            let found = read_all(prepared.cursor(client, operation, session)?.await?).await?;
             // Without documents, there is no group.
             Ok(Returned::Value(found.first().and_then(|group| group.get("n")).cloned().unwrap_or(Bson::Int32(0))))
         }
@@ -459,7 +447,7 @@ async fn manage(
     let (name, database) = (&collection.name, &collection.database.name);
     match operation.name.as_str() {
         "listIndexes" | "listIndexNames" => {
-            allow(operation, &["batchSize", "timeoutMS"])?;
+            allow(operation, &["batchSize", "timeoutMS", "timeoutMode"])?;
             let mut cursor = Document::new();
             copy(operation, &mut cursor, &["batchSize"]);
             let list = doc! { "listIndexes": name, "cursor": cursor };
@@ -467,7 +455,8 @@ async fn manage(
             let limit = timeout(operation, &collection.database.options);
             let prepared = Prepared::new(database, Kind::Read, list, &options, limit)?;
             let primary = wharf::ReadPreference::new(wharf::ReadPreferenceMode::Primary);
-            let found = prepared.prefer(Some(primary)).all(client, session).await?;
+            let prepared = prepared.prefer(Some(primary));
+            let found = read_all(prepared.cursor(client, operation, session)?.await?).await?;
             Ok(match operation.name.as_str() {
                 "listIndexes" => Returned::Documents(found),
                 _ => Returned::Value(Bson::Array(found.iter().filter_map(|one| one.get("name").cloned()).collect())),

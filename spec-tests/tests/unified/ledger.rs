@@ -18,24 +18,22 @@ pub fn entry(file: &str, case: &str) -> Option<&'static Entry> {
 
 pub const LEDGER: &[Entry] = &[
     Entry {
-        file: "client-backpressure/getMore-retried",
-        cases: &["getMores are retried", "getMores are retried maxAttempts=2 times"],
-        reason: "getMore is not retried when the server is overloaded",
-        sometimes: false,
-    },
-    Entry {
-        file: "csot/close-cursors",
-        cases: &["timeoutMS is refreshed for close"],
-        reason: "killCursors has no time limit of its own",
-        sometimes: true,
-    },
-    Entry {
         file: "csot/command-execution",
         cases: &[
             "command is not sent if RTT is greater than timeoutMS",
             "short-circuit is not enabled with only 1 RTT measurement",
         ],
         reason: "minPoolSize connections are not opened while the fail point delays hello beyond connectTimeoutMS",
+        sometimes: false,
+    },
+    Entry {
+        file: "csot/runCursorCommand",
+        cases: &[
+            "Non-tailable cursor iteration timeoutMS is refreshed for getMore if timeoutMode is iteration - failure",
+            "Tailable cursor awaitData iteration timeoutMS is refreshed for getMore - failure",
+            "Tailable cursor iteration timeoutMS is refreshed for getMore - failure",
+        ],
+        reason: "the case expects a timeout, but delays getMore by less than its timeoutMS, or has no timeoutMS at all",
         sometimes: false,
     },
     Entry {
@@ -48,39 +46,9 @@ pub const LEDGER: &[Entry] = &[
         sometimes: true,
     },
     Entry {
-        file: "csot/runCursorCommand",
-        cases: &["Tailable cursor awaitData iteration timeoutMS is refreshed for getMore - failure"],
-        reason: "tailable cursors do not have a timeoutMS for each iteration",
-        sometimes: true,
-    },
-    Entry {
         file: "csot/sessions-override-timeoutMS",
         cases: &["timeoutMS applied to withTransaction"],
         reason: "timeoutMS of a transaction is not a limit of each operation in its callback",
-        sometimes: true,
-    },
-    Entry {
-        file: "csot/tailable-awaitData",
-        cases: &[
-            "apply remaining timeoutMS if less than maxAwaitTimeMS",
-            "error on aggregate if maxAwaitTimeMS is equal to timeoutMS",
-            "error on aggregate if maxAwaitTimeMS is greater than timeoutMS",
-            "error on find if maxAwaitTimeMS is equal to timeoutMS",
-            "error on find if maxAwaitTimeMS is greater than timeoutMS",
-            "timeoutMS is refreshed for getMore if maxAwaitTimeMS is not set",
-            "timeoutMS is refreshed for getMore if maxAwaitTimeMS is set",
-        ],
-        reason: "tailable cursors do not have a timeoutMS for each iteration",
-        sometimes: true,
-    },
-    Entry {
-        file: "csot/tailable-non-awaitData",
-        cases: &[
-            "timeoutMS applied to find",
-            "timeoutMS is refreshed for getMore - failure",
-            "timeoutMS is refreshed for getMore - success",
-        ],
-        reason: "tailable cursors do not have a timeoutMS for each iteration",
         sometimes: true,
     },
 ];

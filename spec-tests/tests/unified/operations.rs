@@ -1,9 +1,12 @@
 //! The operations of the runner itself, and which module runs the others.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bson::Bson;
+use futures_core::Stream;
 use serde_json::Value;
 use wharf::client::{ClientStatus, TransactionState};
 
@@ -64,21 +67,20 @@ async fn on_cursor(cursor: &SharedCursor, operation: &Operation) -> Result<Retur
     commands::allow(operation, &["timeoutMS"])?;
     let mut held = cursor.lock().await;
     if operation.name == "close" {
-        if operation.arguments.contains_key("timeoutMS") {
-            return Err(Stop::Lacks("timeoutMS of the closing of a cursor"));
+        let timeout = operation.arguments.get("timeoutMS").and_then(Value::as_u64);
+        match (held.take(), timeout) {
+            (Some(open), Some(timeout)) => open.close_within(Duration::from_millis(timeout)).await,
+            (Some(open), None) => open.close().await,
+            (None, _) => {}
         }
-        held.take();
         return Ok(Returned::Nothing);
     }
     let Some(open) = &mut *held else { return Err(Stop::Broken("the cursor is closed".to_owned())) };
     match operation.name.as_str() {
-        "iterateUntilDocumentOrError" => loop {
-            if let Some(found) = open.next().await? {
-                return Ok(Returned::Value(owned(found).into()));
-            }
-            if open.is_over() {
-                return Ok(Returned::Nothing);
-            }
+        // One call for as many batches as it takes, and so one iteration of its time limit.
+        "iterateUntilDocumentOrError" => match poll_fn(|context| Pin::new(&mut *open).poll_next(context)).await {
+            Some(found) => Ok(Returned::Value(owned(&found?).into())),
+            None => Ok(Returned::Nothing),
         },
         "iterateOnce" => match open.next().await? {
             Some(found) => Ok(Returned::Value(owned(found).into())),

@@ -4,6 +4,7 @@
 mod cursors;
 mod events;
 mod forks;
+mod limits;
 mod monitoring;
 mod prose;
 mod repetitions;

@@ -9,27 +9,27 @@ use wharf::client::{SessionOptions, TransactionOptions};
 use wharf::{Client, Operation, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
-fn standalone() -> Document {
+pub(super) fn standalone() -> Document {
     doc! {
         "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21,
         "logicalSessionTimeoutMinutes": 30,
     }
 }
 
-fn primary() -> Document {
+pub(super) fn primary() -> Document {
     let mut hello = standalone();
     hello.extend(doc! { "setName": "rs", "setVersion": 1 });
     hello
 }
 
-fn service() -> Document {
+pub(super) fn service() -> Document {
     let mut hello = standalone();
     hello.extend(doc! { "msg": "isdbgrid", "serviceId": bson::oid::ObjectId::from_bytes([7; 12]) });
     hello
 }
 
 /// A server that greets as `hello` and answers other commands by `answer`, with the commands that it has got.
-async fn start(
+pub(super) async fn start(
     hello: Document,
     answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static,
 ) -> (ScriptedServer, Arc<Mutex<Vec<Document>>>) {
@@ -50,16 +50,16 @@ async fn start(
     (server.await.unwrap(), arrived)
 }
 
-fn client(server: &ScriptedServer, parameters: &str) -> Client {
+pub(super) fn client(server: &ScriptedServer, parameters: &str) -> Client {
     let parameters = format!("serverMonitoringMode=poll&heartbeatFrequencyMS=500&{parameters}");
     Client::from_uri(&format!("mongodb://{}/?{parameters}", server.address())).unwrap()
 }
 
-fn balanced(server: &ScriptedServer) -> Client {
+pub(super) fn balanced(server: &ScriptedServer) -> Client {
     Client::from_uri(&format!("mongodb://{}/?loadBalanced=true", server.address())).unwrap()
 }
 
-fn count(arrived: &Mutex<Vec<Document>>, wanted: &str) -> usize {
+pub(super) fn count(arrived: &Mutex<Vec<Document>>, wanted: &str) -> usize {
     arrived.lock().unwrap().iter().filter(|command| name(command) == wanted).count()
 }
 

@@ -1,0 +1,114 @@
+//! A batch of documents, in the reply that brought it.
+
+use bson::spec::ElementType;
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+
+use super::super::error::ClientError;
+
+/// A batch of documents in the reply that brought it.
+pub(super) struct Batch {
+    reply: RawDocumentBuf,
+    /// The server's name for the cursor; 0 when it has ended there.
+    pub(super) id: i64,
+    /// Where the next element of the array begins, from the start of the reply.
+    next: usize,
+}
+
+impl Default for Batch {
+    /// A batch without documents.
+    fn default() -> Self {
+        let reply = RawDocumentBuf::new();
+        Self { next: reply.as_bytes().len() - 1, reply, id: 0 }
+    }
+}
+
+/// Where a document begins in the reply, and its length.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    start: usize,
+    length: usize,
+}
+
+impl Batch {
+    /// Finds the batch in a reply to a query or to `getMore`.
+    pub(super) fn read(reply: RawDocumentBuf, field: &'static str) -> Result<Self, ClientError> {
+        let found = {
+            let cursor = reply.get_document("cursor").map_err(|error| unreadable(error.to_string()))?;
+            let id = id_of(cursor).ok_or_else(|| unreadable("cursor.id must be a 64-bit integer".to_owned()))?;
+            let array = cursor.get_array(field).map_err(|error| unreadable(error.to_string()))?;
+            // The array is a part of the reply.
+            let start = array.as_bytes().as_ptr() as usize - reply.as_bytes().as_ptr() as usize;
+            (id, start + 4)
+        };
+        Ok(Self { reply, id: found.0, next: found.1 })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.reply.as_bytes().get(self.next).is_none_or(|&kind| kind == 0)
+    }
+
+    /// Returns the place of the next document and steps over it; `None` at the end of the array.
+    pub(super) fn advance(&mut self) -> Result<Option<Place>, ClientError> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let malformed = || unreadable("a batch must be an array of documents".to_owned());
+        let rest = &self.reply.as_bytes()[self.next..];
+        let (&kind, named) = rest.split_first().ok_or_else(malformed)?;
+        let name = named.iter().position(|&byte| byte == 0).ok_or_else(malformed)?;
+        let value = named.get(name + 1..).ok_or_else(malformed)?;
+        let length = value.first_chunk().and_then(|bytes| usize::try_from(i32::from_le_bytes(*bytes)).ok());
+        match length {
+            Some(length) if kind == ElementType::EmbeddedDocument as u8 && length >= 5 && length <= value.len() => {
+                let start = self.next + 1 + name + 1;
+                self.next = start + length;
+                Ok(Some(Place { start, length }))
+            }
+            _ => Err(malformed()),
+        }
+    }
+
+    pub(super) fn document(&self, Place { start, length }: Place) -> Result<&RawDocument, ClientError> {
+        let bytes = &self.reply.as_bytes()[start..start + length];
+        RawDocument::from_bytes(bytes).map_err(|error| unreadable(error.to_string()))
+    }
+}
+
+pub(super) fn unreadable(reason: String) -> ClientError {
+    ClientError::Reply { command: "a query", reason: reason.into() }
+}
+
+/// A cursor on the server, as the reply to a query tells it.
+pub(super) struct OnServer {
+    pub(super) id: i64,
+    pub(super) collection: String,
+}
+
+impl OnServer {
+    /// Reads the cursor of a reply to a query. What cannot be read is an error beside the rest, so that the cursor can be
+    /// closed all the same: `query` names the collection then.
+    pub(super) fn read(reply: &RawDocument, query: &RawDocument) -> (Self, Result<(), ClientError>) {
+        let cursor = reply.get_document("cursor");
+        let id = cursor.as_ref().ok().and_then(|cursor| id_of(cursor)).unwrap_or(0);
+        let namespace = cursor.and_then(|cursor| cursor.get_str("ns")).map_err(|error| unreadable(error.to_string()));
+        let collection = namespace.and_then(|namespace| match namespace.split_once('.') {
+            Some((_, collection)) => Ok(collection.to_owned()),
+            None => Err(unreadable(format!("cursor.ns must be database.collection, got {namespace:?}"))),
+        });
+        match collection {
+            Ok(collection) => (Self { id, collection }, Ok(())),
+            Err(error) => {
+                let named = query.iter().next().and_then(Result::ok).and_then(|(_, value)| value.as_str());
+                (Self { id, collection: named.unwrap_or_default().to_owned() }, Err(error))
+            }
+        }
+    }
+}
+
+fn id_of(cursor: &RawDocument) -> Option<i64> {
+    match cursor.get("id") {
+        Ok(Some(RawBsonRef::Int64(id))) => Some(id),
+        Ok(Some(RawBsonRef::Int32(id))) => Some(id.into()),
+        _ => None,
+    }
+}

@@ -1,0 +1,356 @@
+//! The further commands of a cursor: `getMore` and `killCursors`.
+
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::raw::cstr;
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+
+use super::super::Client;
+use super::super::command_events::OperationId;
+use super::super::error::{ClientError, FailedOperation};
+use super::super::in_session::{InSession, Pinned};
+use super::super::operation::Kind;
+use super::super::run::elements;
+use super::TimeoutMode;
+use super::batch::Batch;
+use crate::deployment::{Background, Demand, Purpose, Selected, Server};
+use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
+use crate::options::{ReadPreference, ReadPreferenceMode};
+use crate::runtime::Connection;
+use crate::selection::Access;
+use crate::session::{Decision, ErrorLabels, Fault, FaultKind, Retries, RetryOptions, Retryability};
+
+/// The errors by which a server says that it has no such cursor any more: CursorNotFound, QueryPlanKilled, CursorKilled.
+const ENDED: [i32; 3] = [43, 175, 237];
+
+/// For the selection of a server that is given.
+static ANY: ReadPreference =
+    ReadPreference { mode: ReadPreferenceMode::Nearest, tag_sets: Vec::new(), max_staleness: None };
+
+/// What a cursor needs for its further commands.
+pub(super) struct Query {
+    pub(super) client: Client,
+    pub(super) server: Arc<Server>,
+    pub(super) database: String,
+    pub(super) collection: String,
+    pub(super) batch_size: Option<i32>,
+    /// How long the server waits for new documents. Only for cursors that await data.
+    pub(super) max_await_time: Option<Duration>,
+    pub(super) comment: Option<RawDocumentBuf>,
+    pub(super) is_tailable: bool,
+    pub(super) awaits_data: bool,
+    pub(super) time: CursorTime,
+    pub(super) site: &'static Location<'static>,
+    /// Behind a load balancer, the connection that leads to the cursor, unless the transaction has it.
+    pub(super) pinned: Option<Connection<Endpoint>>,
+    pub(super) session: InSession,
+}
+
+/// The time limits of a cursor (Client Side Operations Timeout, "Cursors").
+#[derive(Clone, Copy)]
+pub(super) struct CursorTime {
+    /// `timeoutMS` of the query.
+    pub(super) timeout: Limit,
+    pub(super) mode: TimeoutMode,
+    /// The limit that has started: of the cursor's whole life, or of the iteration in progress.
+    pub(super) running: Option<Limit>,
+}
+
+impl CursorTime {
+    /// Returns the limit of the iteration in progress. Without one, an iteration begins.
+    fn of_iteration(&mut self) -> Limit {
+        *self.running.get_or_insert_with(|| self.timeout.refreshed())
+    }
+
+    /// Ends an iteration.
+    pub(super) fn end_iteration(&mut self) {
+        if self.mode == TimeoutMode::Iteration {
+            self.running = None;
+        }
+    }
+}
+
+/// A command of a cursor.
+struct OfCursor<'a> {
+    body: &'a RawDocument,
+    limit: Limit,
+    retryability: Retryability,
+    /// The elements that the cursor appends, without those of the session.
+    appended: Vec<u8>,
+    /// How long the server waits for documents.
+    max_await_time: Option<Duration>,
+    sends_max_time: bool,
+}
+
+impl Query {
+    /// Fetches the next batch.
+    pub(super) async fn fetch(mut self, id: i64) -> (Self, Result<Batch, ClientError>) {
+        let fetched = self.get_more(id).await;
+        (self, fetched)
+    }
+
+    async fn get_more(&mut self, id: i64) -> Result<Batch, ClientError> {
+        let mut body = RawDocumentBuf::new();
+        body.append(cstr!("getMore"), id);
+        body.append(cstr!("collection"), self.collection.as_str());
+        if let Some(size) = self.batch_size.filter(|&size| size != 0) {
+            body.append(cstr!("batchSize"), size);
+        }
+        let get_more = OfCursor {
+            body: &body,
+            limit: self.time.of_iteration(),
+            retryability: Retryability::OtherRead,
+            appended: self.comment.as_deref().map_or(Vec::new(), |comment| elements(comment).to_vec()),
+            max_await_time: self.max_await_time,
+            sends_max_time: false,
+        };
+        let reply = self.run(get_more).await.map_err(|(error, _)| error)?;
+        Batch::read(reply, "nextBatch")
+    }
+
+    /// Returns what can close the cursor beside the `getMore` in flight, where the server would wait for documents.
+    ///
+    /// `None` if the connection of that command is the only one that leads to the cursor, or if its session is in a
+    /// transaction, which has one command at a time.
+    pub(super) fn closer(&self) -> Option<Self> {
+        if !self.awaits_data || self.pinned.is_some() {
+            return None;
+        }
+        let session = match &self.session {
+            InSession::Explicit(explicit) if explicit.lock().is_in_transaction() => return None,
+            InSession::Explicit(explicit) => InSession::Explicit(explicit.clone()),
+            InSession::Implicit(session) => InSession::Implicit(session.as_ref().map(|session| session.copy())),
+            InSession::Never => InSession::Never,
+        };
+        Some(Self {
+            client: self.client.clone(),
+            server: self.server.clone(),
+            database: self.database.clone(),
+            collection: self.collection.clone(),
+            comment: None,
+            pinned: None,
+            session,
+            ..*self
+        })
+    }
+
+    /// Closes the cursor on the server (`killCursors`), and gives back what the cursor has. `timeout` replaces `timeoutMS`
+    /// of the query, which is refreshed otherwise.
+    pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>) {
+        let body = rawdoc! { "killCursors": self.collection.as_str(), "cursors": [id] };
+        let limit = timeout.unwrap_or(self.time.timeout).refreshed();
+        let kill = || OfCursor {
+            body: &body,
+            limit,
+            retryability: Retryability::Command,
+            appended: Vec::new(),
+            max_await_time: None,
+            sends_max_time: true,
+        };
+        let mut killed = self.run(kill()).await;
+        if let Err((_, FaultKind::PoolCleared)) = &killed
+            && self.is_known_again(limit).await
+        {
+            killed = self.run(kill()).await;
+        }
+        if let Err((error, _)) = killed {
+            // The server closes an idle cursor after ten minutes.
+            tracing::debug!(target: "wharf::command", %error, "A cursor could not be closed");
+        }
+        self.end();
+    }
+
+    /// Closes the cursor after a command that fetched a batch, unless it has ended by itself.
+    pub(super) async fn close_after(mut self, id: i64, fetched: Result<Batch, ClientError>, timeout: Option<Limit>) {
+        let is_open = match fetched {
+            Ok(batch) => batch.id != 0,
+            Err(error) => self.may_be_open_after(&error),
+        };
+        if is_open { self.close(id, timeout).await } else { self.end() }
+    }
+
+    /// Returns whether the server may have the cursor after this error, and can be told to close it.
+    pub(super) fn may_be_open_after(&self, error: &ClientError) -> bool {
+        match error.server_error() {
+            Some(error) => !ENDED.contains(&error.code),
+            // If the cursor's own connection is lost, it took the cursor along.
+            None => self.pinned.as_ref().is_none_or(|connection| connection.condition().is_reusable()),
+        }
+    }
+
+    /// Waits until the server is known again, after its pool was cleared because of a network error. The wait ends with
+    /// `serverSelectionTimeoutMS`, or earlier with the limit. A client on a single thread does not wait: a call would.
+    async fn is_known_again(&self, limit: Limit) -> bool {
+        if matches!(self.client.deployment().background(), Some(Background::Kept(_))) {
+            return false;
+        }
+        let purpose = Purpose::Named("killCursors", None);
+        let only = Some(&self.server.address);
+        let demand = Demand { access: Access::Read(&ANY), deprioritized: &[], only, purpose };
+        match self.client.deployment().select(demand, limit.deadline()).await {
+            Ok(selected) => Arc::ptr_eq(selected.server(), &self.server),
+            Err(_) => false,
+        }
+    }
+
+    /// Gives back the connection and the session.
+    pub(super) fn end(&mut self) {
+        let pinned = self.pinned.take();
+        self.end_on(pinned.as_ref());
+    }
+
+    /// Gives back the session, after a command on this connection.
+    pub(super) fn end_on(&mut self, connection: Option<&Connection<Endpoint>>) {
+        let session = std::mem::replace(&mut self.session, InSession::Never);
+        self.client.give_back_of(session, connection);
+    }
+
+    /// Runs a command of the cursor on its server, in its session. Repeats it while the server is overloaded.
+    async fn run(&mut self, of_cursor: OfCursor<'_>) -> Result<RawDocumentBuf, (ClientError, FaultKind)> {
+        let options = RetryOptions::of(self.client.options());
+        let mut retries = Retries::new(options, of_cursor.retryability, of_cursor.limit.is_set());
+        let id = self.client.command_events().operation();
+        loop {
+            let (error, fault) = match self.attempt(&of_cursor, id).await {
+                Ok(reply) => return Ok(reply),
+                Err(failed) => *failed,
+            };
+            // A cursor stays on its server, so no server is avoided.
+            let left = of_cursor.limit.left();
+            match retries.after(&fault, fault.labels, false, fastrand::f64(), left) {
+                Decision::GiveUp => return Err((error, fault.kind)),
+                Decision::Retry { after, .. } => self.client.pause(after).await,
+            }
+        }
+    }
+
+    async fn attempt(
+        &mut self,
+        of_cursor: &OfCursor<'_>,
+        id: OperationId,
+    ) -> Result<RawDocumentBuf, Box<(ClientError, Fault)>> {
+        let OfCursor { body, limit, sends_max_time, .. } = *of_cursor;
+        let round_trip = self.server.least_round_trip();
+        let mut appended = of_cursor.appended.clone();
+        self.append_session(&mut appended);
+        let events = self.client.command_events();
+        // The last connection that had been created when the first one was found lost.
+        let mut last_old = None;
+        let pool = &self.server.pool;
+        let without_max_time = appended.len();
+        loop {
+            // The cursor's own connection first: the transaction may be a later one, on another connection.
+            let own = self.pinned.take();
+            let of_transaction = if own.is_none() { self.pinned_to_transaction() } else { None };
+            let is_pinned = own.is_some() || of_transaction.is_some();
+            let (mut connection, transaction_server) = match (own, of_transaction) {
+                (Some(connection), _) => (connection, None),
+                (None, Some((server, connection))) => (connection, Some(server)),
+                (None, None) => match pool.check_out_for(limit, self.site).await {
+                    Ok(connection) => (connection, None),
+                    Err(error) => return Err(self.failed(error)),
+                },
+            };
+            appended.truncate(without_max_time);
+            if let Some(longest) = of_cursor.max_await_time {
+                append_max_await_time(&mut appended, longest, limit, round_trip);
+            }
+            let command = Command::new(&self.database, body).within(limit).appended(&appended);
+            let command = command.round_trip_time(round_trip);
+            let command = if sends_max_time { command } else { command.without_max_time() };
+            let outcome = events.run(&mut connection, command, id).await;
+            if let Err(OperationError::Command(CommandError::Lost { .. })) = &outcome
+                && !is_pinned
+                && connection.id() <= *last_old.get_or_insert_with(|| pool.last_created())
+            {
+                pool.count_retry();
+                continue;
+            }
+            self.client.learn_from(&self.server, &connection, &outcome, Kind::Read);
+            if is_pinned {
+                self.pin_again(connection, transaction_server);
+            }
+            return match outcome {
+                Ok(reply) => {
+                    self.session.replied(&self.client, &reply);
+                    Ok(reply)
+                }
+                Err(error) => {
+                    let reply = error.command_error().and_then(CommandError::server_error).map(|error| &error.reply);
+                    if let Some(reply) = reply {
+                        self.session.replied(&self.client, reply);
+                    }
+                    Err(self.failed(error))
+                }
+            };
+        }
+    }
+
+    fn append_session(&mut self, appended: &mut Vec<u8>) {
+        let time = self.client.cluster_time().load();
+        let now = Instant::now();
+        match &mut self.session {
+            InSession::Implicit(Some(session)) => {
+                session.append_to(appended, now);
+                if let Some(time) = time.as_deref() {
+                    time.append_to(appended);
+                }
+            }
+            InSession::Explicit(explicit) => explicit.lock().append_to_cursor(appended, now, time.as_deref()),
+            InSession::Implicit(None) | InSession::Never => {}
+        }
+    }
+
+    /// Takes the connection that the cursor's transaction is pinned to.
+    fn pinned_to_transaction(&self) -> Option<(Selected, Connection<Endpoint>)> {
+        let InSession::Explicit(explicit) = &self.session else { return None };
+        let mut state = explicit.lock();
+        match state.unpin() {
+            Some(Pinned::Connection(server, connection)) => Some((server, *connection)),
+            Some(pin @ Pinned::Server(_)) => {
+                let back = state.pin(pin);
+                drop(state);
+                drop(back);
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Pins the connection to the cursor, or to the transaction that it was taken from, on this server.
+    fn pin_again(&mut self, connection: Connection<Endpoint>, transaction_server: Option<Selected>) {
+        self.pinned = match (&self.session, transaction_server) {
+            (InSession::Explicit(explicit), Some(server)) => explicit.pin_connection(&server, connection),
+            _ => Some(connection),
+        };
+    }
+
+    /// Notes a failed attempt in the session, and returns its error with the labels that the client adds.
+    fn failed(&mut self, error: OperationError) -> Box<(ClientError, Fault)> {
+        let fault = Fault::of_error(&error, true);
+        let mut labels = ErrorLabels::NONE;
+        match &mut self.session {
+            InSession::Implicit(Some(session)) if matches!(fault.kind, FaultKind::Network | FaultKind::Malformed) => {
+                session.mark_dirty()
+            }
+            InSession::Explicit(explicit) => {
+                let consequence = explicit.lock().failed(&fault, None, false);
+                labels = consequence.labels;
+                drop(consequence.unpinned);
+            }
+            _ => {}
+        }
+        Box::new((FailedOperation::operation(error, labels).into(), fault))
+    }
+}
+
+/// Appends how long the server waits for documents: the time that was asked for, or less if less is left
+/// ("Tailable awaitData Cursors").
+fn append_max_await_time(appended: &mut Vec<u8>, longest: Duration, limit: Limit, round_trip: Duration) {
+    let left = limit.left().map_or(longest, |left| left.saturating_sub(round_trip).min(longest));
+    // Rounded up, because 0 means no limit.
+    let milliseconds = i64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
+    appended.extend_from_slice(elements(&rawdoc! { "maxTimeMS": milliseconds }));
+}

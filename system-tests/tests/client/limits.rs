@@ -1,0 +1,172 @@
+//! Time limits, and how cursors end, on servers that follow scripts.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use bson::{Document, doc, rawdoc};
+use tokio::time::{Instant, sleep};
+use wharf::client::{CursorType, SessionOptions, TimeoutMode, TransactionOptions};
+use wharf::{Client, ClientError, Operation};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
+
+use super::repetitions::{client, count, primary, standalone, start};
+
+/// A reply with a batch of one document.
+fn batch(field: &str, id: i64) -> Answer {
+    Answer::Reply(doc! { "ok": 1, "cursor": { "id": id, "ns": "test.c", field: [{ "_id": 1 }] } })
+}
+
+/// Waits until the server has got this command, and returns it with the time that it took.
+async fn arrival(server: &ScriptedServer, wanted: &str) -> (Document, Duration) {
+    let begun = Instant::now();
+    loop {
+        if let Some(command) = server.commands().into_iter().find(|command| name(command) == wanted) {
+            return (command, begun.elapsed());
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "no {wanted}: {:?}", server.command_names());
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn find() -> bson::RawDocumentBuf {
+    rawdoc! { "find": "c", "batchSize": 1 }
+}
+
+fn tailing() -> bson::RawDocumentBuf {
+    rawdoc! { "find": "c", "tailable": true, "awaitData": true }
+}
+
+/// Polls a future once, which must not be ready.
+async fn poll_once(future: impl Future) {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        assert!(future.as_mut().poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cursor_that_waits_for_documents_is_closed_at_once_when_it_is_dropped() {
+    let (server, _) = start(standalone(), |command, _| match name(command).as_str() {
+        "find" => batch("firstBatch", 7),
+        "getMore" => Answer::After(Duration::from_secs(30), Box::new(batch("nextBatch", 7))),
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    })
+    .await;
+    let client = client(&server, "");
+    let tailing = tailing();
+    let mut cursor = client.cursor(Operation::read("test", &tailing)).await.unwrap();
+    cursor.next().await.unwrap().unwrap();
+    poll_once(cursor.next()).await;
+    let (more, _) = arrival(&server, "getMore").await;
+    drop(cursor);
+    let (kill, took) = arrival(&server, "killCursors").await;
+    assert!(took < Duration::from_secs(1), "closed after {took:?}");
+    assert_eq!(kill.get("lsid"), more.get("lsid"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_first_batch_closes_the_cursor_and_gives_its_session_back() {
+    let (server, _) = start(standalone(), |command, _| match name(command).as_str() {
+        "find" => Answer::Reply(doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "test.c", "firstBatch": "none" } }),
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    })
+    .await;
+    let client = client(&server, "");
+    let find = find();
+    let error = client.cursor(Operation::read("test", &find)).await.unwrap_err();
+    assert!(matches!(error, ClientError::Reply { .. }), "{error}");
+    let (kill, _) = arrival(&server, "killCursors").await;
+    assert_eq!(kill.get_array("cursors").unwrap(), &[7_i64.into()]);
+    sleep(Duration::from_secs(1)).await;
+    client.run(Operation::read("test", &rawdoc! { "count": "c" })).await.unwrap();
+    let (count, _) = arrival(&server, "count").await;
+    assert_eq!(count.get("lsid"), kill.get("lsid"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cursor_is_closed_when_the_server_is_known_again_after_a_network_error() {
+    let (server, _) = start(standalone(), |command, _| match name(command).as_str() {
+        "find" => batch("firstBatch", 7),
+        "getMore" => Answer::Close,
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    })
+    .await;
+    let client = client(&server, "");
+    let find = find();
+    let mut cursor = client.cursor(Operation::read("test", &find)).await.unwrap();
+    cursor.next().await.unwrap().unwrap();
+    cursor.next().await.unwrap_err();
+    let (kill, took) = arrival(&server, "killCursors").await;
+    assert_eq!(kill.get_array("cursors").unwrap(), &[7_i64.into()]);
+    assert!(took < Duration::from_secs(2), "closed after {took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cursor_that_ends_after_it_was_dropped_gives_its_session_back() {
+    let (server, _) = start(standalone(), |command, _| match name(command).as_str() {
+        "find" => batch("firstBatch", 7),
+        "getMore" => Answer::After(Duration::from_millis(100), Box::new(batch("nextBatch", 0))),
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    })
+    .await;
+    let client = client(&server, "");
+    let find = find();
+    let mut cursor = client.cursor(Operation::read("test", &find)).await.unwrap();
+    cursor.next().await.unwrap().unwrap();
+    poll_once(cursor.next()).await;
+    let (more, _) = arrival(&server, "getMore").await;
+    drop(cursor);
+    sleep(Duration::from_secs(1)).await;
+    client.run(Operation::read("test", &rawdoc! { "count": "c" })).await.unwrap();
+    let (count, _) = arrival(&server, "count").await;
+    assert_eq!(count.get("lsid"), more.get("lsid"));
+    assert!(!server.command_names().contains(&"killCursors".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_get_more_of_a_transaction_is_transient() {
+    let (server, _) = start(primary(), |command, _| match name(command).as_str() {
+        "find" => batch("firstBatch", 7),
+        "getMore" => Answer::Close,
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    })
+    .await;
+    let client = client(&server, "directConnection=true");
+    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    let find = find();
+    let mut cursor = client.cursor(Operation::read("test", &find).session(&mut session)).await.unwrap();
+    cursor.next().await.unwrap().unwrap();
+    let error = cursor.next().await.unwrap_err();
+    assert!(error.has_label("TransientTransactionError"), "{error}");
+}
+
+/// Returns why a cursor is refused before anything is sent.
+async fn refusal(client: &Client, find: &bson::RawDocument, mode: TimeoutMode, cursor_type: CursorType) -> String {
+    let opening = client.cursor(Operation::read("test", find)).timeout_mode(mode).cursor_type(cursor_type);
+    let error = opening.await.unwrap_err();
+    assert!(matches!(error, ClientError::InvalidOption(_)), "{error}");
+    error.to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn options_of_a_cursor_that_exclude_each_other_are_named() {
+    let (server, arrived) = start(standalone(), |_, _| batch("firstBatch", 0)).await;
+    let [without, with] = ["", "timeoutMS=100"].map(|parameters| client(&server, parameters));
+    let (find, out) = (find(), rawdoc! { "aggregate": "c", "pipeline": [{ "$out": "d" }], "cursor": {} });
+    let refused = refusal(&without, &find, TimeoutMode::Iteration, CursorType::NonTailable).await;
+    assert_eq!(refused, "timeoutMS is required by timeoutMode");
+    let refused = refusal(&with, &find, TimeoutMode::CursorLifetime, CursorType::Tailable).await;
+    assert_eq!(refused, "timeoutMode must be iteration for a tailable cursor, got cursorLifetime");
+    let refused = refusal(&with, &out, TimeoutMode::Iteration, CursorType::NonTailable).await;
+    assert!(refused.contains("$out"), "{refused}");
+    let tailing = tailing();
+    let opening = with.cursor(Operation::read("test", &tailing)).max_await_time(Duration::from_millis(100));
+    let refused = opening.await.unwrap_err().to_string();
+    assert_eq!(refused, "maxAwaitTimeMS must be less than timeoutMS, which is 100 ms, got 100 ms");
+    assert_eq!(count(&arrived, "find") + count(&arrived, "aggregate"), 0);
+}
