@@ -144,7 +144,7 @@ impl OpenCursor<'_> {
     }
 
     /// Returns the type of the cursor, how long the server waits for documents, and the time limits.
-    fn check(&self) -> Result<(CursorType, Option<Duration>, CursorTime), InvalidOption> {
+    fn check(&self) -> Result<(CursorType, Option<Duration>, CursorTime), ClientError> {
         let body = self.operation.command.body();
         let is_find = name(body) == Some("find");
         let cursor_type = match (self.cursor_type, CursorType::of(body)) {
@@ -153,17 +153,19 @@ impl OpenCursor<'_> {
             (None, CursorType::NonTailable) if self.max_await_time.is_some() && !is_find => CursorType::TailableAwait,
             (None, cursor_type) => cursor_type,
         };
-        let timeout = self.operation.command.unstarted_limit(self.client.options());
+        let timeout = self.client.timeout_of(self.operation.session.as_deref(), &self.operation.command)?;
         if self.timeout_mode.is_some() && !timeout.is_set() {
-            return Err(InvalidOption::missing("timeoutMS", "by timeoutMode"));
+            return Err(InvalidOption::missing("timeoutMS", "by timeoutMode").into());
         }
         let mode = match (self.timeout_mode, cursor_type) {
             (Some(TimeoutMode::CursorLifetime), CursorType::Tailable | CursorType::TailableAwait) => {
-                return Err(InvalidOption::new("timeoutMode", "iteration for a tailable cursor", "cursorLifetime"));
+                return Err(
+                    InvalidOption::new("timeoutMode", "iteration for a tailable cursor", "cursorLifetime").into()
+                );
             }
             (Some(TimeoutMode::Iteration), _) if writes_its_result(body) => {
                 let problem = "must not be iteration for an aggregate that writes its results ($out, $merge)";
-                return Err(InvalidOption::because("timeoutMode", problem));
+                return Err(InvalidOption::because("timeoutMode", problem).into());
             }
             (Some(mode), _) => mode,
             (None, CursorType::NonTailable) => TimeoutMode::CursorLifetime,
@@ -173,7 +175,7 @@ impl OpenCursor<'_> {
             && longest >= limit
         {
             let must = format!("less than timeoutMS, which is {} ms", limit.as_millis());
-            return Err(InvalidOption::new("maxAwaitTimeMS", must, format!("{} ms", longest.as_millis())));
+            return Err(InvalidOption::new("maxAwaitTimeMS", must, format!("{} ms", longest.as_millis())).into());
         }
         let max_await_time = self.max_await_time.filter(|_| cursor_type == CursorType::TailableAwait);
         Ok((cursor_type, max_await_time, CursorTime { timeout, mode, running: None }))

@@ -9,10 +9,10 @@ use bson::RawDocument;
 use super::Client;
 use super::run::timeout_of;
 use crate::deployment::Selected;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Limit};
 use crate::options::ServerAddress;
 use crate::runtime::Connection;
-use crate::session::{ReplyTimes, ServerSession, Session as State};
+use crate::session::{ReplyTimes, ServerSession, Session as State, SessionError};
 
 /// What a transaction is pinned to.
 #[derive(Debug)]
@@ -27,11 +27,42 @@ pub(super) enum Pinned {
 pub(super) struct Explicit {
     client: Client,
     state: Mutex<State<Pinned>>,
+    /// The time limit of the call of `with_transaction` in progress, if it has one.
+    repeating_until: Mutex<Option<Limit>>,
 }
 
 impl Explicit {
     pub(super) fn new(client: Client, state: State<Pinned>) -> Arc<Self> {
-        Arc::new(Self { client, state: Mutex::new(state) })
+        Arc::new(Self { client, state: Mutex::new(state), repeating_until: Mutex::new(None) })
+    }
+
+    /// Sets the time limit of a call of `with_transaction`, which holds until the value that is returned drops.
+    pub(super) fn limit_to(self: &Arc<Self>, limit: Option<Limit>) -> LimitedCall {
+        *self.locked_limit() = limit;
+        LimitedCall(self.clone())
+    }
+
+    /// Returns the time limit of the call of `with_transaction` in progress, if it has one.
+    pub(super) fn limit(&self) -> Option<Limit> {
+        *self.locked_limit()
+    }
+
+    /// Returns the time limit of an operation with this limit of its own: that of `with_transaction` while it runs (Client
+    /// Side Operations Timeout, "Validation and Overrides"). `None` if the session has none.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TimeoutInTransaction`] if there are two.
+    pub(super) fn limit_of(&self, own: Limit) -> Result<Option<Limit>, SessionError> {
+        match self.limit() {
+            // A part of an operation has the limit of the whole.
+            Some(limit) if own.is_set() && own != limit => Err(SessionError::TimeoutInTransaction),
+            limit => Ok(limit),
+        }
+    }
+
+    fn locked_limit(&self) -> MutexGuard<'_, Option<Limit>> {
+        self.repeating_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the client started the session.
@@ -71,6 +102,15 @@ impl Explicit {
             Some(Pinned::Connection(_, connection)) => Some(*connection),
             Some(Pinned::Server(_)) | None => None,
         }
+    }
+}
+
+/// A call of `with_transaction` in progress, whose time limit holds for all operations of the session.
+pub(super) struct LimitedCall(Arc<Explicit>);
+
+impl Drop for LimitedCall {
+    fn drop(&mut self) {
+        *self.0.locked_limit() = None;
     }
 }
 

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use super::error::ClientError;
+use super::in_session::LimitedCall;
 use super::session::Session;
+use crate::endpoint::Limit;
 use crate::session::{NextStep, Repetitions, TransactionOptions, TransactionState};
 
 /// A transaction that is repeated as its errors allow, apart from the calls of its body.
@@ -15,6 +17,8 @@ pub(crate) struct Repeating<T> {
     next: NextStep,
     value: Option<T>,
     last_error: Option<ClientError>,
+    /// Lets the time limit hold for all operations of the session.
+    _limited: LimitedCall,
 }
 
 /// What the caller of [`Repeating::turn`] does next.
@@ -27,9 +31,11 @@ pub(crate) enum Turn<T> {
 
 impl<T> Repeating<T> {
     pub(crate) fn begin(session: &Session, options: TransactionOptions) -> Self {
-        let mut repetitions = Repetitions::new(Instant::now(), session.default_timeout());
+        let limit = session.default_timeout();
+        let limited = session.explicit().limit_to(limit.map(|limit| Limit::of(limit).start()));
+        let mut repetitions = Repetitions::new(Instant::now(), limit);
         let next = repetitions.begin();
-        Self { options, repetitions, next, value: None, last_error: None }
+        Self { options, repetitions, next, value: None, last_error: None, _limited: limited }
     }
 
     /// Goes on until the body is to run, or the transaction is over. `outcome`: that of the body, if it has run.

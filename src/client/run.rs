@@ -8,13 +8,13 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use super::Client;
 use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation};
-use super::in_session::{InFlight, InSession, Pinned};
+use super::in_session::{Explicit, InFlight, InSession, Pinned};
 use super::operation::{Kind, Operation};
 use super::session::known_of;
 use super::write::is_unacknowledged;
 use crate::boxed::boxed;
 use crate::deployment::{Demand, Selected, Server};
-use crate::endpoint::{CommandError, Endpoint, Limit, OperationError, StateChange};
+use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
 use crate::error::CheckOutError;
 use crate::options::{ReadPreference, ReadPreferenceMode, ServerAddress};
 use crate::runtime::Connection;
@@ -104,6 +104,19 @@ impl Client {
         }
     }
 
+    /// Returns the time limit of an operation, as it is: its own, that of its session, or that of the options.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TimeoutInTransaction`].
+    pub(super) fn timeout_of(&self, session: Option<&Explicit>, command: &Command<'_>) -> Result<Limit, SessionError> {
+        let of_session = match session {
+            Some(explicit) => explicit.limit_of(command.own_limit())?,
+            None => None,
+        };
+        Ok(of_session.unwrap_or_else(|| command.unstarted_limit(self.options())))
+    }
+
     /// Applies what the outcome of a command says about the server.
     pub(super) fn learn_from(
         &self,
@@ -171,7 +184,7 @@ impl<'a> Running<'a> {
         mut operation: Operation<'a>,
         site: &'static Location<'static>,
     ) -> Result<Self, ClientError> {
-        let limit = operation.command.limit(client.options());
+        let limit = client.timeout_of(operation.session.as_deref(), &operation.command)?.start();
         operation.command = operation.command.within(limit);
         let id = operation.id.unwrap_or_else(|| client.command_events().operation());
         let options = client.options();

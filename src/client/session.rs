@@ -175,6 +175,10 @@ impl Session {
     /// `body` gets this session, and gives it to each of its operations. It may run several times, so it should do nothing
     /// else that must not be repeated. If it returns an error, the transaction is aborted.
     ///
+    /// `defaultTimeoutMS` or `timeoutMS` limits all of it: the body's operations have what is left of the time, and one with
+    /// a time limit of its own fails with [`SessionError::TimeoutInTransaction`](super::SessionError). Operations that do
+    /// not use the session are not limited by it. The abort has the whole time again.
+    ///
     /// # Errors
     ///
     /// The error of `body`, of the start, or of the commit.
@@ -310,8 +314,12 @@ async fn end_transaction(
     site: &'static Location<'static>,
 ) -> Result<(), ClientError> {
     let options = client.options();
-    let default = explicit.lock().default_timeout();
-    let limit = default.map_or(Limit::Unset, |limit| Limit::of(limit).start());
+    let limit = match (explicit.limit(), end) {
+        (Some(limit), End::Commit) => limit,
+        // The time may be up, and the transaction must not stay open.
+        (Some(limit), End::Abort) => limit.refreshed(),
+        (None, _) => Limit::Unset.or(explicit.lock().default_timeout()).start(),
+    };
     let mut retries = Retries::new(RetryOptions::of(options), Retryability::EndOfTransaction, limit.is_set());
     let mut avoid: Vec<ServerAddress> = Vec::new();
     let id = client.command_events().operation();

@@ -227,10 +227,12 @@ impl<'c> Write<'c> {
         self.add_ids(&mut written);
         let client = self.client.clone();
         // All commands share one time limit.
-        let limit = match self.timeout {
-            Some(timeout) => Limit::of(timeout).start(),
-            None => client.options().timeout.map_or(Limit::Unset, |timeout| Limit::of(timeout).start()),
+        let own = self.timeout.map_or(Limit::Unset, Limit::of);
+        let of_session = match &self.session {
+            Some(explicit) => explicit.limit_of(own)?,
+            None => None,
         };
+        let limit = of_session.unwrap_or_else(|| own.or(client.options().timeout)).start();
         let id = client.command_events().operation();
         // The limits of the server are known when there is one. Each command then selects its own.
         if client.deployment().try_select_now(Access::Write)?.is_none() {

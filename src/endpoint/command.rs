@@ -104,6 +104,15 @@ impl Limit {
         }
     }
 
+    /// Returns this limit or, if it is unset, one of this length.
+    #[inline]
+    pub fn or(self, timeout: Option<Duration>) -> Self {
+        match (self, timeout) {
+            (Self::Unset, Some(timeout)) => Self::of(timeout),
+            (limit, _) => limit,
+        }
+    }
+
     /// Returns whether `timeoutMS` is set at all, be it to no limit: then it replaces the limits of a single step or retry.
     pub fn is_set(self) -> bool {
         !matches!(self, Self::Unset)
@@ -215,13 +224,15 @@ impl<'a> Command<'a> {
         self.unstarted_limit(options).start()
     }
 
+    /// Returns the limit of the command itself, as it is.
+    pub(crate) fn own_limit(&self) -> Limit {
+        self.limit
+    }
+
     /// Returns the limit of the command or, if it has none, of the options, as it is.
     #[inline]
     pub(crate) fn unstarted_limit(&self, options: &Options) -> Limit {
-        match (self.limit, options.timeout) {
-            (Limit::Unset, Some(timeout)) => Limit::of(timeout),
-            (limit, _) => limit,
-        }
+        self.limit.or(options.timeout)
     }
 
     /// Returns the same command with a limit that has started.

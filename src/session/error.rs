@@ -41,6 +41,9 @@ pub enum SessionError {
     /// A read in a transaction does not go to the primary.
     #[error("read preference in a transaction must be primary")]
     ReadPreferenceInTransaction,
+    /// An operation inside of `with_transaction` has a time limit of its own, while that of the transaction holds.
+    #[error("timeoutMS cannot be set for an operation inside of withTransaction, whose own timeoutMS holds")]
+    TimeoutInTransaction,
     /// A session with `snapshot` starts a transaction.
     #[error("Transactions are not supported in snapshot sessions")]
     SnapshotTransaction,

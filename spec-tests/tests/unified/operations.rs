@@ -44,7 +44,9 @@ pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, St
     // In a transaction, its own options hold (Transactions, "Interaction with Read Concern" and others).
     let of_transaction = |mut database: Database| {
         if is_in_transaction {
-            database.options = CommonOptions { timeout_ms: database.options.timeout_ms, ..CommonOptions::default() };
+            // In a callback, the limit of the session replaces the one that would be inherited.
+            let timeout_ms = database.options.timeout_ms.filter(|_| !operation.is_in_callback);
+            database.options = CommonOptions { timeout_ms, ..CommonOptions::default() };
         }
         database
     };

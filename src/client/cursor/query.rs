@@ -61,7 +61,7 @@ pub(super) struct CursorTime {
 impl CursorTime {
     /// Returns the limit of the iteration in progress. Without one, an iteration begins.
     fn of_iteration(&mut self) -> Limit {
-        *self.running.get_or_insert_with(|| self.timeout.refreshed())
+        *self.running.get_or_insert_with(|| self.timeout.start())
     }
 
     /// Ends an iteration.

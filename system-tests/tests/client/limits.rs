@@ -170,3 +170,33 @@ async fn options_of_a_cursor_that_exclude_each_other_are_named() {
     assert_eq!(refused, "maxAwaitTimeMS must be less than timeoutMS, which is 100 ms, got 100 ms");
     assert_eq!(count(&arrived, "find") + count(&arrived, "aggregate"), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn operations_of_a_callback_share_the_limit_of_the_transaction() {
+    let (server, _) = start(primary(), |command, _| match name(command).as_str() {
+        "insert" => Answer::After(Duration::from_millis(70), Box::new(Answer::Reply(doc! { "ok": 1, "n": 1 }))),
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    })
+    .await;
+    let client = client(&server, "directConnection=true");
+    let mut session =
+        client.start_session(&SessionOptions::default().default_timeout(Duration::from_millis(100))).unwrap();
+    let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
+    let outcome = session
+        .with_transaction(async |mut session| {
+            let client = session.client().clone();
+            let own = Operation::write("test", &insert).session(&mut session).timeout(Duration::from_secs(1));
+            let refused = client.run(own).await.unwrap_err();
+            assert!(matches!(refused, ClientError::Session(_)), "{refused}");
+            client.run(Operation::write("test", &insert).session(&mut session)).await?;
+            client.run(Operation::write("test", &insert).session(&mut session)).await
+        })
+        .await;
+    let error = outcome.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+    let (abort, _) = arrival(&server, "abortTransaction").await;
+    assert!(abort.get_i64("maxTimeMS").unwrap() > 90, "the abort has the whole time: {abort}");
+    // The limit ends with the call.
+    let own = Operation::write("test", &insert).session(&mut session).timeout(Duration::from_secs(1));
+    client.run(own).await.unwrap();
+}
