@@ -36,31 +36,4 @@ pub const LEDGER: &[Entry] = &[
         reason: "the case expects a timeout, but delays getMore by less than its timeoutMS, or has no timeoutMS at all",
         sometimes: false,
     },
-    Entry {
-<<<<<<< HEAD
-        file: "csot/convenient-transactions",
-        cases: &[
-            "timeoutMS is not refreshed for each operation in the callback",
-            "withTransaction raises a client-side error if timeoutMS is overridden inside the callback",
-        ],
-        reason: "timeoutMS of a transaction is not a limit of each operation in its callback",
-        sometimes: true,
-    },
-    Entry {
-        file: "csot/sessions-override-timeoutMS",
-        cases: &["timeoutMS applied to withTransaction"],
-        reason: "timeoutMS of a transaction is not a limit of each operation in its callback",
-=======
-        file: "sessions/driver-sessions-server-support",
-        cases: &["Server supports implicit sessions"],
-        reason: "a server session is reused by the next command only on the same core",
-        sometimes: true,
-    },
-    Entry {
-        file: "unified-test-format/valid-pass/poc-sessions",
-        cases: &["Server supports implicit sessions"],
-        reason: "a server session is reused by the next command only on the same core",
->>>>>>> dab5be9 (Let the limit of a transaction hold for all its operations)
-        sometimes: true,
-    },
 ];
