@@ -352,6 +352,11 @@ impl<T> Cursor<T> {
         self.id == 0 && self.fetching.is_none() && self.batch.is_empty()
     }
 
+    /// Returns whether the next document is there, so that nothing is waited for.
+    pub(crate) fn has_document(&self) -> bool {
+        self.fetching.is_none() && !self.batch.is_empty()
+    }
+
     /// Returns the same cursor as a stream of values of another type.
     pub fn typed<U: DeserializeOwned>(mut self) -> Cursor<U> {
         self.take_typed()

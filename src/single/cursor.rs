@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 
 use bson::{RawDocument, RawDocumentBuf};
 use futures_core::Stream;
@@ -41,6 +42,9 @@ impl<T> Cursor<T> {
     /// [`ClientError::OnRuntime`] it goes on.
     pub fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let Self { client, cursor } = self;
+        if cursor.has_document() {
+            return at_once(cursor.next());
+        }
         client.drive(cursor.next())?
     }
 
@@ -61,10 +65,23 @@ impl<T: DeserializeOwned> Iterator for Cursor<T> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let Self { client, cursor } = self;
-        match client.drive(poll_fn(|context| Pin::new(&mut *cursor).poll_next(context))) {
+        let has_document = cursor.has_document();
+        let next = poll_fn(|context| Pin::new(&mut *cursor).poll_next(context));
+        if has_document {
+            return at_once(next);
+        }
+        match client.drive(next) {
             Ok(next) => next,
             Err(error) => Some(Err(error)),
         }
+    }
+}
+
+/// Returns the output of a future that does not wait. It needs neither the lock nor the runtime.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("BUG: a cursor waits for a document that it has"),
     }
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::yield_now;
 
 use crate::client::ClientError;
 use crate::runtime::{Inline, PerProcess};
@@ -65,7 +66,12 @@ impl Driver {
         let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = private.get().map_err(|error| ClientError::EventLoop { source: Arc::new(error) })?;
         let _inline = Inline::enter();
-        Ok(runtime.block_on(future))
+        Ok(runtime.block_on(async {
+            // Since the last call nothing has asked the operating system what has happened to the sockets. A server may
+            // have closed one, and a command that finds that out before it is sent takes another connection.
+            yield_now().await;
+            future.await
+        }))
     }
 }
 

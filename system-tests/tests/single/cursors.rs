@@ -1,0 +1,84 @@
+//! Cursors as iterators.
+
+use std::sync::Arc;
+
+use bson::{RawDocumentBuf, rawdoc};
+use serde::Deserialize;
+use wharf::Operation;
+use wharf::single::Client;
+use wharf_testbed::mongod::{self, Mongod};
+
+use super::Sent;
+
+#[derive(Deserialize)]
+struct Thing {
+    #[serde(rename = "_id")]
+    id: i32,
+}
+
+/// The shared server, a client that records its commands, and a collection with ten documents.
+fn collection(name: &str) -> (Arc<Mongod>, Client, Sent) {
+    let server = mongod::shared().unwrap();
+    let (client, sent) = Sent::client(&format!("mongodb://{}", server.address()));
+    let _ = client.run(Operation::write("single", &rawdoc! { "drop": name }));
+    let documents: Vec<_> = (0..10).map(|number| rawdoc! { "_id": number }).collect();
+    client.insert("single", name, &documents).run().unwrap();
+    sent.take();
+    (server, client, sent)
+}
+
+fn find(name: &str) -> RawDocumentBuf {
+    rawdoc! { "find": name, "sort": { "_id": 1 }, "batchSize": 4 }
+}
+
+#[test]
+fn iterator_yields_all_documents_of_several_batches() {
+    let (_server, client, sent) = collection("batches");
+    let things = client.cursor(Operation::read("single", &find("batches"))).unwrap().typed::<Thing>();
+    let ids: Vec<i32> = things.map(|thing| thing.unwrap().id).collect();
+    assert_eq!(ids, Vec::from_iter(0..10));
+    assert_eq!(sent.take(), ["find", "getMore", "getMore"]);
+
+    let mut cursor = client.cursor(Operation::read("single", &find("batches"))).unwrap();
+    let mut lent = Vec::new();
+    while let Some(document) = cursor.next_document().unwrap() {
+        lent.push(document.get_i32("_id").unwrap());
+    }
+    assert_eq!(lent, ids);
+    assert!(cursor.is_over());
+}
+
+#[test]
+fn cursor_that_is_dropped_early_is_closed_before_the_drop_returns() {
+    let (_server, client, sent) = collection("dropped");
+    let mut cursor = client.cursor(Operation::read("single", &find("dropped"))).unwrap();
+    assert!(cursor.next().unwrap().is_ok() && !cursor.is_over());
+    drop(cursor);
+    assert_eq!(sent.take(), ["find", "killCursors"]);
+    // One that has ended, or whose other half goes on, is not closed.
+    let all = client.cursor(Operation::read("single", &find("dropped"))).unwrap();
+    assert_eq!(all.typed::<Thing>().count(), 10);
+    assert_eq!(sent.take(), ["find", "getMore", "getMore"]);
+}
+
+#[test]
+fn several_cursors_share_the_connection() {
+    let (_server, client, sent) = collection("several");
+    let open = || client.cursor(Operation::read("single", &find("several"))).unwrap().typed::<Thing>();
+    let pairs: Vec<_> = open().zip(open()).map(|(one, other)| (one.unwrap().id, other.unwrap().id)).collect();
+    assert_eq!(pairs, Vec::from_iter((0..10).map(|id| (id, id))));
+    assert_eq!(sent.take().len(), 6);
+}
+
+#[test]
+fn failed_batch_ends_the_cursor() {
+    let (_server, client, _sent) = collection("failed");
+    let mut cursor = client.cursor(Operation::read("single", &find("failed"))).unwrap();
+    for _ in 0..4 {
+        cursor.next().unwrap().unwrap();
+    }
+    client.run(Operation::write("single", &rawdoc! { "drop": "failed" })).unwrap();
+    let error = cursor.next().unwrap().unwrap_err();
+    assert!(error.server_error().is_some(), "{error}");
+    assert!(cursor.next().is_none());
+}
