@@ -500,20 +500,12 @@ pub(super) fn known_of(client: &Client, server: &Selected, connection: &Connecti
 mod tests {
     use std::time::Duration;
 
-    use crate::session::ServerSession;
-
     use super::*;
 
     #[test]
-    fn session_that_may_have_expired_is_not_reused_before_the_first_check() {
-        let client = Client::from_uri("mongodb://localhost").unwrap();
-        let now = Instant::now();
-        let used =
-            |minutes| now.checked_sub(Duration::from_secs(minutes * 60_u64)).expect("a clock that began long ago");
-        let [expired, kept] = [30_u64, 28].map(used).map(ServerSession::new);
-        let id = kept.id().document();
-        client.sessions().release(kept, now, None);
-        client.sessions().release(expired, now, None);
-        assert_eq!(client.start_session(&SessionOptions::default()).unwrap().id(), id);
+    fn sessions_expire_also_before_the_first_check_but_not_behind_a_load_balancer() {
+        let timeout = |uri| Client::from_uri(uri).unwrap().session_timeout();
+        assert_eq!(timeout("mongodb://localhost"), Some(Duration::from_secs(1_800)));
+        assert_eq!(timeout("mongodb://localhost/?loadBalanced=true"), None);
     }
 }
