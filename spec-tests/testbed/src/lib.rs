@@ -1,5 +1,6 @@
 //! The certificates, proxies and scripted servers that wharf's tests run against, and the servers of `wharf-servers`.
 
+pub mod balancer;
 pub mod certificates;
 pub mod counting;
 pub mod dns;

@@ -31,6 +31,7 @@ use environment::Environment;
 use format::{Filled, RunOnRequirement, Test, TestFile, Topology};
 use observed::{Kept, Message, TOPOLOGY};
 use stop::Stop;
+use wharf_testbed::balancer::Balancer;
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 use wharf_testbed::provision;
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
@@ -163,25 +164,33 @@ fn place<'e>(
 struct Servers {
     // Fields drop in this order.
     environments: Vec<Arc<Environment>>,
+    _balancer: Balancer,
     _set: ReplicaSet,
+    _balanced: ReplicaSet,
     _standalone: Mongod,
 }
 
 /// Starts the servers, side by side.
 fn start(runtime: &tokio::runtime::Runtime) -> Servers {
-    let (set, standalone) = std::thread::scope(|scope| {
+    let (set, balanced, standalone) = std::thread::scope(|scope| {
         let set = scope.spawn(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap());
+        let one = ReplicaSetOptions { members: 1, ..ReplicaSetOptions::default() };
+        let balanced = scope.spawn(|| ReplicaSet::start(one).unwrap());
         let standalone = Mongod::start(MongodOptions::default()).unwrap();
-        (set.join().unwrap(), standalone)
+        (set.join().unwrap(), balanced.join().unwrap(), standalone)
     });
-    let environments = runtime.block_on(async {
+    let (environments, balancer) = runtime.block_on(async {
         let members: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
         let of_set = Environment::new(set.uri(), Topology::ReplicaSet, &members).await;
         let address = standalone.address().to_string();
         let alone = Environment::new(format!("mongodb://{address}/?"), Topology::Single, &[address]).await;
-        vec![Arc::new(of_set), Arc::new(alone)]
+        let server = balanced.addresses()[0];
+        let balancer = Balancer::start(server).await.unwrap();
+        let uri = format!("mongodb://{}/?loadBalanced=true", balancer.address());
+        let behind = Environment::new(uri, Topology::LoadBalanced, &[server.to_string()]).await;
+        (vec![Arc::new(of_set), Arc::new(alone), Arc::new(behind)], balancer)
     });
-    Servers { environments, _set: set, _standalone: standalone }
+    Servers { environments, _balancer: balancer, _set: set, _balanced: balanced, _standalone: standalone }
 }
 
 #[test]
