@@ -361,6 +361,7 @@ impl Attempt<'_> {
     async fn make(&self, avoid: &[ServerAddress]) -> Result<(), Failed> {
         let Self { client, explicit, end, limit, site, id } = *self;
         let (server, pinned) = self.select(avoid).await?;
+        let was_pinned = pinned.is_some();
         let mut connection = match pinned {
             Some(connection) => connection,
             None => match server.pool.check_out_for(limit, site).await {
@@ -409,8 +410,9 @@ impl Attempt<'_> {
             self.keep_pinned(&server, connection, &failed);
             return Err(failed);
         }
-        if end == End::Commit {
-            // A commit may be repeated on the same connection.
+        if end == End::Commit && was_pinned {
+            // A commit may be repeated on the same connection. One that was repeated on another connection, after an error
+            // that has unpinned the transaction, pins nothing (Load Balancers, "Connection Pinning").
             explicit.keep_connection(&server, connection);
         } else {
             let unpinned = explicit.lock().unpin();

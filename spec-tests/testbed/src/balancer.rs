@@ -7,7 +7,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-use bson::{Bson, Document, RawDocumentBuf};
+use bson::oid::ObjectId;
+use bson::{Document, RawDocumentBuf};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
@@ -26,7 +27,7 @@ pub struct Balancer {
 
 impl Balancer {
     /// Starts a load balancer on 127.0.0.1, on a port that the operating system chooses. It runs on the current tokio
-    /// runtime.
+    /// runtime. The connections belong in turn to so many services.
     ///
     /// # Errors
     ///
@@ -35,14 +36,15 @@ impl Balancer {
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
-    pub async fn start(server: SocketAddr) -> io::Result<Self> {
+    pub async fn start(server: SocketAddr, services: u8) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let accepting = tokio::spawn(async move {
             let mut open = JoinSet::new();
+            let mut turns = (0..services).cycle();
             while let Ok((client, _)) = listener.accept().await {
                 while open.try_join_next().is_some() {}
-                open.spawn(serve(client, server));
+                open.spawn(serve(client, server, turns.next().unwrap_or(0)));
             }
         });
         Ok(Self { address, accepting })
@@ -62,7 +64,7 @@ impl Drop for Balancer {
 }
 
 /// Serves a connection until one side closes it.
-async fn serve(mut client: TcpStream, server: SocketAddr) -> io::Result<()> {
+async fn serve(mut client: TcpStream, server: SocketAddr, service: u8) -> io::Result<()> {
     let mut server = TcpStream::connect(server).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
@@ -71,9 +73,11 @@ async fn serve(mut client: TcpStream, server: SocketAddr) -> io::Result<()> {
     server.write_all(&hello).await?;
     let mut reply = read(&mut server).await?;
     change(&mut reply, |reply| {
-        if let Some(process) = reply.get_document("topologyVersion").ok().and_then(|version| version.get("processId")) {
-            let process: Bson = process.clone();
-            reply.insert("serviceId", process);
+        let process = reply.get_document("topologyVersion").and_then(|version| version.get_object_id("processId"));
+        if let Ok(process) = process {
+            let mut bytes = process.bytes();
+            bytes[11] ^= service;
+            reply.insert("serviceId", ObjectId::from_bytes(bytes));
         }
     })?;
     client.write_all(&reply).await?;

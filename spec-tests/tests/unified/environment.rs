@@ -15,6 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Environment {
     /// The connection string, with a question mark in it.
     pub uri: String,
+    /// That of the load balancer in front of two services.
+    pub uri_of_two: Option<String>,
     pub topology: Topology,
     version: Version,
     parameters: Document,
@@ -47,7 +49,7 @@ impl Environment {
             Client::from_uri(&format!("mongodb://{address}/?directConnection=true")).expect("a valid address")
         };
         let servers = addresses.iter().map(direct).collect();
-        Self { uri, topology, version, parameters, internal, servers }
+        Self { uri, uri_of_two: None, topology, version, parameters, internal, servers }
     }
 
     /// Runs a command of the runner itself.

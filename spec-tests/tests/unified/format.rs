@@ -146,8 +146,8 @@ pub struct ClientEntity {
     pub id: String,
     #[serde(default)]
     pub uri_options: Object,
-    #[serde(default, deserialize_with = "set", rename = "useMultipleMongoses")]
-    _use_multiple_mongoses: Option<bool>,
+    #[serde(default, deserialize_with = "set")]
+    pub use_multiple_mongoses: Option<bool>,
     #[serde(default, deserialize_with = "set")]
     pub observe_events: Option<Filled<EventKind>>,
     #[serde(default, deserialize_with = "set")]

@@ -1,5 +1,5 @@
-//! The official suites in the unified test format, run by the client against real servers: a standalone and a replica set
-//! of three members.
+//! The official suites in the unified test format, run by the client against real servers: a standalone, a replica set of
+//! three members, and a replica set of one member behind a load balancer that the runner has.
 //!
 //! A case runs on the replica set if its requirements allow that, otherwise on the standalone. A case that needs what
 //! wharf or this runner lacks is skipped with the reason, and so is one that needs another deployment. A case that fails
@@ -164,7 +164,7 @@ fn place<'e>(
 struct Servers {
     // Fields drop in this order.
     environments: Vec<Arc<Environment>>,
-    _balancer: Balancer,
+    _balancers: [Balancer; 2],
     _set: ReplicaSet,
     _balanced: ReplicaSet,
     _standalone: Mongod,
@@ -179,18 +179,21 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
         let standalone = Mongod::start(MongodOptions::default()).unwrap();
         (set.join().unwrap(), balanced.join().unwrap(), standalone)
     });
-    let (environments, balancer) = runtime.block_on(async {
+    let (environments, balancers) = runtime.block_on(async {
         let members: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
         let of_set = Environment::new(set.uri(), Topology::ReplicaSet, &members).await;
         let address = standalone.address().to_string();
         let alone = Environment::new(format!("mongodb://{address}/?"), Topology::Single, &[address]).await;
         let server = balanced.addresses()[0];
-        let balancer = Balancer::start(server).await.unwrap();
-        let uri = format!("mongodb://{}/?loadBalanced=true", balancer.address());
-        let behind = Environment::new(uri, Topology::LoadBalanced, &[server.to_string()]).await;
-        (vec![Arc::new(of_set), Arc::new(alone), Arc::new(behind)], balancer)
+        // In front of one service, and of two.
+        let balancers = [Balancer::start(server, 1).await.unwrap(), Balancer::start(server, 2).await.unwrap()];
+        let [uri, of_two] =
+            [0, 1].map(|balancer: usize| format!("mongodb://{}/?loadBalanced=true", balancers[balancer].address()));
+        let mut behind = Environment::new(uri, Topology::LoadBalanced, &[server.to_string()]).await;
+        behind.uri_of_two = Some(of_two);
+        (vec![Arc::new(of_set), Arc::new(alone), Arc::new(behind)], balancers)
     });
-    Servers { environments, _balancer: balancer, _set: set, _balanced: balanced, _standalone: standalone }
+    Servers { environments, _balancers: balancers, _set: set, _balanced: balanced, _standalone: standalone }
 }
 
 #[test]

@@ -267,7 +267,8 @@ pub async fn until(limit: Duration, holds: impl Fn() -> bool) -> Result<(), ()> 
 
 /// Returns the connection string of a client.
 fn uri(environment: &Environment, entity: &ClientEntity, has_fail_points: bool) -> String {
-    let mut uri = environment.uri.clone();
+    let of_two = environment.uri_of_two.as_ref().filter(|_| entity.use_multiple_mongoses == Some(true));
+    let mut uri = of_two.unwrap_or(&environment.uri).clone();
     let is_direct = entity.uri_options.get("directConnection") == Some(&Value::Bool(true));
     if is_direct {
         // Exactly one seed, and no name of a set.

@@ -143,6 +143,8 @@ async fn special(case: &Arc<Case>, operation: &Operation) -> Result<(), Stop> {
         "assertNumberConnectionsCheckedOut" => {
             let client = case.client(text(operation, "client")?)?;
             let connections = number(operation, "connections")?;
+            // A cursor that has failed is closed in the background.
+            _ = until(Duration::from_secs(2), || client.in_use() == connections).await;
             let actual = client.in_use();
             ensure(actual == connections, || format!("{actual} connections are in use, not {connections}"))
         }
