@@ -16,7 +16,8 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use futures_core::Stream;
 use serde::de::DeserializeOwned;
 
-use self::batch::{Batch, OnServer, Place, unreadable};
+pub(super) use self::batch::Place;
+use self::batch::{Batch, OnServer, unreadable};
 use self::query::{CursorTime, Query};
 use super::Client;
 use super::error::{ClientError, FailedOperation};
@@ -194,6 +195,8 @@ impl OpenCursor<'_> {
         let command = if is_told { command } else { command.without_max_time() };
         let answer = client.answer(Operation { command, ..operation }, site).await?;
         let Answer { reply, connection, server, session, unmet } = answer;
+        // A cursor in a transaction is not that of a change stream.
+        let max_wire_version = connection.as_ref().map_or(0, |connection| connection.hello().max_wire_version);
         if let Some(labels) = unmet {
             client.give_back_of(session, connection.as_ref());
             return Err(FailedOperation::unmet_concern(reply, labels).into());
@@ -235,6 +238,7 @@ impl OpenCursor<'_> {
             fetching: None,
             closer: None,
             background,
+            max_wire_version,
             documents: PhantomData,
         };
         // If the batch cannot be read, dropping the cursor closes it.
@@ -281,6 +285,7 @@ pub struct Cursor<T = RawDocumentBuf> {
     closer: Option<Query>,
     /// What closes the cursor when it is dropped.
     background: Option<Background>,
+    max_wire_version: i32,
     documents: PhantomData<fn() -> T>,
 }
 
@@ -371,12 +376,40 @@ impl<T> Cursor<T> {
             fetching: self.fetching.take(),
             closer: self.closer.take(),
             background: self.background.take(),
+            max_wire_version: self.max_wire_version,
             documents: PhantomData,
         }
     }
 
+    /// Returns the document at a place of the present batch.
+    pub(super) fn document(&self, place: Place) -> Result<&RawDocument, ClientError> {
+        self.batch.document(place)
+    }
+
+    /// Returns whether the present batch has no further document.
+    pub(super) fn has_no_document(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Returns the reply with the present batch.
+    pub(super) fn reply(&self) -> &RawDocument {
+        &self.batch.reply
+    }
+
+    /// Returns the wire version of the server when the cursor was opened.
+    pub(super) fn max_wire_version(&self) -> i32 {
+        self.max_wire_version
+    }
+
+    /// Sets the time limit of the iteration in progress.
+    pub(super) fn limit_iteration(&mut self, limit: Limit) {
+        if let Some(query) = &mut self.query {
+            query.time.running = Some(limit);
+        }
+    }
+
     /// Advances to the next document, fetching batches as necessary, and returns its place in the batch.
-    fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
+    pub(super) fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
         loop {
             if let Some(fetching) = &mut self.fetching {
                 let (query, fetched) = ready!(fetching.as_mut().poll(context));
@@ -519,7 +552,7 @@ impl<T> fmt::Debug for Cursor<T> {
 }
 
 /// Reads a document as a value of the application.
-fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T, ClientError> {
+pub(super) fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T, ClientError> {
     bson::deserialize_from_slice(document.as_bytes()).map_err(|error| unreadable(error.to_string()))
 }
 

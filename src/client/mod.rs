@@ -16,6 +16,7 @@
 //! A [`Client`] monitors the servers of its deployment, has a [pool](crate::Pool) for each of them, selects a server for
 //! each [`Operation`], and retries operations where that is safe.
 
+mod change_stream;
 mod command_events;
 mod cursor;
 mod error;
@@ -38,6 +39,7 @@ use std::time::Duration;
 
 pub use crate::deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
 pub use crate::topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, TopologyType, TopologyView};
+pub use change_stream::{ChangeStream, Watch, WatchTarget};
 pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };

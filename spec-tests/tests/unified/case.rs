@@ -13,6 +13,7 @@ use tracing::instrument::WithSubscriber;
 use wharf::client::{ClientStatus, Session};
 use wharf::{Client, ClientError};
 
+use crate::changes::SharedChanges;
 use crate::environment::Environment;
 use crate::environment::owned;
 use crate::format::{
@@ -66,6 +67,7 @@ pub enum Held {
     Database(Database),
     Collection(Collection),
     Cursor(SharedCursor),
+    Changes(SharedChanges),
     Bson(Bson),
     Topology(ClientStatus),
     Thread(Arc<Thread>),
@@ -93,6 +95,7 @@ pub enum Returned {
     /// The documents of a cursor, each of which is matched as a root-level document.
     Documents(Vec<Document>),
     Cursor(wharf::client::Cursor),
+    Changes(wharf::client::ChangeStream),
     Collection(Collection),
 }
 
@@ -173,6 +176,7 @@ impl Case {
         for held in entities.values() {
             match held {
                 Held::Cursor(cursor) => drop(cursor.lock().await.take()),
+                Held::Changes(changes) => drop(changes.lock().await.take()),
                 Held::Session(held) => drop(held.session.lock().await.take()),
                 Held::Thread(thread) => {
                     if let Some(task) = thread.task.lock().unwrap().take() {
@@ -334,6 +338,7 @@ impl Case {
         let expected = operation.expect_result.as_ref().map(bson);
         match returned {
             Returned::Cursor(cursor) => save(Held::Cursor(Arc::new(tokio::sync::Mutex::new(Some(cursor))))),
+            Returned::Changes(changes) => save(Held::Changes(Arc::new(tokio::sync::Mutex::new(Some(changes))))),
             Returned::Collection(collection) => save(Held::Collection(collection)),
             Returned::Nothing => match expected {
                 Some(expected) => matches(&expected, None, true, self),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use wharf::client::{Cursor, CursorType, OpenCursor, Session, TimeoutMode};
+use wharf::client::{Cursor, CursorType, OpenCursor, Session, TimeoutMode, WatchTarget};
 use wharf::{Operation as Run, ReadPreference, ReadPreferenceMode};
 
 use crate::case::{Collection, Database, Returned, text};
@@ -202,7 +202,7 @@ pub async fn on_client(
             Prepared::new(text(operation, "database")?, Kind::Write, drop, &none, limit)?.run(client, session).await?;
             Ok(Returned::Nothing)
         }
-        "createChangeStream" => Err(Stop::Lacks("change streams")),
+        "createChangeStream" => crate::changes::create(client, WatchTarget::Cluster, &none, operation, session).await,
         "clientBulkWrite" => Err(Stop::Lacks("a bulkWrite of a client, which needs a server of version 8.0")),
         other => Err(Stop::Broken(format!("{other} is not an operation of a client"))),
     }
@@ -329,7 +329,9 @@ pub async fn on_database(
             }
             Ok(Returned::Nothing)
         }
-        "createChangeStream" => Err(Stop::Lacks("change streams")),
+        "createChangeStream" => {
+            crate::changes::create(client, WatchTarget::Database(name), options, operation, session).await
+        }
         other => Err(Stop::Broken(format!("{other} is not an operation of a database"))),
     }
 }

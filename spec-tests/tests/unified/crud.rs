@@ -2,7 +2,7 @@
 
 use bson::{Bson, Document, doc};
 use serde_json::Value;
-use wharf::client::Session;
+use wharf::client::{Session, WatchTarget};
 
 use crate::case::{Collection, Database, Returned, text};
 use crate::commands::{Kind, Prepared, allow, copy, read_all, timeout};
@@ -48,7 +48,11 @@ pub async fn on_collection(
         "findOneAndDelete" | "findOneAndReplace" | "findOneAndUpdate" => {
             find_and_modify(collection, operation, session).await
         }
-        "createChangeStream" => Err(Stop::Lacks("change streams")),
+        "createChangeStream" => {
+            let Collection { database, name } = collection;
+            let target = WatchTarget::Collection(&database.name, name);
+            crate::changes::create(database.client(), target, &database.options, operation, session).await
+        }
         _ => manage(collection, operation, session).await,
     }
 }

@@ -9,6 +9,7 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod case;
+mod changes;
 mod commands;
 mod crud;
 mod environment;

@@ -7,7 +7,7 @@ use super::super::error::ClientError;
 
 /// A batch of documents in the reply that brought it.
 pub(super) struct Batch {
-    reply: RawDocumentBuf,
+    pub(super) reply: RawDocumentBuf,
     /// The server's name for the cursor; 0 when it has ended there.
     pub(super) id: i64,
     /// Where the next element of the array begins, from the start of the reply.
@@ -24,7 +24,7 @@ impl Default for Batch {
 
 /// Where a document begins in the reply, and its length.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(in crate::client) struct Place {
     start: usize,
     length: usize,
 }

@@ -10,6 +10,7 @@ use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use wharf::{Command, DirectConnection, Endpoint, Options, Pool};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 
+mod changes;
 mod credential;
 mod cursor;
 mod metrics;
@@ -25,6 +26,7 @@ fn guide_contains_the_code_that_is_tested_here() {
     let guide = include_str!("../../../src/guide.md");
     let files = [
         ("typed.rs", include_str!("typed.rs")),
+        ("changes.rs", include_str!("changes.rs")),
         ("retries.rs", include_str!("retries.rs")),
         ("cursor.rs", include_str!("cursor.rs")),
         ("transaction.rs", include_str!("transaction.rs")),
@@ -248,6 +250,27 @@ async fn structs_are_written_and_read() {
     let total = |customer: &str, total| typed::Total { customer: customer.to_owned(), total };
     assert_eq!(typed::highest(&client, &orders).await.unwrap(), [total("b", 150), total("a", 100)]);
     client.run_command("shop", &rawdoc! { "dropDatabase": 1 }).await.unwrap();
+}
+
+#[tokio::test]
+async fn new_orders_are_passed_on_once_over_two_runs() {
+    let bank = Bank::open().await;
+    let client = wharf::Client::from_uri(&format!("mongodb://{}/?replicaSet=rs", bank.pool.address())).unwrap();
+    client.run_command("shop", &rawdoc! { "create": "orders" }).await.unwrap();
+    // Nothing happens before this token.
+    let mut changes = client.watch(wharf::client::WatchTarget::Collection("shop", "orders"), ()).await.unwrap();
+    changes.next().await.unwrap();
+    let mut token = changes.resume_token().map(ToOwned::to_owned);
+    client.insert("shop", "orders", (0..4).map(|id| doc! { "_id": id })).await.unwrap();
+    let mut seen = Vec::new();
+    for last in [1, 3] {
+        let each = |order: changes::Order| {
+            seen.push(order.id);
+            order.id < last
+        };
+        changes::new_orders(&client, &mut token, each).await.unwrap();
+    }
+    assert_eq!(seen, [0, 1, 2, 3]);
 }
 
 #[tokio::test]

@@ -1,0 +1,95 @@
+//! Change streams.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{Bson, Document};
+use serde_json::Value;
+use wharf::Client;
+use wharf::client::{ChangeStream, Session, WatchTarget};
+
+use crate::case::Returned;
+use crate::commands::{allow, copy, read_preference, timeout};
+use crate::environment::owned;
+use crate::format::{CommonOptions, Operation};
+use crate::matching::document;
+use crate::operations::argument;
+use crate::stop::Stop;
+
+/// A change stream; `None` after it was closed.
+pub type SharedChanges = Arc<tokio::sync::Mutex<Option<ChangeStream>>>;
+
+/// The arguments that are fields of `$changeStream`.
+const STAGE: [&str; 6] = [
+    "fullDocument",
+    "fullDocumentBeforeChange",
+    "resumeAfter",
+    "startAfter",
+    "startAtOperationTime",
+    "showExpandedEvents",
+];
+
+/// Opens a change stream.
+pub async fn create(
+    client: &Client,
+    target: WatchTarget<'_>,
+    options: &CommonOptions,
+    operation: &Operation,
+    session: Option<&mut Session>,
+) -> Result<Returned, Stop> {
+    let known =
+        [&STAGE[..], &["pipeline", "batchSize", "collation", "comment", "maxAwaitTimeMS", "timeoutMS"]].concat();
+    allow(operation, &known)?;
+    let (mut stage, mut fields) = (Document::new(), Document::new());
+    copy(operation, &mut stage, &STAGE);
+    copy(operation, &mut fields, &["collation", "comment"]);
+    if let Some(concern) = options.read_concern.as_ref().filter(|concern| !concern.is_empty()) {
+        fields.insert("readConcern", document(concern));
+    }
+    let preference = options.read_preference.as_ref().map(read_preference).transpose()?;
+    let pipeline = argument(operation, "pipeline").unwrap_or(Bson::Null);
+    let mut watch = client.watch(target, pipeline).stage(stage).options(fields);
+    let number = |name: &str| operation.arguments.get(name).and_then(Value::as_u64);
+    if let Some(size) = number("batchSize") {
+        watch = watch.batch_size(i32::try_from(size).map_err(|error| error.to_string())?);
+    }
+    if let Some(limit) = number("maxAwaitTimeMS") {
+        watch = watch.max_await_time(Duration::from_millis(limit));
+    }
+    if let Some(limit) = timeout(operation, options) {
+        watch = watch.timeout(limit);
+    }
+    if let Some(preference) = &preference {
+        watch = watch.read_preference(preference);
+    }
+    if let Some(session) = session {
+        watch = watch.session(session);
+    }
+    Ok(Returned::Changes(watch.await?))
+}
+
+/// Runs an operation on a change stream.
+pub async fn on_changes(changes: &SharedChanges, operation: &Operation) -> Result<Returned, Stop> {
+    allow(operation, &[])?;
+    let mut held = changes.lock().await;
+    if operation.name == "close" {
+        held.take();
+        return Ok(Returned::Nothing);
+    }
+    let Some(open) = &mut *held else { return Err(Stop::Broken("the change stream is closed".to_owned())) };
+    match operation.name.as_str() {
+        "iterateUntilDocumentOrError" => loop {
+            if let Some(event) = open.next().await? {
+                return Ok(Returned::Value(owned(event).into()));
+            }
+            if open.is_over() {
+                return Ok(Returned::Nothing);
+            }
+        },
+        "iterateOnce" => match open.next().await? {
+            Some(event) => Ok(Returned::Value(owned(event).into())),
+            None => Ok(Returned::Nothing),
+        },
+        other => Err(Stop::Broken(format!("{other} is not an operation of a change stream"))),
+    }
+}

@@ -1,0 +1,287 @@
+//! Change streams: the changes of a collection, a database or the whole cluster, over the failures of servers.
+//!
+//! A [`ChangeStream`] has a cursor. When that fails with an error that the specification calls resumable, the stream
+//! opens another one at the place that it has reached (Change Streams, "Resume Process").
+
+mod opening;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bson::{RawDocument, RawDocumentBuf};
+use futures_core::Stream;
+use serde::de::DeserializeOwned;
+
+pub use self::opening::{Watch, WatchTarget};
+
+use self::opening::{Opening, Plan, Start};
+use super::cursor::{Cursor, Place, read};
+use super::error::ClientError;
+use crate::endpoint::Limit;
+
+/// CursorNotFound. The server cannot know that the cursor was that of a change stream.
+const CURSOR_NOT_FOUND: i32 = 43;
+
+/// The wire version of MongoDB 4.4, from which on servers mark resumable errors with a label.
+const HAS_LABEL: i32 = 9;
+
+/// The codes of resumable errors of servers before 4.4 ("Resumable Error").
+const RESUMABLE: [i32; 17] =
+    [6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, 63, 150, 13388, 234, 133];
+
+/// The changes of a collection, a database or the whole cluster, in order.
+///
+/// [`next`](Self::next) lends out the raw events of the present batch, and asks the server for the next batch when there
+/// are no more. As a [`Stream`] the value waits for changes and yields them as values of type `T`: owned raw documents, or
+/// after [`typed`](Self::typed) whatever serde reads from them. It ends after an event that invalidates it, such as the
+/// drop of its collection.
+///
+/// Dropping a change stream closes its cursor on the server, in the background.
+///
+/// # Failures
+///
+/// After a network error, a change of the primary, and other errors that the specification calls resumable, the stream
+/// selects a server anew, and continues after the last event that it has returned. It does so once for each failure: if a
+/// cursor cannot be opened, `next` returns the error and the stream is over. To continue all the same, watch again with
+/// `resumeAfter` and [`resume_token`](Self::resume_token).
+///
+/// With `timeoutMS`, each call of `next` has that time, and so has each event of the [`Stream`]. A stream whose time was
+/// up is not over: the next call resumes it. If the time is up before there was any event, the server may be unable to
+/// read the oplog in that time: watch again with more time.
+///
+/// # Storing the resume token
+///
+/// A service that stores [`resume_token`](Self::resume_token) after each call of [`next`](Self::next), also after those
+/// that return `None`, has the newest token at all times. A token gets too old to resume from when the oplog no longer
+/// reaches back to it, and tokens advance without events, too.
+#[must_use = "a change stream fetches nothing before it is asked to"]
+pub struct ChangeStream<T = RawDocumentBuf> {
+    plan: Arc<Plan>,
+    state: State,
+    /// Where to resume.
+    start: Start,
+    /// The time limit of the call in progress.
+    running: Option<Limit>,
+    events: PhantomData<fn() -> T>,
+}
+
+enum State {
+    Open(Box<Cursor>),
+    /// A cursor is being opened.
+    Resuming(Opening),
+    /// The time of the last call was up: the next call resumes.
+    Interrupted,
+    Over,
+}
+
+impl<T> ChangeStream<T> {
+    fn new(plan: Arc<Plan>, start: Start, cursor: Cursor) -> Self {
+        let mut this = Self { plan, state: State::Over, start, running: None, events: PhantomData };
+        this.opened(cursor);
+        this
+    }
+
+    /// Returns the next event, or `None` if the server has none at present: it then has waited for a while (a second, or
+    /// [`Watch::max_await_time`]). [`is_over`](Self::is_over) tells if there will be none.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`] after a failure that cannot be resumed, or if resuming has failed; the stream is then over. If
+    /// [`ClientError::is_timeout`] is true and the stream is not over, `next` can be called again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: the next call continues to wait for the same batch, or for the same cursor.
+    pub async fn next(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+        let advanced = poll_fn(|context| self.poll_advance(context)).await;
+        self.running = None;
+        match (advanced?, &self.state) {
+            (Some(place), State::Open(cursor)) => cursor.document(place).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the next event as serde reads it; otherwise like [`next`](Self::next).
+    ///
+    /// # Errors
+    ///
+    /// Also [`ClientError::Reply`] if serde cannot read the event. The next call then returns the event after it.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`next`](Self::next).
+    pub async fn next_typed(&mut self) -> Result<Option<T>, ClientError>
+    where
+        T: DeserializeOwned,
+    {
+        self.next().await?.map(read).transpose()
+    }
+
+    /// Returns the token that the stream would resume from: a later change stream that has it as `resumeAfter` continues
+    /// after the last event that this one has returned. `None` before the server has given one.
+    #[must_use]
+    pub fn resume_token(&self) -> Option<&RawDocument> {
+        self.start.token.as_deref()
+    }
+
+    /// Returns whether there will be no more events.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        match &self.state {
+            State::Open(cursor) => cursor.is_over(),
+            State::Resuming(_) | State::Interrupted => false,
+            State::Over => true,
+        }
+    }
+
+    /// Returns the same change stream as a stream of values of another type.
+    pub fn typed<U: DeserializeOwned>(mut self) -> ChangeStream<U> {
+        ChangeStream {
+            plan: self.plan.clone(),
+            state: std::mem::replace(&mut self.state, State::Over),
+            start: std::mem::take(&mut self.start),
+            running: self.running,
+            events: PhantomData,
+        }
+    }
+
+    /// Advances to the next event, and returns its place in the batch.
+    fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Place>, ClientError>> {
+        let limit = *self.running.get_or_insert_with(|| self.plan.timeout().start());
+        loop {
+            match &mut self.state {
+                State::Over => return Poll::Ready(Ok(None)),
+                State::Interrupted => self.resume(limit),
+                State::Resuming(opening) => match ready!(opening.as_mut().poll(context)) {
+                    Ok(cursor) => self.opened(cursor),
+                    Err(error) => {
+                        self.state = if is_up(limit, &error) { State::Interrupted } else { State::Over };
+                        return Poll::Ready(Err(error));
+                    }
+                },
+                State::Open(cursor) => {
+                    cursor.limit_iteration(limit);
+                    match ready!(cursor.poll_advance(context)) {
+                        Ok(Some(place)) => return Poll::Ready(self.returns(place).map(|()| Some(place))),
+                        Ok(None) => {
+                            self.start.reached(token_of(cursor));
+                            if cursor.is_over() {
+                                self.state = State::Over;
+                            }
+                            return Poll::Ready(Ok(None));
+                        }
+                        Err(error) if is_up(limit, &error) => {
+                            self.state = State::Interrupted;
+                            return Poll::Ready(Err(error));
+                        }
+                        Err(error) if is_resumable(&error, cursor.max_wire_version()) => self.resume(limit),
+                        Err(error) => {
+                            self.state = State::Over;
+                            return Poll::Ready(Err(error));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a cursor that was opened.
+    fn opened(&mut self, cursor: Cursor) {
+        if cursor.has_no_document() {
+            self.start.reached(token_of(&cursor));
+        }
+        self.state = State::Open(Box::new(cursor));
+    }
+
+    /// Opens another cursor. The cursor that has failed closes itself, on its own server.
+    fn resume(&mut self, limit: Limit) {
+        self.state = State::Resuming(self.plan.open(&self.start, limit));
+    }
+
+    /// Notes the token of the event at `place`, which is about to be returned ("Updating the Cached Resume Token").
+    fn returns(&mut self, place: Place) -> Result<(), ClientError> {
+        let State::Open(cursor) = &self.state else { return Ok(()) };
+        let id = cursor.document(place)?.get_document("_id");
+        let Ok(id) = id else {
+            // Without its token, an event cannot be resumed after.
+            self.state = State::Over;
+            let reason = "cannot provide resume functionality when the resume token is missing";
+            return Err(ClientError::Reply { command: "a change stream", reason: reason.into() });
+        };
+        self.start.returned(match token_of(cursor) {
+            Some(newer) if cursor.has_no_document() => newer,
+            _ => id,
+        });
+        Ok(())
+    }
+}
+
+impl<T: DeserializeOwned> Stream for ChangeStream<T> {
+    type Item = Result<T, ClientError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        let event = loop {
+            match ready!(this.poll_advance(context)) {
+                Ok(Some(place)) => match &this.state {
+                    State::Open(cursor) => break Some(cursor.document(place).and_then(read)),
+                    _ => break None,
+                },
+                Ok(None) if this.is_over() => break None,
+                // The server has waited, so this is no busy loop.
+                Ok(None) => {}
+                Err(error) => break Some(Err(error)),
+            }
+        };
+        this.running = None;
+        Poll::Ready(event)
+    }
+}
+
+impl<T> Drop for ChangeStream<T> {
+    fn drop(&mut self) {
+        // A cursor that is being opened is closed as soon as its name is known.
+        if let State::Resuming(opening) = std::mem::replace(&mut self.state, State::Over) {
+            self.plan.later(async move { drop(opening.await) });
+        }
+    }
+}
+
+impl<T> fmt::Debug for ChangeStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Open(_) => "open",
+            State::Resuming(_) => "resuming",
+            State::Interrupted => "interrupted",
+            State::Over => "over",
+        };
+        f.debug_struct("ChangeStream")
+            .field("target", &self.plan.target())
+            .field("state", &state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the token with which the server continues after the present batch of a cursor.
+fn token_of(cursor: &Cursor) -> Option<&RawDocument> {
+    cursor.reply().get_document("cursor").ok()?.get_document("postBatchResumeToken").ok()
+}
+
+/// Returns whether the time limit of a call was up (Client Side Operations Timeout, "Change Streams").
+fn is_up(limit: Limit, error: &ClientError) -> bool {
+    matches!(limit, Limit::Until { .. }) && error.is_timeout()
+}
+
+/// Returns whether another cursor may succeed, after a `getMore` on a server of this wire version ("Resumable Error").
+fn is_resumable(error: &ClientError, max_wire_version: i32) -> bool {
+    match error.server_error() {
+        Some(server) if server.code == CURSOR_NOT_FOUND => true,
+        Some(_) if max_wire_version >= HAS_LABEL => error.has_label("ResumableChangeStreamError"),
+        Some(server) => RESUMABLE.contains(&server.code),
+        None => matches!(error, ClientError::Operation(_) | ClientError::Selection(_)),
+    }
+}

@@ -1,0 +1,398 @@
+//! Opening the cursor of a change stream, at its beginning and to resume.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::raw::cstr;
+use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+
+use super::super::Client;
+use super::super::cursor::Cursor;
+use super::super::error::ClientError;
+use super::super::in_session::Explicit;
+use super::super::operation::Operation;
+use super::super::session::Session;
+use super::super::typed::{encode, extend};
+use super::{ChangeStream, token_of};
+use crate::endpoint::Limit;
+use crate::options::ReadPreference;
+use crate::session::SessionOptions;
+
+/// The fields of the stage `$changeStream` that say where the stream starts.
+const STARTS: [&str; 3] = ["resumeAfter", "startAfter", "startAtOperationTime"];
+
+impl Client {
+    /// Prepares a change stream. Await the value to open it.
+    ///
+    /// `pipeline` has the stages that the changes pass through: anything that serde writes as an array of documents, or
+    /// `()` for none. The stages must keep each event's `_id`, without which the stream cannot be resumed.
+    ///
+    /// A raw `aggregate` with a stage `$changeStream` is not resumed, so this method is preferred to it. The server demands
+    /// the read concern `majority`, or none.
+    ///
+    /// ```no_run
+    /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bson::doc;
+    /// use wharf::client::WatchTarget;
+    ///
+    /// let inserts = [doc! { "$match": { "operationType": "insert" } }];
+    /// let mut changes = client.watch(WatchTarget::Collection("shop", "orders"), inserts).await?;
+    /// while !changes.is_over() {
+    ///     if let Some(change) = changes.next().await? {
+    ///         println!("{:?}", change.get_document("fullDocument")?);
+    ///     }
+    ///     // Store `changes.resume_token()` here.
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn watch<'c>(&self, target: WatchTarget<'c>, pipeline: impl Serialize) -> Watch<'c> {
+        Watch {
+            client: self.clone(),
+            target,
+            documents: Documents::new(&pipeline),
+            read_preference: None,
+            session: None,
+            timeout: Limit::Unset,
+            batch_size: None,
+            max_await_time: None,
+            exclusive: std::marker::PhantomData,
+            site: Location::caller(),
+        }
+    }
+}
+
+/// What a change stream watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WatchTarget<'c> {
+    /// All collections of all databases, except `admin`, `config` and `local`.
+    Cluster,
+    /// All collections of a database.
+    Database(&'c str),
+    /// A collection, by its database and its own name.
+    Collection(&'c str, &'c str),
+}
+
+/// A change stream that is opened when the value is awaited.
+#[must_use = "the change stream is opened when the value is awaited"]
+pub struct Watch<'c> {
+    client: Client,
+    target: WatchTarget<'c>,
+    documents: Result<Documents, ClientError>,
+    read_preference: Option<&'c ReadPreference>,
+    session: Option<Arc<Explicit>>,
+    timeout: Limit,
+    batch_size: Option<i32>,
+    max_await_time: Option<Duration>,
+    /// The session is for one operation at a time.
+    exclusive: std::marker::PhantomData<&'c mut Session>,
+    site: &'static Location<'static>,
+}
+
+impl<'c> Watch<'c> {
+    /// Sets the fields of the stage `$changeStream`: `fullDocument`, `fullDocumentBeforeChange`, `showExpandedEvents`, and
+    /// one of `resumeAfter`, `startAfter` and `startAtOperationTime`. Anything that serde writes as a document.
+    pub fn stage(mut self, fields: impl Serialize) -> Self {
+        self.documents = self.documents.and_then(|mut documents| {
+            documents.stage = encode("stage", &fields)?;
+            Ok(documents)
+        });
+        self
+    }
+
+    /// Sets further fields of the command `aggregate`, such as `collation` and `comment`. Anything that serde writes as a
+    /// document.
+    pub fn options(mut self, fields: impl Serialize) -> Self {
+        self.documents = self.documents.and_then(|mut documents| {
+            documents.options = encode("options", &fields)?;
+            Ok(documents)
+        });
+        self
+    }
+
+    /// Sets the number of events in each batch. By default the server decides.
+    pub fn batch_size(mut self, events: i32) -> Self {
+        self.batch_size = Some(events);
+        self
+    }
+
+    /// Sets how long the server waits for events before it replies that there are none (`maxAwaitTimeMS`). It must be less
+    /// than `timeoutMS`. By default a server waits for one second.
+    pub fn max_await_time(mut self, limit: Duration) -> Self {
+        self.max_await_time = Some(limit);
+        self
+    }
+
+    /// Sets the servers that the stream may read from, at its start and whenever it resumes. The default is the read
+    /// preference of the options.
+    pub fn read_preference(mut self, preference: &'c ReadPreference) -> Self {
+        self.read_preference = Some(preference);
+        self
+    }
+
+    /// Sets the session that the stream belongs to. By default it has one for itself.
+    pub fn session(mut self, session: &'c mut Session) -> Self {
+        self.session = Some(session.explicit().clone());
+        self
+    }
+
+    /// Sets `timeoutMS`: how long it may take to open the stream, and how long each of its calls may take, with resuming.
+    /// The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Limit::of(limit);
+        self
+    }
+
+    async fn open(self) -> Result<ChangeStream, ClientError> {
+        let Self { client, target, documents, read_preference, session, .. } = self;
+        // The stream resumes in the session that it began in ("Resume Process").
+        let session = match session {
+            Some(session) => session,
+            None => {
+                let options = SessionOptions::default().causal_consistency(false);
+                client.start_session(&options)?.explicit().clone()
+            }
+        };
+        let documents = documents?;
+        let mut start = documents.start();
+        let timeout = match (self.timeout, client.options().timeout) {
+            (Limit::Unset, Some(timeout)) => Limit::of(timeout),
+            (limit, _) => limit,
+        };
+        let (database, collection) = match target {
+            WatchTarget::Cluster => ("admin", None),
+            WatchTarget::Database(database) => (database, None),
+            WatchTarget::Collection(database, collection) => (database, Some(collection.to_owned())),
+        };
+        let plan = Arc::new(Plan {
+            client,
+            database: database.to_owned(),
+            collection,
+            is_of_cluster: target == WatchTarget::Cluster,
+            documents,
+            read_preference: read_preference.cloned(),
+            session,
+            timeout,
+            batch_size: self.batch_size,
+            max_await_time: self.max_await_time,
+            site: self.site,
+        });
+        let cursor = plan.open(&start, timeout.start()).await?;
+        start.began(&cursor);
+        Ok(ChangeStream::new(plan, start, cursor))
+    }
+}
+
+impl<'c> IntoFuture for Watch<'c> {
+    type Output = Result<ChangeStream, ClientError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    /// Opens the change stream.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options, otherwise those of
+    /// [`Client::run`]. A standalone server has no change streams, and says so.
+    ///
+    /// # Cancel safety
+    ///
+    /// That of [`Client::run`]: a cursor that the server has opened meanwhile is closed by the server, after ten minutes.
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.open())
+    }
+}
+
+impl fmt::Debug for Watch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("target", &self.target).finish_non_exhaustive()
+    }
+}
+
+/// What the application gave.
+struct Documents {
+    /// The fields of `$changeStream`.
+    stage: RawDocumentBuf,
+    /// The stages behind it.
+    pipeline: RawArrayBuf,
+    /// Further fields of the command.
+    options: RawDocumentBuf,
+}
+
+impl Documents {
+    fn new(pipeline: &impl Serialize) -> Result<Self, ClientError> {
+        struct Pipeline<'p, P>(&'p P);
+
+        impl<P: Serialize> Serialize for Pipeline<'_, P> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("pipeline", self.0)?;
+                map.end()
+            }
+        }
+
+        let refused = |reason: &str| ClientError::Argument { name: "pipeline", reason: reason.into() };
+        let pipeline = match encode("pipeline", &Pipeline(pipeline))?.get("pipeline") {
+            Ok(Some(bson::RawBsonRef::Array(stages))) => stages.to_owned(),
+            Ok(Some(bson::RawBsonRef::Null)) => RawArrayBuf::new(),
+            _ => return Err(refused("it must be an array")),
+        };
+        Ok(Self { stage: RawDocumentBuf::new(), pipeline, options: RawDocumentBuf::new() })
+    }
+
+    /// Returns where the stream starts.
+    fn start(&self) -> Start {
+        let token = |name| self.stage.get_document(name).ok().map(RawDocument::to_owned);
+        let start_after = token("startAfter");
+        Start {
+            is_start_after: start_after.is_some(),
+            token: start_after.or_else(|| token("resumeAfter")),
+            is_given: STARTS.iter().any(|name| matches!(self.stage.get(name), Ok(Some(_)))),
+            operation_time: None,
+        }
+    }
+}
+
+/// Where a change stream starts when its next cursor is opened.
+#[derive(Default)]
+pub(super) struct Start {
+    /// The resume token.
+    pub(super) token: Option<RawDocumentBuf>,
+    /// Whether the token is that of `startAfter`, and no event was returned yet.
+    is_start_after: bool,
+    /// Whether the application has said where to start.
+    is_given: bool,
+    /// The time of the first reply, if that had nothing else to start from.
+    operation_time: Option<Timestamp>,
+}
+
+impl Start {
+    /// Notes what the first reply says.
+    fn began(&mut self, cursor: &Cursor) {
+        if !self.is_given && cursor.has_no_document() && token_of(cursor).is_none() {
+            self.operation_time = cursor.reply().get_timestamp("operationTime").ok();
+        }
+    }
+
+    /// Notes the token of a batch without events.
+    pub(super) fn reached(&mut self, token: Option<&RawDocument>) {
+        if let Some(token) = token {
+            self.token = Some(token.to_owned());
+        }
+    }
+
+    /// Notes the token after an event.
+    pub(super) fn returned(&mut self, token: &RawDocument) {
+        self.token = Some(token.to_owned());
+        self.is_start_after = false;
+    }
+
+    /// Returns the stage's fields with this start.
+    fn stage(&self, given: &RawDocument) -> RawDocumentBuf {
+        let mut stage = RawDocumentBuf::new();
+        let keeps = |name: &str| self.token.is_none() || !STARTS.contains(&name);
+        for (name, value) in given.into_iter().flatten().filter(|(name, _)| keeps(name.as_str())) {
+            stage.append(name, value);
+        }
+        match (&self.token, self.operation_time) {
+            (Some(token), _) if self.is_start_after => stage.append(cstr!("startAfter"), token),
+            (Some(token), _) => stage.append(cstr!("resumeAfter"), token),
+            (None, Some(time)) => stage.append(cstr!("startAtOperationTime"), time),
+            (None, None) => {}
+        }
+        stage
+    }
+}
+
+/// A cursor that is being opened.
+pub(super) type Opening = Pin<Box<dyn Future<Output = Result<Cursor, ClientError>> + Send>>;
+
+/// What a change stream needs to open its cursors.
+pub(super) struct Plan {
+    client: Client,
+    database: String,
+    collection: Option<String>,
+    is_of_cluster: bool,
+    documents: Documents,
+    read_preference: Option<ReadPreference>,
+    session: Arc<Explicit>,
+    timeout: Limit,
+    batch_size: Option<i32>,
+    max_await_time: Option<Duration>,
+    site: &'static Location<'static>,
+}
+
+impl Plan {
+    /// Returns `timeoutMS` of each call.
+    pub(super) fn timeout(&self) -> Limit {
+        self.timeout
+    }
+
+    /// Returns what is watched.
+    pub(super) fn target(&self) -> WatchTarget<'_> {
+        match &self.collection {
+            _ if self.is_of_cluster => WatchTarget::Cluster,
+            None => WatchTarget::Database(&self.database),
+            Some(collection) => WatchTarget::Collection(&self.database, collection),
+        }
+    }
+
+    /// Does something that no call waits for, unless there is no runtime any more.
+    pub(super) fn later(&self, future: impl Future<Output = ()> + Send + 'static) {
+        if let Some(background) = self.client.deployment().background() {
+            background.take(future);
+        }
+    }
+
+    /// Opens a cursor.
+    pub(super) fn open(self: &Arc<Self>, start: &Start, limit: Limit) -> Opening {
+        let (plan, body) = (self.clone(), self.body(start));
+        Box::pin(async move {
+            let body = body?;
+            let mut operation = Operation::read(&plan.database, &body);
+            operation.command = operation.command.within(limit);
+            operation.session = Some(plan.session.clone());
+            if let Some(preference) = &plan.read_preference {
+                operation = operation.read_preference(preference);
+            }
+            let mut opening = plan.client.cursor_at(operation, plan.site);
+            if let Some(size) = plan.batch_size {
+                opening = opening.batch_size(size);
+            }
+            if let Some(limit) = plan.max_await_time {
+                opening = opening.max_await_time(limit);
+            }
+            opening.await
+        })
+    }
+
+    /// Returns the command.
+    fn body(&self, start: &Start) -> Result<RawDocumentBuf, ClientError> {
+        let mut stage = start.stage(&self.documents.stage);
+        if self.is_of_cluster {
+            stage.append(cstr!("allChangesForCluster"), true);
+        }
+        let mut pipeline = RawArrayBuf::new();
+        pipeline.push(rawdoc! { "$changeStream": stage });
+        for stage in self.documents.pipeline.into_iter() {
+            let stage =
+                stage.map_err(|error| ClientError::Argument { name: "pipeline", reason: error.to_string().into() })?;
+            pipeline.push(RawBson::from(stage));
+        }
+        let target = match &self.collection {
+            Some(collection) => RawBson::String(collection.clone()),
+            None => RawBson::Int32(1),
+        };
+        let cursor = self.batch_size.map_or(rawdoc! {}, |size| rawdoc! { "batchSize": size });
+        let mut body = rawdoc! { "aggregate": target, "pipeline": pipeline, "cursor": cursor };
+        extend(&mut body, &self.documents.options)?;
+        Ok(body)
+    }
+}

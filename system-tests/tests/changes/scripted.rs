@@ -1,0 +1,96 @@
+//! Change streams on servers that follow a script.
+
+use std::sync::{Arc, Mutex};
+
+use bson::{Bson, Document, Timestamp, doc};
+use wharf::Client;
+use wharf::client::{ChangeStream, WatchTarget};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
+
+/// A mongos of this wire version, whose batches are scripted: the replies to `aggregate` and `getMore`, in order.
+async fn watch(max_wire_version: i32, replies: Vec<Document>) -> (ScriptedServer, ChangeStream) {
+    let replies = Arc::new(Mutex::new(replies.into_iter()));
+    let server = ScriptedServer::start(move || {
+        let replies = replies.clone();
+        Box::new(move |command: &Document| {
+            Answer::Reply(match name(command).as_str() {
+                "aggregate" | "getMore" => replies.lock().unwrap().next().expect("a reply in the script"),
+                "hello" | "isMaster" | "ismaster" => doc! {
+                    "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
+                    "maxWireVersion": max_wire_version, "logicalSessionTimeoutMinutes": 30,
+                },
+                _ => doc! { "ok": 1 },
+            })
+        })
+    });
+    let server = server.await.unwrap();
+    let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
+    let changes = client.watch(WatchTarget::Collection("test", "c"), ()).await.unwrap();
+    (server, changes)
+}
+
+fn batch(field: &str, events: Vec<Document>) -> Document {
+    let time = Timestamp { time: 7, increment: 1 };
+    doc! { "ok": 1, "operationTime": time, "cursor": { "id": 5_i64, "ns": "test.c", field: events } }
+}
+
+fn failure(code: i32, labels: &[&str]) -> Document {
+    doc! { "ok": 0, "code": code, "errmsg": "it failed", "errorLabels": labels }
+}
+
+/// Returns the stages `$changeStream` that the server has got.
+fn stages(server: &ScriptedServer) -> Vec<Document> {
+    let stage = |command: &Document| {
+        let first = command.get_array("pipeline").ok()?.first().and_then(Bson::as_document)?;
+        first.get_document("$changeStream").ok().cloned()
+    };
+    server.commands().iter().filter_map(stage).collect()
+}
+
+#[tokio::test]
+async fn event_without_its_token_is_an_error_and_closes_the_cursor() {
+    let event = doc! { "operationType": "insert" };
+    let (server, mut changes) = watch(17, vec![batch("firstBatch", vec![event])]).await;
+    let error = changes.next().await.unwrap_err().to_string();
+    assert!(error.contains("cannot provide resume functionality when the resume token is missing"), "{error}");
+    assert!(changes.is_over() && changes.next().await.unwrap().is_none());
+    let killed = async || server.commands().iter().any(|command| name(command) == "killCursors");
+    super::until("the cursor is closed", killed).await;
+}
+
+#[tokio::test]
+async fn errors_are_resumable_by_label_or_on_old_servers_by_code() {
+    let label: &[&str] = &["ResumableChangeStreamError"];
+    for (max_wire_version, code, labels, resumes) in [
+        (8, 6, &[][..], true),
+        (8, 234, &[], true),
+        (8, 13436, &[], true),
+        (8, 43, &[], true),
+        (8, 280, label, false),
+        (8, 216, &[], false),
+        (9, 6, &[], false),
+        (9, 280, label, true),
+        (17, 43, &[], true),
+        (17, 10107, &[], false),
+    ] {
+        let event = doc! { "_id": { "token": 1 }, "operationType": "insert" };
+        let replies = vec![batch("firstBatch", vec![]), failure(code, labels), batch("firstBatch", vec![event])];
+        let (server, mut changes) = watch(max_wire_version, replies).await;
+        let resumed = changes.next().await.map(|event| event.is_some());
+        assert_eq!(resumed.is_ok(), resumes, "wire version {max_wire_version}, code {code}, {labels:?}: {resumed:?}");
+        assert_eq!(stages(&server).len(), if resumes { 2 } else { 1 });
+        assert_eq!(changes.is_over(), !resumes);
+    }
+}
+
+#[tokio::test]
+async fn stream_without_any_token_resumes_at_the_time_of_the_first_reply() {
+    let empty = || batch("firstBatch", vec![]);
+    let lost = || failure(43, &[]);
+    let event = doc! { "_id": { "token": 1 }, "operationType": "insert" };
+    let replies = vec![empty(), lost(), empty(), lost(), batch("firstBatch", vec![event])];
+    let (server, mut changes) = watch(17, replies).await;
+    changes.next().await.unwrap().unwrap();
+    let time = doc! { "startAtOperationTime": Timestamp { time: 7, increment: 1 } };
+    assert_eq!(stages(&server), [doc! {}, time.clone(), time]);
+}

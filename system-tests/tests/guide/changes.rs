@@ -1,0 +1,43 @@
+use bson::{RawDocumentBuf, doc, rawdoc};
+use serde::Deserialize;
+use wharf::client::WatchTarget;
+use wharf::{Client, ClientError};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Inserted {
+    full_document: Order,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+pub struct Order {
+    #[serde(rename = "_id")]
+    pub id: i32,
+}
+
+/// Calls `each` for every new order, until the collection is dropped or `each` returns false. `token` says where to begin,
+/// and afterwards where to go on. Store it together with what `each` does.
+pub async fn new_orders(
+    client: &Client,
+    token: &mut Option<RawDocumentBuf>,
+    mut each: impl FnMut(Order) -> bool,
+) -> Result<(), ClientError> {
+    let inserts = [doc! { "$match": { "operationType": "insert" } }];
+    let mut watch = client.watch(WatchTarget::Collection("shop", "orders"), inserts);
+    if let Some(token) = token {
+        watch = watch.stage(rawdoc! { "resumeAfter": token.clone() });
+    }
+    let mut changes = watch.await?.typed::<Inserted>();
+    while !changes.is_over() {
+        // `None`: the server has waited for a second, and there was no new order.
+        let goes_on = match changes.next_typed().await? {
+            Some(inserted) => each(inserted.full_document),
+            None => true,
+        };
+        *token = changes.resume_token().map(ToOwned::to_owned);
+        if !goes_on {
+            break;
+        }
+    }
+    Ok(())
+}
