@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::client;
 use crate::subjects::Kind;
 
 /// Compares the cost of a `ping` through wharf with a hand-written loop and with the official driver, on a real mongod.
@@ -27,6 +28,21 @@ pub enum Mode {
     Serve(Serve),
     /// Builds the pool's benchmark and runs it on 1, 2, 4 … all cores of this machine. Needs no server.
     Cores(Cores),
+    /// Compares wharf's client with its pool and with the official driver: commands, cursors, inserts in bulk, failover
+    /// and memory.
+    Client(client::Client),
+    /// Measures reads or writes of many documents. The comparison runs this.
+    #[command(hide = true)]
+    Documents(client::Documents),
+    /// Keeps a client under load while its replica set loses the primary. The comparison runs this.
+    #[command(hide = true)]
+    Failover(client::Failover),
+    /// Measures the memory of idle clients. The comparison runs this.
+    #[command(hide = true)]
+    Memory(client::Memory),
+    /// Answers hello and `ping` at the least cost, until standard input ends. The comparison runs this.
+    #[command(hide = true)]
+    Frugal,
     /// Measures one subject under load. The comparison runs this.
     #[command(hide = true)]
     Cell(Cell),
@@ -165,7 +181,7 @@ pub struct ColdStart {
 pub const CONNECTIONS: u32 = 100;
 
 /// Parses a duration. An hour is more than enough, and well within what the clock can add.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3_600.0 => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("must be a number of seconds above 0 and up to 3600".to_owned()),

@@ -11,7 +11,7 @@ use crate::cold_start;
 use crate::load::{self, Load, Outcome};
 use crate::server::Server;
 use crate::statistics::percentile;
-use crate::subjects::{Floor, Kind, Official, Subject, Wharf};
+use crate::subjects::{Subject, Visitor};
 use crate::{Failure, arguments};
 
 /// The result of one turn, as a child process reports it.
@@ -25,6 +25,9 @@ pub struct CellResult {
     pub p99_nanos: u64,
     /// Connections opened during the turn. Above zero, the pool had not settled.
     pub opened: i64,
+    /// The server's CPU time for each command, if it tells, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_cpu_seconds: Option<f64>,
 }
 
 impl TryFrom<Outcome> for CellResult {
@@ -39,6 +42,7 @@ impl TryFrom<Outcome> for CellResult {
             p50_nanos: percentile(&mut outcome.latencies, 0.5).ok_or_else(too_short)?,
             p99_nanos: percentile(&mut outcome.latencies, 0.99).ok_or_else(too_short)?,
             opened: outcome.opened,
+            server_cpu_seconds: outcome.server_cpu,
         })
     }
 }
@@ -48,10 +52,14 @@ pub const READY: &str = "ready";
 
 /// Prepares the load, then takes a turn for each line of standard input and prints its [`CellResult`].
 pub fn cell(arguments: &Cell) -> Result<(), Failure> {
-    match arguments.child.subject {
-        Kind::Floor => measure::<Floor>(arguments),
-        Kind::Wharf => measure::<Wharf>(arguments),
-        Kind::Official => measure::<Official>(arguments),
+    arguments.child.subject.accept(arguments)
+}
+
+impl Visitor for &Cell {
+    type Output = Result<(), Failure>;
+
+    fn visit<S: Subject>(self) -> Self::Output {
+        measure::<S>(self)
     }
 }
 
@@ -76,10 +84,14 @@ async fn filled<S: Subject>(server: &str, connections: u32) -> Result<S, Failure
 ///
 /// [`ColdResult`]: cold_start::ColdResult
 pub fn cold_start(arguments: &ColdStart) -> Result<(), Failure> {
-    match arguments.child.subject {
-        Kind::Floor => start_from_cold::<Floor>(arguments),
-        Kind::Wharf => start_from_cold::<Wharf>(arguments),
-        Kind::Official => start_from_cold::<Official>(arguments),
+    arguments.child.subject.accept(arguments)
+}
+
+impl Visitor for &ColdStart {
+    type Output = Result<(), Failure>;
+
+    fn visit<S: Subject>(self) -> Self::Output {
+        start_from_cold::<S>(self)
     }
 }
 
@@ -96,7 +108,7 @@ fn start_from_cold<S: Subject>(ColdStart { child }: &ColdStart) -> Result<(), Fa
 }
 
 /// Reports readiness, then prints the result of a turn for each line of standard input.
-fn take_turns<R: Serialize>(mut turn: impl FnMut() -> Result<R, Failure>) -> Result<(), Failure> {
+pub fn take_turns<R: Serialize>(mut turn: impl FnMut() -> Result<R, Failure>) -> Result<(), Failure> {
     println!("{READY}");
     for asked in io::stdin().lock().lines() {
         asked?;
@@ -107,10 +119,14 @@ fn take_turns<R: Serialize>(mut turn: impl FnMut() -> Result<R, Failure>) -> Res
 
 /// Runs one subject for a profiler.
 pub fn profile(arguments: &Profile) -> Result<(), Failure> {
-    match arguments.subject {
-        Kind::Floor => profile_one::<Floor>(arguments),
-        Kind::Wharf => profile_one::<Wharf>(arguments),
-        Kind::Official => profile_one::<Official>(arguments),
+    arguments.subject.accept(arguments)
+}
+
+impl Visitor for &Profile {
+    type Output = Result<(), Failure>;
+
+    fn visit<S: Subject>(self) -> Self::Output {
+        profile_one::<S>(self)
     }
 }
 

@@ -32,7 +32,7 @@ impl fmt::Display for Claim {
 
 /// The bound that a ratio must keep.
 #[derive(Clone, Copy)]
-enum Limit {
+pub enum Limit {
     Below(f64),
     AtMost(f64),
     AtLeast(f64),
@@ -68,7 +68,7 @@ pub fn judge(arguments: &Comparison, measurements: &Measurements) -> Vec<Claim> 
 }
 
 impl Limit {
-    fn judge(self, text: String, ratio: Option<f64>) -> Claim {
+    pub fn judge(self, text: String, ratio: Option<f64>) -> Claim {
         let holds = ratio.map(|ratio| match self {
             Self::Below(limit) => ratio < limit,
             Self::AtMost(most) => ratio <= most,

@@ -27,7 +27,7 @@ pub struct ColdResult {
 pub fn name(kind: Kind) -> String {
     match kind {
         Kind::Floor => format!("plain, {PLAIN_CONNECTIONS}"),
-        Kind::Wharf | Kind::Official => kind.to_string(),
+        _ => kind.to_string(),
     }
 }
 

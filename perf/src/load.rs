@@ -26,6 +26,8 @@ pub struct Outcome {
     pub cpu: Duration,
     /// The number of connections that the server accepted during the turn.
     pub opened: i64,
+    /// The server's CPU time for each command, if it tells, in seconds.
+    pub server_cpu: Option<f64>,
 }
 
 /// Builds the runtime, which is the same for all subjects.
@@ -77,7 +79,7 @@ impl<'r> Load<'r> {
     /// Measures for `interval` under full load: the measurement starts when each task has ended an operation. Only
     /// operations that end within it count.
     pub fn turn(&mut self, interval: Duration) -> Result<Outcome, Failure> {
-        let before = self.runtime.block_on(self.observer.connections())?;
+        let before = self.runtime.block_on(self.observer.counts())?;
         self.resume()?;
         let (began, cpu_before) = (Instant::now(), cpu_time()?);
         self.gate.set(Phase::Measuring);
@@ -85,9 +87,10 @@ impl<'r> Load<'r> {
         self.gate.set(Phase::Resting);
         let (elapsed, cpu) = (began.elapsed(), cpu_time()?.saturating_sub(cpu_before));
         self.until_all(|gate| &gate.resting)?;
-        let opened = self.runtime.block_on(self.observer.connections())?.created - before.created;
+        let after = self.runtime.block_on(self.observer.counts())?;
+        let (opened, server_cpu) = (after.connections.created - before.connections.created, after.cpu_since(before));
         let latencies = mem::take(&mut *self.gate.latencies.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(Outcome { latencies, elapsed, cpu, opened })
+        Ok(Outcome { latencies, elapsed, cpu, opened, server_cpu })
     }
 
     /// Ends the tasks.

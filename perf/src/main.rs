@@ -5,12 +5,15 @@
 //! runs on some cores and the clients on the others, except for the cold starts that are compared.
 
 mod affinity;
+mod alternation;
 mod arguments;
 mod child;
 mod claims;
+mod client;
 mod cold_start;
 mod comparison;
 mod cores;
+mod frugal;
 mod load;
 mod observer;
 mod report;
@@ -36,10 +39,19 @@ fn main() -> ExitCode {
         Some(Mode::Serve(serve)) => server::serve(serve, io::stdin()).map(|()| true),
         Some(Mode::Cores(machine)) => cores::run(machine).map(|()| true),
         Some(Mode::Cell(cell)) => child::cell(cell).map(|()| true),
+        Some(Mode::Client(client)) => client::run(client),
+        Some(Mode::Documents(documents)) => client::documents(documents).map(|()| true),
+        Some(Mode::Failover(failover)) => client::failover(failover).map(|()| true),
+        Some(Mode::Memory(memory)) => client::memory(memory).map(|()| true),
+        Some(Mode::Frugal) => frugal::serve().map(|()| true),
         Some(Mode::ColdStart(cold)) => child::cold_start(cold).map(|()| true),
     };
+    let checks = match &arguments.mode {
+        Some(Mode::Client(client)) => client.check,
+        _ => arguments.comparison.check,
+    };
     match outcome {
-        Ok(all_hold) if all_hold || !arguments.comparison.check => ExitCode::SUCCESS,
+        Ok(all_hold) if all_hold || !checks => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(failure) => {
             eprintln!("roundtrips: {failure}");

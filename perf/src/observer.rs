@@ -6,6 +6,7 @@ use bson::{RawDocument, rawdoc};
 use wharf::{DirectConnection, Endpoint};
 
 use crate::Failure;
+use crate::frugal;
 
 /// The pause between two reads of a number that should settle.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -26,18 +27,41 @@ pub struct Connections {
     pub created: i64,
 }
 
+/// The server's counts that go on while it is observed.
+#[derive(Debug, Clone, Copy)]
+pub struct Counts {
+    pub connections: Connections,
+    /// The server's CPU time in nanoseconds, and the number of its commands. A mongod does not tell.
+    work: Option<(i64, i64)>,
+}
+
+impl Counts {
+    /// Returns the CPU time in seconds that the server took for each command since then.
+    pub fn cpu_since(self, before: Self) -> Option<f64> {
+        let ((nanos, commands), (nanos_before, commands_before)) = (self.work?, before.work?);
+        Some((nanos - nanos_before) as f64 / 1e9 / (commands - commands_before).max(1) as f64)
+    }
+}
+
 impl Observer {
     pub async fn connect(server: &str) -> Result<Self, Failure> {
         Ok(Self { connection: Endpoint::new(server)?.connect().await? })
     }
 
     pub async fn connections(&mut self) -> Result<Connections, Failure> {
+        Ok(self.counts().await?.connections)
+    }
+
+    pub async fn counts(&mut self) -> Result<Counts, Failure> {
         let command = rawdoc! {
             "serverStatus": 1, "repl": 0, "metrics": 0, "locks": 0, "wiredTiger": 0, "tcmalloc": 0, "opLatencies": 0,
         };
         let status = self.connection.run_command("admin", &command).await?;
         let connections = status.get_document("connections")?;
-        Ok(Connections { current: whole(connections, "current")?, created: whole(connections, "totalCreated")? })
+        let connections =
+            Connections { current: whole(connections, "current")?, created: whole(connections, "totalCreated")? };
+        let work = status.get_i64(frugal::CPU_NANOS).ok().zip(status.get_i64(frugal::COMMANDS).ok());
+        Ok(Counts { connections, work })
     }
 
     /// Waits until the counts have settled and returns them. Connections that were being opened or closed are counted

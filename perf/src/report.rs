@@ -1,9 +1,10 @@
 //! The tables.
 
+use crate::alternation::Turns;
 use crate::arguments::Comparison;
 use crate::child::CellResult;
 use crate::cold_start::{self, ColdResult};
-use crate::comparison::{Measurements, Turns};
+use crate::comparison::Measurements;
 use crate::statistics::{median, quartiles};
 use crate::subjects::Kind;
 
@@ -76,8 +77,14 @@ fn print_cold_start(arguments: &Comparison, cores: &str, turns: &Turns<ColdResul
     }
 }
 
+/// Prints a line of a table.
+pub fn print_row<C: ToString>(name: &str, cells: impl Iterator<Item = C>) {
+    let cells: String = cells.map(|cell| format!("{:<36}", cell.to_string())).collect();
+    println!("{}", format!("{name:<32}{cells}").trim_end());
+}
+
 /// Formats the median of a subject's turns, with the ratio to another subject.
-fn compared<R>(turns: &Turns<R>, tasks: u32, value: fn(&R) -> f64, subject: Kind, to: Kind) -> String {
+pub fn compared<R>(turns: &Turns<R>, tasks: u32, value: fn(&R) -> f64, subject: Kind, to: Kind) -> String {
     let shown = plainly(median(&turns.values(tasks, value, subject)));
     let ratios = turns.ratios(tasks, value, subject, to);
     match (median(&ratios), quartiles(&ratios)) {
@@ -89,9 +96,10 @@ fn compared<R>(turns: &Turns<R>, tasks: u32, value: fn(&R) -> f64, subject: Kind
 }
 
 /// Formats a value with three to five digits.
-fn plainly(value: Option<f64>) -> String {
+pub fn plainly(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
+        Some(value) if value.is_nan() => "-".to_owned(),
         Some(value) if value == value.trunc() || value >= 1_000.0 => format!("{value:.0}"),
         Some(value) if value >= 100.0 => format!("{value:.1}"),
         Some(value) => format!("{value:.2}"),

@@ -7,13 +7,31 @@ use wharf_testbed::mongod::{Mongod, MongodOptions};
 use crate::Failure;
 use crate::affinity::{self, Placement};
 use crate::arguments::{Machine, Serve};
+use crate::frugal::Frugal;
 
 /// A server and the placement of server and clients. Dropping it stops the server if it was started here.
 pub struct Server {
     pub address: String,
     /// The placement of both sides, except during [`Server::sharing`].
     pub placement: Option<Placement>,
-    started: Option<Mongod>,
+    started: Started,
+}
+
+/// What was started here.
+enum Started {
+    Nothing,
+    Mongod(Mongod),
+    Frugal(Frugal),
+}
+
+impl Started {
+    fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Nothing => None,
+            Self::Mongod(mongod) => Some(mongod.pid()),
+            Self::Frugal(frugal) => Some(frugal.pid()),
+        }
+    }
 }
 
 impl Server {
@@ -21,23 +39,33 @@ impl Server {
     /// cores.
     pub fn provide(machine: &Machine) -> Result<Self, Failure> {
         let placement = Placement::choose(machine)?;
-        let started = match machine.uri {
-            Some(_) => None,
-            None => Some(Mongod::start(MongodOptions::default())?),
+        let (address, started) = match &machine.uri {
+            Some(address) => (address.clone(), Started::Nothing),
+            None => {
+                let mongod = Mongod::start(MongodOptions::default())?;
+                (mongod.address().to_string(), Started::Mongod(mongod))
+            }
         };
-        let address = match (&machine.uri, &started) {
-            (Some(address), _) => address.clone(),
-            (None, Some(mongod)) => mongod.address().to_string(),
-            (None, None) => unreachable!("BUG: neither a server's address nor a server"),
-        };
-        let server = Self { address, placement, started };
+        Self { address, placement, started }.placed()
+    }
+
+    /// Starts a server that costs less than its clients.
+    pub fn frugal(machine: &Machine) -> Result<Self, Failure> {
+        let placement = Placement::choose(machine)?;
+        let frugal = Frugal::start()?;
+        Self { address: frugal.address.clone(), placement, started: Started::Frugal(frugal) }.placed()
+    }
+
+    /// Puts both sides on their cores.
+    fn placed(self) -> Result<Self, Failure> {
+        let server = self;
         server.placement.iter().try_for_each(|placement| server.place(placement))?;
         Ok(server)
     }
 
     fn place(&self, placement: &Placement) -> Result<(), Failure> {
-        if let Some(mongod) = &self.started {
-            placement.place_server(mongod.pid())?;
+        if let Some(process) = self.started.pid() {
+            placement.place_server(process)?;
         }
         Ok(placement.place_client()?)
     }
@@ -59,10 +87,14 @@ impl Server {
 
     /// Describes where everything runs, for the report.
     pub fn describe(&self) -> String {
+        let name = match &self.started {
+            Started::Nothing | Started::Mongod(_) => "mongod",
+            Started::Frugal(_) => "a server that costs less than its clients",
+        };
         let server = match (&self.started, &self.placement) {
-            (None, _) => format!("mongod at {}, on unknown cores", self.address),
-            (Some(_), Some(placement)) => format!("mongod on cores {:?}", placement.server),
-            (Some(_), None) => "mongod on any core".to_owned(),
+            (Started::Nothing, _) => format!("{name} at {}, on unknown cores", self.address),
+            (_, Some(placement)) => format!("{name} on cores {:?}", placement.server),
+            (_, None) => format!("{name} on any core"),
         };
         match &self.placement {
             Some(placement) => format!("{server}; clients on cores {:?}, {} workers", placement.client, self.workers()),

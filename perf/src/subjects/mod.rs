@@ -5,11 +5,12 @@ mod official;
 mod wharf;
 
 pub use floor::Floor;
-pub use official::Official;
-pub use wharf::Wharf;
+pub use official::{Official, OfficialRaw};
+pub use wharf::{ClientCommand, PoolCommand, Wharf};
 
 use std::fmt;
 use std::future::Future;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -33,9 +34,24 @@ pub trait Subject: Send + Sync + Sized + 'static {
     fn close(&self) -> impl Future<Output = ()> + Send;
 }
 
+/// Work on any subject.
+pub trait Visitor {
+    type Output;
+
+    fn visit<S: Subject>(self) -> Self::Output;
+}
+
+/// How long a client may take to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Returns the connection string that both clients get.
+pub fn uri(server: &str, connections: u32) -> String {
+    format!("mongodb://{server}/?directConnection=true&maxPoolSize={connections}")
+}
+
 /// The subjects, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Bare streams that share a semaphore.
     Floor,
@@ -43,6 +59,26 @@ pub enum Kind {
     Wharf,
     /// The official driver.
     Official,
+    /// `Pool::run_command` of this library.
+    Pool,
+    /// The client of this library.
+    Client,
+    /// The official driver with what costs it least: raw commands, raw documents, raw batches.
+    OfficialRaw,
+}
+
+impl Kind {
+    /// Lets the visitor work on the subject of this name.
+    pub fn accept<V: Visitor>(self, visitor: V) -> V::Output {
+        match self {
+            Self::Floor => visitor.visit::<Floor>(),
+            Self::Wharf => visitor.visit::<Wharf>(),
+            Self::Official => visitor.visit::<Official>(),
+            Self::Pool => visitor.visit::<PoolCommand>(),
+            Self::Client => visitor.visit::<ClientCommand>(),
+            Self::OfficialRaw => visitor.visit::<OfficialRaw>(),
+        }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -51,6 +87,9 @@ impl fmt::Display for Kind {
             Self::Floor => "floor",
             Self::Wharf => "wharf",
             Self::Official => "official",
+            Self::Pool => "pool",
+            Self::Client => "client",
+            Self::OfficialRaw => "official-raw",
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::doc;
+use bson::{RawDocumentBuf, doc, rawdoc};
 use mongodb::event::EventHandler;
 use mongodb::event::sdam::SdamEvent;
 use mongodb::options::{ClientOptions, ServerAddress};
@@ -44,6 +44,35 @@ impl Subject for Official {
     async fn ping(&self) -> Result<(), Failure> {
         // Fails unless the reply reports success. The driver consumes the document, so it is built each time.
         self.admin.run_command(doc! { "ping": 1 }).await?;
+        Ok(())
+    }
+
+    async fn close(&self) {
+        self.client.clone().shutdown().await;
+    }
+}
+
+/// The official driver with a raw command, which it need not encode first.
+pub struct OfficialRaw {
+    client: Client,
+    admin: Database,
+    ping: RawDocumentBuf,
+}
+
+impl Subject for OfficialRaw {
+    async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
+        let options = ClientOptions::parse(super::uri(server, connections)).await?;
+        let client = Client::with_options(options)?;
+        let ping = rawdoc! { "ping": 1 };
+        let admin = client.database("admin");
+        // Waits until the server is known.
+        admin.run_raw_command(ping.clone()).await?;
+        Ok(Self { admin, client, ping })
+    }
+
+    async fn ping(&self) -> Result<(), Failure> {
+        // The driver consumes the command, so its bytes are copied each time.
+        self.admin.run_raw_command(self.ping.clone()).await?;
         Ok(())
     }
 

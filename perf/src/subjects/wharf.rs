@@ -1,7 +1,7 @@
 //! wharf, with every option except the pool's size at its default.
 
 use bson::{RawDocumentBuf, rawdoc};
-use wharf::{Endpoint, Pool, PoolOptions};
+use wharf::{Client, Endpoint, Pool, PoolOptions};
 
 use super::Subject;
 use crate::Failure;
@@ -30,5 +30,46 @@ impl Subject for Wharf {
     async fn close(&self) {
         self.pool.close();
         self.pool.closed().await;
+    }
+}
+
+/// wharf's pool without a client: check-out, command and check-in in one call.
+pub struct PoolCommand(Wharf);
+
+impl Subject for PoolCommand {
+    async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
+        Wharf::open(server, connections).await.map(Self)
+    }
+
+    async fn ping(&self) -> Result<(), Failure> {
+        self.0.pool.run_command("admin", &self.0.ping).await?;
+        Ok(())
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+/// wharf's client, which monitors its server and selects it for each command.
+pub struct ClientCommand {
+    client: Client,
+    ping: RawDocumentBuf,
+}
+
+impl Subject for ClientCommand {
+    async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
+        let client = Client::from_uri(&super::uri(server, connections))?;
+        client.connect().await?;
+        Ok(Self { client, ping: rawdoc! { "ping": 1 } })
+    }
+
+    async fn ping(&self) -> Result<(), Failure> {
+        self.client.run_command("admin", &self.ping).await?;
+        Ok(())
+    }
+
+    async fn close(&self) {
+        self.client.shutdown(super::PATIENCE).await;
     }
 }

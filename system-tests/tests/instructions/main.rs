@@ -24,6 +24,7 @@ use wharf::unstable::pool::{Core, Environment, Grant};
 use wharf::{Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 mod callgrind;
+mod client;
 mod exchange;
 mod wire;
 

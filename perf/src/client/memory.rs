@@ -1,0 +1,138 @@
+//! What idle clients keep in memory.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use bson::rawdoc;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use wharf_testbed::mongod::{Mongod, MongodOptions};
+use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
+
+use super::Client;
+use crate::Failure;
+use crate::alternation::{Alternation, Asked, Competitor, Turns};
+use crate::child::take_turns;
+use crate::claims::Claim;
+use crate::load;
+use crate::report::{plainly, print_row};
+use crate::statistics::median;
+use crate::subjects::Kind;
+
+/// The pause between two looks at the memory, which must be the same for the clients to be idle.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How many looks there are at most.
+const LOOKS: u32 = 20;
+/// Number of members of the replica set.
+const MEMBERS: usize = 3;
+
+/// The arguments of a child.
+#[derive(Debug, Args)]
+pub struct Memory {
+    #[command(flatten)]
+    child: crate::arguments::Child,
+}
+
+/// The memory of a client, as a child process reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct MemoryResult {
+    /// Resident memory of the process without files, for each client.
+    pub bytes: f64,
+}
+
+const KIBIBYTES: fn(&MemoryResult) -> f64 = |result| result.bytes / 1024.0;
+
+/// Measures and prints a table. There is no claim.
+pub fn measure(arguments: &Client) -> Result<Vec<Claim>, Failure> {
+    println!(
+        "Memory of an idle client, of {} in a process, each after one command: mongod on any core",
+        arguments.clients
+    );
+    let set = ReplicaSet::start(ReplicaSetOptions { members: MEMBERS, ..ReplicaSetOptions::default() })?;
+    let of_set = rounds(arguments, "client-memory-replica-set", &set.uri())?;
+    drop(set);
+    let alone = Mongod::start(MongodOptions::default())?;
+    let of_one = rounds(arguments, "client-memory-standalone", &format!("mongodb://{}/", alone.address()))?;
+    println!();
+    let subjects = [Kind::Client, Kind::OfficialRaw];
+    print_row("KiB", subjects.iter());
+    let medians = |turns: &Turns<MemoryResult>| subjects.map(|kind| median(&turns.values(1, KIBIBYTES, kind)));
+    let (one, three) = (medians(&of_one), medians(&of_set));
+    print_row("a client of one server", one.map(plainly).iter());
+    print_row("a client of three servers", three.map(plainly).iter());
+    let further = [0, 1].map(|subject| Some((three[subject]? - one[subject]?) / (MEMBERS - 1) as f64));
+    print_row("each further server", further.map(plainly).iter());
+    Ok(Vec::new())
+}
+
+fn rounds(arguments: &Client, measured: &str, uri: &str) -> Result<Turns<MemoryResult>, Failure> {
+    let alternation = Alternation { subjects: vec![Kind::Client, Kind::OfficialRaw], json: arguments.json.as_deref() };
+    let mut measurements = Turns::default();
+    for round in 0..arguments.rounds {
+        eprintln!("{measured}: round {} of {}", round + 1, arguments.rounds);
+        // A process has one turn: its memory after the first one would not be new.
+        measurements.extend(alternation.take_turns(measured, round, 1, |subject| {
+            let asked = Asked { round, tasks: 1, subject, connections: arguments.clients, workers: 2 };
+            Competitor::start(asked, asked.command("memory", uri)?)
+        })?);
+    }
+    Ok(measurements)
+}
+
+/// Makes as many clients as there are `connections`, and prints the memory of each.
+pub fn child(arguments: &Memory) -> Result<(), Failure> {
+    let child = &arguments.child;
+    let runtime = load::runtime(child.workers)?;
+    let uri = &*child.server;
+    match child.subject {
+        Kind::Client => take_turns(|| {
+            result(child.connections, || {
+                let client = wharf::Client::from_uri(uri)?;
+                runtime.block_on(client.run_command("admin", &rawdoc! { "ping": 1 }))?;
+                Ok(client)
+            })
+        }),
+        Kind::OfficialRaw => take_turns(|| {
+            result(child.connections, || {
+                runtime.block_on(async {
+                    let client = mongodb::Client::with_uri_str(uri).await?;
+                    client.database("admin").run_raw_command(rawdoc! { "ping": 1 }).await?;
+                    Ok(client)
+                })
+            })
+        }),
+        other => Err(format!("{other} is no client").into()),
+    }
+}
+
+/// Makes one client, which does not count, and then the others.
+fn result<C>(clients: u32, make: impl Fn() -> Result<C, Failure>) -> Result<MemoryResult, Failure> {
+    let first = make()?;
+    let before = settled()?;
+    let others = (0..clients).map(|_| make()).collect::<Result<Vec<_>, _>>()?;
+    let after = settled()?;
+    drop((first, others));
+    Ok(MemoryResult { bytes: (after - before) / f64::from(clients) })
+}
+
+/// Returns the resident memory of this process without files, in bytes, once it does not change any more.
+fn settled() -> Result<f64, Failure> {
+    let mut last = resident()?;
+    for _ in 0..LOOKS {
+        thread::sleep(PAUSE);
+        let now = resident()?;
+        if now == last {
+            break;
+        }
+        last = now;
+    }
+    Ok(last)
+}
+
+fn resident() -> Result<f64, Failure> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).ok_or("the system tells no RssAnon")?;
+    let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kibibytes * 1024.0)
+}

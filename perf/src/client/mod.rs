@@ -1,0 +1,142 @@
+//! The client, beside the pool that it uses and beside the official driver.
+//!
+//! Each section is a measurement of its own. All subjects have the same connection string, and get what is cheapest for
+//! them: raw commands, raw documents, batches of the same size.
+
+mod commands;
+mod documents;
+mod failover;
+mod memory;
+
+pub use documents::{Documents, child as documents};
+pub use failover::{Failover, child as failover};
+pub use memory::{Memory, child as memory};
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::Failure;
+use crate::arguments::{Machine, seconds};
+use crate::claims::Claim;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Section {
+    /// `Client::run_command`, beside the pool on a mongod and beside the official driver on a server that costs less
+    /// than a client.
+    Commands,
+    /// A query of many documents in batches.
+    Cursor,
+    /// Inserts in bulk.
+    Bulk,
+    /// A replica set that loses its primary.
+    Failover,
+    /// The memory of idle clients.
+    Memory,
+}
+
+#[derive(Debug, Args)]
+pub struct Client {
+    /// What is measured. By default everything.
+    #[arg(value_enum)]
+    pub sections: Vec<Section>,
+    /// Number of rounds. Every round measures everything with new processes, and medians are shown.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// How long each subject is measured in a round, in seconds, over all its turns. Only for commands.
+    #[arg(long, default_value = "2.5", value_parser = seconds)]
+    pub seconds: Duration,
+    /// How long a turn is measured, in seconds. Only for commands.
+    #[arg(long, default_value = "0.1", value_parser = seconds)]
+    pub turn: Duration,
+    /// How long the load must run without opening a connection before the first turn, in seconds.
+    #[arg(long, default_value = "0.5", value_parser = seconds)]
+    pub warm_up: Duration,
+    /// Numbers of tasks that share the connections. Only for commands.
+    #[arg(long, value_delimiter = ',', default_value = "1,64,512,4096",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub tasks: Vec<u32>,
+    /// Number of documents that a query returns, and that are inserted at once.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub documents: u32,
+    /// Numbers of documents in a batch of a query.
+    #[arg(long, value_delimiter = ',', default_value = "100,1000",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub batches: Vec<u32>,
+    /// Number of idle clients whose memory is measured.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub clients: u32,
+    /// Measures as little as possible, to see whether it can be measured. The figures mean nothing.
+    #[arg(long, conflicts_with_all = ["rounds", "seconds", "turn", "warm_up", "tasks", "documents", "batches", "clients"])]
+    pub short: bool,
+    /// Appends each measurement to this file, as a line of JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Exits with 1 unless every claim holds.
+    #[arg(long)]
+    pub check: bool,
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+impl Client {
+    /// Returns what is to be measured, with the lengths of a short run if it is one.
+    fn resolved(&self) -> Self {
+        let sections = match &self.sections[..] {
+            [] => Section::value_variants().to_vec(),
+            named => named.to_vec(),
+        };
+        let Self { json, check, machine, .. } = self;
+        let (json, machine) = (json.clone(), machine.clone());
+        if self.short {
+            let milliseconds = Duration::from_millis;
+            return Self {
+                sections,
+                rounds: 1,
+                seconds: milliseconds(100),
+                turn: milliseconds(50),
+                warm_up: milliseconds(50),
+                tasks: vec![1, 8],
+                documents: 200,
+                batches: vec![50],
+                clients: 4,
+                short: true,
+                json,
+                check: *check,
+                machine,
+            };
+        }
+        let (tasks, batches) = (self.tasks.clone(), self.batches.clone());
+        Self { sections, tasks, batches, json, machine, ..*self }
+    }
+}
+
+/// Measures the sections, prints a table for each, then the claims. Returns whether all claims hold.
+pub fn run(arguments: &Client) -> Result<bool, Failure> {
+    let arguments = arguments.resolved();
+    let mut claims: Vec<Claim> = Vec::new();
+    for section in &arguments.sections {
+        let measure = || match section {
+            Section::Commands => commands::measure(&arguments),
+            Section::Cursor => documents::measure(&arguments, documents::Work::Find),
+            Section::Bulk => documents::measure(&arguments, documents::Work::Insert),
+            Section::Failover => failover::measure(&arguments),
+            Section::Memory => memory::measure(&arguments),
+        };
+        claims.extend(apart(measure)?);
+        println!();
+    }
+    println!("Claims");
+    claims.iter().for_each(|claim| println!("  {claim}"));
+    Ok(claims.iter().all(|claim| claim.holds == Some(true)))
+}
+
+/// Measures on a thread of its own: a thread that has moved to the clients' cores stays there.
+fn apart<R: Send>(measure: impl FnOnce() -> Result<R, Failure> + Send) -> Result<R, Failure> {
+    std::thread::scope(|scope| match scope.spawn(measure).join() {
+        Ok(measured) => measured,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}

@@ -1,0 +1,163 @@
+//! What the client adds to a command of its pool: the selection of a server, the session, and the rest of an operation.
+//!
+//! The session's share is the difference between a server that has sessions and one that has none. The selection's share
+//! is the difference between a check-out through the client and one of the pool.
+
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::pin::Pin;
+use std::thread;
+use std::time::Duration;
+
+use bson::raw::cstr;
+use bson::rawdoc;
+use wharf::unstable::wire::op_msg::encode;
+use wharf::unstable::wire::{Flags, Outgoing, header};
+use wharf::{Client, Endpoint, Options, Pool, ReadPreference};
+
+use crate::callgrind::{Cost, begin_counting, cost_of_a_round};
+
+/// The functions that belong to the library, or to what it uses for selection.
+const OWN: [&str; 5] = ["wharf::", "bson::", "arc_swap::", "client::rounds", "poll_fn::PollFn"];
+
+/// Measures rounds of a program on a server with or without sessions, and prints what they cost.
+fn measure<F: Future<Output = ()> + 'static>(
+    test: &str,
+    has_sessions: bool,
+    program: impl FnOnce(SocketAddr, u64) -> F,
+) -> u64 {
+    let cost: Cost = cost_of_a_round(test, |rounds| {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            // The monitor has a connection of its own.
+            while let Ok((stream, _)) = listener.accept() {
+                thread::spawn(move || answer(stream, has_sessions));
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        // Boxed as a trait object: otherwise its instructions would be attributed to the function that polls it.
+        let program: Pin<Box<dyn Future<Output = ()>>> = Box::pin(program(address, rounds));
+        runtime.block_on(program);
+    });
+    let own = cost.instructions_in(&OWN);
+    println!("{own} instructions of the library, {:.0} of the process in user space", cost.instructions);
+    for (function, instructions) in cost.inside.iter().filter(|(_, instructions)| **instructions > 0) {
+        println!("  {instructions} of {function}");
+    }
+    for (function, instructions) in &cost.outside {
+        println!("  outside, {instructions} of {function}");
+    }
+    own
+}
+
+fn pool(address: SocketAddr) -> Pool<Endpoint> {
+    let pool = Endpoint::new(&address.to_string()).unwrap().pool().build().unwrap();
+    pool.ready();
+    pool
+}
+
+/// Returns a client that has found its server, and does not check it again.
+async fn client(address: SocketAddr) -> Client {
+    let options = Options::parse(&format!("mongodb://{address}/?directConnection=true")).unwrap();
+    let client = Client::new(options.heartbeat_frequency(Duration::from_secs(3600))).unwrap();
+    client.connect().await.unwrap();
+    client
+}
+
+async fn rounds_of_the_pool(address: SocketAddr, rounds: u64) {
+    let (pool, ping) = (pool(address), rawdoc! { "ping": 1 });
+    pool.run_command("admin", &ping).await.unwrap();
+    begin_counting();
+    for _ in 0..rounds {
+        black_box(pool.run_command("admin", &ping).await.unwrap());
+    }
+}
+
+async fn rounds_of_the_client(address: SocketAddr, rounds: u64) {
+    let (client, ping) = (client(address).await, rawdoc! { "ping": 1 });
+    client.run_command("admin", &ping).await.unwrap();
+    begin_counting();
+    for _ in 0..rounds {
+        black_box(client.run_command("admin", &ping).await.unwrap());
+    }
+}
+
+async fn rounds_of_check_outs(address: SocketAddr, rounds: u64) {
+    let pool = pool(address);
+    drop(pool.check_out().await.unwrap());
+    begin_counting();
+    for _ in 0..rounds {
+        drop(black_box(pool.check_out().await.unwrap()));
+    }
+}
+
+async fn rounds_of_selections(address: SocketAddr, rounds: u64) {
+    let (client, primary) = (client(address).await, ReadPreference::default());
+    drop(client.check_out(&primary).await.unwrap());
+    begin_counting();
+    for _ in 0..rounds {
+        drop(black_box(client.check_out(&primary).await.unwrap()));
+    }
+}
+
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn command_of_the_pool() {
+    measure("client::command_of_the_pool", true, rounds_of_the_pool);
+}
+
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn command_of_the_client() {
+    measure("client::command_of_the_client", true, rounds_of_the_client);
+}
+
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn command_of_the_client_without_sessions() {
+    measure("client::command_of_the_client_without_sessions", false, rounds_of_the_client);
+}
+
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn check_out_of_the_pool() {
+    measure("client::check_out_of_the_pool", true, rounds_of_check_outs);
+}
+
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn check_out_through_the_client() {
+    measure("client::check_out_through_the_client", true, rounds_of_selections);
+}
+
+/// Answers every message with one reply that satisfies both hello and any command.
+fn answer(mut stream: TcpStream, has_sessions: bool) {
+    stream.set_nodelay(true).unwrap();
+    let mut body = rawdoc! {
+        "ok": 1.0,
+        "isWritablePrimary": true,
+        "maxBsonObjectSize": 16 * 1024 * 1024,
+        "maxMessageSizeBytes": 48_000_000,
+        "maxWriteBatchSize": 100_000,
+        "minWireVersion": 0,
+        "maxWireVersion": 21,
+    };
+    if has_sessions {
+        body.append(cstr!("logicalSessionTimeoutMinutes"), 30);
+    }
+    let message =
+        Outgoing { request_id: 1, response_to: 0, flags: Flags::NONE, body: &body, database: None, sequences: &[] };
+    let mut reply = Vec::new();
+    encode(&message, 48_000_000, &mut reply).unwrap();
+    let mut request = [0; 4096];
+    // Requests come one at a time and in one piece. Their content does not matter, and decoding them would count.
+    while let Ok(header::LENGTH..) = stream.read(&mut request) {
+        let (request_id, response_to) = (&request[4..8], &mut reply[8..12]);
+        response_to.copy_from_slice(request_id);
+        if stream.write_all(&reply).is_err() {
+            return;
+        }
+    }
+}
