@@ -25,11 +25,14 @@ use crate::session::{
     writes_its_result,
 };
 use crate::topology::TopologyType;
-use crate::wire::reply::whole_number;
+use crate::wire::reply::{self, whole_number};
 
 /// The read preference of operations that name none and are no reads.
 static PRIMARY: ReadPreference =
     ReadPreference { mode: ReadPreferenceMode::Primary, tag_sets: Vec::new(), max_staleness: None };
+
+/// Room for the session and the cluster time, which most commands carry.
+const USUALLY_APPENDED: usize = 192;
 
 impl Client {
     /// Runs `command` on `database`, on the primary, and returns the server's successful reply. Short for
@@ -83,8 +86,8 @@ impl Client {
         operation: Operation<'_>,
         site: &'static Location<'static>,
     ) -> Result<RawDocumentBuf, ClientError> {
-        let Answer { reply, session, unmet, .. } = self.answer(operation, site).await?;
-        self.give_back(session);
+        let Answer { reply, session, unmet, connection, .. } = self.answer(operation, site).await?;
+        self.give_back_of(session, connection.as_ref());
         match unmet {
             None => Ok(reply),
             Some(labels) => Err(FailedOperation::unmet_concern(reply, labels).into()),
@@ -420,6 +423,7 @@ impl<'a> Running<'a> {
     fn append(&mut self, connection: &Connection<Endpoint>, known: SessionServer) -> Result<(), Box<FailedAttempt>> {
         let Self { client, operation, session, appended, is_in_transaction, is_unacknowledged, .. } = self;
         appended.clear();
+        appended.reserve(USUALLY_APPENDED);
         let hello = connection.hello();
         let has_sessions = hello.logical_session_timeout_minutes.is_some() || connection.service_id().is_some();
         let now = Instant::now();
@@ -504,7 +508,6 @@ impl<'a> Running<'a> {
             Kind::Command => false,
         };
         let fault = if may_write && has_write_concern_error(&reply) { Fault::of_reply(&reply) } else { None };
-        let address = server.address.clone();
         let connection = self.keep_pinned(&server, connection);
         let Some(fault) = fault else {
             let session = std::mem::replace(&mut self.session, InSession::Never);
@@ -513,6 +516,7 @@ impl<'a> Running<'a> {
         let retries = self.transaction_number.is_some();
         let labels = fault.write_labels(retries, Some(known.max_wire_version), known.is_mongos);
         let error = ClientError::Reply { command: "a write", reason: "its write concern was not met".into() };
+        let address = server.address.clone();
         let answer = Answer { reply, connection: None, server, session: InSession::Never, unmet: Some(labels) };
         Err(Box::new(FailedAttempt { error, fault, labels, server: Some(address), answer: Some(answer) }))
     }
@@ -613,12 +617,12 @@ pub(super) fn timeout_of(connection: &Connection<Endpoint>) -> Option<Duration> 
 
 /// Returns whether a successful reply reports that the write concern was not met.
 fn has_write_concern_error(reply: &RawDocument) -> bool {
-    matches!(reply.get("writeConcernError"), Ok(Some(_)))
+    reply::has_field(reply, "writeConcernError")
 }
 
 /// Returns whether the caller's document has the field.
 fn has_field(operation: &Operation<'_>, field: &str) -> bool {
-    matches!(operation.command.body().get(field), Ok(Some(_)))
+    reply::has_field(operation.command.body(), field)
 }
 
 /// Returns the value of `$readPreference`, if the command needs one (Server Selection, "Passing read preference to

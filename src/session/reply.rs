@@ -1,6 +1,12 @@
 //! What replies tell a session.
 
+use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, Timestamp};
+
+use crate::wire::element;
+
+const DOCUMENT: u8 = ElementType::EmbeddedDocument as u8;
+const TIMESTAMP: u8 = ElementType::Timestamp as u8;
 
 /// The fields of a reply that sessions use, whether the command succeeded or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,8 +22,41 @@ pub struct ReplyTimes<'r> {
 }
 
 impl<'r> ReplyTimes<'r> {
-    /// Reads a reply in one pass. Ignores fields of the wrong type, and what follows invalid bytes.
+    /// Reads a reply. Ignores fields of the wrong type, and what follows invalid bytes.
     pub fn read(reply: &'r RawDocument) -> Self {
+        let mut times = Self::default();
+        let is_all = element::walk(reply, |name, kind, value| times.add(name, kind, value));
+        if is_all { times } else { Self::read_strictly(reply) }
+    }
+
+    /// Adds a field, if it is one of these.
+    #[inline]
+    fn add(&mut self, name: &[u8], kind: u8, value: &'r [u8]) {
+        let document = || (kind == DOCUMENT).then(|| RawDocument::from_bytes(value).ok()).flatten();
+        let time = || match value.first_chunk() {
+            Some(bytes) if kind == TIMESTAMP => {
+                let both = u64::from_le_bytes(*bytes);
+                Some(Timestamp { time: (both >> 32) as u32, increment: both as u32 })
+            }
+            _ => None,
+        };
+        match name {
+            b"$clusterTime" => self.cluster_time = document().or(self.cluster_time),
+            b"operationTime" => self.operation_time = time().or(self.operation_time),
+            b"recoveryToken" => self.recovery_token = document().or(self.recovery_token),
+            b"atClusterTime" => self.at_cluster_time = time().or(self.at_cluster_time),
+            b"cursor" => {
+                if let Some(cursor) = document() {
+                    self.at_cluster_time = cursor.get_timestamp("atClusterTime").ok().or(self.at_cluster_time);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads any reply, element by element.
+    #[cold]
+    fn read_strictly(reply: &'r RawDocument) -> Self {
         let mut times = Self::default();
         for element in reply.iter_elements().map_while(Result::ok) {
             let name = element.key().as_str();
@@ -42,6 +81,7 @@ impl<'r> ReplyTimes<'r> {
 
 #[cfg(test)]
 mod tests {
+    use bson::raw::cstr;
     use bson::rawdoc;
 
     use super::*;
@@ -62,6 +102,10 @@ mod tests {
             at_cluster_time: Some(at),
         };
         assert_eq!(ReplyTimes::read(&reply), expected);
+        assert_eq!(ReplyTimes::read_strictly(&reply), expected);
+        let mut with_rare = reply.clone();
+        with_rare.append(cstr!("rare"), bson::Regex { pattern: cstr!("a").into(), options: cstr!("").into() });
+        assert_eq!(ReplyTimes::read(&with_rare), expected);
         let distinct = rawdoc! { "values": [], "atClusterTime": at, "ok": 1 };
         assert_eq!(ReplyTimes::read(&distinct).at_cluster_time, Some(at));
     }
@@ -72,5 +116,6 @@ mod tests {
         let malformed =
             rawdoc! { "$clusterTime": 1, "operationTime": "x", "recoveryToken": 2, "cursor": 0, "atClusterTime": 1 };
         assert_eq!(ReplyTimes::read(&malformed), ReplyTimes::default());
+        assert_eq!(ReplyTimes::read_strictly(&malformed), ReplyTimes::default());
     }
 }

@@ -1,4 +1,4 @@
-//! Finds one element of a document without reading the others.
+//! Finds elements of a document without reading the others.
 
 use bson::RawDocument;
 use bson::spec::ElementType;
@@ -27,6 +27,34 @@ pub(super) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'
     }
 }
 
+/// Shows `visit` the name, the type and the value's bytes of each element, stepping from one to the next like [`find`].
+///
+/// Returns whether all elements were shown. It stops at an element of a rare type and at invalid bytes.
+pub(crate) fn walk<'d>(document: &'d RawDocument, mut visit: impl FnMut(&'d [u8], u8, &'d [u8])) -> bool {
+    let bytes = document.as_bytes();
+    let Some(mut rest) = bytes.get(4..bytes.len() - 1) else { return false };
+    while let Some((element, further)) = next(rest) {
+        let (name, kind, value) = element;
+        visit(name, kind, value);
+        rest = further;
+    }
+    rest.is_empty()
+}
+
+/// An element's name, type and value.
+type Element<'d> = (&'d [u8], u8, &'d [u8]);
+
+/// Returns the first element, and what follows it. `None` if there is none, if its type is rare, and if it is invalid.
+#[inline]
+fn next(elements: &[u8]) -> Option<(Element<'_>, &[u8])> {
+    let (&kind, named) = elements.split_first()?;
+    let end = named.iter().position(|&byte| byte == 0 || !byte.is_ascii())?;
+    let (name, ended) = named.split_at(end);
+    let (&0, value) = ended.split_first()? else { return None };
+    let (value, further) = value.split_at_checked(length(kind, value)?)?;
+    Some(((name, kind, value), further))
+}
+
 /// Returns the length in bytes of a value of type `kind` at the start of `value`.
 fn length(kind: u8, value: &[u8]) -> Option<usize> {
     let declared = || usize::try_from(i32::from_le_bytes(*value.first_chunk()?)).ok();
@@ -52,6 +80,7 @@ fn length(kind: u8, value: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use bson::oid::ObjectId;
+    use bson::raw::cstr;
     use bson::{Binary, DateTime, Decimal128, RawDocumentBuf, Timestamp, rawdoc, spec::BinarySubtype};
     use proptest::prelude::*;
 
@@ -84,6 +113,27 @@ mod tests {
         assert_eq!(find(&reply, b"after\0"), Some((16, &1_i32.to_le_bytes()[..])));
         assert_eq!(find(&reply, b"afte\0"), None);
         assert_eq!(find(&rawdoc! {}, b"ok\0"), None);
+    }
+
+    #[test]
+    fn walk_shows_all_elements_of_common_types() {
+        let reply = reply();
+        let mut shown = Vec::new();
+        assert!(walk(&reply, |name, kind, value| shown.push((name.to_vec(), kind, value.len()))));
+        let elements = reply.iter_elements().map(Result::unwrap);
+        let expected: Vec<_> = elements
+            .map(|element| (element.key().as_str().as_bytes().to_vec(), element.element_type() as u8, element.size()))
+            .collect();
+        assert_eq!(shown, expected);
+        assert!(walk(&rawdoc! {}, |_, _, _| panic!("nothing is there")));
+    }
+
+    #[test]
+    fn walk_stops_at_a_rare_type() {
+        let reply = rawdoc! { "ok": 1.0, "rare": bson::Regex { pattern: cstr!("a").into(), options: cstr!("").into() }, "after": 1 };
+        let mut shown = 0;
+        assert!(!walk(&reply, |_, _, _| shown += 1));
+        assert_eq!(shown, 1);
     }
 
     proptest! {

@@ -22,7 +22,7 @@ use thiserror::Error;
 
 pub mod auth;
 pub mod compressed;
-mod element;
+pub(crate) mod element;
 pub mod header;
 pub mod hello;
 pub mod metadata;

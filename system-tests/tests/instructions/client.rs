@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use bson::raw::cstr;
-use bson::rawdoc;
+use bson::{Timestamp, rawdoc};
 use wharf::unstable::wire::op_msg::encode;
 use wharf::unstable::wire::{Flags, Outgoing, header};
 use wharf::{Client, Endpoint, Options, Pool, ReadPreference};
@@ -132,31 +132,40 @@ fn check_out_through_the_client() {
     measure("client::check_out_through_the_client", true, rounds_of_selections);
 }
 
-/// Answers every message with one reply that satisfies both hello and any command.
+/// Answers hello, and every other command like a member of a replica set, but without a look at the command.
 fn answer(mut stream: TcpStream, has_sessions: bool) {
     stream.set_nodelay(true).unwrap();
-    let mut body = rawdoc! {
+    let mut hello = rawdoc! {
         "ok": 1.0,
         "isWritablePrimary": true,
+        "setName": "rs",
+        "hosts": ["127.0.0.1:1"],
         "maxBsonObjectSize": 16 * 1024 * 1024,
         "maxMessageSizeBytes": 48_000_000,
         "maxWriteBatchSize": 100_000,
         "minWireVersion": 0,
         "maxWireVersion": 21,
     };
+    let mut done = rawdoc! { "ok": 1.0 };
     if has_sessions {
-        body.append(cstr!("logicalSessionTimeoutMinutes"), 30);
+        let time = Timestamp { time: 1, increment: 1 };
+        hello.append(cstr!("logicalSessionTimeoutMinutes"), 30);
+        done.append(cstr!("$clusterTime"), rawdoc! { "clusterTime": time, "signature": { "keyId": 0_i64 } });
+        done.append(cstr!("operationTime"), time);
     }
-    let message =
-        Outgoing { request_id: 1, response_to: 0, flags: Flags::NONE, body: &body, database: None, sequences: &[] };
-    let mut reply = Vec::new();
-    encode(&message, 48_000_000, &mut reply).unwrap();
+    let [mut hello, mut done] = [hello, done].map(|body| {
+        let message =
+            Outgoing { request_id: 1, response_to: 0, flags: Flags::NONE, body: &body, database: None, sequences: &[] };
+        let mut reply = Vec::new();
+        encode(&message, 48_000_000, &mut reply).unwrap();
+        reply
+    });
     let mut request = [0; 4096];
-    // Requests come one at a time and in one piece. Their content does not matter, and decoding them would count.
+    // Requests come one at a time and in one piece. Decoding them would count.
     while let Ok(header::LENGTH..) = stream.read(&mut request) {
-        let (request_id, response_to) = (&request[4..8], &mut reply[8..12]);
-        response_to.copy_from_slice(request_id);
-        if stream.write_all(&reply).is_err() {
+        let reply = if request[26..].starts_with(b"ping") { &mut done } else { &mut hello };
+        reply[8..12].copy_from_slice(&request[4..8]);
+        if stream.write_all(reply).is_err() {
             return;
         }
     }
