@@ -87,32 +87,35 @@ pub fn child(arguments: &Memory) -> Result<(), Failure> {
     let uri = &*child.server;
     match child.subject {
         Kind::Client => take_turns(|| {
-            result(child.connections, || {
+            let make = || {
                 let client = wharf::Client::from_uri(uri)?;
                 runtime.block_on(client.run_command("admin", &rawdoc! { "ping": 1 }))?;
                 Ok(client)
-            })
+            };
+            result(child.connections, make, drop)
         }),
         Kind::OfficialRaw => take_turns(|| {
-            result(child.connections, || {
+            let make = || {
                 runtime.block_on(async {
                     let client = mongodb::Client::with_uri_str(uri).await?;
                     client.database("admin").run_raw_command(rawdoc! { "ping": 1 }).await?;
                     Ok(client)
                 })
-            })
+            };
+            // A client that is only dropped may panic in the background.
+            result(child.connections, make, |client| runtime.block_on(client.shutdown().immediate(true).into_future()))
         }),
         other => Err(format!("{other} is no client").into()),
     }
 }
 
 /// Makes one client, which does not count, and then the others.
-fn result<C>(clients: u32, make: impl Fn() -> Result<C, Failure>) -> Result<MemoryResult, Failure> {
+fn result<C>(clients: u32, make: impl Fn() -> Result<C, Failure>, end: impl Fn(C)) -> Result<MemoryResult, Failure> {
     let first = make()?;
     let before = settled()?;
     let others = (0..clients).map(|_| make()).collect::<Result<Vec<_>, _>>()?;
     let after = settled()?;
-    drop((first, others));
+    others.into_iter().chain([first]).for_each(end);
     Ok(MemoryResult { bytes: (after - before) / f64::from(clients) })
 }
 
