@@ -4,32 +4,22 @@
 //! It answers hello and `ping`, says in `serverStatus` what it cost, and understands no other command. Each of its
 //! connections has one command in flight.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+#[cfg(target_os = "linux")]
+mod epoll;
+
+#[cfg(target_os = "linux")]
+pub use epoll::serve;
+
+use std::io;
 use std::process::{Child, Command, Stdio};
 
 use bson::raw::{CStr, cstr};
-use bson::{RawDocument, RawDocumentBuf, rawdoc};
-use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use crate::Failure;
-use crate::load::cpu_time;
 
 /// The fields of `serverStatus` for the CPU time of the server in nanoseconds, and for the number of its commands.
 pub const CPU_NANOS: &CStr = cstr!("cpuNanos");
 pub const COMMANDS: &CStr = cstr!("commands");
-
-/// `OP_MSG`.
-const OPERATION: i32 = 2013;
-/// The length of the header, the flags and the body's kind.
-const BEFORE_BODY: usize = 16 + 4 + 1;
-/// No request to this server is longer: the longest is hello.
-const REQUEST_CAPACITY: usize = 16 * 1024;
-/// The numbers of what is no connection, in events.
-const LISTENER: u64 = u64::MAX;
-const INPUT: u64 = u64::MAX - 1;
 
 /// A frugal server in a process of its own.
 pub struct Frugal {
@@ -66,169 +56,8 @@ impl Drop for Frugal {
     }
 }
 
-/// Serves until standard input ends.
+/// Refuses to serve.
+#[cfg(not(target_os = "linux"))]
 pub fn serve() -> Result<(), Failure> {
-    let listener = TcpListener::bind(("127.0.0.1", 0))?;
-    listener.set_nonblocking(true)?;
-    println!("{}", listener.local_addr()?);
-    let input = io::stdin();
-    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-    epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
-    epoll.add(input.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP, INPUT))?;
-    let mut server = Server::default();
-    let mut events = [EpollEvent::empty(); 256];
-    loop {
-        let count = match epoll.wait(&mut events, EpollTimeout::NONE) {
-            Ok(count) => count,
-            Err(Errno::EINTR) => continue,
-            Err(error) => return Err(error.into()),
-        };
-        for event in &events[..count] {
-            match event.data() {
-                INPUT => return Ok(()),
-                LISTENER => server.accept(&listener, &epoll)?,
-                number => server.answer(number as usize)?,
-            }
-        }
-    }
-}
-
-/// The connections and the counts.
-struct Server {
-    connections: Vec<Option<Connection>>,
-    free: Vec<usize>,
-    created: i64,
-    commands: i64,
-    ok: Vec<u8>,
-}
-
-impl Default for Server {
-    fn default() -> Self {
-        Self { connections: Vec::new(), free: Vec::new(), created: 0, commands: 0, ok: message(&rawdoc! { "ok": 1.0 }) }
-    }
-}
-
-struct Connection {
-    stream: TcpStream,
-    request: Box<[u8; REQUEST_CAPACITY]>,
-    length: usize,
-}
-
-impl Server {
-    fn accept(&mut self, listener: &TcpListener, epoll: &Epoll) -> Result<(), Failure> {
-        let (stream, _): (TcpStream, SocketAddr) = match listener.accept() {
-            Ok(accepted) => accepted,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.connections.push(None);
-            self.connections.len() - 1
-        });
-        epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number as u64))?;
-        self.connections[number] = Some(Connection { stream, request: Box::new([0; REQUEST_CAPACITY]), length: 0 });
-        self.created += 1;
-        Ok(())
-    }
-
-    /// Reads from a connection, and answers the request if it is complete. A connection on which anything goes wrong is
-    /// closed.
-    fn answer(&mut self, number: usize) -> Result<(), Failure> {
-        let Some(connection) = &mut self.connections[number] else { return Ok(()) };
-        let Connection { stream, request, length } = connection;
-        let is_open = match stream.read(&mut request[*length..]) {
-            Ok(0) => false,
-            Ok(read) => {
-                *length += read;
-                match whole(&request[..*length]) {
-                    Some(whole) => {
-                        self.commands += 1;
-                        *length = 0;
-                        self.reply(number, whole)?
-                    }
-                    None => *length < REQUEST_CAPACITY,
-                }
-            }
-            Err(error) => error.kind() == ErrorKind::WouldBlock,
-        };
-        if !is_open {
-            // This also ends its events.
-            self.connections[number] = None;
-            self.free.push(number);
-        }
-        Ok(())
-    }
-
-    /// Answers a connection's request. Returns whether the connection is still of use.
-    fn reply(&mut self, number: usize, length: usize) -> Result<bool, Failure> {
-        let open = self.connections.len() - self.free.len();
-        let Some(Connection { stream, request, .. }) = &mut self.connections[number] else { return Ok(false) };
-        let request = &request[..length];
-        let mut other;
-        // Most requests, first. The name is the first key of the body.
-        let reply = if field(request, 12) != OPERATION {
-            return Ok(false);
-        } else if request[BEFORE_BODY + 5..].starts_with(b"ping\0") {
-            &mut self.ok
-        } else {
-            let body = RawDocument::from_bytes(&request[BEFORE_BODY..])?;
-            let name = body.iter().next().transpose()?.map_or("", |(name, _)| name.as_str());
-            other = message(&match name {
-                "hello" | "isMaster" | "ismaster" => hello(),
-                "serverStatus" => rawdoc! {
-                    "connections": { "current": i64::try_from(open)?, "totalCreated": self.created },
-                    CPU_NANOS: i64::try_from(cpu_time()?.as_nanos())?,
-                    COMMANDS: self.commands,
-                    "ok": 1.0,
-                },
-                "endSessions" => rawdoc! { "ok": 1.0 },
-                name => rawdoc! { "ok": 0.0, "code": 59, "codeName": "CommandNotFound", "errmsg": name },
-            });
-            &mut other
-        };
-        reply[8..12].copy_from_slice(&request[4..8]);
-        Ok(stream.write(reply).is_ok_and(|written| written == reply.len()))
-    }
-}
-
-/// Returns the length of the message, if it is complete.
-fn whole(received: &[u8]) -> Option<usize> {
-    let length = usize::try_from(field(received.get(..16)?, 0)).ok()?;
-    (length > BEFORE_BODY + 5 && received.len() >= length).then_some(length)
-}
-
-/// Returns the integer at an offset in the header.
-fn field(message: &[u8], at: usize) -> i32 {
-    i32::from_le_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]])
-}
-
-/// Returns the hello of a standalone server of version 6.0, which has sessions.
-fn hello() -> RawDocumentBuf {
-    rawdoc! {
-        "isWritablePrimary": true,
-        "ismaster": true,
-        "helloOk": true,
-        "maxBsonObjectSize": 16 * 1024 * 1024,
-        "maxMessageSizeBytes": 48_000_000,
-        "maxWriteBatchSize": 100_000,
-        "localTime": bson::DateTime::now(),
-        "logicalSessionTimeoutMinutes": 30,
-        "connectionId": 1,
-        "minWireVersion": 0,
-        "maxWireVersion": 17,
-        "readOnly": false,
-        "ok": 1.0,
-    }
-}
-
-/// Returns the bytes of a reply, which answers request 0.
-fn message(body: &RawDocument) -> Vec<u8> {
-    let body = body.as_bytes();
-    let length = i32::try_from(BEFORE_BODY + body.len()).expect("BUG: the document is too long");
-    let mut bytes: Vec<u8> = [length, 1, 0, OPERATION, 0].iter().flat_map(|field| field.to_le_bytes()).collect();
-    bytes.push(0);
-    bytes.extend_from_slice(body);
-    bytes
+    Err("the server that costs less than its clients needs Linux".into())
 }
