@@ -33,6 +33,9 @@
 //! | a monitor for each server (`monitor`), with the measuring of round trips | with its server | when its server leaves, and at the close |
 //! | the look-ups of an SRV name (`rescan`) | with the first operation | at the close, or once the deployment is of a type that is not looked up again |
 //!
+//! A client on a single thread has neither: its operations scan the servers (`scanning.rs`), and what others would spawn is
+//! kept until the end of a call (`background.rs`).
+//!
 //! # What writes what
 //!
 //! | value | written by |

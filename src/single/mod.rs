@@ -68,10 +68,10 @@
 
 mod cursor;
 mod driver;
+mod prepared;
 mod session;
 #[cfg(test)]
 mod tests;
-mod write;
 
 use std::fmt;
 use std::panic::Location;
@@ -79,13 +79,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 pub use cursor::Cursor;
+pub use prepared::Prepared;
 pub use session::Session;
-pub use write::Write;
 
 use crate::client::{
-    self, ClientError, ClientStatus, CommandSubscriber, Operation, SessionOptions, TopologySubscriber,
+    self, ClientError, ClientStatus, CommandSubscriber, Operation, Query, SessionOptions, TopologySubscriber,
+    TypedCommand, Write,
 };
 use crate::deployment::Checks;
 use crate::options::{InvalidOption, Options};
@@ -246,43 +249,68 @@ impl Client {
         Ok(Cursor::new(self.clone(), cursor))
     }
 
-    /// Prepares inserts into a collection. [`Write::run`] sends them. A document without `_id` gets one.
+    /// Prepares a query for the documents of a collection that match `filter`. See
+    /// [`wharf::Client::find`](crate::Client::find).
+    #[track_caller]
+    pub fn find<'c>(&self, database: &'c str, collection: &str, filter: impl Serialize) -> Prepared<Query<'c>> {
+        Prepared::new(self.clone(), self.client().find(database, collection, filter))
+    }
+
+    /// Prepares an aggregation of a collection's documents. See
+    /// [`wharf::Client::aggregate`](crate::Client::aggregate).
+    #[track_caller]
+    pub fn aggregate<'c>(&self, database: &'c str, collection: &str, pipeline: impl Serialize) -> Prepared<Query<'c>> {
+        Prepared::new(self.clone(), self.client().aggregate(database, collection, pipeline))
+    }
+
+    /// Prepares a command whose document and whose reply are values of the application. See
+    /// [`wharf::Client::run_typed`](crate::Client::run_typed).
+    #[track_caller]
+    pub fn run_typed<'c, R: DeserializeOwned>(
+        &self,
+        database: &'c str,
+        command: impl Serialize,
+    ) -> Prepared<TypedCommand<'c, R>> {
+        Prepared::new(self.clone(), self.client().run_typed(database, command))
+    }
+
+    /// Prepares inserts into a collection. A document without `_id` gets one.
     #[track_caller]
     pub fn insert<'c>(
         &self,
         database: &'c str,
         collection: &'c str,
-        documents: impl IntoIterator<Item = &'c RawDocumentBuf>,
-    ) -> Write<'c> {
-        Write::new(self.clone(), self.client().insert(database, collection, documents))
+        documents: impl IntoIterator<Item = impl Serialize>,
+    ) -> Prepared<Write<'c>> {
+        Prepared::new(self.clone(), self.client().insert(database, collection, documents))
     }
 
-    /// Prepares updates of a collection, each a statement of the server's command `update`. [`Write::run`] sends them.
+    /// Prepares updates of a collection, each a statement of the server's command `update`.
     #[track_caller]
     pub fn update<'c>(
         &self,
         database: &'c str,
         collection: &'c str,
-        statements: impl IntoIterator<Item = &'c RawDocumentBuf>,
-    ) -> Write<'c> {
-        Write::new(self.clone(), self.client().update(database, collection, statements))
+        statements: impl IntoIterator<Item = impl Serialize>,
+    ) -> Prepared<Write<'c>> {
+        Prepared::new(self.clone(), self.client().update(database, collection, statements))
     }
 
-    /// Prepares deletes from a collection, each a statement of the server's command `delete`. [`Write::run`] sends them.
+    /// Prepares deletes from a collection, each a statement of the server's command `delete`.
     #[track_caller]
     pub fn delete<'c>(
         &self,
         database: &'c str,
         collection: &'c str,
-        statements: impl IntoIterator<Item = &'c RawDocumentBuf>,
-    ) -> Write<'c> {
-        Write::new(self.clone(), self.client().delete(database, collection, statements))
+        statements: impl IntoIterator<Item = impl Serialize>,
+    ) -> Prepared<Write<'c>> {
+        Prepared::new(self.clone(), self.client().delete(database, collection, statements))
     }
 
-    /// Prepares writes of any kind to a collection, in bulk. Add statements, then send them with [`Write::run`].
+    /// Prepares writes of any kind to a collection, in bulk. [`Prepared::with`] adds the statements.
     #[track_caller]
-    pub fn write<'c>(&self, database: &'c str, collection: &'c str) -> Write<'c> {
-        Write::new(self.clone(), self.client().write(database, collection))
+    pub fn write<'c>(&self, database: &'c str, collection: &'c str) -> Prepared<Write<'c>> {
+        Prepared::new(self.clone(), self.client().write(database, collection))
     }
 
     /// Starts a session with these options. Sends nothing: the server learns of it with the first command.

@@ -3,9 +3,13 @@
 use std::fmt;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::{Client, Cursor, Write};
-use crate::client::{self, ClientError, Operation, Repeating, TransactionOptions, TransactionState, Turn};
+use super::{Client, Cursor, Prepared};
+use crate::client::{
+    self, ClientError, Operation, Query, Repeating, TransactionOptions, TransactionState, Turn, TypedCommand, Write,
+};
 
 /// A session: operations that see what earlier ones of the session have done (causal consistency), that read the same
 /// point in time (`snapshot`), or that belong to a transaction. It is started with [`Client::start_session`].
@@ -65,10 +69,37 @@ impl Session {
         self.client.cursor(operation.into().session(&mut self.session))
     }
 
+    /// Prepares a query in this session. See [`Client::find`].
+    #[track_caller]
+    pub fn find<'c>(&'c mut self, database: &'c str, collection: &str, filter: impl Serialize) -> Prepared<Query<'c>> {
+        self.client.find(database, collection, filter).with(|find| find.session(&mut self.session))
+    }
+
+    /// Prepares an aggregation in this session. See [`Client::aggregate`].
+    #[track_caller]
+    pub fn aggregate<'c>(
+        &'c mut self,
+        database: &'c str,
+        collection: &str,
+        pipeline: impl Serialize,
+    ) -> Prepared<Query<'c>> {
+        self.client.aggregate(database, collection, pipeline).with(|query| query.session(&mut self.session))
+    }
+
+    /// Prepares a command in this session. See [`Client::run_typed`].
+    #[track_caller]
+    pub fn run_typed<'c, R: DeserializeOwned>(
+        &'c mut self,
+        database: &'c str,
+        command: impl Serialize,
+    ) -> Prepared<TypedCommand<'c, R>> {
+        self.client.run_typed(database, command).with(|command| command.session(&mut self.session))
+    }
+
     /// Prepares writes in this session. See [`Client::write`].
     #[track_caller]
-    pub fn write<'c>(&'c mut self, database: &'c str, collection: &'c str) -> Write<'c> {
-        self.client.write(database, collection).in_session(&mut self.session)
+    pub fn write<'c>(&'c mut self, database: &'c str, collection: &'c str) -> Prepared<Write<'c>> {
+        self.client.write(database, collection).with(|write| write.session(&mut self.session))
     }
 
     /// Returns the value of `lsid` in the session's commands.

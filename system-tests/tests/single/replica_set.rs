@@ -57,7 +57,7 @@ fn transactions_are_committed_aborted_and_repeated() {
     let inserted = session
         .with_transaction(|session| {
             session.run(Operation::write("single", &insert("transactions", 1)))?;
-            session.write("single", "transactions").insert(rawdoc! { "_id": 2 }).run()
+            session.write("single", "transactions").with(|write| write.insert(rawdoc! { "_id": 2 })).run()
         })
         .unwrap();
     assert_eq!((inserted.inserted, count(&client, "transactions")), (1, 2));

@@ -35,8 +35,17 @@ fn commands_and_their_errors_are_those_of_the_asynchronous_client() {
     assert_eq!(refused.server_error().unwrap().code_name, "CommandNotFound");
     let written = client.insert("single", "writes", &[rawdoc! { "a": 1 }, rawdoc! { "a": 2 }]).run().unwrap();
     assert_eq!((written.inserted, written.generated_ids.len()), (2, 2));
-    let deleted = client.write("single", "writes").delete(rawdoc! { "q": {}, "limit": 0 }).unordered().run().unwrap();
+    let deleted =
+        client.write("single", "writes").with(|write| write.delete(rawdoc! { "q": {}, "limit": 0 }).unordered());
+    let deleted = deleted.run().unwrap();
     assert!(deleted.deleted >= 2, "{deleted:?}");
+    let pong: bson::Document = client.run_typed("admin", bson::doc! { "ping": 1 }).run().unwrap();
+    assert_eq!(pong.get_f64("ok").unwrap(), 1.0);
+    client.insert("single", "typed", [bson::doc! { "n": 5 }]).run().unwrap();
+    let found = client.find("single", "typed", bson::doc! { "n": 5 }).with(|find| find.batch_size(3)).run().unwrap();
+    assert!(found.typed::<bson::Document>().next().unwrap().is_ok());
+    let unwritable = client.find("single", "typed", 7).run().unwrap_err();
+    assert!(matches!(unwritable, ClientError::Argument { .. }), "{unwritable}");
 }
 
 #[test]

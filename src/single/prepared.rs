@@ -1,0 +1,83 @@
+//! What is prepared with options before it is run.
+
+use std::fmt;
+use std::future::IntoFuture;
+
+use serde::de::DeserializeOwned;
+
+use super::{Client, Cursor};
+use crate::client::{self, ClientError, Query, TypedCommand, Write, Written};
+
+/// A [`Query`], a [`TypedCommand`] or a [`Write`] of the asynchronous client, which `run` sends and waits for.
+///
+/// [`with`](Self::with) sets its options, which are those of the asynchronous client:
+///
+/// ```no_run
+/// # fn example(client: wharf::single::Client) -> Result<(), wharf::ClientError> {
+/// use bson::doc;
+///
+/// let unpaid = client.find("shop", "orders", doc! { "paid": false });
+/// for order in unpaid.with(|find| find.batch_size(100).options(doc! { "sort": { "_id": 1 } })).run()? {
+///     println!("{:?}", order?);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "it is sent by `run`"]
+pub struct Prepared<P> {
+    client: Client,
+    prepared: P,
+}
+
+impl<P> Prepared<P> {
+    pub(super) fn new(client: Client, prepared: P) -> Self {
+        Self { client, prepared }
+    }
+
+    /// Changes what is prepared, by the methods that set its options.
+    pub fn with(self, change: impl FnOnce(P) -> P) -> Self {
+        Self { prepared: change(self.prepared), ..self }
+    }
+}
+
+impl Prepared<Query<'_>> {
+    /// Sends the query, and returns its results.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options, otherwise those of
+    /// [`Client::run`].
+    pub fn run(self) -> Result<Cursor, ClientError> {
+        let cursor: client::Cursor = self.client.drive(self.prepared.into_future())??;
+        Ok(Cursor::new(self.client, cursor))
+    }
+}
+
+impl<'c, R: DeserializeOwned + 'c> Prepared<TypedCommand<'c, R>> {
+    /// Runs the command, and returns its reply.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Argument`] if serde could not write the command as a document, [`ClientError::Reply`] if it could
+    /// not read the reply, otherwise those of [`Client::run`].
+    pub fn run(self) -> Result<R, ClientError> {
+        self.client.drive(self.prepared.into_future())?
+    }
+}
+
+impl Prepared<Write<'_>> {
+    /// Sends the writes.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Write`] if some statements may have been executed, otherwise the error that ended the first command.
+    pub fn run(self) -> Result<Written, ClientError> {
+        self.client.drive(self.prepared.into_future())?
+    }
+}
+
+impl<P: fmt::Debug> fmt::Debug for Prepared<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.prepared.fmt(f)
+    }
+}
