@@ -504,7 +504,7 @@ impl<'a> Running<'a> {
         // An aggregation that writes its result is a read that may not be executed twice.
         let may_write = match self.operation.kind {
             Kind::Write { .. } => true,
-            Kind::Read => self.retryability == Retryability::OtherRead,
+            Kind::Read => self.retryability == Retryability::OtherWrite,
             Kind::Command => false,
         };
         let fault = if may_write && has_write_concern_error(&reply) { Fault::of_reply(&reply) } else { None };
