@@ -12,7 +12,7 @@ use bson::rawdoc;
 use serde::Serialize;
 
 use super::Client;
-use super::cursor::Cursor;
+use super::cursor::{Cursor, TimeoutMode};
 use super::error::ClientError;
 use super::operation::Operation;
 use super::session::Session;
@@ -90,6 +90,7 @@ pub struct Query<'c> {
     verb: Verb,
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,
+    timeout_mode: Option<TimeoutMode>,
     site: &'static Location<'static>,
 }
 
@@ -102,7 +103,7 @@ enum Verb {
 impl<'c> Query<'c> {
     #[track_caller]
     fn new(verb: Verb, prepared: Prepared<'c>) -> Self {
-        Self { prepared, verb, batch_size: None, max_await_time: None, site: Location::caller() }
+        Self { prepared, verb, batch_size: None, max_await_time: None, timeout_mode: None, site: Location::caller() }
     }
 
     /// Adds fields to the command, such as `sort`, `limit`, `projection`, `hint`, `let`, `comment` or
@@ -140,10 +141,16 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets `timeoutMS`: how long the query and all batches may take together. The default is
-    /// [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+    /// Sets `timeoutMS`: how long the query and all batches may take together, or for a tailable cursor the query and then
+    /// each call. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.prepared.timeout = Some(limit);
+        self
+    }
+
+    /// Sets what `timeoutMS` limits. Needs `timeoutMS`, of the query or of the options.
+    pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
+        self.timeout_mode = Some(mode);
         self
     }
 
@@ -173,8 +180,8 @@ impl<'c> IntoFuture for Query<'c> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options, otherwise those of
-    /// [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options,
+    /// [`ClientError::InvalidOption`] for time limits that exclude each other, otherwise those of [`Client::run`].
     ///
     /// # Cancel safety
     ///
@@ -182,12 +189,15 @@ impl<'c> IntoFuture for Query<'c> {
     fn into_future(mut self) -> Self::IntoFuture {
         Box::pin(async move {
             let body = self.body()?;
-            let Self { prepared, max_await_time, site, .. } = self;
+            let Self { prepared, max_await_time, timeout_mode, site, .. } = self;
             let Prepared { client, database, session, read_preference, timeout, .. } = prepared;
             let operation = with(Operation::read(database, &body), session, read_preference, timeout);
             let mut opening = client.cursor_at(operation, site);
             if let Some(limit) = max_await_time {
                 opening = opening.max_await_time(limit);
+            }
+            if let Some(mode) = timeout_mode {
+                opening = opening.timeout_mode(mode);
             }
             opening.await
         })

@@ -502,7 +502,11 @@ async fn manage(
             allow(operation, &["map", "reduce", "out", "timeoutMS"])?;
             let mut command = doc! { "mapReduce": name };
             copy(operation, &mut command, &["map", "reduce", "out"]);
-            let reply = collection.prepare(Kind::Plain, command, operation)?.run(client, session).await?;
+            // It writes, unless it returns the results.
+            let out = command.get("out");
+            let is_inline = out.and_then(Bson::as_document).is_some_and(|out| out.contains_key("inline"));
+            let kind = if is_inline { Kind::Plain } else { Kind::Write };
+            let reply = collection.prepare(kind, command, operation)?.run(client, session).await?;
             let results = reply.get_array("results").cloned().unwrap_or_default();
             Ok(Returned::Documents(results.into_iter().filter_map(|one| one.as_document().cloned()).collect()))
         }

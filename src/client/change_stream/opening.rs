@@ -199,8 +199,8 @@ impl<'c> IntoFuture for Watch<'c> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options, otherwise those of
-    /// [`Client::run`]. A standalone server has no change streams, and says so.
+    /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options,
+    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise those of [`Client::run`]. A standalone server has no change streams, and says so.
     ///
     /// # Cancel safety
     ///

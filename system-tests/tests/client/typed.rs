@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use serde::{Deserialize, Serialize, Serializer};
-use wharf::client::SessionOptions;
+use wharf::client::{SessionOptions, TimeoutMode};
 use wharf::{Client, ClientError, Operation, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::mongod::{self, Mongod};
 
@@ -169,6 +169,25 @@ async fn batch_size_is_that_of_every_batch() {
             seen.push(document.get_i32("_id").unwrap());
         }
         assert_eq!(seen, (0..10).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn time_limit_may_hold_for_each_call_instead_of_all() {
+    let (_server, client) = collection("limited").await;
+    client.insert("typed", "limited", orders()).await.unwrap();
+    let query = |mode| client.find("typed", "limited", doc! {}).batch_size(2).timeout_mode(mode);
+    let error = query(TimeoutMode::Iteration).await.unwrap_err();
+    assert!(matches!(error, ClientError::InvalidOption(_)), "there is no limit: {error}");
+    let limit = Duration::from_millis(700);
+    for (mode, lasts) in [(TimeoutMode::Iteration, true), (TimeoutMode::CursorLifetime, false)] {
+        let mut found = query(mode).timeout(limit).await.unwrap();
+        for _ in 0..2 {
+            found.next().await.unwrap().unwrap();
+        }
+        // Longer than the limit, and the next document is in another batch.
+        tokio::time::sleep(limit + Duration::from_millis(100)).await;
+        assert_eq!(found.next().await.is_ok(), lasts, "{mode:?}");
     }
 }
 
