@@ -40,6 +40,8 @@ const ELECTION: Duration = Duration::from_secs(60);
 /// The length of the interval in which the throughput must be usual again, and how much of the usual one that is.
 const WINDOW: Duration = Duration::from_millis(500);
 const USUAL: f64 = 0.9;
+/// How long after the loss the stall begins at the latest.
+const UNTIL_STALL: Duration = Duration::from_secs(1);
 
 const SUBJECTS: [Kind; 2] = [Kind::Client, Kind::OfficialRaw];
 
@@ -309,9 +311,11 @@ fn result(done: &[Done], lost: Duration, over: Duration) -> FailoverResult {
     };
     let usual = count(began, lost) / lost.saturating_sub(began).as_secs_f64();
     let enough = USUAL * usual * WINDOW.as_secs_f64();
-    // An interval that begins before the stall would count as usual.
-    let stalled = successes.windows(2).max_by_key(|two| two[1] - two[0]);
-    let resumed = stalled.map_or(lost, |two| two[1]).max(lost);
+    let gaps = || successes.windows(2);
+    let longest = gaps().map(|two| two[1] - two[0]).max().unwrap_or_default();
+    // An interval that begins before the stall would count as usual. A later gap has another cause.
+    let of_loss = gaps().filter(|two| two[1] > lost && two[0] < lost + UNTIL_STALL);
+    let resumed = of_loss.max_by_key(|two| two[1] - two[0]).map_or(lost, |two| two[1]);
     let steps = (0_u32..).map(|step| resumed + step * Duration::from_millis(10)).take_while(|&at| at + WINDOW <= over);
     let usual_from = steps.into_iter().find(|&at| count(at, at + WINDOW) >= enough);
     let mut failed = done.iter().filter_map(|done| done.error.as_ref());
@@ -319,7 +323,7 @@ fn result(done: &[Done], lost: Duration, over: Duration) -> FailoverResult {
         operations: done.len() as u64,
         failed: failed.clone().count() as u64,
         first_error: failed.next().map(ToString::to_string),
-        stall_seconds: stalled.map_or(0.0, |two| (two[1] - two[0]).as_secs_f64()),
+        stall_seconds: longest.as_secs_f64(),
         longest_seconds: done.iter().map(|done| (done.ended - done.began).as_secs_f64()).fold(0.0, f64::max),
         usual_after_seconds: usual_from.map(|at| (at - lost).as_secs_f64()),
         usual_per_second: usual,
