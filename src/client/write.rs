@@ -30,7 +30,7 @@ use crate::printable::Printable;
 use crate::selection::Access;
 use crate::wire::reply::whole_number;
 
-/// Room for all parts of a command besides its statements, in bytes: its document, session, cluster time, header.
+/// Room for what the client adds to the statements of a command, in bytes: session, cluster time, write concern, header.
 const ROOM_FOR_BODY: usize = 16 * 1024;
 
 impl Client {
@@ -242,14 +242,18 @@ impl<'c> Write<'c> {
             client.deployment().select(demand, limit.deadline()).await?;
         }
         let (most_statements, most_bytes) = client.deployment().snapshot().write_limits();
-        let most_bytes = most_bytes.saturating_sub(ROOM_FOR_BODY);
+        let most_bytes = most_bytes.saturating_sub(self.bytes_of_body());
         let mut failure = Failure::default();
         for batch in self.batches(most_statements, most_bytes) {
             let kind = self.statements[batch[0]].kind;
             match self.send(kind, &batch, limit, id).await {
                 Ok(reply) => {
                     let failed_before = failure.errors.len();
-                    read(kind, &reply, &batch, &mut written, &mut failure)?;
+                    if let Err(error) = read(kind, &reply, &batch, &mut written, &mut failure) {
+                        // What the commands before it have done is known.
+                        failure.cause = Some(Box::new(error));
+                        break;
+                    }
                     if self.ordered && failure.errors.len() > failed_before {
                         break;
                     }
@@ -276,6 +280,12 @@ impl<'c> Write<'c> {
                 cause,
             }))),
         }
+    }
+
+    /// Returns the room in a message that the statements do not have, in bytes.
+    fn bytes_of_body(&self) -> usize {
+        let options = self.options.as_ref().map_or(0, |options| options.as_bytes().len());
+        ROOM_FOR_BODY.saturating_add(self.collection.len()).saturating_add(options)
     }
 
     /// Gives each inserted document an `_id`, as its first field, if it has none.

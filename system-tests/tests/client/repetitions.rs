@@ -6,7 +6,7 @@ use std::time::Duration;
 use bson::{Document, doc, rawdoc};
 use tokio::time::{Instant, timeout};
 use wharf::client::{SessionOptions, TransactionOptions};
-use wharf::{Client, Operation, ReadPreference};
+use wharf::{Client, ClientError, Operation, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 pub(super) fn standalone() -> Document {
@@ -190,4 +190,57 @@ async fn identifier_of_a_cancelled_operations_session_is_not_used_again() {
     drop(session);
     let next = client.start_session(&SessionOptions::default()).unwrap();
     assert_ne!(next.id(), id, "the server may still execute the write");
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_read_concern_of_an_operation_gets_the_time_of_its_session() {
+    let time = bson::Timestamp { time: 7, increment: 2 };
+    let (server, arrived) =
+        start(primary(), move |_, _| Answer::Reply(doc! { "ok": 1, "n": 1, "operationTime": time })).await;
+    let client = client(&server, "directConnection=true");
+    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
+    client.run(Operation::write("test", &insert).session(&mut session)).await.unwrap();
+    let count = rawdoc! { "count": "c", "readConcern": { "level": "majority" }, "limit": 3 };
+    client.run(Operation::read("test", &count).session(&mut session)).await.unwrap();
+    let distinct = rawdoc! { "distinct": "c", "key": "a", "readConcern": { "afterClusterTime": bson::Timestamp { time: 1, increment: 1 } } };
+    client.run(Operation::read("test", &distinct).session(&mut session)).await.unwrap();
+    let arrived = arrived.lock().unwrap();
+    let of = |wanted: &str| arrived.iter().find(|command| name(command) == wanted).unwrap();
+    assert_eq!(of("count").get("readConcern"), Some(&doc! { "level": "majority", "afterClusterTime": time }.into()));
+    assert_eq!(of("count").get_i32("limit").unwrap(), 3);
+    let own = doc! { "afterClusterTime": bson::Timestamp { time: 1, increment: 1 } };
+    assert_eq!(of("distinct").get("readConcern"), Some(&own.into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_reply_keeps_the_results_of_the_commands_before_it() {
+    let mut hello = standalone();
+    hello.insert("maxWriteBatchSize", 1);
+    let (server, arrived) = start(hello, |_, number| match number {
+        0 => Answer::Reply(doc! { "ok": 1, "n": 1 }),
+        _ => Answer::Reply(doc! { "ok": 1, "n": "many" }),
+    })
+    .await;
+    let client = client(&server, "");
+    let documents = [rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }, rawdoc! { "_id": 3 }];
+    let write = documents.iter().fold(client.write("test", "c"), |write, document| write.insert(&**document));
+    let error = write.await.unwrap_err();
+    let ClientError::Write(failure) = &error else { panic!("{error}") };
+    assert_eq!(failure.written.inserted, 1);
+    assert!(matches!(failure.cause.as_deref(), Some(ClientError::Reply { .. })), "{error}");
+    assert_eq!(count(&arrived, "insert"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_options_leave_less_room_for_the_statements() {
+    let mut hello = standalone();
+    hello.insert("maxMessageSizeBytes", 64 * 1024);
+    let (server, arrived) = start(hello, |_, _| Answer::Reply(doc! { "ok": 1, "n": 1 })).await;
+    let client = client(&server, "");
+    let documents = [1, 2].map(|id| rawdoc! { "_id": id, "text": "x".repeat(20 * 1024) });
+    let options = rawdoc! { "comment": "y".repeat(30 * 1024) };
+    let write = documents.iter().fold(client.write("test", "c"), |write, document| write.insert(&**document));
+    assert_eq!(write.options(&*options).await.unwrap().inserted, 2);
+    assert_eq!(count(&arrived, "insert"), 2, "each document in a message of its own");
 }
