@@ -16,6 +16,8 @@
 //! A [`Client`] monitors the servers of its deployment, has a [pool](crate::Pool) for each of them, selects a server for
 //! each [`Operation`], and retries operations where that is safe.
 
+mod appending;
+mod attempts;
 mod change_stream;
 mod command_events;
 mod cursor;

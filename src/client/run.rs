@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 
 use super::Client;
+use super::appending::{
+    SplitReadConcern, append_elements, append_read_concern, has_field, session_use, wire_preference,
+};
+use super::attempts::Attempts;
 use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation};
 use super::in_session::{Explicit, InFlight, InSession, Pinned};
@@ -20,9 +24,8 @@ use crate::options::{ReadPreference, ReadPreferenceMode, ServerAddress};
 use crate::runtime::Connection;
 use crate::selection::Access;
 use crate::session::{
-    Decision, ErrorLabels, ErrorToReport, Fault, FaultKind, Retries, RetryOptions, Retryability, ServerSession,
-    SessionError, SessionServer, SessionUse, is_retryable_write, name, takes_after_cluster_time, takes_read_concern,
-    writes_its_result,
+    ErrorLabels, ErrorToReport, Fault, FaultKind, Retryability, ServerSession, SessionError, SessionServer,
+    is_retryable_write, writes_its_result,
 };
 use crate::topology::TopologyType;
 use crate::wire::reply::{self, whole_number};
@@ -166,6 +169,8 @@ struct Running<'a> {
     retryability: Retryability,
     /// The same for all attempts of a write that may be retried.
     transaction_number: Option<i64>,
+    /// The command, if the session adds something to its read concern.
+    split: Option<Box<SplitReadConcern>>,
     /// The elements that the client appends; kept for its memory.
     appended: Vec<u8>,
 }
@@ -214,17 +219,21 @@ impl<'a> Running<'a> {
             is_in_transaction: false,
             retryability: Retryability::Command,
             transaction_number: None,
+            split: None,
             appended: Vec::new(),
         };
         if let InSession::Explicit(explicit) = &this.session {
-            let session_use = session_use(client, &this.operation, true, is_unacknowledged, None);
-            let (begun, is_in_transaction) = {
+            let session_use = session_use(client, &this.operation, true, is_unacknowledged, None, None);
+            let (begun, is_in_transaction, is_causally_consistent) = {
                 let mut state = explicit.lock();
-                (state.begin(&session_use), state.is_in_transaction())
+                (state.begin(&session_use), state.is_in_transaction(), state.is_causally_consistent())
             };
             // What the last transaction was pinned to is dropped outside of the lock.
             drop(begun?);
             this.is_in_transaction = is_in_transaction;
+            if is_causally_consistent && !is_in_transaction {
+                this.split = SplitReadConcern::of(&this.operation).map(Box::new);
+            }
         }
         this.retryability = this.find_retryability();
         Ok(this)
@@ -248,16 +257,11 @@ impl<'a> Running<'a> {
 
     /// Makes further attempts as long as the specifications allow them.
     async fn go_on_after(mut self, mut failed: Box<FailedAttempt>) -> Result<Answer, ClientError> {
-        let options = RetryOptions::of(self.client.options());
-        let mut retries = Retries::new(options, self.retryability, self.limit.is_set());
+        let mut attempts = Attempts::new(self.client, self.retryability, self.limit);
         let mut to_report: Option<ErrorToReport<ClientError>> = None;
         // The reply of the attempt that is to be reported, if it is one.
         let mut reply_to_report = None;
-        let mut avoid: Vec<ServerAddress> = Vec::new();
         loop {
-            let is_sharded = self.client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
-            let left = self.limit.left();
-            let decision = retries.after(&failed.fault, failed.labels, is_sharded, fastrand::f64(), left);
             let tells_of_attempt = match self.operation.kind {
                 Kind::Write { .. } => failed.fault.may_have_written(),
                 Kind::Read | Kind::Command => failed.fault.reached_a_server(),
@@ -269,14 +273,10 @@ impl<'a> Running<'a> {
                 Some(report) => report.add(failed.error, tells_of_attempt),
                 None => to_report = Some(ErrorToReport::new(failed.error)),
             }
-            let Decision::Retry { after, deprioritize } = decision else { break };
-            if deprioritize {
-                avoid.extend(failed.server);
+            if !attempts.goes_on(&failed.fault, failed.labels, failed.server).await {
+                break;
             }
-            if !after.is_zero() {
-                self.client.pause(after).await;
-            }
-            failed = match self.attempt(&avoid).await {
+            failed = match self.attempt(attempts.avoided()).await {
                 Ok(answer) => return Ok(answer),
                 Err(failed) => failed,
             };
@@ -317,7 +317,9 @@ impl<'a> Running<'a> {
             };
             let known = known_of(self.client, &server, &connection);
             self.append(&connection, known)?;
-            let command = self.operation.command.round_trip_time(server.least_round_trip()).appended(&self.appended);
+            let whole = self.operation.command;
+            let command = self.split.as_ref().map_or(whole, |split| whole.with_body(&split.body));
+            let command = command.round_trip_time(server.least_round_trip()).appended(&self.appended);
             let events = self.client.command_events();
             let in_flight = InFlight::new(&self.session);
             let outcome = match self.is_unacknowledged {
@@ -421,7 +423,7 @@ impl<'a> Running<'a> {
 
     /// Encodes the elements that the client appends to the command.
     fn append(&mut self, connection: &Connection<Endpoint>, known: SessionServer) -> Result<(), Box<FailedAttempt>> {
-        let Self { client, operation, session, appended, is_in_transaction, is_unacknowledged, .. } = self;
+        let Self { client, operation, session, split, appended, is_in_transaction, is_unacknowledged, .. } = self;
         appended.clear();
         appended.reserve(USUALLY_APPENDED);
         let hello = connection.hello();
@@ -440,7 +442,8 @@ impl<'a> Running<'a> {
             self.retryability = Retryability::OtherWrite;
         }
         let is_explicit = matches!(session, InSession::Explicit(_));
-        let session_use = session_use(client, operation, is_explicit, *is_unacknowledged, self.transaction_number);
+        let session_use =
+            session_use(client, operation, is_explicit, *is_unacknowledged, self.transaction_number, split.as_deref());
         let client_time = client.cluster_time().load();
         let client_time = client_time.as_deref().filter(|_| known.has_cluster_time);
         let appending = match session {
@@ -572,40 +575,6 @@ fn refused(error: SessionError) -> Box<FailedAttempt> {
     Box::new(FailedAttempt { error: error.into(), fault, labels: ErrorLabels::NONE, server: None, answer: None })
 }
 
-/// Returns what a session has to know about the operation.
-fn session_use<'u>(
-    client: &'u Client,
-    operation: &Operation<'u>,
-    is_explicit: bool,
-    is_unacknowledged: bool,
-    transaction_number: Option<i64>,
-) -> SessionUse<'u> {
-    let has_own_read_concern = has_field(operation, "readConcern");
-    let takes_after = is_explicit && !has_own_read_concern && operation.kind != Kind::Command;
-    SessionUse {
-        is_read: !matches!(operation.kind, Kind::Write { .. }),
-        read_concern: match (operation.kind, client.options().read_concern.as_deref()) {
-            (Kind::Read, Some(level)) if !has_own_read_concern => {
-                name(operation.command.body()).is_some_and(takes_read_concern).then_some(level)
-            }
-            _ => None,
-        },
-        has_own_read_concern,
-        has_own_write_concern: is_explicit && has_field(operation, "writeConcern"),
-        is_unacknowledged,
-        read_preference: operation.read_preference,
-        takes_after_cluster_time: takes_after && name(operation.command.body()).is_some_and(takes_after_cluster_time),
-        transaction_number,
-    }
-}
-
-/// Appends the read concern of a command without an explicit session.
-fn append_read_concern(appended: &mut Vec<u8>, session_use: &SessionUse<'_>) {
-    if let Some(level) = session_use.read_concern {
-        append_elements(appended, &rawdoc! { "readConcern": { "level": level } });
-    }
-}
-
 /// Returns how long the server keeps an idle session. `None` behind a load balancer, where sessions do not expire.
 pub(super) fn timeout_of(connection: &Connection<Endpoint>) -> Option<Duration> {
     if connection.service_id().is_some() {
@@ -618,32 +587,6 @@ pub(super) fn timeout_of(connection: &Connection<Endpoint>) -> Option<Duration> 
 /// Returns whether a successful reply reports that the write concern was not met.
 fn has_write_concern_error(reply: &RawDocument) -> bool {
     reply::has_field(reply, "writeConcernError")
-}
-
-/// Returns whether the caller's document has the field.
-fn has_field(operation: &Operation<'_>, field: &str) -> bool {
-    reply::has_field(operation.command.body(), field)
-}
-
-/// Returns the value of `$readPreference`, if the command needs one (Server Selection, "Passing read preference to
-/// mongos and load balancers" and "Topology type Single").
-fn wire_preference(preference: &ReadPreference, is_single: bool) -> Option<RawDocumentBuf> {
-    match preference.mode {
-        ReadPreferenceMode::Primary if is_single => Some(rawdoc! { "mode": "primaryPreferred" }),
-        ReadPreferenceMode::Primary => None,
-        _ => Some(preference.document()),
-    }
-}
-
-/// Appends the elements of a document, without its length and end.
-fn append_elements(appended: &mut Vec<u8>, document: &RawDocument) {
-    appended.extend_from_slice(elements(document));
-}
-
-/// Returns the elements of a document, without its length and end.
-pub(super) fn elements(document: &RawDocument) -> &[u8] {
-    let bytes = document.as_bytes();
-    &bytes[4..bytes.len() - 1]
 }
 
 /// Returns what a successful reply says about the server's state.

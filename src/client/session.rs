@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 
 use super::Client;
+use super::attempts::Attempts;
 use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation};
 use super::in_session::{Explicit, InFlight, Pinned};
@@ -19,10 +20,10 @@ use crate::options::{InvalidOption, ServerAddress};
 use crate::runtime::{Connection, forks};
 use crate::selection::Access;
 use crate::session::{
-    Decision, ErrorLabels, Fault, FaultKind, ReplyTimes, Retries, RetryOptions, Retryability, Session as State,
-    SessionOptions, SessionServer, TransactionOptions, TransactionState,
+    ErrorLabels, Fault, FaultKind, ReplyTimes, Retryability, Session as State, SessionOptions, SessionServer,
+    TransactionOptions, TransactionState,
 };
-use crate::topology::{ServerType, TopologyType};
+use crate::topology::ServerType;
 
 impl Client {
     /// Starts a session with these options. Sends nothing: the server learns of it with the first command.
@@ -313,34 +314,22 @@ async fn end_transaction(
     end: End,
     site: &'static Location<'static>,
 ) -> Result<(), ClientError> {
-    let options = client.options();
     let limit = match (explicit.limit(), end) {
         (Some(limit), End::Commit) => limit,
         // The time may be up, and the transaction must not stay open.
         (Some(limit), End::Abort) => limit.refreshed(),
         (None, _) => Limit::Unset.or(explicit.lock().default_timeout()).start(),
     };
-    let mut retries = Retries::new(RetryOptions::of(options), Retryability::EndOfTransaction, limit.is_set());
-    let mut avoid: Vec<ServerAddress> = Vec::new();
+    let mut attempts = Attempts::new(client, Retryability::EndOfTransaction, limit);
     let id = client.command_events().operation();
     loop {
         let attempt = Attempt { client, explicit, end, limit, site, id };
-        let (error, fault, labels, server) = match attempt.make(&avoid).await {
+        let (error, fault, labels, server) = match attempt.make(attempts.avoided()).await {
             Ok(()) => return Ok(()),
             Err(failed) => *failed,
         };
-        let left = limit.left();
-        let is_sharded = client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
-        match retries.after(&fault, labels, is_sharded, fastrand::f64(), left) {
-            Decision::GiveUp => return Err(error),
-            Decision::Retry { after, deprioritize } => {
-                if deprioritize {
-                    avoid.extend(server);
-                }
-                if !after.is_zero() {
-                    client.pause(after).await;
-                }
-            }
+        if !attempts.goes_on(&fault, labels, server).await {
+            return Err(error);
         }
     }
 }

@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::Client;
+use super::appending::elements;
 use super::error::ClientError;
 use super::operation::Operation;
-use super::run::elements;
 use super::session::Session;
 use crate::options::ReadPreference;
 

@@ -200,6 +200,11 @@ impl<'a> Command<'a> {
         })
     }
 
+    /// Returns the same command with another document.
+    pub(crate) fn with_body(self, body: &'a RawDocument) -> Self {
+        Self { body, ..self }
+    }
+
     pub(crate) fn body(&self) -> &'a RawDocument {
         self.body
     }

@@ -62,14 +62,32 @@ pub(super) fn read_concern(
     for (name, time) in
         [(&b"\x11afterClusterTime\0"[..], after_cluster_time), (&b"\x11atClusterTime\0"[..], at_cluster_time)]
     {
-        if let Some(Timestamp { time, increment }) = time {
-            elements.extend_from_slice(name);
-            elements.extend_from_slice(&(u64::from(time) << 32 | u64::from(increment)).to_le_bytes());
+        if let Some(time) = time {
+            append_timestamp(elements, name, time);
         }
     }
     elements.push(0);
     let written = length(elements.len() - start);
     elements[start..start + 4].copy_from_slice(&written);
+}
+
+/// Appends the application's own `readConcern`, and the time after which the operation reads.
+pub(super) fn own_read_concern(elements: &mut Vec<u8>, own: &RawDocument, after_cluster_time: Option<Timestamp>) {
+    elements.extend_from_slice(b"\x03readConcern\0");
+    let start = elements.len();
+    let own = own.as_bytes();
+    elements.extend_from_slice(&own[..own.len() - 1]);
+    if let Some(time) = after_cluster_time {
+        append_timestamp(elements, b"\x11afterClusterTime\0", time);
+    }
+    elements.push(0);
+    let written = length(elements.len() - start);
+    elements[start..start + 4].copy_from_slice(&written);
+}
+
+fn append_timestamp(elements: &mut Vec<u8>, name: &[u8], Timestamp { time, increment }: Timestamp) {
+    elements.extend_from_slice(name);
+    elements.extend_from_slice(&(u64::from(time) << 32 | u64::from(increment)).to_le_bytes());
 }
 
 /// Returns a length as BSON has it. Longer values do not fit in a message, which the encoder reports.

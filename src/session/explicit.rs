@@ -27,6 +27,9 @@ pub struct SessionUse<'a> {
     pub read_concern: Option<&'a str>,
     /// Whether the application gave this operation a read concern of its own.
     pub has_own_read_concern: bool,
+    /// The operation's own read concern, if it is not a part of the command any more, so that the session sends it with
+    /// what it adds.
+    pub own_read_concern: Option<&'a RawDocument>,
     /// Whether the application gave this operation a write concern of its own.
     pub has_own_write_concern: bool,
     /// Whether the write concern, own or inherited, is `w: 0`.
@@ -136,6 +139,11 @@ impl<P> Session<P> {
     /// Returns the point in time of a session with `snapshot`, once it is known.
     pub fn snapshot_time(&self) -> Option<Timestamp> {
         self.snapshot_time
+    }
+
+    /// Returns whether operations see what earlier ones of the session have done. Not so with `snapshot`.
+    pub fn is_causally_consistent(&self) -> bool {
+        self.is_causally_consistent && !self.is_snapshot
     }
 
     /// Returns `defaultTimeoutMS`, or the client's `timeoutMS`.
@@ -282,7 +290,10 @@ impl<P> Session<P> {
                 elements::read_concern(elements, Some("snapshot"), None, self.snapshot_time);
             } else {
                 let after = after.filter(|_| operation.takes_after_cluster_time);
-                elements::read_concern(elements, operation.read_concern, after, None);
+                match operation.own_read_concern {
+                    Some(own) => elements::own_read_concern(elements, own, after),
+                    None => elements::read_concern(elements, operation.read_concern, after, None),
+                }
             }
         }
         self.append_cluster_time(elements, client_time);

@@ -144,6 +144,8 @@ mod tests {
         assert_eq!(repetitions.after_commit_error(UNKNOWN, true, now, 0.5), NextStep::Report, "MaxTimeMSExpired");
         let both = UNKNOWN.with(TRANSIENT);
         assert_eq!(repetitions.after_commit_error(both, false, now, 0.5), NextStep::Commit);
+        // Such a commit is not repeated, but the label lets the whole transaction be.
+        assert_eq!(repetitions.after_commit_error(both, true, now, 0.5), after(3.75));
     }
 
     #[test]

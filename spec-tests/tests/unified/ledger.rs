@@ -23,7 +23,7 @@ pub const LEDGER: &[Entry] = &[
             "command is not sent if RTT is greater than timeoutMS",
             "short-circuit is not enabled with only 1 RTT measurement",
         ],
-        reason: "minPoolSize connections are not opened while the fail point delays hello beyond connectTimeoutMS",
+        reason: "the handshake of a minPoolSize connection takes longer than timeoutMS, to which the text limits it",
         sometimes: false,
     },
     Entry {

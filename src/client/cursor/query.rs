@@ -8,11 +8,12 @@ use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 
 use super::super::Client;
+use super::super::appending::elements;
+use super::super::attempts::Attempts;
 use super::super::command_events::OperationId;
 use super::super::error::{ClientError, FailedOperation};
 use super::super::in_session::{InSession, Pinned};
 use super::super::operation::Kind;
-use super::super::run::elements;
 use super::TimeoutMode;
 use super::batch::Batch;
 use crate::deployment::{Background, Demand, Purpose, Selected, Server};
@@ -20,7 +21,7 @@ use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::options::{ReadPreference, ReadPreferenceMode};
 use crate::runtime::Connection;
 use crate::selection::Access;
-use crate::session::{Decision, ErrorLabels, Fault, FaultKind, Retries, RetryOptions, Retryability};
+use crate::session::{ErrorLabels, Fault, FaultKind, Retryability};
 
 /// The errors by which a server says that it has no such cursor any more: CursorNotFound, QueryPlanKilled, CursorKilled.
 const ENDED: [i32; 3] = [43, 175, 237];
@@ -209,19 +210,17 @@ impl Query {
 
     /// Runs a command of the cursor on its server, in its session. Repeats it while the server is overloaded.
     async fn run(&mut self, of_cursor: OfCursor<'_>) -> Result<RawDocumentBuf, (ClientError, FaultKind)> {
-        let options = RetryOptions::of(self.client.options());
-        let mut retries = Retries::new(options, of_cursor.retryability, of_cursor.limit.is_set());
-        let id = self.client.command_events().operation();
+        let client = self.client.clone();
+        let mut attempts = Attempts::new(&client, of_cursor.retryability, of_cursor.limit);
+        let id = client.command_events().operation();
         loop {
             let (error, fault) = match self.attempt(&of_cursor, id).await {
                 Ok(reply) => return Ok(reply),
                 Err(failed) => *failed,
             };
             // A cursor stays on its server, so no server is avoided.
-            let left = of_cursor.limit.left();
-            match retries.after(&fault, fault.labels, false, fastrand::f64(), left) {
-                Decision::GiveUp => return Err((error, fault.kind)),
-                Decision::Retry { after, .. } => self.client.pause(after).await,
+            if !attempts.goes_on(&fault, fault.labels, None).await {
+                return Err((error, fault.kind));
             }
         }
     }

@@ -1,0 +1,108 @@
+//! What the client appends to the commands of operations.
+
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+
+use super::Client;
+use super::operation::{Kind, Operation};
+use crate::options::{ReadPreference, ReadPreferenceMode};
+use crate::session::{SessionUse, name, takes_after_cluster_time, takes_read_concern};
+use crate::wire::reply;
+
+/// A command whose caller gave it a read concern, with that read concern apart, so that the session can add
+/// `afterClusterTime` to it (Causal Consistency, "Read Concern").
+pub(super) struct SplitReadConcern {
+    /// The command without the read concern.
+    pub(super) body: RawDocumentBuf,
+    read_concern: RawDocumentBuf,
+}
+
+impl SplitReadConcern {
+    /// Takes the read concern out of an operation of a causally consistent session. `None` if the operation has none, or
+    /// nothing is added to it.
+    pub(super) fn of(operation: &Operation<'_>) -> Option<Self> {
+        let body = operation.command.body();
+        if operation.kind == Kind::Command
+            || !has_field(operation, "readConcern")
+            || !name(body).is_some_and(takes_after_cluster_time)
+        {
+            return None;
+        }
+        let Ok(Some(RawBsonRef::Document(own))) = body.get("readConcern") else { return None };
+        let has_time = |field| !matches!(own.get(field), Ok(None));
+        if has_time("afterClusterTime") || has_time("atClusterTime") {
+            return None;
+        }
+        let mut rest = RawDocumentBuf::new();
+        for field in body {
+            // An unreadable document is sent as it is: the server says what is wrong with it.
+            let (name, value) = field.ok()?;
+            if name.as_str() != "readConcern" {
+                rest.append(name, value);
+            }
+        }
+        Some(Self { body: rest, read_concern: own.to_owned() })
+    }
+}
+
+/// Returns what a session has to know about the operation.
+pub(super) fn session_use<'u>(
+    client: &'u Client,
+    operation: &Operation<'u>,
+    is_explicit: bool,
+    is_unacknowledged: bool,
+    transaction_number: Option<i64>,
+    split: Option<&'u SplitReadConcern>,
+) -> SessionUse<'u> {
+    let has_own_read_concern = has_field(operation, "readConcern");
+    let is_complete = has_own_read_concern && split.is_none();
+    let takes_after = is_explicit && !is_complete && operation.kind != Kind::Command;
+    SessionUse {
+        is_read: !matches!(operation.kind, Kind::Write { .. }),
+        read_concern: match (operation.kind, client.options().read_concern.as_deref()) {
+            (Kind::Read, Some(level)) if !has_own_read_concern => {
+                name(operation.command.body()).is_some_and(takes_read_concern).then_some(level)
+            }
+            _ => None,
+        },
+        has_own_read_concern,
+        own_read_concern: split.map(|split| &*split.read_concern),
+        has_own_write_concern: is_explicit && has_field(operation, "writeConcern"),
+        is_unacknowledged,
+        read_preference: operation.read_preference,
+        takes_after_cluster_time: takes_after && name(operation.command.body()).is_some_and(takes_after_cluster_time),
+        transaction_number,
+    }
+}
+
+/// Appends the read concern of a command without an explicit session.
+pub(super) fn append_read_concern(appended: &mut Vec<u8>, session_use: &SessionUse<'_>) {
+    if let Some(level) = session_use.read_concern {
+        append_elements(appended, &rawdoc! { "readConcern": { "level": level } });
+    }
+}
+
+/// Returns whether the caller's document has the field.
+pub(super) fn has_field(operation: &Operation<'_>, field: &str) -> bool {
+    reply::has_field(operation.command.body(), field)
+}
+
+/// Returns the value of `$readPreference`, if the command needs one (Server Selection, "Passing read preference to
+/// mongos and load balancers" and "Topology type Single").
+pub(super) fn wire_preference(preference: &ReadPreference, is_single: bool) -> Option<RawDocumentBuf> {
+    match preference.mode {
+        ReadPreferenceMode::Primary if is_single => Some(rawdoc! { "mode": "primaryPreferred" }),
+        ReadPreferenceMode::Primary => None,
+        _ => Some(preference.document()),
+    }
+}
+
+/// Appends the elements of a document, without its length and end.
+pub(super) fn append_elements(appended: &mut Vec<u8>, document: &RawDocument) {
+    appended.extend_from_slice(elements(document));
+}
+
+/// Returns the elements of a document, without its length and end.
+pub(super) fn elements(document: &RawDocument) -> &[u8] {
+    let bytes = document.as_bytes();
+    &bytes[4..bytes.len() - 1]
+}

@@ -1,0 +1,49 @@
+//! The attempts of one operation: whether there is another one, when, and on which servers.
+
+use super::Client;
+use crate::endpoint::Limit;
+use crate::options::ServerAddress;
+use crate::session::{Decision, ErrorLabels, Fault, Retries, RetryOptions, Retryability};
+use crate::topology::TopologyType;
+
+/// The attempts of one operation, from the first one that has failed.
+pub(super) struct Attempts<'c> {
+    client: &'c Client,
+    limit: Limit,
+    retries: Retries,
+    avoided: Vec<ServerAddress>,
+}
+
+impl<'c> Attempts<'c> {
+    pub(super) fn new(client: &'c Client, retryability: Retryability, limit: Limit) -> Self {
+        let retries = Retries::new(RetryOptions::of(client.options()), retryability, limit.is_set());
+        Self { client, limit, retries, avoided: Vec::new() }
+    }
+
+    /// Returns the servers that the next attempt avoids if it can.
+    pub(super) fn avoided(&self) -> &[ServerAddress] {
+        &self.avoided
+    }
+
+    /// Returns whether there is another attempt, after the pause that comes before it. `server`: that of the attempt that
+    /// has failed.
+    ///
+    /// # Cancel safety
+    ///
+    /// The attempt counts as made.
+    pub(super) async fn goes_on(&mut self, fault: &Fault, labels: ErrorLabels, server: Option<ServerAddress>) -> bool {
+        let is_sharded = self.client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded;
+        let Decision::Retry { after, deprioritize } =
+            self.retries.after(fault, labels, is_sharded, fastrand::f64(), self.limit.left())
+        else {
+            return false;
+        };
+        if deprioritize {
+            self.avoided.extend(server);
+        }
+        if !after.is_zero() {
+            self.client.pause(after).await;
+        }
+        true
+    }
+}
