@@ -1,6 +1,7 @@
 //! The attempts of one operation: whether there is another one, when, and on which servers.
 
 use super::Client;
+use super::error::ClientError;
 use crate::endpoint::Limit;
 use crate::options::ServerAddress;
 use crate::session::{Decision, ErrorLabels, Fault, Retries, RetryOptions, Retryability};
@@ -12,17 +13,28 @@ pub(super) struct Attempts<'c> {
     limit: Limit,
     retries: Retries,
     avoided: Vec<ServerAddress>,
+    /// Whether an attempt has been repeated.
+    is_repeated: bool,
 }
 
 impl<'c> Attempts<'c> {
     pub(super) fn new(client: &'c Client, retryability: Retryability, limit: Limit) -> Self {
         let retries = Retries::new(RetryOptions::of(client.options()), retryability, limit.is_set());
-        Self { client, limit, retries, avoided: Vec::new() }
+        Self { client, limit, retries, avoided: Vec::new(), is_repeated: false }
     }
 
     /// Returns the servers that the next attempt avoids if it can.
     pub(super) fn avoided(&self) -> &[ServerAddress] {
         &self.avoided
+    }
+
+    /// Returns the error to report, after the last attempt. If it is that of an earlier one, which was repeated until the
+    /// time was up, it is a timeout as well.
+    pub(super) fn report(&self, error: ClientError) -> ClientError {
+        match self.is_repeated && self.limit.left().is_some_and(|left| left.is_zero()) {
+            true => error.late(),
+            false => error,
+        }
     }
 
     /// Returns whether there is another attempt, after the pause that comes before it. `server`: that of the attempt that
@@ -44,6 +56,7 @@ impl<'c> Attempts<'c> {
         if !after.is_zero() {
             self.client.pause(after).await;
         }
+        self.is_repeated = true;
         true
     }
 }

@@ -103,6 +103,15 @@ impl ClientError {
         }
     }
 
+    /// Makes this a timeout as well: a further attempt might have succeeded, but the operation's time limit was up (Client
+    /// Side Operations Timeout, "Retryability").
+    pub(super) fn late(mut self) -> Self {
+        if let Self::Operation(failed) = &mut self {
+            failed.is_late = !failed.is_timeout();
+        }
+        self
+    }
+
     /// Returns those of the error's labels that decide on repetitions.
     pub(super) fn labels(&self) -> ErrorLabels {
         ErrorLabels::of(ErrorLabels::all_names().filter(|name| self.has_label(name)))
@@ -226,12 +235,14 @@ impl WriteConcernError {
 
 /// The failure of an operation's last attempt, with the labels that the specifications let a client add.
 #[derive(Clone, Error)]
-#[error("{failure}")]
+#[error("{failure}{}", if self.is_late { "; there was no time for another attempt (timeoutMS)" } else { "" })]
 pub struct FailedOperation {
     #[source]
     failure: Failure,
     /// Those that sessions and retries know, the server's and the client's.
     labels: ErrorLabels,
+    /// Whether only the operation's time limit ended its attempts.
+    is_late: bool,
 }
 
 crate::error::debug_as_sentence!(FailedOperation);
@@ -250,18 +261,18 @@ crate::error::debug_as_sentence!(Failure);
 
 impl FailedOperation {
     pub(super) fn selection(error: ServerSelectionError, labels: ErrorLabels) -> Self {
-        Self { failure: Failure::Selection(error), labels }
+        Self { failure: Failure::Selection(error), labels, is_late: false }
     }
 
     pub(super) fn operation(error: OperationError, labels: ErrorLabels) -> Self {
-        Self { failure: Failure::Operation(error), labels }
+        Self { failure: Failure::Operation(error), labels, is_late: false }
     }
 
     /// The failure of a command that succeeded without meeting its write concern.
     pub(super) fn concern(reason: &'static str, reply: RawDocumentBuf, labels: ErrorLabels) -> Self {
         let is_max_time_expired = Fault::of_reply(&reply).is_some_and(|fault| fault.is_max_time_expired());
         let error = WriteConcernError::of(reply);
-        Self { failure: Failure::Concern { reason, error, is_max_time_expired }, labels }
+        Self { failure: Failure::Concern { reason, error, is_max_time_expired }, labels, is_late: false }
     }
 
     /// The failure of a write that was executed without meeting its write concern.
@@ -296,6 +307,9 @@ impl FailedOperation {
     }
 
     fn is_timeout(&self) -> bool {
+        if self.is_late {
+            return true;
+        }
         match &self.failure {
             Failure::Operation(error) => error.is_timeout(),
             Failure::Selection(error) => matches!(error, ServerSelectionError::Timeout { .. }),
@@ -316,7 +330,9 @@ impl From<FailedOperation> for ClientError {
     fn from(failed: FailedOperation) -> Self {
         match failed.failure {
             // Without a label, only the reason matters.
-            Failure::Selection(error) if failed.labels == ErrorLabels::NONE => Self::Selection(error),
+            Failure::Selection(error) if failed.labels == ErrorLabels::NONE && !failed.is_late => {
+                Self::Selection(error)
+            }
             failure => Self::Operation(Box::new(FailedOperation { failure, ..failed })),
         }
     }

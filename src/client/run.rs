@@ -287,7 +287,7 @@ impl<'a> Running<'a> {
         }
         self.client.give_back(session);
         match to_report {
-            Some(report) => Err(report.into_error()),
+            Some(report) => Err(attempts.report(report.into_error())),
             // The first failure was added before the loop could end.
             None => unreachable!("an operation failed without an error"),
         }

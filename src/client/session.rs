@@ -329,7 +329,7 @@ async fn end_transaction(
             Err(failed) => *failed,
         };
         if !attempts.goes_on(&fault, labels, server).await {
-            return Err(error);
+            return Err(attempts.report(error));
         }
     }
 }

@@ -200,3 +200,13 @@ async fn operations_of_a_callback_share_the_limit_of_the_transaction() {
     let own = Operation::write("test", &insert).session(&mut session).timeout(Duration::from_secs(1));
     client.run(own).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn retries_that_the_time_limit_ends_are_a_timeout() {
+    let (server, _) =
+        start(standalone(), |_, _| Answer::After(Duration::from_millis(40), Box::new(Answer::Close))).await;
+    let client = client(&server, "timeoutMS=100");
+    let error = client.run(Operation::read("test", &rawdoc! { "count": "c" })).await.unwrap_err();
+    assert!(error.command_error().is_some() && error.is_timeout(), "{error}");
+    assert!(error.to_string().contains("timeoutMS"), "{error}");
+}
