@@ -256,6 +256,10 @@ impl Session {
         if !std::mem::take(&mut self.ends) {
             return false;
         }
+        if self.forks != forks() {
+            // The transaction, its connection and the runtime are the parent's.
+            return false;
+        }
         let must_abort = {
             let mut state = self.explicit.lock();
             state.must_abort() && matches!(state.begin_abort(), Ok(true))
