@@ -14,6 +14,7 @@ const WRITE: SessionUse<'static> = SessionUse {
     is_read: false,
     read_concern: None,
     has_own_read_concern: false,
+    own_read_concern: None,
     has_own_write_concern: false,
     is_unacknowledged: false,
     read_preference: None,

@@ -13,6 +13,7 @@ const READ: SessionUse<'static> = SessionUse {
     is_read: true,
     read_concern: None,
     has_own_read_concern: false,
+    own_read_concern: None,
     has_own_write_concern: false,
     is_unacknowledged: false,
     read_preference: None,
