@@ -35,6 +35,7 @@ use super::background::Kept;
 use super::heartbeat::{Heartbeat, Line};
 use super::monitor::failure::{CheckTimeoutError, Failure};
 use super::selecting::{Demand, ServerSelectionError};
+use super::selection_log::{self, SelectionLog};
 use super::server::{Selected, Server};
 use super::state::{Deployment, Resident, now};
 use crate::endpoint::{
@@ -155,7 +156,7 @@ impl Deployment {
         let own = own.map(|at| TimeLimit { at, limit: own_limit, name: "serverSelectionTimeoutMS" });
         let given = deadline.map(|(at, limit)| TimeLimit { at, limit, name: "timeoutMS" });
         let time = [own, given].into_iter().flatten().min_by_key(|time| time.at);
-        let (mut has_scanned, mut may_check_idle) = (false, true);
+        let (mut has_scanned, mut has_logged, mut may_check_idle) = (false, false, true);
         loop {
             if self.is_closed() {
                 return Err(ServerSelectionError::Closed);
@@ -185,9 +186,18 @@ impl Deployment {
                 }
                 Ok(None) => scanning.mark_stale(),
                 Err(error) => {
-                    scanning.mark_stale();
+                    if let ServerSelectionError::Incompatible(_) = error {
+                        scanning.mark_stale();
+                    }
                     return Err(error);
                 }
+            }
+            if !std::mem::replace(&mut has_logged, true)
+                && !(tries_once && has_scanned)
+                && selection_log::logs_waiting()
+            {
+                let at = time.as_ref().map(|time| time.at);
+                SelectionLog::new(demand).waiting(&self.snapshot().topology, at);
             }
             match &time {
                 _ if tries_once && has_scanned => return Err(self.not_found_at_once(demand)),

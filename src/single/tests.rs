@@ -343,3 +343,27 @@ fn command_whose_connection_is_lost_is_retried_on_a_new_one() {
     assert_eq!(server.connections(), 2);
     assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
 }
+
+#[test]
+fn client_session_and_cursor_may_move_between_threads() {
+    fn is_send_and_sync<T: Send + Sync>() {}
+    fn is_send<T: Send>() {}
+    is_send_and_sync::<Client>();
+    is_send_and_sync::<super::Session>();
+    is_send::<super::Cursor>();
+}
+
+#[test]
+fn time_limit_of_an_operation_cuts_a_scan_off() {
+    let world = World::new();
+    let server = world.server(|command, number| match is_hello(command) && number == 0 {
+        true => Answer::Hang,
+        false => answer(command),
+    });
+    let client = world.client(&format!("mongodb://{}/?timeoutMS=300", server.server.address()));
+    let error = ping(&client).unwrap_err();
+    assert!(error.is_timeout() && error.to_string().contains("timeoutMS"), "{error}");
+    // The check was not completed, so the server is not left alone.
+    ping(&client).unwrap();
+    assert!(close(&server.times(is_hello), &[0, 300]), "{:?}", server.times(is_hello));
+}
