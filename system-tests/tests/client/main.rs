@@ -3,6 +3,7 @@
 
 mod cursors;
 mod events;
+mod faas;
 mod forks;
 mod limits;
 mod monitoring;
