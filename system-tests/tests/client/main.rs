@@ -8,6 +8,7 @@ mod forks;
 mod limits;
 mod monitoring;
 mod prose;
+mod prose_retries;
 mod repetitions;
 mod scripted;
 mod sessions;
