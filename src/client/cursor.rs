@@ -178,7 +178,10 @@ impl OpenCursor<'_> {
             let must = format!("less than timeoutMS, which is {} ms", limit.as_millis());
             return Err(InvalidOption::new("maxAwaitTimeMS", must, format!("{} ms", longest.as_millis())).into());
         }
-        let max_await_time = self.max_await_time.filter(|_| cursor_type == CursorType::TailableAwait);
+        // Of any command, the application knows what its getMore takes (Run Command, "runCursorCommand").
+        let takes_time =
+            cursor_type == CursorType::TailableAwait || self.operation.kind == super::operation::Kind::Command;
+        let max_await_time = self.max_await_time.filter(|_| takes_time);
         Ok((cursor_type, max_await_time, CursorTime { timeout, mode, running: None }))
     }
 
