@@ -117,9 +117,9 @@ async fn stream_resumes_on_a_server_that_its_read_preference_allows() {
     watched.fail(["getMore"], 1, doc! { "closeConnection": true }).await;
     watched.insert(0..1).await;
     assert_eq!(id(&event(&mut changes).await), 0);
-    watched.heal().await;
     let aggregates = watched.started("aggregate");
-    assert_eq!(aggregates.len(), 2);
+    // The other secondary has the fail point, too.
+    assert!((2..=3).contains(&aggregates.len()), "{aggregates:?}");
     for (address, command) in aggregates {
         assert_ne!(*address, *primary);
         assert_eq!(command.get_document("$readPreference").unwrap(), &doc! { "mode": "secondary" });
@@ -135,7 +135,6 @@ async fn failed_kill_cursors_does_not_matter() {
     assert_eq!(id(&event(&mut changes).await), 0);
     watched.insert(1..2).await;
     assert_eq!(id(&event(&mut changes).await), 1);
-    watched.heal().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -70,6 +70,8 @@ impl Watched {
             .unwrap();
         let other = Client::from_uri(&set.uri()).unwrap();
         let watched = Self { client, set, other, name, events, _turn: turn };
+        // A test before this one may have left its fail point on a member that it did not use.
+        watched.configure(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
         watched.run(doc! { "drop": name, "writeConcern": { "w": "majority" } }).await;
         watched.run(doc! { "create": name, "writeConcern": { "w": "majority" } }).await;
         watched
@@ -172,10 +174,5 @@ impl Watched {
         let reply = self.other.run_command("admin", &raw(current)).await.unwrap();
         let reply = Document::try_from(reply).unwrap();
         reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().len()
-    }
-
-    /// Turns the fail point off, before the next test has its turn.
-    pub async fn heal(&self) {
-        self.configure(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
     }
 }
