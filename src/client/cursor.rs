@@ -21,7 +21,7 @@ use self::batch::{Batch, OnServer, unreadable};
 use self::query::{CursorTime, Query};
 use super::Client;
 use super::error::{ClientError, FailedOperation};
-use super::operation::Operation;
+use super::operation::{Kind, Operation};
 use super::run::Answer;
 use crate::deployment::Background;
 use crate::endpoint::Limit;
@@ -147,7 +147,8 @@ impl OpenCursor<'_> {
     /// Returns the type of the cursor, how long the server waits for documents, and the time limits.
     fn check(&self) -> Result<(CursorType, Option<Duration>, CursorTime), ClientError> {
         let body = self.operation.command.body();
-        let is_find = name(body) == Some("find");
+        // The client does not look into a generic command.
+        let is_find = self.operation.kind != Kind::Command && name(body) == Some("find");
         let cursor_type = match (self.cursor_type, CursorType::of(body)) {
             (Some(cursor_type), _) => cursor_type,
             // Only such cursors can have the option, except for a `find`, which tells its type.

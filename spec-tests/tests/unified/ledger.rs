@@ -34,7 +34,7 @@ pub const LEDGER: &[Entry] = &[
             "Tailable cursor iteration timeoutMS is refreshed for getMore - failure",
         ],
         reason: "the case expects a timeout, but delays getMore by less than its timeoutMS, or has no timeoutMS at all",
-        sometimes: false,
+        sometimes: true,
     },
     Entry {
         file: "transactions/unified/mongos-recovery-token",
