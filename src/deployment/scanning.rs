@@ -192,10 +192,8 @@ impl Deployment {
                     return Err(error);
                 }
             }
-            if !std::mem::replace(&mut has_logged, true)
-                && !(tries_once && has_scanned)
-                && selection_log::logs_waiting()
-            {
+            let goes_on = !(tries_once && has_scanned);
+            if goes_on && !std::mem::replace(&mut has_logged, true) && selection_log::logs_waiting() {
                 let at = time.as_ref().map(|time| time.at);
                 SelectionLog::new(demand).waiting(&self.snapshot().topology, at);
             }

@@ -367,3 +367,31 @@ fn time_limit_of_an_operation_cuts_a_scan_off() {
     ping(&client).unwrap();
     assert!(close(&server.times(is_hello), &[0, 300]), "{:?}", server.times(is_hello));
 }
+
+#[test]
+fn load_balancer_is_not_scanned_and_an_open_cursor_keeps_its_connection() {
+    let world = World::new();
+    let server = world.server(|command, _| match name(command).as_str() {
+        "find" => Answer::Reply(doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "test.things", "firstBatch": [] } }),
+        "getMore" => Answer::Reply(doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "test.things", "nextBatch": [] } }),
+        _ if is_hello(command) => {
+            let mut reply = standalone();
+            reply.insert("msg", "isdbgrid");
+            reply.insert("serviceId", bson::oid::ObjectId::from_bytes([5; 12]));
+            Answer::Reply(reply)
+        }
+        _ => answer(command),
+    });
+    let client = world.client(&format!("mongodb://{}/?loadBalanced=true", server.server.address()));
+    ping(&client).unwrap();
+    pass(&client, 100_000);
+    ping(&client).unwrap();
+    assert_eq!((server.times(is_hello).len(), server.connections()), (1, 1));
+    let mut cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).unwrap();
+    ping(&client).unwrap();
+    assert_eq!(server.connections(), 2, "the cursor has the first one");
+    assert!(cursor.next_document().unwrap().is_none());
+    drop(cursor);
+    ping(&client).unwrap();
+    assert_eq!(server.connections(), 2);
+}
