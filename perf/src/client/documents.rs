@@ -157,7 +157,7 @@ pub fn document(number: u32) -> RawDocumentBuf {
         "name": format!("document number {number:09}"),
         "text": "It is neither long nor short, and compresses badly enough.",
         "price": f64::from(number) / 100.0,
-        "available": number % 2 == 0,
+        "available": number.is_multiple_of(2),
         "size": { "width": 120, "height": 80, "unit": "mm" },
     }
 }
