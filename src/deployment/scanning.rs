@@ -17,8 +17,17 @@
 //! (`cooldownMS`). The failure of a command does not count as a failed check, so that a retry can find a server whose
 //! connection alone was lost.
 //!
-//! A selected server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before its use, once
-//! for each selection.
+//! A server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before its use: when it is
+//! selected, and before the next command of a cursor. A selection ends, because each check counts as a use.
+//!
+//! # How long a scan takes
+//!
+//! A check takes at most `connectTimeoutMS`, or twice that: if it fails on a connection that was there, it opens a new one.
+//!
+//! One server that does not answer must not stop operations whose `timeoutMS` is shorter. A scan ends when half of the
+//! operation's time is used up and a server that has answered is suitable. A check that is cut off, then or when the time is
+//! up, counts as failed: the server is unknown. For 5 s, scans ask it again only if no other server is suitable. It may
+//! just need longer than the operation had.
 
 use std::future::poll_fn;
 use std::panic::Location;
@@ -42,6 +51,7 @@ use crate::endpoint::{
     Command, CommandError, Endpoint, Limit, OperationError, SHORTEST_RESCAN, Scanned, resolve_again, resolve_first,
 };
 use crate::error::{Cause, CheckOutError};
+use crate::milliseconds::Milliseconds;
 use crate::options::PoolOptions;
 use crate::printable::PrintableError;
 use crate::runtime::{Connection, within};
@@ -93,6 +103,8 @@ pub(super) struct Uses(Mutex<UseTimes>);
 struct UseTimes {
     /// When the last check failed, unless one has succeeded since.
     failed: Option<Instant>,
+    /// When the last check was cut off, unless one has been completed since.
+    cut_off: Option<Instant>,
     /// When the connection was last used, for a check or for a selected operation.
     used: Option<Instant>,
 }
@@ -104,8 +116,56 @@ impl Uses {
     }
 }
 
-/// A future that checks one server.
-type Check<'c> = Pin<Box<dyn Future<Output = ()> + Send + 'c>>;
+/// A server, and a future that checks it.
+type Check = (Arc<Server>, Pin<Box<dyn Future<Output = ()> + Send>>);
+
+/// A scan. It also ends when it is dropped, because the operation's time is up: the next operation begins with what is
+/// known by then.
+struct InProgress<'s>(&'s Scanning);
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.last = Some(Instant::now());
+        state.is_stale = false;
+    }
+}
+
+/// A check of one server. Dropping it before [`completed`](Self::completed) means that the check was cut off.
+struct Checking {
+    /// `None` when it is completed.
+    resident: Option<Resident>,
+    begun: Instant,
+}
+
+/// An operation had no more time for the check of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the server did not answer a check for {}, and the operation had no more time for it", Milliseconds(self.after))]
+struct CutOffError {
+    after: Duration,
+}
+
+impl Checking {
+    fn completed(mut self) {
+        if let Some(resident) = self.resident.take() {
+            resident.forget();
+        }
+    }
+}
+
+impl Drop for Checking {
+    fn drop(&mut self) {
+        let Some(resident) = self.resident.take() else { return };
+        {
+            let mut times = resident.server.uses.lock();
+            times.used = Some(Instant::now());
+            times.cut_off = times.used;
+        }
+        let cause = Arc::new(CutOffError { after: self.begun.elapsed() });
+        resident.deployment.check_failed(&resident, cause, true);
+        resident.forget();
+    }
+}
 
 /// Why there was no server in time.
 struct TimeLimit {
@@ -156,7 +216,7 @@ impl Deployment {
         let own = own.map(|at| TimeLimit { at, limit: own_limit, name: "serverSelectionTimeoutMS" });
         let given = deadline.map(|(at, limit)| TimeLimit { at, limit, name: "timeoutMS" });
         let time = [own, given].into_iter().flatten().min_by_key(|time| time.at);
-        let (mut has_scanned, mut has_logged, mut may_check_idle) = (false, false, true);
+        let (mut has_scanned, mut has_logged) = (false, false);
         loop {
             if self.is_closed() {
                 return Err(ServerSelectionError::Closed);
@@ -171,14 +231,14 @@ impl Deployment {
                 if let Some(ready) = ready {
                     sleep_until(ready).await;
                 }
-                self.scan(scanning).await;
+                self.scan(scanning, demand, deadline.map(|(at, _)| at)).await;
                 has_scanned = true;
             }
             match self.try_select(&self.snapshot(), demand) {
                 Ok(Some(selected)) => {
-                    if may_check_idle && self.was_long_idle(&selected) {
-                        may_check_idle = false;
-                        self.check(selected.server()).await;
+                    if self.was_long_idle(&selected) {
+                        // It may change the server, and so the choice.
+                        self.clone().check(selected.server().clone()).await;
                         continue;
                     }
                     selected.uses.lock().used = Some(Instant::now());
@@ -224,47 +284,81 @@ impl Deployment {
         is_checked && used.is_some_and(|used| used.elapsed() >= IDLE_LIMIT) && server.pool.status().available > 0
     }
 
-    /// Checks all servers at once, and those that the checks discover.
-    async fn scan(self: &Arc<Self>, scanning: &Scanning) {
+    /// Returns what checks a server before a cursor uses its connection, if it was not used for a while. Counts as a use.
+    pub(crate) fn check_if_idle(self: &Arc<Self>, server: &Arc<Server>) -> Option<impl Future<Output = ()> + use<>> {
+        // A forked child must not take the lock of a server of its parent.
+        if self.scanning().is_none() || !self.snapshot().has(server) {
+            return None;
+        }
+        let was_long_idle = self.was_long_idle(server);
+        server.uses.lock().used = Some(Instant::now());
+        was_long_idle.then(|| Box::pin(self.clone().check(server.clone())))
+    }
+
+    /// Checks all servers at once, and those that the checks discover. Ends when all have answered or failed, or after half
+    /// of the time until `deadline` if a server that has answered is suitable.
+    async fn scan(self: &Arc<Self>, scanning: &Scanning, demand: Demand<'_>, deadline: Option<Instant>) {
+        let _in_progress = InProgress(scanning);
         self.look_up(scanning).await;
         let begun = Instant::now();
-        let mut asked: Vec<Arc<Server>> = Vec::new();
-        let mut checks: Vec<Check<'_>> = Vec::new();
+        let mut half = deadline.map(|at| Box::pin(sleep_until(begun + at.saturating_duration_since(begun) / 2)));
+        let mut seen: Vec<Arc<Server>> = Vec::new();
+        let mut postponed: Vec<Arc<Server>> = Vec::new();
+        let mut checks: Vec<Check> = Vec::new();
+        let start = |server: Arc<Server>| -> Check { (server.clone(), Box::pin(self.clone().check(server))) };
         poll_fn(|context| {
+            let is_half_over = half.as_mut().is_some_and(|half| half.as_mut().poll(context).is_ready());
             loop {
                 let servers: Vec<_> = {
                     let snapshot = self.snapshot();
                     snapshot.members().iter().flatten().map(|member| member.server.clone()).collect()
                 };
                 for server in servers {
-                    if !asked.iter().any(|other| Arc::ptr_eq(other, &server)) {
-                        asked.push(server.clone());
-                        if !self.is_cooling_down(&server, begun) {
-                            checks.push(Box::pin(async move { self.check(&server).await }));
-                        }
+                    if seen.iter().any(|other| Arc::ptr_eq(other, &server)) {
+                        continue;
+                    }
+                    seen.push(server.clone());
+                    let UseTimes { failed, cut_off, .. } = *server.uses.lock();
+                    match () {
+                        () if self.is_cooling_down(&server, failed, begun) => {}
+                        () if self.is_cooling_down(&server, cut_off, begun) => postponed.push(server),
+                        () => checks.push(start(server)),
                     }
                 }
                 let before = checks.len();
-                checks.retain_mut(|check| check.as_mut().poll(context).is_pending());
+                checks.retain_mut(|(_, check)| check.as_mut().poll(context).is_pending());
                 if checks.is_empty() && before == 0 {
-                    return Poll::Ready(());
+                    if postponed.is_empty() || self.has_suitable(demand, &checks) {
+                        return Poll::Ready(());
+                    }
+                    checks.extend(postponed.drain(..).map(start));
+                    continue;
                 }
                 // A check that has ended may have discovered servers.
                 if checks.len() == before {
-                    return Poll::Pending;
+                    return match is_half_over && self.has_suitable(demand, &checks) {
+                        true => Poll::Ready(()),
+                        false => Poll::Pending,
+                    };
                 }
             }
         })
         .await;
-        let mut state = scanning.lock();
-        state.last = Some(Instant::now());
-        state.is_stale = false;
     }
 
-    fn is_cooling_down(&self, server: &Server, now: Instant) -> bool {
+    /// Returns whether a server is suitable that none of these checks waits for.
+    fn has_suitable(&self, demand: Demand<'_>, checks: &[Check]) -> bool {
+        let deprioritized: Vec<_> = checks.iter().map(|(server, _)| server.address.clone()).collect();
+        let selected = self.try_select(&self.snapshot(), Demand { deprioritized: &deprioritized, ..demand });
+        let is_waited_for = |server: &Arc<Server>| checks.iter().any(|(other, _)| Arc::ptr_eq(other, server));
+        matches!(selected, Ok(Some(selected)) if !is_waited_for(selected.server()))
+    }
+
+    /// Returns whether a server is unknown, and was checked in vain less than 5 s before.
+    fn is_cooling_down(&self, server: &Server, last: Option<Instant>, now: Instant) -> bool {
         let snapshot = self.snapshot();
         let is_unknown = snapshot.topology.server(&server.address).is_none_or(|server| server.server_type.is_unknown());
-        is_unknown && server.uses.lock().failed.is_some_and(|failed| now < failed + COOLDOWN)
+        is_unknown && last.is_some_and(|last| now < last + COOLDOWN)
     }
 
     /// Looks up the SRV name for the first time, or again when its records have expired.
@@ -304,32 +398,38 @@ impl Deployment {
     ///
     /// A server whose connection has failed is checked once more, on a new connection ("Network or command error during
     /// server check").
-    async fn check(self: &Arc<Self>, server: &Arc<Server>) {
-        let resident = self.resident_of(server);
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future means that the operation's time is up: the server is unknown then.
+    async fn check(self: Arc<Self>, server: Arc<Server>) {
+        let checking = Checking { resident: Some(self.resident_of(&server)), begun: Instant::now() };
+        let Some(resident) = &checking.resident else { return };
         let had_connection = server.pool.status().available > 0;
-        let mut checked = self.try_check(&resident).await;
+        let mut checked = self.try_check(resident).await;
         if let Err(Failure::Check { cause, is_network_error: true, is_timeout }) = &checked
             && had_connection
         {
-            self.check_failed(&resident, cause.clone(), *is_timeout);
-            checked = self.try_check(&resident).await;
+            self.check_failed(resident, cause.clone(), *is_timeout);
+            checked = self.try_check(resident).await;
         }
         {
             let mut times = server.uses.lock();
             times.used = Some(Instant::now());
+            times.cut_off = None;
             times.failed = match &checked {
                 Err(Failure::Check { is_network_error: true, .. }) => times.used,
                 _ => None,
             };
         }
         match checked {
-            Ok(description) => self.checked(&resident, description),
+            Ok(description) => self.checked(resident, description),
             // The server has answered, so the connection stays ("Handling of backpressure labels").
-            Err(Failure::Check { cause, .. }) if is_overload(&cause) => self.check_refused(&resident, cause),
-            Err(Failure::Check { cause, is_timeout, .. }) => self.check_failed(&resident, cause, is_timeout),
-            Err(Failure::Cancelled) => self.check_cancelled(&resident),
+            Err(Failure::Check { cause, .. }) if is_overload(&cause) => self.check_refused(resident, cause),
+            Err(Failure::Check { cause, is_timeout, .. }) => self.check_failed(resident, cause, is_timeout),
+            Err(Failure::Cancelled) => self.check_cancelled(resident),
         }
-        resident.forget();
+        checking.completed();
     }
 
     /// Makes one attempt to check a server, and returns what it says.

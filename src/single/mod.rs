@@ -27,16 +27,18 @@
 //! | servers are checked | by monitors, all the time | by operations: before the first one, when `heartbeatFrequencyMS` (by default 60 s) have passed, when a server has replied that it is not primary or shuts down, and when no server is suitable |
 //! | connections | a pool for each server | one for each server, for checks and commands. Behind a load balancer, an open cursor or a transaction has one more |
 //! | no suitable server | waits for `serverSelectionTimeoutMS` | fails after one scan, unless `serverSelectionTryOnce=false` |
-//! | a connection that is lost while it is idle | the next command takes another one | the same, and before its use the connection is checked if it has been idle for 5 s |
+//! | a connection that is lost while it is idle | the next command takes another one | the same, and before its use by a command or a cursor the connection is checked if it has been idle for 5 s |
 //!
 //! Operations, retries, errors, sessions, transactions, events and options are the same, and so is the code.
 //!
 //! # How long a call takes
 //!
-//! A scan asks all servers at once, and ends when each has answered or `connectTimeoutMS` has passed. A server whose check
-//! has failed is left alone for 5 s, and there are 500 ms between two scans. With `serverSelectionTryOnce=true` (the
+//! A scan asks all servers at once, and ends when each has answered or its check has failed. A check takes at most
+//! `connectTimeoutMS`, or twice that: if it fails on the connection that the server has, it opens a new one. A server whose
+//! check has failed is left alone for 5 s, and there are 500 ms between two scans. With `serverSelectionTryOnce=true` (the
 //! default), the selection of a server takes at most the time of one scan, and perhaps the 500 ms before it. Otherwise it
-//! takes at most `serverSelectionTimeoutMS` and the time of one scan. `timeoutMS` limits all of this.
+//! takes at most `serverSelectionTimeoutMS` and the time of one scan. `timeoutMS` limits all of this. Half of it is enough
+//! for a scan if a server that has answered is suitable, so that a server that does not answer stops no operation.
 //!
 //! Names are looked up by the operating system (`getaddrinfo`), one after the other, on the calling thread: no time limit
 //! of wharf applies there.

@@ -12,7 +12,7 @@ use super::driver::Driver;
 use super::{Client, Shared};
 use crate::client::{self, ClientError, Operation, ServerSelectionError};
 use crate::deployment::Checks;
-use crate::options::Options;
+use crate::options::{Options, ReadPreference, ReadPreferenceMode};
 
 /// What a server replies to a hello.
 fn standalone() -> Document {
@@ -360,12 +360,126 @@ fn time_limit_of_an_operation_cuts_a_scan_off() {
         true => Answer::Hang,
         false => answer(command),
     });
-    let client = world.client(&format!("mongodb://{}/?timeoutMS=300", server.server.address()));
+    let client = world.client(&format!("mongodb://{}/?timeoutMS=1000", server.server.address()));
     let error = ping(&client).unwrap_err();
-    assert!(error.is_timeout() && error.to_string().contains("timeoutMS"), "{error}");
-    // The check was not completed, so the server is not left alone.
+    let text = error.to_string();
+    assert!(error.is_timeout() && text.contains("timeoutMS") && text.contains("did not answer a check"), "{text}");
+    // There is no other server, so this one is asked again, half a second after the scan.
     ping(&client).unwrap();
-    assert!(close(&server.times(is_hello), &[0, 300]), "{:?}", server.times(is_hello));
+    assert!(close(&server.times(is_hello), &[0, 1_500]), "{:?}", server.times(is_hello));
+}
+
+/// Starts a server that does not answer, and the primary of the replica set of both.
+fn dark_member_and_primary(world: &World) -> (Server, Server) {
+    let dark = world.server(|_, _| Answer::Hang);
+    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let list = hosts.clone();
+    let primary = world.server(move |command, _| match is_hello(command) {
+        true => Answer::Reply(member("isWritablePrimary", &list.lock().unwrap())),
+        false => Answer::Reply(doc! { "ok": 1 }),
+    });
+    hosts.lock().unwrap().extend([dark.server.address(), primary.server.address()]);
+    (dark, primary)
+}
+
+#[test]
+fn dark_member_does_not_stop_operations_with_a_short_time_limit() {
+    let world = World::new();
+    let (dark, primary) = dark_member_and_primary(&world);
+    let (one, other) = (dark.server.address(), primary.server.address());
+    let uri = format!("mongodb://{one},{other}/?replicaSet=rs&timeoutMS=1000&heartbeatFrequencyMS=1000");
+    let client = world.client(&uri);
+    ping(&client).unwrap();
+    ping(&client).unwrap();
+    // The next scan does not wait for the dark member again. The one after 5 s does.
+    pass(&client, 2_000);
+    ping(&client).unwrap();
+    pass(&client, 3_500);
+    ping(&client).unwrap();
+    let pings = primary.times(|command| name(command) == "ping");
+    assert!(close(&pings, &[500, 500, 2_500, 6_500]), "{pings:?}");
+    assert!(close(&dark.times(is_hello), &[0, 6_000]), "{:?}", dark.times(is_hello));
+    let error = client.status().servers.iter().find_map(|server| server.error.clone()).unwrap();
+    assert!(error.contains("did not answer a check for 500 ms"), "{error}");
+}
+
+#[test]
+fn scan_without_a_suitable_server_waits_until_the_time_is_up() {
+    let world = World::new();
+    let (dark, primary) = dark_member_and_primary(&world);
+    let (one, other) = (dark.server.address(), primary.server.address());
+    let client = world.client(&format!("mongodb://{one},{other}/?replicaSet=rs&timeoutMS=1000"));
+    let secondary = ReadPreference::new(ReadPreferenceMode::Secondary);
+    let find = rawdoc! { "find": "things" };
+    let error = client.run(Operation::read("test", &find).read_preference(&secondary)).unwrap_err();
+    assert!(error.is_timeout() && error.to_string().contains("did not answer a check for 1000 ms"), "{error}");
+    // What the primary has answered is known.
+    ping(&client).unwrap();
+    let pings = primary.times(|command| name(command) == "ping");
+    assert!(close(&pings, &[1_000]), "{pings:?}");
+}
+
+#[test]
+fn each_server_that_was_idle_is_checked_before_its_use() {
+    let world = World::new();
+    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let server = |field: &'static str| {
+        let hosts = hosts.clone();
+        world.server(move |command, _| match is_hello(command) {
+            true => Answer::Reply(member(field, &hosts.lock().unwrap())),
+            false => answer_of_query(command),
+        })
+    };
+    let servers = [server("isWritablePrimary"), server("secondary")];
+    let addresses = [&servers[0], &servers[1]].map(|server| server.server.address());
+    hosts.lock().unwrap().extend(addresses.clone());
+    let client = world
+        .client(&format!("mongodb://{},{}/?replicaSet=rs&heartbeatFrequencyMS=600000", addresses[0], addresses[1]));
+    let (nearest, find) = (ReadPreference::new(ReadPreferenceMode::Nearest), rawdoc! { "find": "things" });
+    for _ in 0..30 {
+        client.run(Operation::read("test", &find).read_preference(&nearest)).unwrap();
+        pass(&client, 6_000);
+    }
+    for server in &servers {
+        let (hellos, finds) = (server.times(is_hello), server.times(|command| name(command) == "find"));
+        let is_checked = |find: &u128| hellos.iter().any(|hello| *hello <= *find && find - hello < 5_000);
+        assert!(finds.iter().all(is_checked), "{hellos:?} {finds:?}");
+    }
+}
+
+/// Answers a query with a batch of a cursor that goes on.
+fn answer_of_query(command: &Document) -> Answer {
+    let batch = match name(command).as_str() {
+        "find" => "firstBatch",
+        "getMore" => "nextBatch",
+        _ => return answer(command),
+    };
+    Answer::Reply(doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "test.things", batch: [{ "_id": 1 }] } })
+}
+
+#[test]
+fn connection_that_was_idle_is_checked_before_a_cursor_uses_it() {
+    let world = World::new();
+    let server = world.server(|command, number| match is_hello(command) {
+        true if number >= 2 => Answer::Hang,
+        true => answer(command),
+        false => answer_of_query(command),
+    });
+    let uri = format!("mongodb://{}/?heartbeatFrequencyMS=600000&connectTimeoutMS=1000", server.server.address());
+    let client = world.client(&uri);
+    let mut cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).unwrap();
+    for pause in [0, 4_000, 4_000, 6_000] {
+        pass(&client, pause);
+        cursor.next().unwrap().unwrap();
+    }
+    let fetched = server.times(|command| name(command) == "getMore");
+    assert!(close(&fetched, &[4_000, 8_000, 14_000]), "{fetched:?}");
+    assert!(close(&server.times(is_hello), &[0, 14_000]), "{:?}", server.times(is_hello));
+    // A server that does not answer any more fails the check, and not the getMore, which has no time limit.
+    pass(&client, 6_000);
+    cursor.next().unwrap().unwrap_err();
+    assert!(close(&server.times(is_hello), &[0, 14_000, 20_000, 21_000]), "{:?}", server.times(is_hello));
+    assert_eq!(server.times(|command| name(command) == "getMore").len(), 3);
 }
 
 #[test]

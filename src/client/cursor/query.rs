@@ -19,7 +19,7 @@ use super::batch::Batch;
 use crate::deployment::{Background, Demand, Purpose, Selected, Server};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::options::{ReadPreference, ReadPreferenceMode};
-use crate::runtime::Connection;
+use crate::runtime::{Connection, within};
 use crate::selection::Access;
 use crate::session::{ErrorLabels, Fault, FaultKind, Retryability};
 
@@ -247,10 +247,19 @@ impl Query {
             let (mut connection, transaction_server) = match (own, of_transaction) {
                 (Some(connection), _) => (connection, None),
                 (None, Some((server, connection))) => (connection, Some(server)),
-                (None, None) => match pool.check_out_for(limit, self.site).await {
-                    Ok(connection) => (connection, None),
-                    Err(error) => return Err(self.failed(error)),
-                },
+                (None, None) => {
+                    if let Some(check) = self.client.deployment().check_if_idle(&self.server) {
+                        // If the time is up, there is no connection in time either.
+                        match limit.deadline() {
+                            Some((at, _)) => drop(within(at, || None, check).await),
+                            None => check.await,
+                        }
+                    }
+                    match pool.check_out_for(limit, self.site).await {
+                        Ok(connection) => (connection, None),
+                        Err(error) => return Err(self.failed(error)),
+                    }
+                }
             };
             appended.truncate(without_max_time);
             if let Some(longest) = of_cursor.max_await_time {
