@@ -235,7 +235,7 @@ impl<'c> Write<'c> {
         let limit = of_session.unwrap_or_else(|| own.or(client.options().timeout)).start();
         let id = client.command_events().operation();
         // The limits of the server are known when there is one. Each command then selects its own.
-        if client.deployment().try_select_now(Access::Write)?.is_none() {
+        if !matches!(client.deployment().try_select_now(Access::Write), Ok(Some(_))) {
             let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
             let purpose = id.named(first);
             let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose };

@@ -94,8 +94,8 @@ pub enum Returned {
     Value(Bson),
     /// The documents of a cursor, each of which is matched as a root-level document.
     Documents(Vec<Document>),
-    Cursor(wharf::client::Cursor),
-    Changes(wharf::client::ChangeStream),
+    Cursor(Box<wharf::client::Cursor>),
+    Changes(Box<wharf::client::ChangeStream>),
     Collection(Collection),
 }
 
@@ -337,8 +337,8 @@ impl Case {
         };
         let expected = operation.expect_result.as_ref().map(bson);
         match returned {
-            Returned::Cursor(cursor) => save(Held::Cursor(Arc::new(tokio::sync::Mutex::new(Some(cursor))))),
-            Returned::Changes(changes) => save(Held::Changes(Arc::new(tokio::sync::Mutex::new(Some(changes))))),
+            Returned::Cursor(cursor) => save(Held::Cursor(Arc::new(tokio::sync::Mutex::new(Some(*cursor))))),
+            Returned::Changes(changes) => save(Held::Changes(Arc::new(tokio::sync::Mutex::new(Some(*changes))))),
             Returned::Collection(collection) => save(Held::Collection(collection)),
             Returned::Nothing => match expected {
                 Some(expected) => matches(&expected, None, true, self),

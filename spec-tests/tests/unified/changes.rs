@@ -65,7 +65,7 @@ pub async fn create(
     if let Some(session) = session {
         watch = watch.session(session);
     }
-    Ok(Returned::Changes(watch.await?))
+    Ok(Returned::Changes(Box::new(watch.await?)))
 }
 
 /// Runs an operation on a change stream.

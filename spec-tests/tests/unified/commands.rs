@@ -267,7 +267,7 @@ pub async fn on_database(
             }
             let cursor = opening.await?;
             match operation.name.as_str() {
-                "createCommandCursor" => Ok(Returned::Cursor(cursor)),
+                "createCommandCursor" => Ok(Returned::Cursor(Box::new(cursor))),
                 _ => Ok(Returned::Documents(read_all(cursor).await?)),
             }
         }

@@ -115,7 +115,7 @@ async fn find(collection: &Collection, operation: &Operation, session: Option<&m
     let prepared = collection.prepare(Kind::Read, find, operation)?;
     let cursor = prepared.cursor(collection.database.client(), operation, session)?.await?;
     if operation.name == "createFindCursor" {
-        return Ok(Returned::Cursor(cursor));
+        return Ok(Returned::Cursor(Box::new(cursor)));
     }
     let found = read_all(cursor).await?;
     Ok(match operation.name.as_str() {
