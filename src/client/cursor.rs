@@ -332,6 +332,26 @@ impl<T> Cursor<T> {
         self.next().await?.map(read).transpose()
     }
 
+    /// Returns the next document as serde reads it, or `None` if there is none at present, or at all. Fetches at most one
+    /// batch that is empty. The time limit of the iteration goes on after `None`.
+    pub(crate) async fn step(&mut self) -> Option<Result<T, ClientError>>
+    where
+        T: DeserializeOwned,
+    {
+        let advanced = poll_fn(|context| self.poll_advance(context)).await;
+        self.taken(advanced)
+    }
+
+    /// Reads the document that the cursor has advanced to, and ends the iteration unless there is none.
+    fn taken(&mut self, advanced: Result<Option<Place>, ClientError>) -> Option<Result<T, ClientError>>
+    where
+        T: DeserializeOwned,
+    {
+        let place = advanced.transpose()?;
+        self.end_iteration();
+        Some(place.and_then(|place| self.batch.document(place)).and_then(read))
+    }
+
     /// Closes the cursor on the server, and waits for it. Errors are ignored: the server closes an idle cursor after ten
     /// minutes. `timeoutMS` of the query applies anew.
     ///
@@ -454,6 +474,11 @@ impl<T> Cursor<T> {
         }
     }
 
+    /// Returns whether the server waits a little for new documents before it replies that there are none.
+    pub(crate) fn awaits_data(&self) -> bool {
+        self.query.as_ref().is_some_and(|query| query.awaits_data)
+    }
+
     fn is_tailable(&self) -> bool {
         self.query.as_ref().is_some_and(|query| query.is_tailable)
     }
@@ -527,19 +552,14 @@ impl<T: DeserializeOwned> Stream for Cursor<T> {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         let advanced = ready!(this.poll_advance(context));
-        if !matches!(advanced, Ok(None)) {
-            this.end_iteration();
-        }
-        Poll::Ready(match advanced {
-            Ok(Some(place)) => Some(this.batch.document(place).and_then(read)),
+        match this.taken(advanced) {
             // A stream that has yielded `None` is over, so a tailable cursor without documents goes on waiting.
-            Ok(None) if this.id != 0 => {
+            None if this.id != 0 => {
                 context.waker().wake_by_ref();
-                return Poll::Pending;
+                Poll::Pending
             }
-            Ok(None) => None,
-            Err(error) => Some(Err(error)),
-        })
+            next => Poll::Ready(next),
+        }
     }
 }
 

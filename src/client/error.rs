@@ -54,16 +54,18 @@ pub enum ClientError {
         /// What is wrong with the value.
         reason: Arc<str>,
     },
-    /// A [`single::Client`](crate::single::Client) was called inside of a tokio runtime. Nothing was sent.
+    /// A [`single::Client`](crate::single::Client) was called inside of a tokio runtime: from a task, from `spawn_blocking`, or
+    /// while a runtime is entered. Nothing was sent.
     #[error(
         "a client on a single thread was called inside of a tokio runtime, whose thread it would block: use wharf::Client there"
     )]
     OnRuntime,
-    /// A [`single::Client`](crate::single::Client) could not make its event loop. Nothing was sent.
+    /// A [`single::Client`](crate::single::Client) could not make its event loop, or it was called by the destructor of a
+    /// thread-local value when the thread had ended. Nothing was sent.
     #[error("the event loop of a client on a single thread could not be made: {source}")]
     #[non_exhaustive]
     EventLoop {
-        /// The operating system's error.
+        /// The operating system's or tokio's error.
         source: Arc<io::Error>,
     },
     /// The server's reply, or a document in it, is not what the operation calls for.

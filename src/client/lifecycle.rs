@@ -1,9 +1,11 @@
 //! The beginning and the end of a client: connections that are opened in advance, and an orderly end.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Client;
 use super::error::ClientError;
@@ -14,6 +16,9 @@ use crate::pool::Phase;
 use crate::runtime::within;
 use crate::selection::Access;
 use crate::session::ServerSessionPool;
+
+/// How long a call may take at most for the work that is kept for its end.
+const LONGEST_FINISH: Duration = Duration::from_secs(10);
 
 /// Where sessions are ended: on any server, the primary if possible.
 static PRIMARY_PREFERRED: ReadPreference =
@@ -93,22 +98,28 @@ impl Client {
         }
     }
 
-    /// Does the work that is kept for the end of a call, on a client that spawns none. What takes longer than
-    /// `connectTimeoutMS` is given up.
+    /// Does the work that is kept for the end of a call, on a client that spawns none. All of it together may take
+    /// `connectTimeoutMS`, but at most 10 s. The rest is given up.
     pub(crate) async fn finish_kept(&self) {
+        let mut at = None;
         loop {
-            let kept = self.deployment().kept();
+            let mut kept = self.deployment().kept();
             if kept.is_empty() {
                 return;
             }
-            let limit = self.options().connect_timeout;
-            for work in kept {
-                if limit.is_zero() {
-                    work.await;
-                } else {
-                    // The server ends by itself what is not used.
-                    let _ = timeout(limit, work).await;
-                }
+            let limit = match self.options().connect_timeout {
+                Duration::ZERO => LONGEST_FINISH,
+                limit => limit.min(LONGEST_FINISH),
+            };
+            let at = *at.get_or_insert_with(|| Instant::now() + limit);
+            // At the same time, so that a server that does not answer holds up no work for the others.
+            let all = poll_fn(|context| {
+                kept.retain_mut(|work| work.as_mut().poll(context).is_pending());
+                if kept.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            });
+            if timeout_at(at, all).await.is_err() {
+                // The servers end by themselves what is not used.
+                return;
             }
         }
     }

@@ -1,16 +1,23 @@
 //! Cursors as iterators.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
-use futures_core::Stream;
 use serde::de::DeserializeOwned;
 
 use super::Client;
 use crate::client::{self, ClientError};
+
+/// How long an iterator pauses between two batches without documents, if the server has not waited for documents. The
+/// client is free meanwhile.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The same, if the server has waited. Long enough for a thread that waits for the client.
+const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of a query.
 ///
@@ -21,7 +28,8 @@ use crate::client::{self, ClientError};
 /// A cursor stays on its server. Dropping it before its end closes it on the server, before the drop returns. A batch that
 /// could not be fetched is not fetched again: the cursor yields the error, and then ends.
 ///
-/// The iterator of a tailable cursor waits until there is a document. `next_document` returns `None` then, and
+/// The iterator of a tailable cursor waits until there is a document. Other threads can use the client between its
+/// batches. `next_document` returns `None` then, and
 /// [`is_over`](Self::is_over) tells whether more can come.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
@@ -65,14 +73,17 @@ impl<T: DeserializeOwned> Iterator for Cursor<T> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let Self { client, cursor } = self;
-        let has_document = cursor.has_document();
-        let next = poll_fn(|context| Pin::new(&mut *cursor).poll_next(context));
-        if has_document {
-            return at_once(next);
+        if cursor.has_document() {
+            return at_once(cursor.step());
         }
-        match client.drive(next) {
-            Ok(next) => next,
-            Err(error) => Some(Err(error)),
+        loop {
+            // One call for each batch, because a call keeps other threads from using the client.
+            match client.drive(cursor.step()) {
+                Ok(None) if !cursor.is_over() => {}
+                Ok(next) => return next,
+                Err(error) => return Some(Err(error)),
+            }
+            thread::sleep(if cursor.awaits_data() { SHORT_PAUSE } else { PAUSE });
         }
     }
 }

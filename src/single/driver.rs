@@ -56,15 +56,18 @@ impl Driver {
     /// # Errors
     ///
     /// [`ClientError::OnRuntime`] inside of a tokio runtime, which may be this one: a subscriber that uses the client would
-    /// otherwise wait for itself. [`ClientError::EventLoop`] if the runtime cannot be made.
+    /// otherwise wait for itself. [`ClientError::EventLoop`] if the runtime cannot be made, or the thread ends.
     pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> Result<T, ClientError> {
-        if Handle::try_current().is_ok() {
-            return Err(ClientError::OnRuntime);
+        match Handle::try_current() {
+            Ok(_) => return Err(ClientError::OnRuntime),
+            // The caller is the destructor of a thread-local value, after those of tokio's. A runtime would panic.
+            Err(error) if error.is_thread_local_destroyed() => return Err(event_loop(io::Error::other(error))),
+            Err(_) => {}
         }
         let private = self.runtime.get();
         // A panic of a future leaves the runtime as it is.
         let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
-        let runtime = private.get().map_err(|error| ClientError::EventLoop { source: Arc::new(error) })?;
+        let runtime = private.get().map_err(event_loop)?;
         let _inline = Inline::enter();
         Ok(runtime.block_on(async {
             // Since the last call nothing has asked the operating system what has happened to the sockets. A server may
@@ -73,6 +76,10 @@ impl Driver {
             future.await
         }))
     }
+}
+
+fn event_loop(error: io::Error) -> ClientError {
+    ClientError::EventLoop { source: Arc::new(error) }
 }
 
 #[cfg(test)]

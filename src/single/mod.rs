@@ -49,13 +49,15 @@
 //! So a language runtime may call it from any of its threads.
 //!
 //! Between its calls nothing runs. A cursor that is dropped before its end, and a transaction that is open when its session
-//! is dropped, are ended on the server at once, by the thread that drops them, within `connectTimeoutMS`.
+//! is dropped, are ended on the server at once, by the thread that drops them. The end of a call takes at most
+//! `connectTimeoutMS` for all such work, or 10 s if that is less or `connectTimeoutMS` is 0.
 //!
 //! # Inside of a tokio runtime
 //!
 //! A call inside of an asynchronous task would block the task's thread, so it fails with
-//! [`ClientError::OnRuntime`]. The same holds for a call from one of the client's own
-//! subscribers. What a dropped cursor or session leaves there is done by the next call.
+//! [`ClientError::OnRuntime`]. The same holds for a call from one of the client's own subscribers, from `spawn_blocking`,
+//! and on a thread that has entered a runtime (`Runtime::enter`). A call from the destructor of a thread-local value may
+//! come too late for tokio, and fails with [`ClientError::EventLoop`]. What a dropped cursor or session leaves there is done by the next call.
 //!
 //! # Forks
 //!
@@ -69,6 +71,8 @@
 //! (`src/deployment/scanning.rs`).
 
 mod cursor;
+#[cfg(test)]
+mod cursor_tests;
 mod driver;
 mod prepared;
 mod session;

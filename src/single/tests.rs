@@ -20,19 +20,19 @@ fn standalone() -> Document {
 }
 
 /// What a member of a replica set replies to a hello.
-fn member(field: &str, hosts: &[String]) -> Document {
+pub(super) fn member(field: &str, hosts: &[String]) -> Document {
     doc! {
         "ok": 1, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21, "setName": "rs", field: true,
         "hosts": hosts, "setVersion": 1,
     }
 }
 
-fn is_hello(command: &Document) -> bool {
+pub(super) fn is_hello(command: &Document) -> bool {
     matches!(name(command).as_str(), "hello" | "isMaster" | "ismaster")
 }
 
 /// A runtime with servers, before there is a client.
-struct World {
+pub(super) struct World {
     driver: Driver,
     begun: Instant,
 }
@@ -40,13 +40,13 @@ struct World {
 type Arrivals = Arc<Mutex<Vec<(Duration, Document)>>>;
 
 /// A server, and the virtual times of the commands that it has got.
-struct Server {
-    server: ScriptedServer,
+pub(super) struct Server {
+    pub(super) server: ScriptedServer,
     arrivals: Arrivals,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let driver = Driver::of_virtual_time();
         let begun = driver.run(async { Instant::now() }).unwrap();
         Self { driver, begun }
@@ -54,7 +54,7 @@ impl World {
 
     /// Starts a server. `answer` gets each command with its number among those of its name, from 0. All hellos count as
     /// one name.
-    fn server(&self, answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Server {
+    pub(super) fn server(&self, answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Server {
         let arrivals = Arrivals::default();
         let (begun, noted) = (self.begun, arrivals.clone());
         let start = ScriptedServer::start(move || {
@@ -72,7 +72,7 @@ impl World {
         Server { server: self.driver.run(start).unwrap().unwrap(), arrivals }
     }
 
-    fn client(self, uri: &str) -> Client {
+    pub(super) fn client(self, uri: &str) -> Client {
         let options = Options::parse_without_monitors(uri).unwrap();
         let client = client::Client::builder(options).build_with(Checks::ByOperations).unwrap();
         Client { shared: Arc::new(Shared { client, driver: self.driver }) }
@@ -81,7 +81,7 @@ impl World {
 
 impl Server {
     /// Returns when the commands arrived that are looked for, in milliseconds.
-    fn times(&self, is_it: impl Fn(&Document) -> bool) -> Vec<u128> {
+    pub(super) fn times(&self, is_it: impl Fn(&Document) -> bool) -> Vec<u128> {
         let arrivals = self.arrivals.lock().unwrap();
         arrivals.iter().filter(|(_, command)| is_it(command)).map(|(time, _)| time.as_millis()).collect()
     }
@@ -92,11 +92,11 @@ impl Server {
     }
 }
 
-fn close(times: &[u128], expected: &[u128]) -> bool {
+pub(super) fn close(times: &[u128], expected: &[u128]) -> bool {
     times.len() == expected.len() && times.iter().zip(expected).all(|(time, expected)| time.abs_diff(*expected) < 50)
 }
 
-fn ping(client: &Client) -> Result<(), ClientError> {
+pub(super) fn ping(client: &Client) -> Result<(), ClientError> {
     client.run_command("admin", &rawdoc! { "ping": 1 }).map(drop)
 }
 
@@ -105,7 +105,7 @@ fn pass(client: &Client, milliseconds: u64) {
 }
 
 /// A server that is alone and answers everything.
-fn answer(command: &Document) -> Answer {
+pub(super) fn answer(command: &Document) -> Answer {
     Answer::Reply(if is_hello(command) {
         standalone()
     } else {
@@ -448,7 +448,7 @@ fn each_server_that_was_idle_is_checked_before_its_use() {
 }
 
 /// Answers a query with a batch of a cursor that goes on.
-fn answer_of_query(command: &Document) -> Answer {
+pub(super) fn answer_of_query(command: &Document) -> Answer {
     let batch = match name(command).as_str() {
         "find" => "firstBatch",
         "getMore" => "nextBatch",

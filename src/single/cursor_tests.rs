@@ -1,0 +1,156 @@
+//! Cursors of the client on a single thread: how they share the client, and what a dropped one leaves.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use tokio::time::Instant;
+use wharf_testbed::scripted::{Answer, name};
+
+use super::tests::{World, answer, answer_of_query, close, is_hello, member, ping};
+use super::{Client, Cursor};
+use crate::client::{ClientError, Operation};
+use crate::options::{ReadPreference, ReadPreferenceMode};
+
+/// Drops this inside of a runtime, where nothing can be done, and returns how long the call takes whose end does it.
+fn time_to_drop<T>(client: &Client, value: T) -> Duration {
+    let begun = client.shared.driver.run(async { Instant::now() }).unwrap();
+    client.drive(async { drop(value) }).unwrap();
+    client.shared.driver.run(async { begun.elapsed() }).unwrap()
+}
+
+#[test]
+fn dropped_cursors_of_a_dark_server_share_one_time_limit() {
+    for (connect_timeout, expected) in [(1_000, 1_000), (60_000, 10_000), (0, 10_000)] {
+        let world = World::new();
+        let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+        let server = |field: &'static str| {
+            let hosts = hosts.clone();
+            world.server(move |command, _| match name(command).as_str() {
+                "killCursors" if field == "secondary" => Answer::Hang,
+                _ if is_hello(command) => Answer::Reply(member(field, &hosts.lock().unwrap())),
+                _ => answer_of_query(command),
+            })
+        };
+        let (primary, secondary) = (server("isWritablePrimary"), server("secondary"));
+        let (one, other) = (primary.server.address(), secondary.server.address());
+        hosts.lock().unwrap().extend([one.clone(), other.clone()]);
+        let client =
+            world.client(&format!("mongodb://{one},{other}/?replicaSet=rs&connectTimeoutMS={connect_timeout}"));
+        let open = |mode| {
+            let preference = ReadPreference::new(mode);
+            let find = rawdoc! { "find": "things" };
+            client.cursor(Operation::read("test", &find).read_preference(&preference)).unwrap()
+        };
+        let mut cursors: Vec<_> = (0..5).map(|_| open(ReadPreferenceMode::Secondary)).collect();
+        cursors.push(open(ReadPreferenceMode::Primary));
+        let took = time_to_drop(&client, cursors);
+        assert!(close(&[took.as_millis()], &[expected]), "{took:?}");
+        let closed = primary.times(|command| name(command) == "killCursors");
+        assert!(close(&closed, &[0]), "the other server does not wait: {closed:?}");
+        ping(&client).unwrap();
+    }
+}
+
+/// The query of a tailable cursor.
+fn tail(awaits: bool) -> RawDocumentBuf {
+    rawdoc! { "find": "things", "tailable": true, "awaitData": awaits }
+}
+
+/// A reply to a query, or to a `getMore`.
+fn batch(command: &Document, id: i64, documents: &[Document]) -> Answer {
+    let field = if name(command) == "find" { "firstBatch" } else { "nextBatch" };
+    Answer::Reply(doc! { "ok": 1, "cursor": { "id": id, "ns": "test.things", field: documents } })
+}
+
+#[test]
+fn other_threads_use_the_client_while_an_iterator_waits_for_a_document() {
+    for awaits in [false, true] {
+        let world = World::new();
+        let has_pinged = Arc::new(AtomicBool::new(false));
+        let (asked, has_asked) = mpsc::channel();
+        let server = world.server(move |command, number| match name(command).as_str() {
+            "find" => batch(command, 7, &[]),
+            // If no other thread gets in, the cursor ends without a document.
+            "getMore" if number >= 5_000 => batch(command, 0, &[]),
+            "getMore" if has_pinged.load(Ordering::SeqCst) => batch(command, 0, &[doc! { "_id": 1 }]),
+            "getMore" => {
+                let _ = asked.send(());
+                batch(command, 7, &[])
+            }
+            "ping" => {
+                has_pinged.store(true, Ordering::SeqCst);
+                answer(command)
+            }
+            _ => answer(command),
+        });
+        let client = world.client(&format!("mongodb://{}", server.server.address()));
+        let mut cursor = client.cursor(Operation::read("test", &tail(awaits))).unwrap();
+        let waiting = thread::spawn(move || cursor.next());
+        has_asked.recv().unwrap();
+        ping(&client).unwrap();
+        let document = waiting.join().unwrap().expect("another thread has used the client").unwrap();
+        assert_eq!(document.get_i32("_id").unwrap(), 1);
+    }
+}
+
+#[test]
+fn time_limit_of_an_iteration_spans_its_batches() {
+    let world = World::new();
+    let server = world.server(|command, number| match name(command).as_str() {
+        "find" => batch(command, 7, &[]),
+        "getMore" if number >= 50 => batch(command, 0, &[]),
+        "getMore" => Answer::After(Duration::from_millis(300), Box::new(batch(command, 7, &[]))),
+        _ => answer(command),
+    });
+    let client = world.client(&format!("mongodb://{}/?timeoutMS=1000", server.server.address()));
+    let mut cursor = client.cursor(Operation::read("test", &tail(false))).unwrap();
+    let error = cursor.next().unwrap().unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+    let fetched = server.times(|command| name(command) == "getMore");
+    assert!(close(&fetched, &[0, 300, 600, 900]), "{fetched:?}");
+}
+
+/// Uses a client when it is dropped.
+struct Last {
+    client: Client,
+    cursor: Option<Cursor>,
+    outcome: mpsc::Sender<Result<(), ClientError>>,
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        drop(self.cursor.take());
+        self.outcome.send(ping(&self.client)).unwrap();
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+// Elsewhere the order of these destructors may differ.
+#[cfg(target_os = "linux")]
+#[test]
+fn call_by_a_destructor_at_the_end_of_a_thread_fails_and_what_it_leaves_is_done_later() {
+    let (outcome, outcomes) = mpsc::channel();
+    let ending = thread::spawn(move || {
+        // The value that is registered first is destroyed last: after tokio's.
+        LAST.with_borrow_mut(|last| *last = None);
+        let world = World::new();
+        let server = world.server(|command, _| answer_of_query(command));
+        let client = world.client(&format!("mongodb://{}", server.server.address()));
+        let cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).unwrap();
+        LAST.set(Some(Last { client: client.clone(), cursor: Some(cursor), outcome }));
+        (client, server)
+    });
+    let (client, server) = ending.join().unwrap();
+    let error = outcomes.recv().unwrap().unwrap_err();
+    assert!(matches!(error, ClientError::EventLoop { .. }), "{error}");
+    assert_eq!(server.times(|command| name(command) == "killCursors").len(), 0);
+    ping(&client).unwrap();
+    assert_eq!(server.times(|command| name(command) == "killCursors").len(), 1);
+}
