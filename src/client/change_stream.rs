@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
 use futures_core::Stream;
@@ -33,6 +34,11 @@ const HAS_LABEL: i32 = 9;
 const RESUMABLE: [i32; 17] =
     [6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, 63, 150, 13388, 234, 133];
 
+/// The longest pause before the second resumption without a batch between them.
+const BASE_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause before any resumption.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+
 /// The changes of a collection, a database or the whole cluster, in order.
 ///
 /// [`next`](Self::next) lends out the raw events of the present batch, and asks the server for the next batch when there
@@ -49,8 +55,11 @@ const RESUMABLE: [i32; 17] =
 /// cursor cannot be opened, `next` returns the error and the stream is over. To continue all the same, watch again with
 /// `resumeAfter` and [`resume_token`](Self::resume_token).
 ///
-/// With `timeoutMS`, each call of `next` has that time, and so has each event of the [`Stream`]. A stream whose time was
-/// up is not over: the next call resumes it. If the time is up before there was any event, the server may be unable to
+/// If one resumption follows another without an event or an empty batch between them, the stream waits before it: at first
+/// up to 50 milliseconds, then twice as long each time, up to a second.
+///
+/// With `timeoutMS`, each call of `next` has that time, and so has each event of the [`Stream`], from the first poll for
+/// it on. A stream whose time was up is not over: the next call resumes it. If the time is up before there was any event, the server may be unable to
 /// read the oplog in that time: watch again with more time.
 ///
 /// # Storing the resume token
@@ -66,6 +75,10 @@ pub struct ChangeStream<T = RawDocumentBuf> {
     start: Start,
     /// The time limit of the call in progress.
     running: Option<Limit>,
+    /// Whether the command in flight is that of a cancelled call, and has its time limit.
+    is_left_over: bool,
+    /// The number of resumptions after errors, since a batch was fetched.
+    resumptions: u32,
     events: PhantomData<fn() -> T>,
 }
 
@@ -80,7 +93,15 @@ enum State {
 
 impl<T> ChangeStream<T> {
     fn new(plan: Arc<Plan>, start: Start, cursor: Cursor) -> Self {
-        let mut this = Self { plan, state: State::Over, start, running: None, events: PhantomData };
+        let mut this = Self {
+            plan,
+            state: State::Over,
+            start,
+            running: None,
+            is_left_over: false,
+            resumptions: 0,
+            events: PhantomData,
+        };
         this.opened(cursor);
         this
     }
@@ -95,10 +116,15 @@ impl<T> ChangeStream<T> {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the next call continues to wait for the same batch, or for the same cursor.
+    /// Nothing is lost: the next call continues to wait for the same batch, or for the same cursor, and has the whole time of
+    /// `timeoutMS` for it. If the time of the cancelled call is up meanwhile, the stream resumes.
     pub async fn next(&mut self) -> Result<Option<&RawDocument>, ClientError> {
-        let advanced = poll_fn(|context| self.poll_advance(context)).await;
-        self.running = None;
+        let advanced = {
+            let call = Call::begin(self);
+            let advanced = poll_fn(|context| call.0.poll_advance(context)).await;
+            call.0.running = None;
+            advanced
+        };
         match (advanced?, &self.state) {
             (Some(place), State::Open(cursor)) => cursor.document(place).map(Some),
             _ => Ok(None),
@@ -145,6 +171,8 @@ impl<T> ChangeStream<T> {
             state: std::mem::replace(&mut self.state, State::Over),
             start: std::mem::take(&mut self.start),
             running: self.running,
+            is_left_over: self.is_left_over,
+            resumptions: self.resumptions,
             events: PhantomData,
         }
     }
@@ -155,9 +183,10 @@ impl<T> ChangeStream<T> {
         loop {
             match &mut self.state {
                 State::Over => return Poll::Ready(Ok(None)),
-                State::Interrupted => self.resume(limit),
+                State::Interrupted => self.resume(limit, Duration::ZERO),
                 State::Resuming(opening) => match ready!(opening.as_mut().poll(context)) {
                     Ok(cursor) => self.opened(cursor),
+                    Err(error) if self.is_left_over && is_up(limit, &error) => self.resume(limit, Duration::ZERO),
                     Err(error) => {
                         self.state = if is_up(limit, &error) { State::Interrupted } else { State::Over };
                         return Poll::Ready(Err(error));
@@ -165,20 +194,32 @@ impl<T> ChangeStream<T> {
                 },
                 State::Open(cursor) => {
                     cursor.limit_iteration(limit);
-                    match ready!(cursor.poll_advance(context)) {
-                        Ok(Some(place)) => return Poll::Ready(self.returns(place).map(|()| Some(place))),
+                    let advanced = ready!(cursor.poll_advance(context));
+                    let is_left_over = std::mem::take(&mut self.is_left_over);
+                    match advanced {
+                        Ok(Some(place)) => {
+                            self.resumptions = 0;
+                            return Poll::Ready(self.returns(place).map(|()| Some(place)));
+                        }
                         Ok(None) => {
+                            self.resumptions = 0;
                             self.start.reached(token_of(cursor));
                             if cursor.is_over() {
                                 self.state = State::Over;
                             }
                             return Poll::Ready(Ok(None));
                         }
+                        // It was the time of the cancelled call.
+                        Err(error) if is_left_over && is_up(limit, &error) => self.resume(limit, Duration::ZERO),
                         Err(error) if is_up(limit, &error) => {
                             self.state = State::Interrupted;
                             return Poll::Ready(Err(error));
                         }
-                        Err(error) if is_resumable(&error, cursor.max_wire_version()) => self.resume(limit),
+                        Err(error) if is_resumable(&error, cursor.max_wire_version()) => {
+                            let pause = pause_before(self.resumptions, fastrand::f64());
+                            self.resumptions = self.resumptions.saturating_add(1);
+                            self.resume(limit, pause);
+                        }
                         Err(error) => {
                             self.state = State::Over;
                             return Poll::Ready(Err(error));
@@ -194,12 +235,14 @@ impl<T> ChangeStream<T> {
         if cursor.has_no_document() {
             self.start.reached(token_of(&cursor));
         }
+        self.is_left_over = false;
         self.state = State::Open(Box::new(cursor));
     }
 
-    /// Opens another cursor. The cursor that has failed closes itself, on its own server.
-    fn resume(&mut self, limit: Limit) {
-        self.state = State::Resuming(self.plan.open(&self.start, limit));
+    /// Opens another cursor, after a pause. The cursor that has failed closes itself, on its own server.
+    fn resume(&mut self, limit: Limit, pause: Duration) {
+        self.is_left_over = false;
+        self.state = State::Resuming(self.plan.open(&self.start, limit, pause));
     }
 
     /// Notes the token of the event at `place`, which is about to be returned ("Updating the Cached Resume Token").
@@ -244,10 +287,38 @@ impl<T: DeserializeOwned> Stream for ChangeStream<T> {
 
 impl<T> Drop for ChangeStream<T> {
     fn drop(&mut self) {
-        // A cursor that is being opened is closed as soon as its name is known.
         if let State::Resuming(opening) = std::mem::replace(&mut self.state, State::Over) {
+            if self.plan.is_inherited() {
+                // Its connection is the parent's.
+                std::mem::forget(opening);
+                return;
+            }
+            // A cursor that is being opened is closed as soon as its name is known.
             self.plan.later(async move { drop(opening.await) });
         }
+    }
+}
+
+/// A call of [`ChangeStream::next`], which may be cancelled.
+struct Call<'s, T>(&'s mut ChangeStream<T>);
+
+impl<'s, T> Call<'s, T> {
+    /// Begins a call with a time limit of its own.
+    fn begin(stream: &'s mut ChangeStream<T>) -> Self {
+        let mut this = Self(stream);
+        this.end_early();
+        this
+    }
+
+    /// Ends a call that has not returned. Its command stays in flight.
+    fn end_early(&mut self) {
+        self.0.is_left_over |= self.0.running.take().is_some();
+    }
+}
+
+impl<T> Drop for Call<'_, T> {
+    fn drop(&mut self) {
+        self.end_early();
     }
 }
 
@@ -269,6 +340,18 @@ impl<T> fmt::Debug for ChangeStream<T> {
 /// Returns the token with which the server continues after the present batch of a cursor.
 fn token_of(cursor: &Cursor) -> Option<&RawDocument> {
     cursor.reply().get_document("cursor").ok()?.get_document("postBatchResumeToken").ok()
+}
+
+/// Returns the pause before a resumption, after this number of resumptions without a batch. `random` is a number from 0 up
+/// to 1.
+fn pause_before(resumptions: u32, random: f64) -> Duration {
+    match resumptions {
+        0 => Duration::ZERO,
+        more => {
+            let longest = BASE_PAUSE.saturating_mul(2_u32.saturating_pow(more - 1)).min(MAX_PAUSE);
+            longest.mul_f64(0.5 + random / 2.0)
+        }
+    }
 }
 
 /// Returns whether the time limit of a call was up (Client Side Operations Timeout, "Change Streams").

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::raw::cstr;
-use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
+use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
@@ -22,6 +22,7 @@ use super::super::typed::{encode, extend};
 use super::{ChangeStream, token_of};
 use crate::endpoint::Limit;
 use crate::options::ReadPreference;
+use crate::runtime::forks;
 use crate::session::SessionOptions;
 
 /// The fields of the stage `$changeStream` that say where the stream starts.
@@ -184,8 +185,9 @@ impl<'c> Watch<'c> {
             batch_size: self.batch_size,
             max_await_time: self.max_await_time,
             site: self.site,
+            forks: forks(),
         });
-        let cursor = plan.open(&start, timeout.start()).await?;
+        let cursor = plan.open(&start, timeout.start(), Duration::ZERO).await?;
         start.began(&cursor);
         Ok(ChangeStream::new(plan, start, cursor))
     }
@@ -200,7 +202,8 @@ impl<'c> IntoFuture for Watch<'c> {
     /// # Errors
     ///
     /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options,
-    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise those of [`Client::run`]. A standalone server has no change streams, and says so.
+    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise those of [`Client::run`]. A
+    /// standalone server has no change streams, and says so.
     ///
     /// # Cancel safety
     ///
@@ -240,8 +243,8 @@ impl Documents {
 
         let refused = |reason: &str| ClientError::Argument { name: "pipeline", reason: reason.into() };
         let pipeline = match encode("pipeline", &Pipeline(pipeline))?.get("pipeline") {
-            Ok(Some(bson::RawBsonRef::Array(stages))) => stages.to_owned(),
-            Ok(Some(bson::RawBsonRef::Null)) => RawArrayBuf::new(),
+            Ok(Some(RawBsonRef::Array(stages))) => stages.to_owned(),
+            Ok(Some(RawBsonRef::Null)) => RawArrayBuf::new(),
             _ => return Err(refused("it must be an array")),
         };
         Ok(Self { stage: RawDocumentBuf::new(), pipeline, options: RawDocumentBuf::new() })
@@ -254,6 +257,7 @@ impl Documents {
         Start {
             is_start_after: start_after.is_some(),
             token: start_after.or_else(|| token("resumeAfter")),
+            has_begun: false,
             is_given: STARTS.iter().any(|name| matches!(self.stage.get(name), Ok(Some(_)))),
             operation_time: None,
         }
@@ -267,6 +271,8 @@ pub(super) struct Start {
     pub(super) token: Option<RawDocumentBuf>,
     /// Whether the token is that of `startAfter`, and no event was returned yet.
     is_start_after: bool,
+    /// Whether a cursor has been opened.
+    has_begun: bool,
     /// Whether the application has said where to start.
     is_given: bool,
     /// The time of the first reply, if that had nothing else to start from.
@@ -276,6 +282,7 @@ pub(super) struct Start {
 impl Start {
     /// Notes what the first reply says.
     fn began(&mut self, cursor: &Cursor) {
+        self.has_begun = true;
         if !self.is_given && cursor.has_no_document() && token_of(cursor).is_none() {
             self.operation_time = cursor.reply().get_timestamp("operationTime").ok();
         }
@@ -296,6 +303,10 @@ impl Start {
 
     /// Returns the stage's fields with this start.
     fn stage(&self, given: &RawDocument) -> RawDocumentBuf {
+        if !self.has_begun {
+            // The server refuses several starts ("startAtOperationTime"), so it gets them all.
+            return given.to_owned();
+        }
         let mut stage = RawDocumentBuf::new();
         let keeps = |name: &str| self.token.is_none() || !STARTS.contains(&name);
         for (name, value) in given.into_iter().flatten().filter(|(name, _)| keeps(name.as_str())) {
@@ -327,9 +338,16 @@ pub(super) struct Plan {
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,
     site: &'static Location<'static>,
+    /// The number of forks before the stream was opened.
+    forks: u32,
 }
 
 impl Plan {
+    /// Returns whether the stream is that of a parent of this process.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.forks != forks()
+    }
+
     /// Returns `timeoutMS` of each call.
     pub(super) fn timeout(&self) -> Limit {
         self.timeout
@@ -351,11 +369,14 @@ impl Plan {
         }
     }
 
-    /// Opens a cursor.
-    pub(super) fn open(self: &Arc<Self>, start: &Start, limit: Limit) -> Opening {
+    /// Opens a cursor, after a pause.
+    pub(super) fn open(self: &Arc<Self>, start: &Start, limit: Limit, pause: Duration) -> Opening {
         let (plan, body) = (self.clone(), self.body(start));
         Box::pin(async move {
             let body = body?;
+            if !pause.is_zero() {
+                plan.client.pause(limit.left().map_or(pause, |left| pause.min(left))).await;
+            }
             let mut operation = Operation::read(&plan.database, &body);
             operation.command = operation.command.within(limit);
             operation.session = Some(plan.session.clone());

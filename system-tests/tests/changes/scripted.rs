@@ -1,8 +1,10 @@
 //! Change streams on servers that follow a script.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bson::{Bson, Document, Timestamp, doc};
+use tokio::time::{Instant, timeout};
 use wharf::Client;
 use wharf::client::{ChangeStream, WatchTarget};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
@@ -93,4 +95,73 @@ async fn stream_without_any_token_resumes_at_the_time_of_the_first_reply() {
     changes.next().await.unwrap().unwrap();
     let time = doc! { "startAtOperationTime": Timestamp { time: 7, increment: 1 } };
     assert_eq!(stages(&server), [doc! {}, time.clone(), time]);
+}
+
+#[tokio::test]
+async fn server_gets_each_start_that_the_stage_has() {
+    let answer = |command: &Document| {
+        Answer::Reply(match name(command).as_str() {
+            "aggregate" => failure(40674, &[]),
+            "hello" | "isMaster" | "ismaster" => doc! {
+                "ok": 1, "isWritablePrimary": true, "maxWireVersion": 21, "logicalSessionTimeoutMinutes": 30,
+            },
+            _ => doc! { "ok": 1 },
+        })
+    };
+    let server = ScriptedServer::start(move || Box::new(answer)).await.unwrap();
+    let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
+    let (token, time) = (doc! { "token": 1 }, Timestamp { time: 7, increment: 1 });
+    let given = [
+        doc! { "startAfter": &token, "resumeAfter": &token },
+        doc! { "startAfter": &token, "startAtOperationTime": time },
+        doc! { "resumeAfter": &token, "startAtOperationTime": time },
+    ];
+    for stage in &given {
+        let refused = client.watch(WatchTarget::Database("test"), ()).stage(stage).await.unwrap_err();
+        assert_eq!(refused.server_error().unwrap().code, 40674, "{refused}");
+    }
+    assert_eq!(stages(&server), given);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_waits_before_further_resumptions_without_progress() {
+    let (empty, lost) = (|| batch("firstBatch", vec![]), || failure(43, &[]));
+    let event = doc! { "_id": { "token": 1 }, "operationType": "insert" };
+    for (resumptions, at_least, at_most) in [(1, 0, 20), (2, 25, 70), (6, 25 + 50 + 100 + 200 + 400, 1_600)] {
+        let mut replies = vec![empty(), lost()];
+        for _ in 1..resumptions {
+            replies.extend([empty(), lost()]);
+        }
+        replies.push(batch("firstBatch", vec![event.clone()]));
+        let (_server, mut changes) = watch(17, replies).await;
+        let begun = Instant::now();
+        changes.next().await.unwrap().unwrap();
+        let took = begun.elapsed().as_millis();
+        assert!((at_least..=at_most).contains(&took), "{resumptions} resumptions took {took} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_after_a_cancelled_one_has_the_whole_time() {
+    let server = ScriptedServer::start(|| {
+        Box::new(|command: &Document| match name(command).as_str() {
+            "aggregate" => Answer::Reply(batch("firstBatch", vec![])),
+            "getMore" => Answer::Hang,
+            "hello" | "isMaster" | "ismaster" => Answer::Reply(doc! {
+                "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
+                "maxWireVersion": 21, "logicalSessionTimeoutMinutes": 30,
+            }),
+            _ => Answer::Reply(doc! { "ok": 1 }),
+        })
+    });
+    let server = server.await.unwrap();
+    let client = Client::from_uri(&format!("mongodb://{}/?timeoutMS=1000", server.address())).unwrap();
+    let mut changes = client.watch(WatchTarget::Collection("test", "c"), ()).await.unwrap();
+    let begun = Instant::now();
+    timeout(Duration::from_millis(700), changes.next()).await.unwrap_err();
+    let error = changes.next().await.unwrap_err();
+    assert!(error.is_timeout() && !changes.is_over(), "{error}");
+    let took = begun.elapsed().as_millis();
+    assert!((1_690..1_800).contains(&took), "the second call ends after {took} ms");
+    assert_eq!(stages(&server).len(), 2, "the stream resumes when the time of the cancelled call is up");
 }
