@@ -23,10 +23,10 @@ use super::Client;
 use super::error::{ClientError, FailedOperation};
 use super::operation::{Kind, Operation};
 use super::run::Answer;
-use crate::deployment::Background;
 use crate::endpoint::Limit;
 use crate::options::InvalidOption;
 use crate::pool::Purpose;
+use crate::runtime::forks;
 use crate::session::{name, writes_its_result};
 
 impl Client {
@@ -234,14 +234,15 @@ impl OpenCursor<'_> {
             connection.pin_to(Purpose::Cursor);
             query.pinned = Some(connection);
         }
-        let background = query.client.deployment().background();
+        let client = query.client.clone();
         let mut cursor = Cursor {
             id,
             batch: Batch::default(),
             query: Some(query),
             fetching: None,
             closer: None,
-            background,
+            client,
+            forks: forks(),
             max_wire_version,
             documents: PhantomData,
         };
@@ -275,8 +276,8 @@ impl<'c> IntoFuture for OpenCursor<'c> {
 /// the next batch when there are no more. As a [`Stream`] it yields values of type `T`: owned raw documents, or after
 /// [`typed`](Self::typed) whatever serde reads from them.
 ///
-/// A cursor stays on its server. Dropping it closes it on the server, in the background. A batch that could not be
-/// fetched is not fetched again: the cursor yields the error, and then ends.
+/// A cursor stays on its server. Dropping it closes it on the server, in the background, but not in a forked child. A
+/// batch that could not be fetched is not fetched again: the cursor yields the error, and then ends.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     /// The server's name for the cursor; 0 when it has ended there.
@@ -287,8 +288,9 @@ pub struct Cursor<T = RawDocumentBuf> {
     fetching: Option<Fetching>,
     /// What closes the cursor while the server waits for documents.
     closer: Option<Query>,
-    /// What closes the cursor when it is dropped.
-    background: Option<Background>,
+    client: Client,
+    /// The number of forks before the cursor was opened.
+    forks: u32,
     max_wire_version: i32,
     documents: PhantomData<fn() -> T>,
 }
@@ -306,7 +308,8 @@ impl<T> Cursor<T> {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the next call continues to wait for the same batch.
+    /// Nothing is lost: the next call continues to wait for the same batch, with what is left of the time limit of the call
+    /// that has asked for it.
     pub async fn next(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let advanced = poll_fn(|context| self.poll_advance(context)).await;
         self.end_iteration();
@@ -399,7 +402,8 @@ impl<T> Cursor<T> {
             query: self.query.take(),
             fetching: self.fetching.take(),
             closer: self.closer.take(),
-            background: self.background.take(),
+            client: self.client.clone(),
+            forks: self.forks,
             max_wire_version: self.max_wire_version,
             documents: PhantomData,
         }
@@ -500,7 +504,13 @@ impl<T> Cursor<T> {
     /// Returns whether there was something to close.
     pub(crate) fn abandon(&mut self) -> bool {
         let Some(closing) = self.closing(None) else { return false };
-        if let Some(background) = &self.background {
+        if self.forks != forks() {
+            // The cursor, its connection and its session are the parent's.
+            std::mem::forget(closing);
+            return false;
+        }
+        // The client may have moved to another runtime since the cursor was opened.
+        if let Some(background) = self.client.deployment().background() {
             background.take(closing);
         }
         true

@@ -116,3 +116,40 @@ fn child_that_drops_its_parents_session_leaves_the_transaction_alone() {
         assert_eq!(client.run(Operation::read("sessions", &count)).await.unwrap().get_i32("n").unwrap(), 1);
     });
 }
+
+#[test]
+fn child_that_drops_its_parents_cursor_leaves_it_open() {
+    let server = mongod::shared().unwrap();
+    let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (ping, find) = (rawdoc! { "ping": 1 }, rawdoc! { "find": "cursors", "batchSize": 2 });
+    let documents: Vec<_> = (0..6).map(|number| rawdoc! { "_id": number }).collect();
+    let cursor = runtime.block_on(async {
+        let _ = client.run(Operation::write("forks", &rawdoc! { "drop": "cursors" })).await;
+        client.insert("forks", "cursors", &documents).await.unwrap();
+        client.cursor(Operation::read("forks", &find)).await.unwrap()
+    });
+    let mut cursor = Some(cursor);
+    let code = in_child(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            client.run_command("admin", &ping).await.unwrap();
+            drop(cursor.take());
+            // A command in the background would be sent meanwhile.
+            for _ in 0..20 {
+                client.run_command("admin", &ping).await.unwrap();
+            }
+            client.shutdown(Duration::from_secs(5)).await
+        })
+    });
+    assert_eq!(code, 0);
+    let mut cursor = cursor.unwrap();
+    let read = runtime.block_on(async {
+        let mut read = 0;
+        while cursor.next().await.unwrap().is_some() {
+            read += 1;
+        }
+        read
+    });
+    assert_eq!(read, 6, "the child closes the cursor");
+}

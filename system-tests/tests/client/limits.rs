@@ -210,3 +210,24 @@ async fn retries_that_the_time_limit_ends_are_a_timeout() {
     assert!(error.command_error().is_some() && error.is_timeout(), "{error}");
     assert!(error.to_string().contains("timeoutMS"), "{error}");
 }
+
+#[test]
+fn cursor_is_closed_on_the_runtime_that_its_client_has_moved_to() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let of_server = runtime();
+    let (server, arrived) = of_server.block_on(start(standalone(), |command, _| match name(command).as_str() {
+        "find" => batch("firstBatch", 7),
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    }));
+    let client = client(&server, "");
+    let find = find();
+    let before = runtime();
+    let cursor = before.block_on(async { client.cursor(Operation::read("test", &find)).await }).unwrap();
+    drop(before);
+    runtime().block_on(async {
+        client.run(Operation::read("test", &rawdoc! { "count": "c" })).await.unwrap();
+        drop(cursor);
+        arrival(&server, "killCursors").await;
+    });
+    assert_eq!(count(&arrived, "killCursors"), 1);
+}
