@@ -36,10 +36,13 @@ impl Explicit {
         Arc::new(Self { client, state: Mutex::new(state), repeating_until: Mutex::new(None) })
     }
 
-    /// Sets the time limit of a call of `with_transaction`, which holds until the value that is returned drops.
+    /// Sets the time limit of a call of `with_transaction`, which holds until the value that is returned drops. The limit
+    /// of a call that has begun earlier stays: it holds for all that the call does.
     pub(super) fn limit_to(self: &Arc<Self>, limit: Option<Limit>) -> LimitedCall {
-        *self.locked_limit() = limit;
-        LimitedCall(self.clone())
+        let mut present = self.locked_limit();
+        let before = *present;
+        *present = before.or(limit);
+        LimitedCall { explicit: self.clone(), before }
     }
 
     /// Returns the time limit of the call of `with_transaction` in progress, if it has one.
@@ -106,11 +109,15 @@ impl Explicit {
 }
 
 /// A call of `with_transaction` in progress, whose time limit holds for all operations of the session.
-pub(super) struct LimitedCall(Arc<Explicit>);
+pub(super) struct LimitedCall {
+    explicit: Arc<Explicit>,
+    /// The limit of the call that this one is part of.
+    before: Option<Limit>,
+}
 
 impl Drop for LimitedCall {
     fn drop(&mut self) {
-        *self.0.locked_limit() = None;
+        *self.explicit.locked_limit() = self.before;
     }
 }
 

@@ -211,6 +211,30 @@ async fn retries_that_the_time_limit_ends_are_a_timeout() {
     assert!(error.to_string().contains("timeoutMS"), "{error}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn nested_transaction_leaves_the_limit_of_the_outer_one() {
+    let (server, _) = start(primary(), |command, _| match name(command).as_str() {
+        "insert" => Answer::After(Duration::from_millis(70), Box::new(Answer::Reply(doc! { "ok": 1, "n": 1 }))),
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    })
+    .await;
+    let client = client(&server, "directConnection=true");
+    let mut session =
+        client.start_session(&SessionOptions::default().default_timeout(Duration::from_millis(100))).unwrap();
+    let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
+    let outcome = session
+        .with_transaction(async |mut session| {
+            let client = session.client().clone();
+            client.run(Operation::write("test", &insert).session(&mut session)).await?;
+            let refused = session.with_transaction(async |_| Ok(())).await.unwrap_err();
+            assert!(matches!(refused, ClientError::Session(_)), "{refused}");
+            client.run(Operation::write("test", &insert).session(&mut session)).await
+        })
+        .await;
+    let error = outcome.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+}
+
 #[test]
 fn cursor_is_closed_on_the_runtime_that_its_client_has_moved_to() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
