@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Duration;
 
 use bson::rawdoc;
-use wharf::client::SessionOptions;
+use wharf::client::{SessionOptions, TransactionOptions};
 use wharf::single::Client;
 use wharf::{Operation, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::mongod::{self, Mongod, MongodOptions};
@@ -148,4 +148,26 @@ fn client_that_was_never_used_can_be_used_by_parent_and_child() {
     ping(&client);
     in_child(|| ping(&client));
     ping(&client);
+}
+
+#[test]
+fn child_that_drops_its_parents_session_leaves_the_transaction_alone() {
+    let set = replica_set::shared().unwrap();
+    let client = Client::from_uri(&set.uri()).unwrap();
+    let _ = client.run(Operation::write("single", &rawdoc! { "drop": "inherited" }));
+    client.run(Operation::write("single", &rawdoc! { "create": "inherited" })).unwrap();
+    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    let insert = rawdoc! { "insert": "inherited", "documents": [{ "n": 1 }] };
+    session.run(Operation::write("single", &insert)).unwrap();
+    let mut session = Some(session);
+    in_child(|| {
+        ping(&client);
+        drop(session.take());
+        ping(&client);
+        assert!(client.shutdown(Duration::from_secs(5)).unwrap());
+    });
+    session.unwrap().commit_transaction().unwrap();
+    let count = rawdoc! { "count": "inherited", "query": { "n": 1 } };
+    assert_eq!(client.run(Operation::read("single", &count)).unwrap().get_i32("n").unwrap(), 1);
 }
