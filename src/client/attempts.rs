@@ -51,12 +51,33 @@ impl<'c> Attempts<'c> {
             return false;
         };
         if deprioritize {
-            self.avoided.extend(server);
+            self.avoid(server);
         }
         if !after.is_zero() {
             self.client.pause(after).await;
         }
         self.is_repeated = true;
         true
+    }
+
+    /// Adds a server to those that are avoided, once: with a time limit, there may be any number of attempts.
+    fn avoid(&mut self, server: Option<ServerAddress>) {
+        self.avoided.extend(server.filter(|server| !self.avoided.contains(server)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_is_avoided_once() {
+        let client = Client::from_uri("mongodb://a,b").unwrap();
+        let seeds = &client.options().hosts;
+        let mut attempts = Attempts::new(&client, Retryability::Read, Limit::Unset);
+        for server in [Some(&seeds[0]), None, Some(&seeds[1]), Some(&seeds[0])] {
+            attempts.avoid(server.cloned());
+        }
+        assert_eq!(attempts.avoided(), &seeds[..]);
     }
 }

@@ -85,7 +85,8 @@ pub struct Retries {
 
 impl Retries {
     /// Begins with the first attempt. With `timeoutMS`, the operation is retried as often as the time allows, and without
-    /// end if that is zero ("Retryability" of Client Side Operations Timeout). Without it, it is retried once.
+    /// end if that is zero ("Retryability" of Client Side Operations Timeout). Without it, it is retried once. Except after
+    /// an overload there are no pauses: the same section asks for as many attempts as possible.
     pub fn new(options: RetryOptions, retryability: Retryability, has_timeout: bool) -> Self {
         Self { options, retryability, made: 0, most: if has_timeout { None } else { Some(1) } }
     }
