@@ -403,13 +403,16 @@ impl Attempt<'_> {
             self.keep_pinned(&server, connection, &failed);
             return Err(failed);
         }
-        if end == End::Commit && was_pinned {
+        match end {
             // A commit may be repeated on the same connection. One that was repeated on another connection, after an error
             // that has unpinned the transaction, pins nothing (Load Balancers, "Connection Pinning").
-            explicit.keep_connection(&server, connection);
-        } else {
-            let unpinned = explicit.lock().unpin();
-            drop(unpinned);
+            End::Commit if was_pinned => explicit.keep_connection(&server, connection),
+            // A mongos stays pinned, because the commit may be repeated (Transactions, "When to unpin").
+            End::Commit => {}
+            End::Abort => {
+                let unpinned = explicit.lock().unpin();
+                drop(unpinned);
+            }
         }
         Ok(())
     }

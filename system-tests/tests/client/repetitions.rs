@@ -244,3 +244,27 @@ async fn long_options_leave_less_room_for_the_statements() {
     assert_eq!(write.options(&*options).await.unwrap().inserted, 2);
     assert_eq!(count(&arrived, "insert"), 2, "each document in a message of its own");
 }
+
+#[tokio::test(start_paused = true)]
+async fn repeated_commits_go_to_the_mongos_of_the_transaction() {
+    let mut mongos = standalone();
+    mongos.insert("msg", "isdbgrid");
+    let answer = |_: &Document, _| Answer::Reply(doc! { "ok": 1, "n": 1 });
+    let (first, of_first) = start(mongos.clone(), answer).await;
+    let (second, of_second) = start(mongos, answer).await;
+    let uri = format!("mongodb://{},{}/", first.address(), second.address());
+    let client = Client::from_uri(&uri).unwrap();
+    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
+    client.run(Operation::write("test", &insert).session(&mut session)).await.unwrap();
+    for _ in 0..10 {
+        session.commit_transaction().await.unwrap();
+    }
+    let commits = [of_first, of_second].map(|arrived| {
+        let commits = count(&arrived, "commitTransaction");
+        assert_eq!(commits > 0, count(&arrived, "insert") > 0);
+        commits
+    });
+    assert_eq!(commits.iter().sum::<usize>(), 10);
+}
