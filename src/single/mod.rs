@@ -74,6 +74,8 @@ mod cursor;
 #[cfg(test)]
 mod cursor_tests;
 mod driver;
+#[cfg(test)]
+mod log_tests;
 mod prepared;
 mod session;
 #[cfg(test)]

@@ -1,0 +1,75 @@
+//! What the client on a single thread logs while it waits.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bson::{doc, rawdoc};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata};
+use wharf_testbed::scripted::{Answer, name};
+
+use super::tests::{World, answer, answer_of_query, is_hello, ping};
+use crate::client::Operation;
+
+/// Counts the messages about selections that wait.
+#[derive(Clone, Default)]
+struct Waits(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Waits {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "wharf::serverSelection"
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+impl Visit for Waits {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" && format!("{value:?}").starts_with("Waiting for suitable server") {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Returns how many selections of a call have said that they wait.
+fn waits(call: impl FnOnce()) -> usize {
+    let waits = Waits::default();
+    tracing::subscriber::with_default(waits.clone(), call);
+    waits.0.load(Ordering::SeqCst)
+}
+
+#[test]
+fn selection_that_scans_again_and_again_says_so_once() {
+    let world = World::new();
+    let server = world.server(|command, number| match is_hello(command) {
+        true if number < 3 => Answer::Reply(doc! { "ok": 1, "isreplicaset": true, "maxWireVersion": 21 }),
+        _ => answer(command),
+    });
+    let client = world.client(&format!("mongodb://{}/?serverSelectionTryOnce=false", server.server.address()));
+    assert_eq!(waits(|| ping(&client).unwrap()), 1);
+    assert_eq!(waits(|| ping(&client).unwrap()), 0, "a server is there");
+}
+
+#[test]
+fn selection_that_waits_for_its_only_scan_says_so_unless_it_begins_with_it() {
+    let world = World::new();
+    let server = world.server(|command, number| match name(command).as_str() {
+        "find" if number == 0 => Answer::Close,
+        _ => answer_of_query(command),
+    });
+    let client = world.client(&format!("mongodb://{}", server.server.address()));
+    assert_eq!(waits(|| ping(&client).unwrap()), 0, "it begins with the scan");
+    // The connection is lost, so the retry finds no server, and waits for half a second before the scan.
+    let read = || client.run(Operation::read("test", &rawdoc! { "find": "things" })).map(drop).unwrap();
+    assert_eq!(waits(read), 1);
+}
