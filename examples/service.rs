@@ -136,7 +136,7 @@ async fn transfer(State(client): State<Client>, Json(transfer): Json<Transfer>) 
         // An error ends the transaction: neither account changes.
         both.then_some(()).ok_or_else(|| ClientError::other("there is no such account, or too little on it"))
     };
-    let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::other)?;
+    let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::from)?;
     session.with_transaction(move_money).await?;
     Ok(StatusCode::NO_CONTENT)
 }

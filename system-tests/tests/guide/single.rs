@@ -9,7 +9,7 @@ pub fn pay(client: &Client, id: i32) -> Result<(), ClientError> {
     for order in unpaid.with(|find| find.batch_size(100)).run()? {
         println!("{:?}", order?);
     }
-    let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::other)?;
+    let mut session = client.start_session(&SessionOptions::default())?;
     session.with_transaction(|session| {
         let statement = rawdoc! { "q": { "_id": id }, "u": { "$set": { "paid": true } } };
         session.write("shop", "orders").with(|write| write.update(statement)).run()

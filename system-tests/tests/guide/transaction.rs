@@ -22,6 +22,6 @@ pub async fn transfer(client: &Client, from: &str, to: &str, amount: i64) -> Res
     };
     let majority = WriteConcern::default().w(Acknowledgement::Mode("majority".to_owned()));
     let options = TransactionOptions::default().write_concern(majority);
-    let mut session = client.start_session(&SessionOptions::default()).map_err(ClientError::other)?;
+    let mut session = client.start_session(&SessionOptions::default())?;
     session.with_transaction_options(options, move_money).await
 }
