@@ -10,6 +10,7 @@ pub mod ocsp;
 pub mod relay;
 pub mod scripted;
 pub mod socks;
+pub mod table;
 pub mod tls_front;
 
 pub use wharf_servers::{embedded, mongod, provision, replica_set};

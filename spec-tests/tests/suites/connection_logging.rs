@@ -20,6 +20,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use wharf::telemetry::Log;
 use wharf::{Endpoint, Options, Pool, PoolEvent};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
+use wharf_testbed::table::{Row, show};
 
 /// How long an operation may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -182,7 +183,7 @@ fn connection_logging_suite_passes() {
     let mongod = Mongod::start(MongodOptions { auth: true, ..MongodOptions::default() }).unwrap();
     let address = mongod.address().to_string();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let cases = runtime.block_on(async {
+    let (files, cases) = runtime.block_on(async {
         // The localhost exception allows creating the first user without authentication.
         let mut first = Options::new([&*address]).unwrap().endpoint().unwrap().connect().await.unwrap();
         let user = doc! { "createUser": "root", "pwd": "root", "roles": [{ "role": "root", "db": "admin" }] };
@@ -191,17 +192,19 @@ fn connection_logging_suite_passes() {
         let root = root.endpoint().unwrap().pool().build().unwrap();
         root.ready();
         let folder = wharf_testbed::provision::suite("connection_logging").expect("the official test suite");
-        let mut cases = 0;
+        let (mut files, mut cases) = (0, 0);
         for entry in fs::read_dir(folder).unwrap() {
             let file: Value = serde_json::from_str(&fs::read_to_string(entry.unwrap().path()).unwrap()).unwrap();
+            files += 1;
             for case in file["tests"].as_array().unwrap() {
                 tokio::time::timeout(PATIENCE, run_case(&address, &root, &kept, case)).await.expect("the case hangs");
                 cases += 1;
             }
         }
-        cases
+        (files, cases)
     });
     assert_eq!(cases, 5, "the suite has grown or shrunk");
+    show([Row { cases, passed: cases, ..Row::passed("connection_logging", files) }], "");
 }
 
 async fn run_case(address: &str, root: &Pool<Endpoint>, kept: &Kept, case: &Value) {

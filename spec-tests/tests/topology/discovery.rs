@@ -10,6 +10,7 @@ use wharf::unstable::topology::{
     TopologyVersion, Transition,
 };
 use wharf::{Cause, Options, ServerAddress};
+use wharf_testbed::table::{Row, show};
 
 use super::suite::{document, files};
 
@@ -185,14 +186,15 @@ fn run(name: &str, case: &Value) {
 
 #[test]
 fn all_cases_of_the_suite_pass() {
-    let mut cases = 0;
+    let mut rows = Vec::new();
     for folder in ["errors", "rs", "sharded", "single", "load-balanced"] {
-        for (name, case) in files("discovery_and_monitoring", folder) {
-            run(&name, &case);
-            cases += 1;
-        }
+        let files = files("discovery_and_monitoring", folder);
+        files.iter().for_each(|(name, case)| run(name, case));
+        rows.push((format!("discovery_and_monitoring/{folder}"), files.len()));
     }
+    let cases: usize = rows.iter().map(|(_, files)| files).sum();
     assert_eq!(cases, 178, "the suite has another size: is the list of folders complete?");
+    show(rows.iter().map(|(suite, files)| Row::passed(suite, *files)), "");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use wharf::unstable::topology::{
     events_of_opening,
 };
 use wharf::{Options, ServerAddress};
+use wharf_testbed::table::{Row, show};
 
 use super::suite::{document, files};
 
@@ -103,4 +104,5 @@ fn all_cases_of_the_suite_pass() {
         }
     }
     assert_eq!(cases.len(), 8, "the suite has another size");
+    show([Row::passed("sdam_monitoring", cases.len())], "");
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use wharf::unstable::selection::{Access, choose, in_window, suitable};
 use wharf::unstable::topology::{RoundTrips, ServerDescription, ServerType, TopologyDescription, TopologyType};
 use wharf::{ReadPreference, ReadPreferenceMode, ServerAddress};
+use wharf_testbed::table::{Row, show};
 
 use super::suite::files;
 
@@ -148,6 +149,7 @@ fn all_cases_of_the_suite_pass() {
         let files = files(suite, folder);
         assert_eq!(files.len(), cases, "{suite}");
         files.iter().for_each(|(name, case)| run(name, case));
+        show([Row::passed(suite, files.len())], "");
     }
 }
 
@@ -155,7 +157,7 @@ fn all_cases_of_the_suite_pass() {
 fn average_round_trip_time_follows_the_suite() {
     let files = files("server_selection", "rtt");
     assert_eq!(files.len(), 7);
-    for (name, case) in files {
+    for (name, case) in &files {
         let millis = |value: &Value| Duration::from_secs_f64(value.as_f64().unwrap() / 1_000.0);
         let mut trips = RoundTrips::default();
         if case["avg_rtt_ms"].is_number() {
@@ -165,13 +167,14 @@ fn average_round_trip_time_follows_the_suite() {
         let (average, expected) = (trips.average().unwrap(), millis(&case["new_avg_rtt"]));
         assert!(average.abs_diff(expected) < Duration::from_nanos(10), "{name}: {average:?}, not {expected:?}");
     }
+    show([Row::passed("server_selection/rtt", files.len())], "");
 }
 
 #[test]
 fn operations_are_distributed_as_in_the_suite() {
     let files = files("server_selection", "in_window");
     assert!(!files.is_empty());
-    for (name, case) in files {
+    for (name, case) in &files {
         let topology = topology(&case["topology_description"]);
         let counts: BTreeMap<String, u64> = case["mocked_topology_state"]
             .as_array()
@@ -202,6 +205,7 @@ fn operations_are_distributed_as_in_the_suite() {
             assert!((share - frequency).abs() <= bound, "{name}: {address} has {share}, not {frequency}");
         }
     }
+    show([Row::passed("server_selection/in_window", files.len())], "");
 }
 
 #[test]

@@ -36,6 +36,7 @@ use wharf_testbed::balancer::Balancer;
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 use wharf_testbed::provision;
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
+use wharf_testbed::table;
 
 /// The suites, by their folders.
 const SUITES: &[&str] = &[
@@ -133,6 +134,7 @@ fn invalid_files_are_refused() {
     let is_accepted = |path: &&PathBuf| TestFile::parse(&fs::read_to_string(path).unwrap()).is_ok();
     let accepted: Vec<_> = files.iter().filter(is_accepted).collect();
     assert!(accepted.is_empty(), "{accepted:#?}");
+    table::show([table::Row::passed("unified-test-format/invalid", files.len())], "");
 }
 
 fn wanted() -> Option<String> {
@@ -289,20 +291,24 @@ fn unified_suites_pass() {
 }
 
 fn report(rows: &BTreeMap<&str, Row>) {
+    let mut reasons = String::new();
     for failure in rows.values().flat_map(|row| &row.failed) {
-        println!("FAILED {failure}");
-    }
-    println!("{:<32} {:>5} {:>5} {:>6} {:>7} {:>6}", "suite", "files", "cases", "passed", "skipped", "failed");
-    for (suite, row) in rows {
-        let skipped: usize = row.skipped.values().sum();
-        let Row { files, cases, passed, failed, .. } = row;
-        println!("{suite:<32} {files:>5} {cases:>5} {passed:>6} {skipped:>7} {:>6}", failed.len());
+        reasons.push_str(&format!("FAILED {failure}\n"));
     }
     for (suite, row) in rows {
         for (reason, count) in &row.skipped {
-            println!("{suite}: {count} skipped: {reason}");
+            reasons.push_str(&format!("{suite}: {count} skipped: {reason}\n"));
         }
     }
+    let printed = rows.iter().map(|(suite, row)| table::Row {
+        suite,
+        files: row.files,
+        cases: row.cases,
+        passed: row.passed,
+        skipped: row.skipped.values().sum(),
+        failed: row.failed.len(),
+    });
+    table::show(printed, &reasons);
 }
 
 #[test]
@@ -313,8 +319,9 @@ fn cases_that_must_fail_do_fail() {
     let address = standalone.address().to_string();
     let uri = format!("mongodb://{address}/?");
     let environment = Arc::new(runtime.block_on(Environment::new(uri, Topology::Single, &[address])));
-    let mut failed = 0;
+    let (mut files, mut failed, mut skipped) = (0, 0, 0);
     for path in json_files(&root().join("unified-test-format/valid-fail")) {
+        files += 1;
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let file = match TestFile::parse(&fs::read_to_string(&path).unwrap()) {
             Ok(file) => file,
@@ -331,15 +338,21 @@ fn cases_that_must_fail_do_fail() {
         };
         for test in &file.tests.0 {
             if place([&environment].into_iter(), &file, test).is_err() {
+                skipped += 1;
                 continue;
             }
             match runtime.block_on(Case::run(&environment, &file, test)) {
                 Ok(()) => panic!("{name}: {} passes", test.description),
                 // These fail, but not for the reason that their files are about.
-                Err(Stop::Lacks(what)) => assert!(["client-side encryption"].contains(&what), "{name} lacks {what}"),
+                Err(Stop::Lacks(what)) => {
+                    assert!(["client-side encryption"].contains(&what), "{name} lacks {what}");
+                    skipped += 1;
+                }
                 Err(_) => failed += 1,
             }
         }
     }
     assert!(failed >= 15, "only {failed} cases failed");
+    let row = table::Row { files, skipped, ..table::Row::passed("unified-test-format/valid-fail", failed) };
+    table::show([table::Row { cases: failed + skipped, ..row }], "");
 }
