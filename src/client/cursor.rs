@@ -180,8 +180,7 @@ impl OpenCursor<'_> {
             return Err(InvalidOption::new("maxAwaitTimeMS", must, format!("{} ms", longest.as_millis())).into());
         }
         // Of any command, the application knows what its getMore takes (Run Command, "runCursorCommand").
-        let takes_time =
-            cursor_type == CursorType::TailableAwait || self.operation.kind == super::operation::Kind::Command;
+        let takes_time = cursor_type == CursorType::TailableAwait || self.operation.kind == Kind::Command;
         let max_await_time = self.max_await_time.filter(|_| takes_time);
         Ok((cursor_type, max_await_time, CursorTime { timeout, mode, running: None }))
     }

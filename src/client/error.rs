@@ -130,19 +130,7 @@ impl ClientError {
     /// Returns the failure of the command, if there was a connection to run it on.
     #[must_use]
     pub fn command_error(&self) -> Option<&CommandError> {
-        match self {
-            Self::Operation(failed) => failed.operation_error()?.command_error(),
-            Self::Write(failure) => failure.cause.as_ref()?.command_error(),
-            Self::TransactionTimeout { last } => last.command_error(),
-            Self::Selection(_)
-            | Self::InvalidOption(_)
-            | Self::Session(_)
-            | Self::Other(_)
-            | Self::Argument { .. }
-            | Self::Reply { .. }
-            | Self::OnRuntime
-            | Self::EventLoop { .. } => None,
-        }
+        self.operation_error()?.command_error()
     }
 
     /// Returns the server's error, if the server reported one.

@@ -30,6 +30,16 @@ async fn arrival(server: &ScriptedServer, wanted: &str) -> (Document, Duration) 
     }
 }
 
+/// Starts a server on which each query opens a cursor. `more` answers each `getMore`.
+async fn with_cursor(hello: Document, more: impl Fn() -> Answer + Clone + Send + 'static) -> ScriptedServer {
+    let answer = move |command: &Document, _| match name(command).as_str() {
+        "find" => batch("firstBatch", 7),
+        "getMore" => more(),
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    };
+    start(hello, answer).await.0
+}
+
 fn find() -> bson::RawDocumentBuf {
     rawdoc! { "find": "c", "batchSize": 1 }
 }
@@ -50,12 +60,8 @@ async fn poll_once(future: impl Future) {
 
 #[tokio::test(start_paused = true)]
 async fn cursor_that_waits_for_documents_is_closed_at_once_when_it_is_dropped() {
-    let (server, _) = start(standalone(), |command, _| match name(command).as_str() {
-        "find" => batch("firstBatch", 7),
-        "getMore" => Answer::After(Duration::from_secs(30), Box::new(batch("nextBatch", 7))),
-        _ => Answer::Reply(doc! { "ok": 1 }),
-    })
-    .await;
+    let server =
+        with_cursor(standalone(), || Answer::After(Duration::from_secs(30), Box::new(batch("nextBatch", 7)))).await;
     let client = client(&server, "");
     let tailing = tailing();
     let mut cursor = client.cursor(Operation::read("test", &tailing)).await.unwrap();
@@ -89,12 +95,7 @@ async fn unreadable_first_batch_closes_the_cursor_and_gives_its_session_back() {
 
 #[tokio::test(start_paused = true)]
 async fn cursor_is_closed_when_the_server_is_known_again_after_a_network_error() {
-    let (server, _) = start(standalone(), |command, _| match name(command).as_str() {
-        "find" => batch("firstBatch", 7),
-        "getMore" => Answer::Close,
-        _ => Answer::Reply(doc! { "ok": 1 }),
-    })
-    .await;
+    let server = with_cursor(standalone(), || Answer::Close).await;
     let client = client(&server, "");
     let find = find();
     let mut cursor = client.cursor(Operation::read("test", &find)).await.unwrap();
@@ -107,12 +108,8 @@ async fn cursor_is_closed_when_the_server_is_known_again_after_a_network_error()
 
 #[tokio::test(start_paused = true)]
 async fn cursor_that_ends_after_it_was_dropped_gives_its_session_back() {
-    let (server, _) = start(standalone(), |command, _| match name(command).as_str() {
-        "find" => batch("firstBatch", 7),
-        "getMore" => Answer::After(Duration::from_millis(100), Box::new(batch("nextBatch", 0))),
-        _ => Answer::Reply(doc! { "ok": 1 }),
-    })
-    .await;
+    let server =
+        with_cursor(standalone(), || Answer::After(Duration::from_millis(100), Box::new(batch("nextBatch", 0)))).await;
     let client = client(&server, "");
     let find = find();
     let mut cursor = client.cursor(Operation::read("test", &find)).await.unwrap();
@@ -129,12 +126,7 @@ async fn cursor_that_ends_after_it_was_dropped_gives_its_session_back() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_get_more_of_a_transaction_is_transient() {
-    let (server, _) = start(primary(), |command, _| match name(command).as_str() {
-        "find" => batch("firstBatch", 7),
-        "getMore" => Answer::Close,
-        _ => Answer::Reply(doc! { "ok": 1 }),
-    })
-    .await;
+    let server = with_cursor(primary(), || Answer::Close).await;
     let client = client(&server, "directConnection=true");
     let mut session = client.start_session(&SessionOptions::default()).unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();

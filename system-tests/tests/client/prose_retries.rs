@@ -45,6 +45,12 @@ fn client_of(
     (client, told)
 }
 
+/// Lets each pool have one connection only.
+fn one_connection(mut options: Options) -> Options {
+    options.pool.max_pool_size = 1;
+    options
+}
+
 /// Sets the fail point of commands on a member, also from within a runtime.
 fn fail(set: &ReplicaSet, mode: &RawDocument, data: &RawDocument) {
     let command = rawdoc! { "configureFailPoint": "failCommand", "mode": mode.to_owned(), "data": data.to_owned() };
@@ -83,14 +89,7 @@ async fn check_out_that_fails_with_a_cleared_pool_is_retried() {
         ("insert", |body| Operation::write(DATABASE, body)),
     ] {
         let body: &RawDocument = if name == "find" { &find } else { &insert };
-        let (client, told) = client_of(
-            &set,
-            |mut options| {
-                options.pool.max_pool_size = 1;
-                options
-            },
-            |_| {},
-        );
+        let (client, told) = client_of(&set, one_connection, |_| {});
         client.connect().await.unwrap();
         let data = rawdoc! {
             "failCommands": [name], "errorCode": 91, "blockConnection": true, "blockTimeMS": 1000,
@@ -204,14 +203,7 @@ async fn implicit_sessions_are_fewer_than_concurrent_operations() {
     let set = start(1).await;
     let mut least = usize::MAX;
     for _ in 0..6 {
-        let (client, told) = client_of(
-            &set,
-            |mut options| {
-                options.pool.max_pool_size = 1;
-                options
-            },
-            |_| {},
-        );
+        let (client, told) = client_of(&set, one_connection, |_| {});
         let update = rawdoc! { "update": "things", "updates": [{ "q": {}, "u": { "$set": { "a": 1 } } }] };
         let delete = rawdoc! { "delete": "things", "deletes": [{ "q": {}, "limit": 1 }] };
         let remove = rawdoc! { "findAndModify": "things", "query": {}, "remove": true };
