@@ -3,6 +3,7 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod connection_logging;
+mod prose;
 
 use std::collections::BTreeSet;
 use std::fs;

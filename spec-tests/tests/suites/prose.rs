@@ -1,0 +1,214 @@
+//! The prose tests of the specifications: each has a test here, or a reason why not. `prose.txt` is the list.
+//!
+//! A line that begins with `==` names a text of the specifications: its path, the heading above its prose tests, and whether
+//! these are `headings`, numbered `items`, `emphasis`, or one test by the heading `itself`; or `none`, if the text has no prose
+//! tests. Below it, each prose test has a line with its title, which may be cut. Each test that runs it follows in an indented line: the file, a space
+//! and the function. `not:` begins the reason why there is none, `but:` what the tests leave out.
+//!
+//! The suites' package has no prose. `WHARF_SPECIFICATIONS` names the folder `source` of the specifications' repository;
+//! with it, the titles are compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use wharf_testbed::table;
+
+const LIST: &str = include_str!("prose.txt");
+
+/// A text of the specifications.
+#[derive(Debug)]
+struct Text {
+    path: &'static str,
+    /// The heading above the prose tests; empty for the whole text.
+    under: &'static str,
+    kind: &'static str,
+    tests: Vec<Prose>,
+}
+
+/// A prose test.
+#[derive(Debug)]
+struct Prose {
+    title: &'static str,
+    /// Files and functions.
+    run_by: Vec<(&'static str, &'static str)>,
+    not: Option<&'static str>,
+    but: Option<&'static str>,
+}
+
+fn read(list: &'static str) -> Vec<Text> {
+    let mut texts: Vec<Text> = Vec::new();
+    for line in list.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+        if let Some(header) = line.strip_prefix("== ") {
+            let mut fields = header.split('|').map(str::trim);
+            let [path, under, kind] = [(); 3].map(|()| fields.next().unwrap_or_else(|| panic!("three fields: {line}")));
+            assert!(["headings", "items", "emphasis", "itself", "none"].contains(&kind), "{line}");
+            texts.push(Text { path, under, kind, tests: Vec::new() });
+            continue;
+        }
+        let text = texts.last_mut().expect("a text before its tests");
+        let Some(detail) = line.strip_prefix("    ") else {
+            text.tests.push(Prose { title: line, run_by: Vec::new(), not: None, but: None });
+            continue;
+        };
+        let test = text.tests.last_mut().expect("a title before its tests");
+        if let Some(reason) = detail.strip_prefix("not: ") {
+            test.not = Some(reason);
+        } else if let Some(rest) = detail.strip_prefix("but: ") {
+            test.but = Some(rest);
+        } else {
+            test.run_by.push(detail.split_once(' ').unwrap_or_else(|| panic!("a file and a function: {line}")));
+        }
+    }
+    texts
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a package in the repository").to_owned()
+}
+
+/// Returns whether the source has a test function of this name.
+fn has_test(source: &str, function: &str) -> bool {
+    let declaration = format!("fn {function}(");
+    source.match_indices(&declaration).any(|(at, _)| {
+        // Its attributes follow the item before it.
+        let before = &source[..at];
+        let before = &before[before.rfind(['}', ';']).map_or(0, |end| end + 1)..];
+        before.contains("#[test]") || before.contains("#[tokio::test")
+    })
+}
+
+#[test]
+fn every_prose_test_has_a_test_or_a_reason() {
+    let texts = read(LIST);
+    let mut sources: BTreeMap<&str, String> = BTreeMap::new();
+    let mut problems = Vec::new();
+    let (mut lines, mut reasons) = (String::from("\n"), String::new());
+    for text in &texts {
+        assert_eq!(text.tests.is_empty(), text.kind == "none", "{}", text.path);
+        let mut titles = BTreeSet::new();
+        for test in &text.tests {
+            let name = format!("{}, {:?}", text.path, test.title);
+            if !titles.insert(test.title) {
+                problems.push(format!("{name} is listed twice"));
+            }
+            if test.run_by.is_empty() == test.not.is_none() {
+                problems.push(format!("{name} needs either tests or a reason"));
+            }
+            for &(file, function) in &test.run_by {
+                let source = sources.entry(file).or_insert_with(|| {
+                    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{name}: {file}: {error}"))
+                });
+                if !has_test(source, function) {
+                    problems.push(format!("{name}: {file} has no test {function}"));
+                }
+            }
+            for (word, reason) in [("not run", test.not), ("in part", test.but)] {
+                if let Some(reason) = reason {
+                    reasons.push_str(&format!("{}: {word}: {}: {reason}\n", text.path, test.title));
+                }
+            }
+        }
+        if text.kind != "none" {
+            let run = text.tests.iter().filter(|test| test.not.is_none()).count();
+            let of = text.tests.len();
+            let name = format!("{} {}", text.path, text.under);
+            lines.push_str(&format!("prose {name:<100} {of:>3} tests {run:>3} run {:>3} not\n", of - run));
+        }
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
+    table::print(&(lines + &reasons));
+}
+
+#[test]
+fn titles_are_those_of_the_specifications() {
+    let Some(folder) = std::env::var_os("WHARF_SPECIFICATIONS").filter(|folder| !folder.is_empty()) else {
+        table::print("\nprose tests: the titles are not compared, because WHARF_SPECIFICATIONS is not set\n");
+        return;
+    };
+    let mut problems = Vec::new();
+    for text in read(LIST) {
+        let markdown = fs::read_to_string(Path::new(&folder).join(text.path)).unwrap();
+        if text.kind == "none" {
+            let heading = markdown.lines().find(|line| line.starts_with('#') && line.to_lowercase().contains("prose"));
+            problems.extend(heading.map(|heading| format!("{}: {heading}", text.path)));
+            continue;
+        }
+        let titles = titles(&markdown, text.under, text.kind);
+        assert!(!titles.is_empty(), "{} has no {:?} with {}", text.path, text.under, text.kind);
+        // A title that begins another one comes before it in the text, so each takes the first that is left.
+        let mut left: Vec<_> = titles.iter().map(String::as_str).collect();
+        for test in &text.tests {
+            match left.iter().position(|title| title.starts_with(test.title)) {
+                Some(position) => drop(left.remove(position)),
+                None => problems.push(format!("{} has no {:?}", text.path, test.title)),
+            }
+        }
+        problems.extend(left.iter().map(|title| format!("{}: {title:?} is not listed", text.path)));
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
+}
+
+/// Returns the titles of the prose tests below a heading.
+fn titles(markdown: &str, under: &str, kind: &str) -> Vec<String> {
+    let level = |line: &str| match line.chars().take_while(|&character| character == '#').count() {
+        0 => None,
+        level => line[level..].starts_with(' ').then_some(level),
+    };
+    let heading = |line: &str| line.trim_start_matches('#').trim().to_owned();
+    let mut lines = markdown.lines().peekable();
+    let mut top = 0;
+    if !under.is_empty() {
+        let found = lines.by_ref().find(|line| level(line).is_some() && heading(line) == under);
+        top = level(found.unwrap_or_else(|| panic!("no heading {under:?}"))).unwrap_or(0);
+    }
+    // Code may have lines that begin with a hash.
+    let mut is_code = false;
+    let mut section = Vec::new();
+    for line in lines {
+        is_code ^= line.trim_start().starts_with("```");
+        if is_code {
+            continue;
+        }
+        if level(line).is_some_and(|level| level <= top) {
+            break;
+        }
+        section.push(line);
+    }
+    // Those that the text no longer has keep their numbers.
+    section.retain(|line| !line.contains("**Removed**") && !line.contains("REMOVED"));
+    let is_item = |line: &&str| {
+        line.split_once(". ")
+            .is_some_and(|(number, _)| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    match kind {
+        "itself" => vec![under.to_owned()],
+        "items" => section.into_iter().filter(is_item).map(str::to_owned).collect(),
+        "emphasis" => {
+            let titles = section.into_iter().filter_map(|line| line.strip_prefix('*')?.strip_suffix('*'));
+            titles.map(str::to_owned).collect()
+        }
+        _ => {
+            let headings: Vec<_> = section.into_iter().filter_map(|line| Some((level(line)?, heading(line)))).collect();
+            let has_own =
+                |position: usize| headings.get(position + 1).is_none_or(|next| next.0 <= headings[position].0);
+            let leaves = (0..headings.len()).filter(|&position| has_own(position));
+            leaves.map(|position| headings[position].1.clone()).filter(|title| title != "Changelog").collect()
+        }
+    }
+}
+
+#[test]
+fn function_counts_as_a_test_only_with_its_attribute() {
+    let source =
+        "#[test]\nfn first() {}\n\nfn second() {}\n\n#[tokio::test(start_paused = true)]\nasync fn third() {}\n";
+    assert_eq!(["first", "second", "third", "fourth"].map(|name| has_test(source, name)), [true, false, true, false]);
+}
+
+#[test]
+fn titles_are_read_from_headings_items_and_emphasis() {
+    let markdown = "# A\n\n## Tests\n\n### 1. One\n\n1. step\n\n```\n# no heading\n```\n\n### 2. Two\n\n#### 2.1 x\n\n*Test 1: y*\n\n## Later\n\n### 3. z\n";
+    assert_eq!(titles(markdown, "Tests", "headings"), ["1. One", "2.1 x"]);
+    assert_eq!(titles(markdown, "Tests", "items"), ["1. step"]);
+    assert_eq!(titles(markdown, "Tests", "emphasis"), ["Test 1: y"]);
+}
