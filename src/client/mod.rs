@@ -295,7 +295,8 @@ impl Client {
 
     /// Returns the metrics of the pools of all present servers, in the order in which the client discovered the servers:
     /// [`PoolMetrics::address`] tells them apart. The numbers of a pool end with it, when its server leaves the
-    /// deployment; they begin at zero when the server comes back.
+    /// deployment; they begin at zero when the server comes back. The exporters in [`telemetry`](crate::telemetry) take a
+    /// client, and pass these metrics on.
     #[must_use]
     pub fn metrics(&self) -> Vec<PoolMetrics> {
         let snapshot = self.deployment().snapshot();

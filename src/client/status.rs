@@ -3,8 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+use super::Client;
 use crate::deployment::Snapshot;
 use crate::pool::PoolStatus;
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+use crate::telemetry::{PoolSnapshot, Source, sealed};
 
 /// A client's view of its deployment at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,5 +55,28 @@ impl ClientStatus {
             set_name: snapshot.topology.set_name().map(str::to_owned),
             servers: servers.collect(),
         }
+    }
+}
+
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+impl sealed::Metered for Client {
+    fn source(&self) -> Source {
+        let inner = Arc::downgrade(&self.inner);
+        Source::of_servers(move || Some(Self { inner: inner.upgrade()? }.pool_snapshots()))
+    }
+}
+
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+impl Client {
+    /// Returns the metrics of the pools of all present servers, for exporters.
+    pub(crate) fn pool_snapshots(&self) -> Vec<PoolSnapshot> {
+        let snapshot = self.deployment().snapshot();
+        let present = snapshot.servers().filter_map(|(_, member)| {
+            let server = member?.server.clone();
+            let metrics = server.pool.metrics();
+            let server: Arc<dyn std::any::Any + Send + Sync> = server;
+            Some(PoolSnapshot { pool: Arc::downgrade(&server), metrics })
+        });
+        present.collect()
     }
 }

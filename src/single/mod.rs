@@ -99,8 +99,11 @@ use crate::client::{
     TypedCommand, Write,
 };
 use crate::deployment::Checks;
+use crate::metrics::PoolMetrics;
 use crate::options::{InvalidOption, Options};
 use crate::runtime::Subscriber;
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+use crate::telemetry::{Source, sealed};
 use driver::Driver;
 
 /// A client of a MongoDB deployment whose calls block, and that has no thread and no background task.
@@ -336,6 +339,13 @@ impl Client {
         self.client().status()
     }
 
+    /// Returns the metrics of the connections to all present servers: see [`wharf::Client::metrics`](crate::Client::metrics).
+    /// Sends nothing.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<PoolMetrics> {
+        self.client().metrics()
+    }
+
     /// Ends the sessions that no operation uses, and closes all connections, within `limit`. Returns whether all are
     /// closed. Operations that begin later fail with
     /// [`ServerSelectionError::Closed`](crate::client::ServerSelectionError::Closed).
@@ -374,5 +384,13 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("status", &self.status()).finish()
+    }
+}
+
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+impl sealed::Metered for Client {
+    fn source(&self) -> Source {
+        let shared = Arc::downgrade(&self.shared);
+        Source::of_servers(move || Some(Self { shared: shared.upgrade()? }.client().pool_snapshots()))
     }
 }

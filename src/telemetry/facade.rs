@@ -1,31 +1,36 @@
-//! A pool's metrics through the facade of the crate `metrics`.
+//! The metrics of a pool or a client through the facade of the crate `metrics`.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use metrics::{Label, SharedString, Unit};
+use metrics::{Label, Unit};
 
 use super::differences::LastRead;
-use super::readings::{METRICS, MetricKind, ReadingValue, readings};
-use crate::metrics::PoolMetrics;
-use crate::runtime::{Establish, Pool};
+use super::readings::{METRICS, MetricKind, Reading, ReadingValue, readings};
+use super::source::{Continued, Metered, PoolName, PoolSnapshot, Series, Source};
 
 /// How many times one call records at most into each histogram.
 const MOST: u64 = 10_000;
 
-/// Passes a pool's metrics to the recorder of the crate `metrics`, whenever [`publish`](Self::publish) is called.
+/// Passes the metrics of a pool, or of all pools of a client, to the recorder of the crate `metrics`, whenever
+/// [`publish`](Self::publish) is called.
 ///
-/// The names are those of [`METRICS`]. Each has the label `pool`, which is the pool's address unless
-/// [`named`](Self::named) sets it, and the label of its [`Reading`](super::Reading).
+/// The names are those of [`METRICS`]. Each has the label `pool` and the label of its [`Reading`]. With a client it also has
+/// the labels `server_address` and `server_port` (none for a Unix socket).
+///
+/// | | `pool` | after [`named("shop")`](Self::named) |
+/// | --- | --- | --- |
+/// | a pool | the pool's address | `shop` |
+/// | a client | the server's address | `shop/` and the server's address |
 ///
 /// ```no_run
 /// use wharf::telemetry::FacadeMetrics;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let pool = wharf::Endpoint::new("localhost")?.pool().build()?;
+/// let client = wharf::Client::from_uri("mongodb://localhost")?;
 /// // After the application has installed its recorder.
-/// let metrics = FacadeMetrics::new(&pool);
-/// // At each scrape. A recorder that pushes needs a task instead, which ends with the pool:
+/// let metrics = FacadeMetrics::new(&client);
+/// // At each scrape. A recorder that pushes needs a task instead, which ends with the client:
 /// tokio::spawn(async move {
 ///     let mut interval = tokio::time::interval(std::time::Duration::from_secs(10));
 ///     while metrics.publish() {
@@ -44,58 +49,114 @@ const MOST: u64 = 10_000;
 /// `wharf_pool_check_outs` has the exact numbers: its sum that of the uses that have begun, and its outcomes those of the
 /// check-outs that waited.
 ///
-/// It does not keep the pool open.
+/// # A server that leaves
+///
+/// The facade cannot remove a series. When a server has left the client's deployment, its gauges are set to zero once, and
+/// nothing of it is passed on after that. So a recorder that drops idle series, such as that of Prometheus, drops them. The
+/// counters of a server that comes back continue where they have ended.
+///
+/// It keeps neither the pool nor the client open.
 pub struct FacadeMetrics {
-    read: Box<dyn Fn() -> Option<PoolMetrics> + Send + Sync>,
-    name: SharedString,
-    /// One for each histogram, in the order of the readings.
-    last: Mutex<Vec<LastRead>>,
+    source: Source,
+    name: Option<String>,
+    series: Mutex<Series<OfPool>>,
+}
+
+/// What is kept of one pool, in the order of the readings.
+#[derive(Default)]
+struct OfPool {
+    gauges: Vec<(&'static str, Vec<Label>)>,
+    counters: Vec<Continued>,
+    histograms: Vec<LastRead>,
 }
 
 impl FacadeMetrics {
-    /// Describes the metrics to the recorder, and prepares those of a pool.
-    pub fn new<E: Establish>(pool: &Pool<E>) -> Self {
+    /// Describes the metrics to the recorder, and prepares those of a pool or a client.
+    pub fn new(source: &impl Metered) -> Self {
         describe();
-        let name = SharedString::from(pool.address().to_owned());
-        Self { read: Box::new(pool.weak_metrics()), name, last: Mutex::default() }
+        Self { source: source.source(), name: None, series: Mutex::default() }
     }
 
-    /// Sets the value of the label `pool`.
+    /// Sets the label `pool` of a pool, or what that of each server begins with.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
-        self.name = SharedString::from(name.into());
+        self.name = Some(name.into());
         self
     }
 
-    /// Passes the metrics to the recorder. Returns whether the pool still exists; if not, nothing is passed.
+    /// Passes the metrics to the recorder. Returns whether the pool or the client still exists; if not, nothing is passed but
+    /// the end of what was there.
     ///
     /// The recorder is the one of the calling thread, or else the global one. The first call passes all times since the
-    /// pool was built.
+    /// pools were built.
     pub fn publish(&self) -> bool {
-        let Some(metrics) = (self.read)() else { return false };
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut histograms = 0;
-        for reading in readings(&metrics) {
-            let mut labels = vec![Label::new("pool", self.name.clone())];
-            labels.extend(reading.label.map(|(name, value)| Label::from_static_parts(name, value)));
-            let name = reading.metric.name;
-            match (reading.metric.kind, reading.value) {
-                (MetricKind::Counter, ReadingValue::Number(number)) => metrics::counter!(name, labels).absolute(number),
-                (_, ReadingValue::Number(number)) => metrics::gauge!(name, labels).set(number as f64),
+        let read = self.source.read();
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshots = read.as_deref().unwrap_or_default();
+        for snapshot in snapshots {
+            let (kept, is_another) = series.present(snapshot);
+            kept.publish(snapshot, &self.labels(&snapshot.metrics.address), is_another);
+        }
+        series.leave(snapshots, |kept| {
+            for (name, labels) in kept.gauges.drain(..) {
+                metrics::gauge!(name, labels).set(0.0);
+            }
+            kept.histograms.clear();
+        });
+        read.is_some()
+    }
+
+    /// Returns the labels of a pool.
+    fn labels(&self, address: &str) -> Vec<Label> {
+        let PoolName { name, server } = self.source.name(self.name.as_deref(), address);
+        let mut labels = vec![Label::new("pool", name)];
+        if let Some((host, port)) = server {
+            labels.push(Label::new("server_address", host.to_owned()));
+            labels.extend(port.map(|port| Label::new("server_port", port.to_string())));
+        }
+        labels
+    }
+}
+
+impl OfPool {
+    fn publish(&mut self, snapshot: &PoolSnapshot, of_pool: &[Label], is_another: bool) {
+        if is_another {
+            self.histograms.clear();
+        }
+        self.gauges.clear();
+        let (mut counters, mut histograms) = (0, 0);
+        for Reading { metric, label, value } in readings(&snapshot.metrics) {
+            let mut labels = of_pool.to_vec();
+            labels.extend(label.map(|(name, value)| Label::from_static_parts(name, value)));
+            let name = metric.name;
+            match (metric.kind, value) {
+                (MetricKind::Counter, ReadingValue::Number(number)) => {
+                    let number = nth(&mut self.counters, &mut counters).count(number, is_another);
+                    metrics::counter!(name, labels).absolute(number);
+                }
+                (_, ReadingValue::Number(number)) => {
+                    metrics::gauge!(name, labels.clone()).set(number as f64);
+                    self.gauges.push((name, labels));
+                }
                 (_, ReadingValue::Times(times)) => {
                     let histogram = metrics::histogram!(name, labels);
-                    if last.len() == histograms {
-                        last.push(LastRead::default());
-                    }
-                    last[histograms].take(times, MOST, |seconds, count| {
+                    nth(&mut self.histograms, &mut histograms).take(times, MOST, |seconds, count| {
                         histogram.record_many(seconds, usize::try_from(count).unwrap_or(usize::MAX));
                     });
-                    histograms += 1;
                 }
             }
         }
-        true
     }
+}
+
+/// Returns the next value, which is made if there is none yet.
+fn nth<'k, T: Default>(kept: &'k mut Vec<T>, next: &mut usize) -> &'k mut T {
+    let place = *next;
+    *next += 1;
+    if kept.len() == place {
+        kept.push(T::default());
+    }
+    &mut kept[place]
 }
 
 fn describe() {

@@ -1,5 +1,5 @@
 //! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them. And exporters
-//! of its metrics: [`readings`], and `OpenTelemetryMetrics` and `FacadeMetrics` with the features `opentelemetry` and
+//! of the metrics of a pool or a client: [`readings`], and `OpenTelemetryMetrics` and `FacadeMetrics` with the features `opentelemetry` and
 //! `metrics`.
 //!
 //! Each observer is a [`Subscriber`](crate::Subscriber) for [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), and
@@ -40,6 +40,8 @@ mod opentelemetry;
 mod readings;
 mod sentence;
 mod shortened;
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+mod source;
 
 #[cfg(feature = "opentelemetry")]
 pub use self::opentelemetry::OpenTelemetryMetrics;
@@ -51,3 +53,7 @@ pub use log::Log;
 pub(crate) use log::{host_and_port, milliseconds};
 pub use readings::{METRICS, Metric, MetricKind, Reading, ReadingValue, readings};
 pub(crate) use shortened::MostLogged;
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+pub use source::Metered;
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
+pub(crate) use source::{PoolSnapshot, Source, sealed};

@@ -1,4 +1,4 @@
-//! A pool's metrics through the API of OpenTelemetry.
+//! The metrics of a pool or a client through the API of OpenTelemetry.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -7,8 +7,8 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Histogram, Meter};
 
 use super::differences::LastRead;
+use super::source::{Continued, Metered, PoolName, PoolSnapshot, Series, Source};
 use crate::metrics::PoolMetrics;
-use crate::runtime::{Establish, Pool};
 
 /// How many times one collection records at most into each histogram.
 const MOST: u64 = 100_000;
@@ -18,14 +18,21 @@ const MOST: u64 = 100_000;
 const BOUNDS: [f64; 10] = [0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
 const POOL: &str = "db.client.connection.pool.name";
+const SERVER_ADDRESS: &str = "server.address";
+const SERVER_PORT: &str = "server.port";
 const STATE: &str = "db.client.connection.state";
 const OUTCOME: &str = "wharf.check_out.outcome";
 
-/// Exports a pool's metrics through the API of OpenTelemetry, until it is dropped.
+/// Exports the metrics of a pool, or of all pools of a client, through the API of OpenTelemetry, until it is dropped.
 ///
 /// The names are those of the semantic conventions for database client connections (version 1.44, where all of them
-/// have the status "development"). Each has the attribute `db.client.connection.pool.name`, which is the pool's address
-/// unless [`register_as`](Self::register_as) names it.
+/// have the status "development"). Each has the attribute `db.client.connection.pool.name`. With a client it also has the
+/// attributes `server.address` and `server.port` (none for a Unix socket).
+///
+/// | | the pool's name | after [`register_as("shop", …)`](Self::register_as) |
+/// | --- | --- | --- |
+/// | a pool | the pool's address | `shop` |
+/// | a client | the server's address | `shop/` and the server's address |
 ///
 /// | metric | instrument | unit | value |
 /// | --- | --- | --- | --- |
@@ -60,23 +67,27 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 ///
 /// # End
 ///
-/// The registration does not keep the pool open. It ends when this handle or the pool's last handle is dropped: no
-/// instrument has a value of this pool from then on. OpenTelemetry cannot remove the callbacks, so a few words of memory
-/// remain for each registration.
+/// The registration keeps neither the pool nor the client open. It ends when this handle or the last handle of the pool or
+/// the client is dropped: no instrument has a value of it from then on. OpenTelemetry cannot remove the callbacks, so a few
+/// words of memory remain for each registration.
+///
+/// In the same way, no observable instrument has a value of a server that has left the client's deployment. The counters of a
+/// server that comes back continue where they have ended. OpenTelemetry cannot remove the series of a histogram, so those
+/// stay as they are.
 ///
 /// # Cost
 ///
-/// Nothing between collections. A collection takes one snapshot ([`Pool::metrics`]) for all instruments, on the thread
-/// of the collection.
+/// Nothing between collections. A collection takes one snapshot of each pool ([`Pool::metrics`](crate::Pool::metrics)) for
+/// all instruments, on the thread of the collection.
 ///
 /// ```no_run
 /// use opentelemetry::global;
 /// use wharf::telemetry::OpenTelemetryMetrics;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let pool = wharf::Endpoint::new("localhost")?.pool().build()?;
+/// let client = wharf::Client::from_uri("mongodb://localhost")?;
 /// // After the application has set its meter provider.
-/// let registration = OpenTelemetryMetrics::register(&pool, &global::meter("shop"));
+/// let registration = OpenTelemetryMetrics::register(&client, &global::meter("shop"));
 /// # drop(registration);
 /// # Ok(())
 /// # }
@@ -88,20 +99,24 @@ pub struct OpenTelemetryMetrics {
 }
 
 impl OpenTelemetryMetrics {
-    /// Exports the metrics of a pool under its address.
-    pub fn register<E: Establish>(pool: &Pool<E>, meter: &Meter) -> Self {
-        Self::register_as(pool.address().to_owned(), pool, meter)
+    /// Exports the metrics of a pool under its address, or those of a client's pools under those of the servers.
+    pub fn register(source: &impl Metered, meter: &Meter) -> Self {
+        Self::export(None, source.source(), meter)
     }
 
-    /// Exports the metrics of a pool under a name, which must be unique in the application.
-    pub fn register_as<E: Establish>(name: impl Into<String>, pool: &Pool<E>, meter: &Meter) -> Self {
+    /// Exports the metrics of a pool or a client under a name, which must be unique in the application.
+    pub fn register_as(name: impl Into<String>, source: &impl Metered, meter: &Meter) -> Self {
+        Self::export(Some(name.into()), source.source(), meter)
+    }
+
+    fn export(name: Option<String>, source: Source, meter: &Meter) -> Self {
         let times = |name: &'static str, description: &'static str| {
             let histogram = meter.f64_histogram(name).with_unit("s").with_description(description);
             histogram.with_boundaries(BOUNDS.to_vec()).build()
         };
         let exported = Arc::new(Exported {
-            read: Box::new(pool.weak_metrics()),
-            name: KeyValue::new(POOL, name.into()),
+            source,
+            name,
             create_time: times("db.client.connection.create_time", "The time it took to create a new connection."),
             wait_time: times(
                 "db.client.connection.wait_time",
@@ -121,7 +136,7 @@ impl OpenTelemetryMetrics {
 
 impl fmt::Debug for OpenTelemetryMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenTelemetryMetrics").field("name", &self._exported.name.value).finish_non_exhaustive()
+        f.debug_struct("OpenTelemetryMetrics").field("name", &self._exported.name).finish_non_exhaustive()
     }
 }
 
@@ -140,10 +155,10 @@ fn observe_all(exported: &Arc<Exported>, meter: &Meter) {
         "db.client.connection.count",
         "{connection}",
         "The number of connections that are currently in state described by the state attribute.",
-        |metrics, name, observer| {
-            let status = &metrics.status;
+        |pool, observer| {
+            let status = &pool.metrics.status;
             for (state, count) in [("idle", status.available), ("used", status.in_use), ("pending", status.pending)] {
-                observer.observe(count.into(), &[name.clone(), KeyValue::new(STATE, state)]);
+                observer.observe(count.into(), &pool.attributes_and(KeyValue::new(STATE, state)));
             }
         },
     );
@@ -152,60 +167,58 @@ fn observe_all(exported: &Arc<Exported>, meter: &Meter) {
         "db.client.connection.idle.max",
         "{connection}",
         "The maximum number of idle open connections allowed.",
-        |metrics, name, observer| observe_limit(metrics, name, observer),
+        observe_limit,
     );
     gauge(
         2,
         "db.client.connection.idle.min",
         "{connection}",
         "The minimum number of idle open connections allowed.",
-        |metrics, name, observer| observer.observe(metrics.min_pool_size.into(), std::slice::from_ref(name)),
+        |pool, observer| observer.observe(pool.metrics.min_pool_size.into(), &pool.attributes),
     );
     gauge(
         3,
         "db.client.connection.max",
         "{connection}",
         "The maximum number of open connections allowed.",
-        |metrics, name, observer| observe_limit(metrics, name, observer),
+        observe_limit,
     );
     gauge(
         4,
         "db.client.connection.pending_requests",
         "{request}",
         "The number of current pending requests for an open connection.",
-        |metrics, name, observer| observer.observe(metrics.status.waiting.into(), std::slice::from_ref(name)),
+        |pool, observer| observer.observe(pool.metrics.status.waiting.into(), &pool.attributes),
     );
     counter(
         5,
         "db.client.connection.timeouts",
         "{timeout}",
         "The number of connection timeouts that have occurred trying to obtain a connection from the pool.",
-        |metrics, name, observer| observer.observe(metrics.check_outs.failed.timeout, std::slice::from_ref(name)),
+        |pool, observer| observer.observe(pool.timeouts, &pool.attributes),
     );
     counter(
         6,
         "wharf.pool.check_outs",
         "{check_out}",
         "The number of check-outs that got a connection, by how.",
-        |metrics, name, observer| {
-            let of = &metrics.check_outs;
-            let outcomes = [("hit", of.hits), ("waited", of.waited.count()), ("opened", of.opened.count())];
-            for (outcome, count) in outcomes {
-                observer.observe(count, &[name.clone(), KeyValue::new(OUTCOME, outcome)]);
+        |pool, observer| {
+            for (outcome, count) in pool.outcomes {
+                observer.observe(count, &pool.attributes_and(KeyValue::new(OUTCOME, outcome)));
             }
         },
     );
 }
 
 /// `maxPoolSize` is also the most idle connections. Without a limit there is no value.
-fn observe_limit(metrics: &PoolMetrics, name: &KeyValue, observer: &dyn AsyncInstrument<i64>) {
-    if metrics.status.max_pool_size > 0 {
-        observer.observe(metrics.status.max_pool_size.into(), std::slice::from_ref(name));
+fn observe_limit(pool: &Observed, observer: &dyn AsyncInstrument<i64>) {
+    if pool.metrics.status.max_pool_size > 0 {
+        observer.observe(pool.metrics.status.max_pool_size.into(), &pool.attributes);
     }
 }
 
 /// Passes values from a snapshot to an instrument.
-type Observe<T> = fn(&PoolMetrics, &KeyValue, &dyn AsyncInstrument<T>);
+type Observe<T> = fn(&Observed, &dyn AsyncInstrument<T>);
 
 fn callback<T: 'static>(
     exported: &Arc<Exported>,
@@ -214,64 +227,129 @@ fn callback<T: 'static>(
 ) -> impl Fn(&dyn AsyncInstrument<T>) + Send + Sync + 'static {
     let exported: Weak<Exported> = Arc::downgrade(exported);
     move |observer| {
-        if let Some(exported) = exported.upgrade()
-            && let Some(metrics) = exported.metrics_for(instrument)
-        {
-            observe(&metrics, &exported.name, observer);
+        if let Some(exported) = exported.upgrade() {
+            for pool in &*exported.pools_for(instrument) {
+                observe(pool, observer);
+            }
         }
     }
 }
 
 /// What the callbacks of one registration share.
 struct Exported {
-    /// Returns a snapshot, or `None` once the pool is gone.
-    read: Box<dyn Fn() -> Option<PoolMetrics> + Send + Sync>,
-    name: KeyValue,
+    source: Source,
+    /// The application's name for the pool or the client.
+    name: Option<String>,
     create_time: Histogram<f64>,
     wait_time: Histogram<f64>,
     use_time: Histogram<f64>,
     last: Mutex<Last>,
 }
 
-/// The last snapshot, and how far it was recorded.
+/// The last collection, and how far it has come.
 #[derive(Default)]
 struct Last {
-    metrics: Option<Arc<PoolMetrics>>,
-    /// The instruments that have seen the snapshot, one bit each.
+    pools: Option<Arc<[Observed]>>,
+    /// The instruments that have seen the pools, one bit each.
     seen: u32,
+    series: Series<OfPool>,
+}
+
+/// A pool as one collection shows it.
+struct Observed {
+    metrics: PoolMetrics,
+    attributes: Vec<KeyValue>,
+    timeouts: u64,
+    outcomes: [(&'static str, u64); 3],
+}
+
+impl Observed {
+    fn attributes_and(&self, another: KeyValue) -> Vec<KeyValue> {
+        let mut attributes = self.attributes.clone();
+        attributes.push(another);
+        attributes
+    }
+}
+
+/// What is kept of a pool from one collection to the next.
+#[derive(Default)]
+struct OfPool {
+    timeouts: Continued,
+    outcomes: [Continued; 3],
     create_time: LastRead,
     wait_time: LastRead,
     use_time: LastRead,
 }
 
+impl OfPool {
+    /// Forgets what was recorded of a pool that has ended. Its counts are kept.
+    fn forget_times(&mut self) {
+        (self.create_time, self.wait_time, self.use_time) = Default::default();
+    }
+}
+
 impl Exported {
-    /// Returns the snapshot of the present collection. An instrument that asks for the second time begins the next
-    /// collection: a new snapshot is taken, and its times are recorded.
-    fn metrics_for(&self, instrument: u32) -> Option<Arc<PoolMetrics>> {
+    /// Returns the pools of the present collection. An instrument that asks for the second time begins the next
+    /// collection: new snapshots are taken, and their times are recorded.
+    fn pools_for(&self, instrument: u32) -> Arc<[Observed]> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let Last { pools, seen, series } = &mut *last;
         let bit = 1 << instrument;
-        if last.metrics.is_none() || last.seen & bit != 0 {
-            last.metrics = (self.read)().map(Arc::new);
-            last.seen = 0;
-            if let Some(metrics) = last.metrics.clone() {
-                self.record(&mut last, &metrics);
-            }
+        if *seen & bit != 0 {
+            *pools = None;
+            *seen = 0;
         }
-        last.seen |= bit;
-        last.metrics.clone()
+        *seen |= bit;
+        pools.get_or_insert_with(|| self.collect(series)).clone()
     }
 
-    /// Records the times since the last snapshot.
-    fn record(&self, last: &mut Last, metrics: &PoolMetrics) {
-        let name = std::slice::from_ref(&self.name);
-        let into =
-            |histogram: &Histogram<f64>, seconds, times| (0..times).for_each(|_| histogram.record(seconds, name));
-        last.create_time.take(&metrics.connections.establish_time, MOST, |seconds, times| {
+    fn collect(&self, series: &mut Series<OfPool>) -> Arc<[Observed]> {
+        let snapshots = self.source.read().unwrap_or_default();
+        series.leave(&snapshots, OfPool::forget_times);
+        let observed = snapshots.into_iter().map(|snapshot| {
+            let (kept, is_another) = series.present(&snapshot);
+            self.observed(snapshot, kept, is_another)
+        });
+        observed.collect()
+    }
+
+    /// Records the times since the last snapshot, and returns the values for the observable instruments.
+    fn observed(&self, snapshot: PoolSnapshot, kept: &mut OfPool, is_another: bool) -> Observed {
+        let metrics = snapshot.metrics;
+        if is_another {
+            kept.forget_times();
+        }
+        let attributes = self.attributes(&metrics.address);
+        let into = |histogram: &Histogram<f64>, seconds, times| {
+            (0..times).for_each(|_| histogram.record(seconds, &attributes));
+        };
+        kept.create_time.take(&metrics.connections.establish_time, MOST, |seconds, times| {
             into(&self.create_time, seconds, times);
         });
-        last.wait_time.take(&metrics.check_outs.wait_time(), MOST, |seconds, times| {
+        kept.wait_time.take(&metrics.check_outs.wait_time(), MOST, |seconds, times| {
             into(&self.wait_time, seconds, times);
         });
-        last.use_time.take(&metrics.use_time, MOST, |seconds, times| into(&self.use_time, seconds, times));
+        kept.use_time.take(&metrics.use_time, MOST, |seconds, times| into(&self.use_time, seconds, times));
+
+        let of = &metrics.check_outs;
+        let timeouts = kept.timeouts.count(of.failed.timeout, is_another);
+        let [hits, waited, opened] = &mut kept.outcomes;
+        let outcomes = [
+            ("hit", hits.count(of.hits, is_another)),
+            ("waited", waited.count(of.waited.count(), is_another)),
+            ("opened", opened.count(of.opened.count(), is_another)),
+        ];
+        Observed { attributes, timeouts, outcomes, metrics }
+    }
+
+    /// Returns the attributes of a pool.
+    fn attributes(&self, address: &str) -> Vec<KeyValue> {
+        let PoolName { name, server } = self.source.name(self.name.as_deref(), address);
+        let mut attributes = vec![KeyValue::new(POOL, name)];
+        if let Some((host, port)) = server {
+            attributes.push(KeyValue::new(SERVER_ADDRESS, host.to_owned()));
+            attributes.extend(port.map(|port| KeyValue::new(SERVER_PORT, i64::from(port))));
+        }
+        attributes
     }
 }

@@ -1,6 +1,8 @@
 //! The exporters, with the SDK of OpenTelemetry and with a recorder of the facade.
 #![cfg(not(any(loom, shuttle)))]
 
+mod clients;
+
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -57,6 +59,15 @@ impl Collecting {
 
     /// Collects once. Returns each value under its name, its unit and its attributes but the pool's name.
     fn collect(&self) -> BTreeMap<String, f64> {
+        let found = self.collect_named().into_iter().map(|((pool, name), value)| {
+            assert_eq!(pool, "here:1", "{name}");
+            (name, value)
+        });
+        found.collect()
+    }
+
+    /// Collects once. Returns each value under its pool's name and the rest.
+    fn collect_named(&self) -> BTreeMap<(String, String), f64> {
         self.exporter.reset();
         self.provider.force_flush().unwrap();
         let collections = self.exporter.get_finished_metrics().unwrap();
@@ -64,7 +75,7 @@ impl Collecting {
     }
 }
 
-fn values(collected: &ResourceMetrics) -> BTreeMap<String, f64> {
+fn values(collected: &ResourceMetrics) -> BTreeMap<(String, String), f64> {
     let mut values = BTreeMap::new();
     let mut keep = |name: String, attributes: &mut dyn Iterator<Item = &opentelemetry::KeyValue>, value: f64| {
         let mut name = name;
@@ -75,8 +86,8 @@ fn values(collected: &ResourceMetrics) -> BTreeMap<String, f64> {
                 key => name = format!("{name} {key}={}", attribute.value),
             }
         }
-        assert_eq!(pool.as_deref(), Some("here:1"), "{name}");
-        assert!(values.insert(name, value).is_none());
+        let pool = pool.unwrap_or_else(|| panic!("{name} has no name of a pool"));
+        assert!(values.insert((pool, name), value).is_none());
     };
     for metric in collected.scope_metrics().flat_map(|scope| scope.metrics()) {
         let name = format!("{} {}", metric.name(), metric.unit());

@@ -1,0 +1,144 @@
+//! What exporters pass on: the metrics of a pool, or those of a client's pools, which come and go.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use super::log::host_and_port;
+use crate::metrics::PoolMetrics;
+use crate::runtime::{Establish, Pool};
+
+/// Whose metrics an exporter passes on: a [`Pool`], or a client ([`wharf::Client`](crate::Client) or
+/// [`single::Client`](crate::single::Client)) with the pools of all its servers.
+///
+/// The servers of a client come and go, and so do their series: an exporter begins to pass on the metrics of a server when
+/// the client has discovered it, and ends when the server has left the deployment. The counters of a server that comes back
+/// continue where they have ended, although its new pool begins at zero.
+pub trait Metered: sealed::Metered {}
+
+impl<T: sealed::Metered> Metered for T {}
+
+pub(crate) mod sealed {
+    /// What [`Metered`](super::Metered) is made of. A reader must not keep open what it reads from.
+    pub trait Metered {
+        fn source(&self) -> super::Source;
+    }
+}
+
+/// Reads the metrics that an exporter passes on.
+pub struct Source {
+    read: Box<Read>,
+    /// Whether the pools belong to the servers of a client.
+    has_servers: bool,
+}
+
+/// Returns the metrics of the pools that exist, or `None` once there will be none.
+type Read = dyn Fn() -> Option<Vec<PoolSnapshot>> + Send + Sync;
+
+/// The metrics of one pool, and which pool it is: a server that leaves and comes back has another one at the same address.
+pub(crate) struct PoolSnapshot {
+    pub(crate) pool: Weak<dyn Any + Send + Sync>,
+    pub(crate) metrics: PoolMetrics,
+}
+
+impl<E: Establish> sealed::Metered for Pool<E> {
+    fn source(&self) -> Source {
+        let read = self.weak_metrics();
+        // There is only one.
+        let pool: Weak<dyn Any + Send + Sync> = Weak::<()>::new();
+        Source {
+            read: Box::new(move || Some(vec![PoolSnapshot { pool: pool.clone(), metrics: read()? }])),
+            has_servers: false,
+        }
+    }
+}
+
+impl Source {
+    /// Creates the source of a client.
+    pub(crate) fn of_servers(read: impl Fn() -> Option<Vec<PoolSnapshot>> + Send + Sync + 'static) -> Self {
+        Self { read: Box::new(read), has_servers: true }
+    }
+
+    pub(super) fn read(&self) -> Option<Vec<PoolSnapshot>> {
+        (self.read)()
+    }
+
+    /// Returns the name of the pool at `address`, and host and port if it is that of a client's server. `given` is the
+    /// application's name for the pool or the client.
+    pub(super) fn name<'a>(&self, given: Option<&str>, address: &'a str) -> PoolName<'a> {
+        let name = match given {
+            Some(given) if self.has_servers => format!("{given}/{address}"),
+            Some(given) => given.to_owned(),
+            None => address.to_owned(),
+        };
+        PoolName { name, server: self.has_servers.then(|| host_and_port(address)) }
+    }
+}
+
+/// What tells the series of a pool from those of others.
+pub(super) struct PoolName<'a> {
+    pub(super) name: String,
+    pub(super) server: Option<(&'a str, Option<u16>)>,
+}
+
+/// What an exporter keeps for each address.
+///
+/// The counts of servers that have left are kept, because the monitoring system expects that a counter never falls. They
+/// take about as much memory as the monitoring system's own memory of the series.
+pub(super) struct Series<T>(BTreeMap<Arc<str>, Entry<T>>);
+
+struct Entry<T> {
+    pool: Weak<dyn Any + Send + Sync>,
+    is_present: bool,
+    kept: T,
+}
+
+impl<T> Default for Series<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Default> Series<T> {
+    /// Notes that a pool is present. Returns what is kept for its address, and whether another pool had it before.
+    pub(super) fn present(&mut self, snapshot: &PoolSnapshot) -> (&mut T, bool) {
+        let PoolSnapshot { pool, metrics } = snapshot;
+        let entry = self.0.entry(metrics.address.clone()).or_insert_with(|| Entry {
+            pool: pool.clone(),
+            is_present: true,
+            kept: T::default(),
+        });
+        let is_another = !Weak::ptr_eq(&entry.pool, pool);
+        entry.pool = pool.clone();
+        entry.is_present = true;
+        (&mut entry.kept, is_another)
+    }
+
+    /// Calls `leave` for each address that was present the last time, and is not among `snapshots`.
+    pub(super) fn leave(&mut self, snapshots: &[PoolSnapshot], mut leave: impl FnMut(&mut T)) {
+        for (address, entry) in &mut self.0 {
+            if entry.is_present && snapshots.iter().all(|snapshot| snapshot.metrics.address != *address) {
+                entry.is_present = false;
+                leave(&mut entry.kept);
+            }
+        }
+    }
+}
+
+/// A counter that goes on when another pool counts from zero.
+#[derive(Debug, Default)]
+pub(super) struct Continued {
+    /// The sum of the last counts of earlier pools.
+    before: u64,
+    last: u64,
+}
+
+impl Continued {
+    pub(super) fn count(&mut self, now: u64, is_another: bool) -> u64 {
+        if is_another {
+            self.before += self.last;
+        }
+        self.last = now;
+        self.before + now
+    }
+}
