@@ -166,6 +166,11 @@ impl<T> ChangeStream<T> {
 
     /// Returns the same change stream as a stream of values of another type.
     pub fn typed<U: DeserializeOwned>(mut self) -> ChangeStream<U> {
+        self.take_typed()
+    }
+
+    /// Moves the stream into one of another type. This one is over then.
+    pub(crate) fn take_typed<U>(&mut self) -> ChangeStream<U> {
         ChangeStream {
             plan: self.plan.clone(),
             state: std::mem::replace(&mut self.state, State::Over),
@@ -175,6 +180,45 @@ impl<T> ChangeStream<T> {
             resumptions: self.resumptions,
             events: PhantomData,
         }
+    }
+
+    /// Returns whether the next event is there, so that nothing is waited for.
+    pub(crate) fn has_event(&self) -> bool {
+        matches!(&self.state, State::Open(cursor) if cursor.has_document())
+    }
+
+    /// Ends the stream. Returns whether that leaves something to do on the server.
+    pub(crate) fn abandon(&mut self) -> bool {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Open(mut cursor) => cursor.abandon(),
+            State::Resuming(opening) if self.plan.is_inherited() => {
+                // Its connection is the parent's.
+                std::mem::forget(opening);
+                false
+            }
+            State::Resuming(opening) => {
+                // A cursor that is being opened is closed as soon as its name is known.
+                self.plan.later(async move { drop(opening.await) });
+                true
+            }
+            State::Interrupted | State::Over => false,
+        }
+    }
+
+    /// Fetches one batch at most, and returns the next event, or `None` if the server has none at present. The time limit is
+    /// that of the next event: it runs on over batches without events.
+    pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<T>, ClientError>>
+    where
+        T: DeserializeOwned,
+    {
+        let event = match (ready!(self.poll_advance(context)), &self.state) {
+            (Ok(Some(place)), State::Open(cursor)) => cursor.document(place).and_then(read).map(Some),
+            (Ok(_), _) if !self.is_over() => return Poll::Ready(Ok(None)),
+            (Ok(_), _) => Ok(None),
+            (Err(error), _) => Err(error),
+        };
+        self.running = None;
+        Poll::Ready(event)
     }
 
     /// Advances to the next event, and returns its place in the batch.
@@ -268,34 +312,19 @@ impl<T: DeserializeOwned> Stream for ChangeStream<T> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        let event = loop {
-            match ready!(this.poll_advance(context)) {
-                Ok(Some(place)) => match &this.state {
-                    State::Open(cursor) => break Some(cursor.document(place).and_then(read)),
-                    _ => break None,
-                },
-                Ok(None) if this.is_over() => break None,
+        loop {
+            match ready!(this.poll_step(context)) {
                 // The server has waited, so this is no busy loop.
-                Ok(None) => {}
-                Err(error) => break Some(Err(error)),
+                Ok(None) if !this.is_over() => {}
+                event => return Poll::Ready(event.transpose()),
             }
-        };
-        this.running = None;
-        Poll::Ready(event)
+        }
     }
 }
 
 impl<T> Drop for ChangeStream<T> {
     fn drop(&mut self) {
-        if let State::Resuming(opening) = std::mem::replace(&mut self.state, State::Over) {
-            if self.plan.is_inherited() {
-                // Its connection is the parent's.
-                std::mem::forget(opening);
-                return;
-            }
-            // A cursor that is being opened is closed as soon as its name is known.
-            self.plan.later(async move { drop(opening.await) });
-        }
+        self.abandon();
     }
 }
 

@@ -17,7 +17,7 @@ use crate::client::{self, ClientError};
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The same, if the server has waited. Long enough for a thread that waits for the client.
-const SHORT_PAUSE: Duration = Duration::from_millis(1);
+pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of a query.
 ///
@@ -89,7 +89,7 @@ impl<T: DeserializeOwned> Iterator for Cursor<T> {
 }
 
 /// Returns the output of a future that does not wait. It needs neither the lock nor the runtime.
-fn at_once<T>(future: impl Future<Output = T>) -> T {
+pub(super) fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => unreachable!("BUG: a cursor waits for a document that it has"),

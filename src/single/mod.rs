@@ -29,7 +29,7 @@
 //! | no suitable server | waits for `serverSelectionTimeoutMS` | fails after one scan, unless `serverSelectionTryOnce=false` |
 //! | a connection that is lost while it is idle | the next command takes another one | the same, and before its use by a command or a cursor the connection is checked if it has been idle for 5 s |
 //!
-//! Operations, retries, errors, sessions, transactions, events and options are the same, and so is the code.
+//! Operations, retries, errors, sessions, transactions, change streams, events and options are the same, and so is the code.
 //!
 //! # How long a call takes
 //!
@@ -48,7 +48,7 @@
 //! The client is [`Send`] and [`Sync`], and clones share everything. A lock lets one call in at a time; the others wait.
 //! So a language runtime may call it from any of its threads.
 //!
-//! Between its calls nothing runs. A cursor that is dropped before its end, and a transaction that is open when its session
+//! Between its calls nothing runs. A cursor or a change stream that is dropped before its end, and a transaction that is open when its session
 //! is dropped, are ended on the server at once, by the thread that drops them. The end of a call takes at most
 //! `connectTimeoutMS` for all such work, or 10 s if that is less or `connectTimeoutMS` is 0.
 //!
@@ -70,6 +70,7 @@
 //! (`driver.rs`). Its deployment scans instead of having monitors, and the pools of its servers spawn nothing
 //! (`src/deployment/scanning.rs`).
 
+mod change_stream;
 mod cursor;
 #[cfg(test)]
 mod cursor_tests;
@@ -90,13 +91,14 @@ use bson::{RawDocument, RawDocumentBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use change_stream::ChangeStream;
 pub use cursor::Cursor;
 pub use prepared::Prepared;
 pub use session::Session;
 
 use crate::client::{
     self, ClientError, ClientStatus, CommandSubscriber, Operation, Query, SessionOptions, TopologySubscriber,
-    TypedCommand, Write,
+    TypedCommand, Watch, WatchTarget, Write,
 };
 use crate::deployment::Checks;
 use crate::metrics::PoolMetrics;
@@ -324,6 +326,25 @@ impl Client {
         Prepared::new(self.clone(), self.client().write(database, collection))
     }
 
+    /// Prepares a change stream. See [`wharf::Client::watch`](crate::Client::watch) for what `pipeline` may be.
+    ///
+    /// ```no_run
+    /// # fn example(client: wharf::single::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bson::doc;
+    /// use wharf::client::WatchTarget;
+    ///
+    /// let inserts = [doc! { "$match": { "operationType": "insert" } }];
+    /// for change in client.watch(WatchTarget::Collection("shop", "orders"), inserts).run()? {
+    ///     println!("{:?}", change?.get_document("fullDocument")?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn watch<'c>(&self, target: WatchTarget<'c>, pipeline: impl Serialize) -> Prepared<Watch<'c>> {
+        Prepared::new(self.clone(), self.client().watch(target, pipeline))
+    }
+
     /// Starts a session with these options. Sends nothing: the server learns of it with the first command.
     ///
     /// # Errors
@@ -331,6 +352,16 @@ impl Client {
     /// [`InvalidOption`] if options exclude each other.
     pub fn start_session(&self, options: &SessionOptions) -> Result<Session, InvalidOption> {
         Ok(Session::new(self.clone(), self.client().start_session(options)?))
+    }
+
+    /// Connects before it is needed: scans the servers if a scan is due, waits for a server that the read preference of the
+    /// options allows, and opens the connection of each server that has answered and has none.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`]: no server was found, or a connection could not be opened. The other connections stay open.
+    pub fn warm_up(&self) -> Result<(), ClientError> {
+        self.drive(self.client().warm_up(1, |_, _| {}))?
     }
 
     /// Returns what is known of the deployment at present: its type, and each server. Sends nothing.

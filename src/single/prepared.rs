@@ -5,10 +5,10 @@ use std::future::IntoFuture;
 
 use serde::de::DeserializeOwned;
 
-use super::{Client, Cursor};
-use crate::client::{self, ClientError, Query, TypedCommand, Write, Written};
+use super::{ChangeStream, Client, Cursor};
+use crate::client::{self, ClientError, Query, TypedCommand, Watch, Write, Written};
 
-/// A [`Query`], a [`TypedCommand`] or a [`Write`] of the asynchronous client, which `run` sends and waits for.
+/// A [`Query`], a [`TypedCommand`], a [`Write`] or a [`Watch`] of the asynchronous client, which `run` sends and waits for.
 ///
 /// [`with`](Self::with) sets its options, which are those of the asynchronous client:
 ///
@@ -73,6 +73,19 @@ impl Prepared<Write<'_>> {
     /// [`ClientError::Write`] if some statements may have been executed, otherwise the error that ended the first command.
     pub fn run(self) -> Result<Written, ClientError> {
         self.client.drive(self.prepared.into_future())?
+    }
+}
+
+impl Prepared<Watch<'_>> {
+    /// Opens the change stream.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options,
+    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`, otherwise those of [`Client::run`].
+    pub fn run(self) -> Result<ChangeStream, ClientError> {
+        let stream = self.client.drive(self.prepared.into_future())??;
+        Ok(ChangeStream::new(self.client, stream))
     }
 }
 

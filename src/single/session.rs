@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 
 use super::{Client, Cursor, Prepared};
 use crate::client::{
-    self, ClientError, Operation, Query, Repeating, TransactionOptions, TransactionState, Turn, TypedCommand, Write,
+    self, ClientError, Operation, Query, Repeating, TransactionOptions, TransactionState, Turn, TypedCommand, Watch,
+    WatchTarget, Write,
 };
 
 /// A session: operations that see what earlier ones of the session have done (causal consistency), that read the same
@@ -100,6 +101,12 @@ impl Session {
     #[track_caller]
     pub fn write<'c>(&'c mut self, database: &'c str, collection: &'c str) -> Prepared<Write<'c>> {
         self.client.write(database, collection).with(|write| write.session(&mut self.session))
+    }
+
+    /// Prepares a change stream that belongs to this session. See [`Client::watch`].
+    #[track_caller]
+    pub fn watch<'c>(&'c mut self, target: WatchTarget<'c>, pipeline: impl Serialize) -> Prepared<Watch<'c>> {
+        self.client.watch(target, pipeline).with(|watch| watch.session(&mut self.session))
     }
 
     /// Returns the value of `lsid` in the session's commands.

@@ -1,10 +1,13 @@
 //! The client on a single thread, on real servers. What depends on time is tested beside its code, in virtual time.
 #![cfg(not(any(loom, shuttle)))]
 
+mod changes;
+mod connecting;
 mod cursors;
 #[cfg(target_os = "linux")]
 mod process;
 mod replica_set;
+mod srv;
 mod standalone;
 
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,108 @@
+//! Change streams as iterators.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::thread;
+
+use bson::{RawDocument, RawDocumentBuf};
+use serde::de::DeserializeOwned;
+
+use super::Client;
+use super::cursor::{SHORT_PAUSE, at_once};
+use crate::client::{self, ClientError};
+
+/// The changes of a collection, a database or the whole cluster, in order.
+///
+/// As an [`Iterator`] it waits for changes, and yields them as values of type `T`: owned raw documents, or after
+/// [`typed`](Self::typed) what serde reads from them. Other threads can use the client between its batches. It ends after an
+/// event that invalidates it, such as the drop of its collection. [`next_event`](Self::next_event) lends out raw events
+/// without copying them, and returns `None` when the server has none at present.
+///
+/// Dropping a change stream closes its cursor on the server, before the drop returns.
+///
+/// # Failures
+///
+/// It resumes as [`ChangeStream`](crate::client::ChangeStream) does. To resume it has to find a server. With
+/// `serverSelectionTryOnce=true`, which is the default, the election of another primary may take longer than the one scan, and
+/// the stream is over. With `serverSelectionTryOnce=false` it waits for `serverSelectionTimeoutMS`.
+///
+/// After [`ClientError::OnRuntime`] and [`ClientError::EventLoop`] the stream goes on.
+#[must_use = "a change stream fetches nothing before it is asked to"]
+pub struct ChangeStream<T = RawDocumentBuf> {
+    client: Client,
+    stream: client::ChangeStream<T>,
+}
+
+impl<T> ChangeStream<T> {
+    pub(super) fn new(client: Client, stream: client::ChangeStream<T>) -> Self {
+        Self { client, stream }
+    }
+
+    /// Returns the next event, or `None` if the server has none at present: it then has waited for a while (a second, or
+    /// [`Watch::max_await_time`](crate::client::Watch::max_await_time)). [`is_over`](Self::is_over) tells if there will be none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`client::ChangeStream::next`](crate::client::ChangeStream::next), [`ClientError::OnRuntime`] and
+    /// [`ClientError::EventLoop`].
+    pub fn next_event(&mut self) -> Result<Option<&RawDocument>, ClientError> {
+        let Self { client, stream } = self;
+        if stream.has_event() {
+            return at_once(stream.next());
+        }
+        client.drive(stream.next())?
+    }
+
+    /// Returns the token that the stream would resume from: see
+    /// [`client::ChangeStream::resume_token`](crate::client::ChangeStream::resume_token).
+    #[must_use]
+    pub fn resume_token(&self) -> Option<&RawDocument> {
+        self.stream.resume_token()
+    }
+
+    /// Returns whether there will be no more events.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.stream.is_over()
+    }
+
+    /// Returns the same change stream as an iterator of values of another type.
+    pub fn typed<U: DeserializeOwned>(mut self) -> ChangeStream<U> {
+        ChangeStream { client: self.client.clone(), stream: self.stream.take_typed() }
+    }
+}
+
+impl<T: DeserializeOwned> Iterator for ChangeStream<T> {
+    type Item = Result<T, ClientError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Self { client, stream } = self;
+        if stream.has_event() {
+            return at_once(poll_fn(|context| stream.poll_step(context))).transpose();
+        }
+        loop {
+            // One call for each batch, because a call keeps other threads from using the client.
+            match client.drive(poll_fn(|context| stream.poll_step(context))) {
+                Ok(Ok(None)) if !stream.is_over() => {}
+                Ok(event) => return event.transpose(),
+                Err(error) => return Some(Err(error)),
+            }
+            // The server has waited.
+            thread::sleep(SHORT_PAUSE);
+        }
+    }
+}
+
+impl<T> Drop for ChangeStream<T> {
+    fn drop(&mut self) {
+        if self.stream.abandon() {
+            self.client.finish_kept();
+        }
+    }
+}
+
+impl<T> fmt::Debug for ChangeStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stream.fmt(f)
+    }
+}
