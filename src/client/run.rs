@@ -200,7 +200,11 @@ impl<'a> Running<'a> {
         let is_unacknowledged = is_write
             && match operation.command.body().get_document("writeConcern") {
                 Ok(concern) => matches!(whole_number(concern, "w"), Ok(Some(0))),
-                Err(_) => is_unacknowledged(options.write_concern.w.as_ref()),
+                Err(_) if is_unacknowledged(options.write_concern.w.as_ref()) => {
+                    // A transaction has a write concern of its own, which is that of its commit.
+                    operation.session.as_deref().is_none_or(|explicit| !explicit.lock().is_in_transaction())
+                }
+                Err(_) => false,
             };
         let session = match operation.session.take() {
             Some(explicit) if !explicit.belongs_to(client) => return Err(SessionError::OtherClient.into()),
