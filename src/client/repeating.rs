@@ -1,6 +1,6 @@
 //! Running the body of a transaction, and its commit, again and again (Convenient API for Transactions).
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::error::ClientError;
 use super::in_session::LimitedCall;
@@ -33,7 +33,7 @@ impl<T> Repeating<T> {
     pub(crate) fn begin(session: &Session, options: TransactionOptions) -> Self {
         let limit = session.default_timeout();
         let limited = session.explicit().limit_to(limit.map(|limit| Limit::of(limit).start()));
-        let mut repetitions = Repetitions::new(Instant::now(), limit);
+        let mut repetitions = Repetitions::new(now(), limit);
         let next = repetitions.begin();
         Self { options, repetitions, next, value: None, last_error: None, _limited: limited }
     }
@@ -50,7 +50,7 @@ impl<T> Repeating<T> {
                     // The error of the body says more than that of the abort.
                     let _ = session.abort_transaction().await;
                 }
-                let (labels, now) = (error.labels(), Instant::now());
+                let (labels, now) = (error.labels(), now());
                 self.next = self.repetitions.after_callback_error(labels, now, fastrand::f64());
                 self.last_error = Some(error);
             }
@@ -71,8 +71,7 @@ impl<T> Repeating<T> {
                     Ok(()) => self.next = NextStep::Return,
                     Err(error) => {
                         let (labels, expired) = (error.labels(), error.is_max_time_expired());
-                        self.next =
-                            self.repetitions.after_commit_error(labels, expired, Instant::now(), fastrand::f64());
+                        self.next = self.repetitions.after_commit_error(labels, expired, now(), fastrand::f64());
                         self.last_error = Some(error);
                     }
                 },
@@ -88,4 +87,9 @@ impl<T> Repeating<T> {
             }
         }
     }
+}
+
+/// Returns the time by the clock of the pauses, which tests control.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
 }

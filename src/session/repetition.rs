@@ -137,6 +137,21 @@ mod tests {
         assert_eq!(repetitions.after_callback_error(TRANSIENT, now, 0.5), after(8.4375));
     }
 
+    /// The prose test "Retry Backoff is Enforced", with the two ends of the random numbers.
+    #[test]
+    fn thirteen_repetitions_pause_for_up_to_2_3_seconds_in_all() {
+        for (random, expected) in [(0.0, 0.0), (1.0, 2.283)] {
+            let (mut repetitions, now) = begun(None);
+            let mut all = Duration::ZERO;
+            for _ in 0..13 {
+                let step = repetitions.after_commit_error(TRANSIENT, false, now, random);
+                let NextStep::RunCallback { after } = step else { panic!("{step:?}") };
+                all += after;
+            }
+            assert!((all.as_secs_f64() - expected).abs() < 0.001, "{all:?}");
+        }
+    }
+
     #[test]
     fn commit_alone_is_repeated_while_its_result_is_unknown() {
         let (mut repetitions, now) = begun(None);
