@@ -1,6 +1,7 @@
 //! The client on real servers.
 #![cfg(not(any(loom, shuttle)))]
 
+mod cluster;
 mod cursors;
 mod events;
 mod faas;
@@ -8,7 +9,12 @@ mod forks;
 mod limits;
 mod monitoring;
 mod prose;
+mod prose_mongos;
+mod prose_overload;
 mod prose_retries;
+mod prose_sessions;
+mod prose_timeouts;
+mod prose_transactions;
 mod repetitions;
 mod scripted;
 mod sessions;

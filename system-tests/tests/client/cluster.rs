@@ -1,0 +1,191 @@
+//! Deployments of several servers that follow one script, and what a client tells of its commands.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use bson::{Document, RawDocumentBuf, doc};
+use wharf::client::{CommandEvent, TopologyEvent};
+use wharf::{Client, Options};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
+
+use super::events::Events;
+use super::repetitions::standalone;
+
+/// The servers of a deployment. In a replica set, the first one is the primary.
+pub(super) struct Cluster {
+    pub(super) servers: Vec<ScriptedServer>,
+    /// The commands that the servers have got, except hello, each with the number of its server.
+    arrived: Arc<Mutex<Vec<(usize, Document)>>>,
+    is_replica_set: bool,
+}
+
+impl Cluster {
+    /// Starts so many mongos. `answer` gets the number of the server, the command, and the command's number, from 0, among
+    /// those of the same name on this server.
+    pub(super) async fn of_mongos(
+        servers: usize,
+        answer: impl Fn(usize, &Document, usize) -> Answer + Clone + Send + 'static,
+    ) -> Self {
+        Self::start(servers, false, answer).await
+    }
+
+    /// Starts a replica set of so many members.
+    pub(super) async fn replica_set(
+        servers: usize,
+        answer: impl Fn(usize, &Document, usize) -> Answer + Clone + Send + 'static,
+    ) -> Self {
+        Self::start(servers, true, answer).await
+    }
+
+    async fn start(
+        count: usize,
+        is_replica_set: bool,
+        answer: impl Fn(usize, &Document, usize) -> Answer + Clone + Send + 'static,
+    ) -> Self {
+        let arrived = Arc::<Mutex<Vec<(usize, Document)>>>::default();
+        let hosts = Arc::new(OnceLock::<Vec<String>>::new());
+        let mut servers = Vec::new();
+        for server in 0..count {
+            let (noted, hosts, answer) = (arrived.clone(), hosts.clone(), answer.clone());
+            let script = move || {
+                let (noted, hosts, answer) = (noted.clone(), hosts.clone(), answer.clone());
+                let script = move |command: &Document| {
+                    if matches!(name(command).as_str(), "hello" | "isMaster" | "ismaster") {
+                        let hosts = hosts.get().expect("no client knows an address before");
+                        return Answer::Reply(hello(server, is_replica_set.then_some(hosts)));
+                    }
+                    let mut noted = noted.lock().unwrap();
+                    let is_same = |(of, other): &&(usize, Document)| *of == server && name(other) == name(command);
+                    let number = noted.iter().filter(is_same).count();
+                    noted.push((server, command.clone()));
+                    drop(noted);
+                    answer(server, command, number)
+                };
+                Box::new(script) as wharf_testbed::scripted::Script
+            };
+            servers.push(ScriptedServer::start(script).await.unwrap());
+        }
+        hosts.set(servers.iter().map(ScriptedServer::address).collect()).unwrap();
+        Self { servers, arrived, is_replica_set }
+    }
+
+    /// Returns a client of all servers, which knows all of them, and its commands' events.
+    pub(super) async fn client(&self, parameters: &str) -> (Client, Told) {
+        let hosts: Vec<_> = self.servers.iter().map(ScriptedServer::address).collect();
+        let set = if self.is_replica_set { "replicaSet=rs&" } else { "" };
+        let (client, told, events) = client(&format!("mongodb://{}/?{set}{parameters}", hosts.join(",")));
+        client.connect().await.unwrap();
+        let all_known = |event: &TopologyEvent| match event {
+            TopologyEvent::TopologyDescriptionChanged { new, .. } => {
+                new.servers().all(|server| server.server_type().is_data_bearing())
+            }
+            _ => false,
+        };
+        events.after(0, all_known).await;
+        (client, told)
+    }
+
+    /// Returns the commands of this name, each with the number of its server.
+    pub(super) fn arrived(&self, wanted: &str) -> Vec<(usize, Document)> {
+        self.arrived.lock().unwrap().iter().filter(|(_, command)| name(command) == wanted).cloned().collect()
+    }
+}
+
+/// Returns what a server says of itself: a mongos, or a member of a set with these hosts.
+fn hello(server: usize, hosts: Option<&Vec<String>>) -> Document {
+    let mut hello = standalone();
+    match hosts {
+        None => drop(hello.insert("msg", "isdbgrid")),
+        Some(hosts) => {
+            let is_primary = server == 0;
+            let of_set = doc! {
+                "setName": "rs", "setVersion": 1, "hosts": hosts, "isWritablePrimary": is_primary, "secondary": !is_primary,
+                "me": &hosts[server], "electionId": bson::oid::ObjectId::from_bytes([1; 12]),
+                "lastWrite": { "lastWriteDate": bson::DateTime::from_millis(1_000) },
+            };
+            hello.extend(of_set);
+        }
+    }
+    hello
+}
+
+/// Returns a client, its commands' events and those of its monitoring.
+pub(super) fn client(uri: &str) -> (Client, Told, Events) {
+    let (told, events) = (Told::default(), Events::default());
+    let of_commands = told.clone();
+    let client = Client::builder(Options::parse(uri).unwrap())
+        .command_subscriber(move |event: &CommandEvent| of_commands.0.lock().unwrap().push(event.clone()))
+        .topology_subscriber(events.clone())
+        .build()
+        .unwrap();
+    (client, told, events)
+}
+
+/// The events of a client's commands.
+#[derive(Clone, Default)]
+pub(super) struct Told(pub(super) Arc<Mutex<Vec<CommandEvent>>>);
+
+impl Told {
+    /// Returns the commands of this name as they were sent.
+    pub(super) fn started(&self, name: &str) -> Vec<Document> {
+        let events = self.0.lock().unwrap();
+        let of_name = |event: &CommandEvent| match event {
+            CommandEvent::Started(started) if started.source.command_name == name => {
+                Some(Document::try_from(&*started.command).unwrap())
+            }
+            _ => None,
+        };
+        events.iter().filter_map(of_name).collect()
+    }
+
+    /// Returns the last reply.
+    pub(super) fn last_reply(&self) -> RawDocumentBuf {
+        let events = self.0.lock().unwrap();
+        let reply = |event: &CommandEvent| match event {
+            CommandEvent::Succeeded(succeeded) => Some(succeeded.reply.clone()),
+            _ => None,
+        };
+        events.iter().rev().find_map(reply).expect("a reply")
+    }
+
+    /// Returns the addresses of the commands that have failed.
+    pub(super) fn failed(&self) -> Vec<String> {
+        self.addresses(|event| matches!(event, CommandEvent::Failed(_)))
+    }
+
+    /// Returns the addresses of the commands that have succeeded.
+    pub(super) fn succeeded(&self) -> Vec<String> {
+        self.addresses(|event| matches!(event, CommandEvent::Succeeded(_)))
+    }
+
+    fn addresses(&self, is_it: impl Fn(&&CommandEvent) -> bool) -> Vec<String> {
+        let events = self.0.lock().unwrap();
+        events.iter().filter(is_it).map(|event| event.source().address.to_string()).collect()
+    }
+
+    /// Forgets what was told.
+    pub(super) fn forget(&self) {
+        self.0.lock().unwrap().clear();
+    }
+}
+
+/// An error of the server with these labels.
+pub(super) fn failure(code: i32, labels: &[&str]) -> Answer {
+    Answer::Reply(doc! { "ok": 0, "code": code, "errmsg": "it failed", "errorLabels": labels })
+}
+
+/// Success.
+pub(super) fn ok() -> Answer {
+    Answer::Reply(doc! { "ok": 1, "n": 1 })
+}
+
+/// A reply with documents, and the cursor's number.
+pub(super) fn batch(field: &str, id: i64, documents: usize) -> Answer {
+    let documents: Vec<_> = (0..documents).map(|number| doc! { "_id": number as i64 }).collect();
+    Answer::Reply(doc! { "ok": 1, "cursor": { "id": id, "ns": "test.c", field: documents } })
+}
+
+/// The answer after a pause.
+pub(super) fn after(pause: u64, answer: Answer) -> Answer {
+    Answer::After(Duration::from_millis(pause), Box::new(answer))
+}
