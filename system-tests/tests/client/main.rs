@@ -9,6 +9,7 @@ mod forks;
 mod limits;
 mod monitoring;
 mod prose;
+mod prose_logs;
 mod prose_mongos;
 mod prose_overload;
 mod prose_retries;

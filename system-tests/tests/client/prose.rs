@@ -1,21 +1,20 @@
-//! The prose tests of Server Discovery and Monitoring, and its log messages.
+//! The prose tests of Server Discovery and Monitoring.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bson::{RawDocumentBuf, rawdoc};
+use bson::{RawDocumentBuf, doc, rawdoc};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata};
-use wharf::client::TopologyEvent;
-use wharf::{Client, Options, PoolEvent};
+use tokio::time::{Instant, sleep};
+use wharf::client::{ServerType, TopologyEvent};
+use wharf::{Client, Operation, Options, PoolEvent, ServerApi, ServerApiVersion};
 use wharf_testbed::mongod::{self, Mongod, MongodOptions};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
+use super::cluster::{self, Cluster, failure, ok};
 use super::events::Events;
+use super::repetitions::standalone;
 
 /// "Test that `ServerHeartbeatStartedEvent` is emitted before the monitoring socket was created".
 #[tokio::test]
@@ -115,79 +114,119 @@ async fn pool_is_cleared_after_a_failed_check_and_ready_after_the_next() {
     client.shutdown(Duration::from_secs(5)).await;
 }
 
-/// Keeps the messages of monitoring: each with its fields.
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<BTreeMap<&'static str, String>>>>);
-
-impl tracing::Subscriber for Kept {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "wharf::topology"
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        assert_eq!(*event.metadata().level(), Level::DEBUG);
-        let mut fields = Fields::default();
-        event.record(&mut fields);
-        self.0.lock().unwrap().push(fields.0);
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-#[derive(Default)]
-struct Fields(BTreeMap<&'static str, String>);
-
-impl Visit for Fields {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.insert(field.name(), format!("{value:?}"));
-    }
-}
-
-/// The unified tests `logging-standalone`, on the messages of a whole life.
-#[test]
-fn log_has_the_messages_and_keys_of_the_specification() {
+/// "Streaming protocol Tests": the server answers as often as `heartbeatFrequencyMS` says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_of_a_stream_are_as_frequent_as_the_options_say() {
     let server = mongod::shared().unwrap();
-    let uri = format!("mongodb://{}/", server.address());
-    let (kept, events) = (Kept::default(), Events::default());
-    let builder = || Client::builder(Options::parse(&uri).unwrap()).topology_subscriber(events.clone());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tracing::subscriber::with_default(kept.clone(), || {
-        runtime.block_on(async {
-            let client = builder().build().unwrap();
-            client.connect().await.unwrap();
-            events.after(0, |event| matches!(event, TopologyEvent::ServerHeartbeatStarted { awaited: true, .. })).await;
-            client.shutdown(Duration::from_secs(5)).await;
-        });
-    });
-    let messages = std::mem::take(&mut *kept.0.lock().unwrap());
-    let server = ["serverHost", "serverPort"];
-    let heartbeat = ["serverHost", "serverPort", "driverConnectionId", "awaited"];
-    let answered = ["serverHost", "serverPort", "driverConnectionId", "awaited", "durationMS"];
-    let descriptions = ["previousDescription", "newDescription"];
-    let expected: [(&str, &[&str], &[&str]); 11] = [
-        ("Starting topology monitoring", &[], &[]),
-        ("Topology description changed", &descriptions, &[]),
-        ("Starting server monitoring", &server, &[]),
-        ("Server heartbeat started", &heartbeat, &[]),
-        ("Server heartbeat succeeded", &answered, &["reply", "serverConnectionId"]),
-        ("Topology description changed", &descriptions, &[]),
-        ("Server heartbeat started", &heartbeat, &["serverConnectionId"]),
-        ("Server heartbeat failed", &answered, &["failure", "serverConnectionId"]),
-        ("Stopped server monitoring", &server, &[]),
-        ("Topology description changed", &descriptions, &[]),
-        ("Stopped topology monitoring", &[], &[]),
-    ];
-    assert_eq!(messages.len(), expected.len(), "{messages:#?}");
-    for (message, (text, keys, more)) in messages.iter().zip(expected) {
-        assert_eq!(message["message"], text);
-        let mut all: Vec<_> = ["message", "topologyId"].iter().chain(keys).chain(more).copied().collect();
-        all.sort_unstable();
-        assert_eq!(message.keys().copied().collect::<Vec<_>>(), all, "{text}");
+    let uri = format!("mongodb://{}/?heartbeatFrequencyMS=500", server.address());
+    let (client, _, events) = cluster::client(&uri);
+    client.connect().await.unwrap();
+    let is_awaited =
+        |event: &TopologyEvent| matches!(event, TopologyEvent::ServerHeartbeatSucceeded { awaited: true, .. });
+    events.after(0, is_awaited).await;
+    let begun = std::time::Instant::now();
+    for _ in 0..5 {
+        events.after(events.mark(), is_awaited).await;
     }
-    assert!(messages[4]["reply"].replace('\\', "").contains(r#""ok":1.0"#), "{:?}", messages[4]);
-    assert!(messages[5]["newDescription"].starts_with("Single with 127.0.0.1:"), "{:?}", messages[5]);
+    let took = begun.elapsed();
+    // The default would be 50 seconds. The first of the five may be on its way.
+    assert!((Duration::from_secs(2)..Duration::from_secs(20)).contains(&took), "five heartbeats in {took:?}");
+    client.shutdown(Duration::from_secs(5)).await;
+}
+
+/// Max Staleness, "heartbeatFrequencyMS is configurable".
+#[tokio::test(start_paused = true)]
+async fn server_is_polled_twice_a_second_if_the_options_say_so() {
+    let server = ScriptedServer::start(|| Box::new(|_| Answer::Reply(standalone()))).await.unwrap();
+    let client = Client::from_uri(&format!("mongodb://{}/?heartbeatFrequencyMS=500", server.address())).unwrap();
+    client.connect().await.unwrap();
+    let before = server.commands().len();
+    sleep(Duration::from_secs(10)).await;
+    let checks = server.commands().len() - before;
+    assert!((18..=21).contains(&checks), "{checks} checks in ten seconds");
+}
+
+/// The test plan, "Monitors sleep at least minHeartbeatFrequencyMS between checks".
+#[tokio::test(start_paused = true)]
+async fn failed_checks_are_half_a_second_apart() {
+    let failed = Arc::new(Mutex::new(0));
+    let server = ScriptedServer::start(move || {
+        let failed = failed.clone();
+        Box::new(move |command: &bson::Document| match name(command).as_str() {
+            "hello" | "isMaster" | "ismaster" => {
+                let mut failed = failed.lock().unwrap();
+                *failed += 1;
+                if *failed <= 5 { failure(1234, &[]) } else { Answer::Reply(standalone()) }
+            }
+            _ => ok(),
+        })
+    });
+    let server = server.await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true&serverSelectionTimeoutMS=5000", server.address());
+    let client = Client::from_uri(&uri).unwrap();
+    let begun = Instant::now();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    let took = begun.elapsed().as_millis();
+    assert!((2_000..3_500).contains(&took), "{took} ms");
+}
+
+/// The test plan, "Node is recovering" error from a write concern error, and "Network error writing to primary".
+#[tokio::test(start_paused = true)]
+async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
+    let shutting_down =
+        doc! { "ok": 1, "n": 1, "writeConcernError": { "code": 91, "errmsg": "Replication is being shut down" } };
+    for (answer, is_checked_at_once) in [(Answer::Reply(shutting_down), true), (Answer::Close, false)] {
+        let set = Cluster::replica_set(1, move |_, _, _| answer.clone()).await;
+        let uri = format!(
+            "mongodb://{}/?replicaSet=rs&retryWrites=false&heartbeatFrequencyMS=60000&serverMonitoringMode=poll",
+            set.servers[0].address()
+        );
+        let (client, _, events) = cluster::client(&uri);
+        client.connect().await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        let (mark, begun) = (events.mark(), Instant::now());
+        let insert = rawdoc! { "insert": "c", "documents": [{ "a": 1 }] };
+        let error = client.run(Operation::write("test", &insert)).await.unwrap_err();
+        assert_eq!(error.write_concern_error().map(|error| error.code), is_checked_at_once.then_some(91), "{error:?}");
+        let TopologyEvent::ServerDescriptionChanged { new, .. } = events.all()[mark].clone() else {
+            panic!("{:?}", events.all());
+        };
+        assert_eq!(new.server_type(), ServerType::Unknown);
+        let TopologyEvent::TopologyDescriptionChanged { new, .. } = events.all()[mark + 1].clone() else {
+            panic!("{:?}", events.all());
+        };
+        assert_eq!(new.topology_type().name(), "ReplicaSetNoPrimary");
+        events.after(mark, |event| event.name() == "ServerHeartbeatStarted").await;
+        assert_eq!(begun.elapsed() < Duration::from_millis(10), is_checked_at_once, "{:?}", begun.elapsed());
+    }
+}
+
+/// Versioned API, "Testing with required API version", on the commands that the client makes itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_that_requires_an_api_version_accepts_a_client_that_declares_it() {
+    // The parameter is the whole server's.
+    let server = Mongod::start(MongodOptions::default()).unwrap();
+    let uri = format!("mongodb://{}", server.address());
+    let require = rawdoc! { "setParameter": 1, "requireApiVersion": true };
+    Client::from_uri(&uri).unwrap().run_command("admin", &require).await.unwrap();
+    let declaring =
+        || Client::new(Options::parse(&uri).unwrap().server_api(ServerApi::new(ServerApiVersion::V1))).unwrap();
+    let client = declaring();
+    client.insert("test", "api", (0..5).map(|id| doc! { "_id": id })).await.unwrap();
+    client.update("test", "api", [doc! { "q": { "_id": 1 }, "u": { "$set": { "a": 1 } } }]).await.unwrap();
+    client.delete("test", "api", [doc! { "q": { "_id": 1 }, "limit": 1 }]).await.unwrap();
+    let mut found = client.find("test", "api", doc! {}).batch_size(3).await.unwrap();
+    for _ in 0..4 {
+        assert!(found.next().await.unwrap().is_some());
+    }
+    let mut left_open = client.find("test", "api", doc! {}).batch_size(2).await.unwrap();
+    assert!(left_open.next().await.unwrap().is_some());
+    left_open.close().await;
+    drop(client.aggregate("test", "api", [doc! { "$match": {} }]).await.unwrap());
+    // It ends its sessions, too.
+    assert!(client.shutdown(Duration::from_secs(5)).await);
+    // Without a version, not even a handshake is accepted.
+    let undeclared = Client::from_uri(&format!("{uri}/?serverSelectionTimeoutMS=200")).unwrap();
+    let error = undeclared.connect().await.unwrap_err().to_string();
+    assert!(error.contains("The apiVersion parameter is required"), "{error}");
 }

@@ -92,7 +92,12 @@ async fn look_up_that_fails_changes_nothing_and_is_repeated_sooner() {
     client.connect().await.unwrap_err();
     members_change(&events, 0).await;
     let asked = || dns.questions().iter().filter(|question| question.name.starts_with("_mongodb")).count();
-    for broken in [Zone::default().failing(SERVICE), Zone::default(), zone(&[]).srv(SERVICE, 17, "a.elsewhere.test")] {
+    for broken in [
+        Zone::default().failing(SERVICE),
+        Zone::default().silent(SERVICE),
+        Zone::default(),
+        zone(&[]).srv(SERVICE, 17, "a.elsewhere.test"),
+    ] {
         dns.replace(broken);
         let before = asked();
         while asked() < before + 2 {
@@ -134,6 +139,24 @@ async fn no_more_servers_are_used_than_srv_max_hosts() {
     members_change(&events, mark).await;
     let servers = servers(&client);
     assert!(servers.len() == 2 && servers[0] == "a.wharf.test:17", "{servers:?}");
+}
+
+/// The prose test 13 of Polling SRV Records.
+#[tokio::test(start_paused = true)]
+async fn service_of_another_name_is_looked_up_again() {
+    let zone = |ports: &[u16]| {
+        let service = "_customname._tcp.db.wharf.test";
+        ports.iter().fold(Zone::default(), |zone, port| zone.srv(service, *port, "a.wharf.test")).lasting(1)
+    };
+    let dns = DnsServer::start(zone(&[17])).await.unwrap();
+    let (client, events) = client_of(&dns, "serverSelectionTimeoutMS=1&srvServiceName=customname").await;
+    client.connect().await.unwrap_err();
+    members_change(&events, 0).await;
+    assert_eq!(servers(&client), at(&[17]));
+    let mark = events.mark();
+    dns.replace(zone(&[19, 20]));
+    members_change(&events, mark).await;
+    assert_eq!(servers(&client), at(&[19, 20]));
 }
 
 #[tokio::test(start_paused = true)]

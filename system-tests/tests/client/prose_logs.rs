@@ -1,0 +1,159 @@
+//! The log messages of a client: those of monitoring, and the prose tests of Command Logging and Monitoring.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bson::{doc, rawdoc};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata};
+use wharf::client::TopologyEvent;
+use wharf::{Client, Options};
+use wharf_testbed::mongod;
+
+use super::events::Events;
+
+/// Keeps the messages of a component: each with its fields.
+#[derive(Clone)]
+struct Kept {
+    target: &'static str,
+    messages: Arc<Mutex<Vec<Message>>>,
+}
+
+type Message = BTreeMap<&'static str, String>;
+
+impl Kept {
+    fn new(target: &'static str) -> Self {
+        Self { target, messages: Arc::default() }
+    }
+
+    /// Takes the messages so far.
+    fn take(&self) -> Vec<Message> {
+        std::mem::take(&mut *self.messages.lock().unwrap())
+    }
+}
+
+impl tracing::Subscriber for Kept {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == self.target
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        assert_eq!(*event.metadata().level(), Level::DEBUG);
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        self.messages.lock().unwrap().push(fields.0);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Fields(BTreeMap<&'static str, String>);
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+/// The unified tests `logging-standalone`, on the messages of a whole life.
+#[test]
+fn log_has_the_messages_and_keys_of_the_specification() {
+    let server = mongod::shared().unwrap();
+    let uri = format!("mongodb://{}/", server.address());
+    let (kept, events) = (Kept::new("wharf::topology"), Events::default());
+    let builder = || Client::builder(Options::parse(&uri).unwrap()).topology_subscriber(events.clone());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tracing::subscriber::with_default(kept.clone(), || {
+        runtime.block_on(async {
+            let client = builder().build().unwrap();
+            client.connect().await.unwrap();
+            events.after(0, |event| matches!(event, TopologyEvent::ServerHeartbeatStarted { awaited: true, .. })).await;
+            client.shutdown(Duration::from_secs(5)).await;
+        });
+    });
+    let messages = kept.take();
+    let server = ["serverHost", "serverPort"];
+    let heartbeat = ["serverHost", "serverPort", "driverConnectionId", "awaited"];
+    let answered = ["serverHost", "serverPort", "driverConnectionId", "awaited", "durationMS"];
+    let descriptions = ["previousDescription", "newDescription"];
+    let expected: [(&str, &[&str], &[&str]); 11] = [
+        ("Starting topology monitoring", &[], &[]),
+        ("Topology description changed", &descriptions, &[]),
+        ("Starting server monitoring", &server, &[]),
+        ("Server heartbeat started", &heartbeat, &[]),
+        ("Server heartbeat succeeded", &answered, &["reply", "serverConnectionId"]),
+        ("Topology description changed", &descriptions, &[]),
+        ("Server heartbeat started", &heartbeat, &["serverConnectionId"]),
+        ("Server heartbeat failed", &answered, &["failure", "serverConnectionId"]),
+        ("Stopped server monitoring", &server, &[]),
+        ("Topology description changed", &descriptions, &[]),
+        ("Stopped topology monitoring", &[], &[]),
+    ];
+    assert_eq!(messages.len(), expected.len(), "{messages:#?}");
+    for (message, (text, keys, more)) in messages.iter().zip(expected) {
+        assert_eq!(message["message"], text);
+        let mut all: Vec<_> = ["message", "topologyId"].iter().chain(keys).chain(more).copied().collect();
+        all.sort_unstable();
+        assert_eq!(message.keys().copied().collect::<Vec<_>>(), all, "{text}");
+    }
+    assert!(messages[4]["reply"].replace('\\', "").contains(r#""ok":1.0"#), "{:?}", messages[4]);
+    assert!(messages[5]["newDescription"].starts_with("Single with 127.0.0.1:"), "{:?}", messages[5]);
+}
+
+/// Runs `work` with a client of the shared server, and returns the messages about its commands.
+fn logged<F: Future<Output = ()>>(most: Option<usize>, work: impl FnOnce(Client) -> F) -> Vec<Message> {
+    let server = mongod::shared().unwrap();
+    let kept = Kept::new("wharf::command");
+    let builder = Client::builder(Options::parse(&format!("mongodb://{}/", server.address())).unwrap());
+    let builder = match most {
+        Some(most) => builder.max_logged_document_length(most),
+        None => builder,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tracing::subscriber::with_default(kept.clone(), || runtime.block_on(work(builder.build().unwrap())));
+    kept.take()
+}
+
+/// Returns the lengths of a field in the messages with this text, in characters.
+fn lengths(messages: &[Message], text: &str, field: &str) -> Vec<usize> {
+    let with_text = messages.iter().filter(|message| message["message"] == text);
+    with_text.map(|message| message[field].chars().count()).collect()
+}
+
+/// The ellipsis of a text that was cut.
+const ELLIPSIS: usize = "...".len();
+
+/// "Test 1: Default truncation limit".
+#[test]
+fn commands_and_replies_are_cut_after_1000_characters() {
+    let messages = logged(None, |client| async move {
+        client.insert("logs", "cut", vec![doc! { "x": "y" }; 100]).await.unwrap();
+        let mut found = client.find("logs", "cut", doc! {}).await.unwrap();
+        assert!(found.next().await.unwrap().is_some());
+    });
+    let started = lengths(&messages, "Command started", "command");
+    let replies = lengths(&messages, "Command succeeded", "reply");
+    assert_eq!(started[0], 1_000 + ELLIPSIS);
+    assert!(replies[0] <= 1_000 + ELLIPSIS && replies[1] == 1_000 + ELLIPSIS, "{replies:?}");
+}
+
+/// "Test 2: Explicitly configured truncation limit".
+#[test]
+fn commands_and_replies_are_cut_as_the_builder_says() {
+    let messages = logged(Some(5), |client| async move {
+        client.run_command("admin", &rawdoc! { "hello": true }).await.unwrap();
+    });
+    assert_eq!(lengths(&messages, "Command started", "command"), [5 + ELLIPSIS]);
+    assert_eq!(lengths(&messages, "Command succeeded", "reply"), [5 + ELLIPSIS]);
+}
