@@ -1,10 +1,10 @@
 //! A client in a function of a cloud provider, which may freeze at any time: it polls (Server Monitoring,
-//! "serverMonitoringMode").
+//! "serverMonitoringMode"). It tells the server so in its handshake (MongoDB Handshake, "client.env").
 
 use std::process::Command;
 use std::time::Duration;
 
-use bson::rawdoc;
+use bson::{Bson, Document, RawBsonRef, doc, rawdoc};
 use wharf::client::TopologyEvent;
 use wharf::{Client, Options};
 use wharf_testbed::mongod;
@@ -13,27 +13,37 @@ use super::events::Events;
 
 /// Says to the child which server to monitor.
 const SERVER: &str = "WHARF_TEST_FUNCTION_SERVER";
-/// Says to the child whether it is a function.
-const IS_FUNCTION: &str = "WHARF_TEST_IS_FUNCTION";
+/// Says to the child which function it is, as JSON of the field `env` of its handshakes. Absent: it is none.
+const FUNCTION: &str = "WHARF_TEST_FUNCTION";
 
 #[test]
-fn client_in_a_function_polls_without_a_connection_for_round_trips() {
+fn client_in_a_function_says_so_and_polls_without_a_connection_for_round_trips() {
     let server = mongod::shared().unwrap();
+    // The size and the region belong to the provider: the others must not take them from there.
+    let of_lambda = [("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "1024"), ("AWS_REGION", "us-east-2")];
     let functions = [
-        Some(("AWS_LAMBDA_RUNTIME_API", "127.0.0.1:9001")),
-        Some(("FUNCTIONS_WORKER_RUNTIME", "custom")),
-        Some(("K_SERVICE", "shop")),
-        Some(("VERCEL", "1")),
-        None,
+        (
+            Some(("AWS_LAMBDA_RUNTIME_API", "127.0.0.1:9001")),
+            Some(doc! { "name": "aws.lambda", "memory_mb": 1024, "region": "us-east-2" }),
+        ),
+        (Some(("FUNCTIONS_WORKER_RUNTIME", "custom")), Some(doc! { "name": "azure.func" })),
+        (Some(("K_SERVICE", "shop")), Some(doc! { "name": "gcp.func" })),
+        (Some(("VERCEL", "1")), Some(doc! { "name": "vercel" })),
+        (None, None),
     ];
-    for function in functions {
+    for (function, env) in functions {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["faas::in_a_process_of_its_own", "--exact", "--ignored", "--nocapture"]);
-        child.env(SERVER, server.address().to_string()).env(IS_FUNCTION, function.is_some().to_string());
-        for name in ["AWS_EXECUTION_ENV", "AWS_LAMBDA_RUNTIME_API", "FUNCTIONS_WORKER_RUNTIME", "K_SERVICE", "VERCEL"] {
+        child.env(SERVER, server.address().to_string()).env_remove(FUNCTION);
+        child.envs(env.map(|env| (FUNCTION, Bson::from(env).into_relaxed_extjson().to_string())));
+        let others =
+            ["FUNCTION_NAME", "FUNCTION_MEMORY_MB", "FUNCTION_TIMEOUT_SEC", "FUNCTION_REGION", "VERCEL_REGION"];
+        let container = ["KUBERNETES_SERVICE_HOST"];
+        let names = ["AWS_EXECUTION_ENV", "AWS_LAMBDA_RUNTIME_API", "FUNCTIONS_WORKER_RUNTIME", "K_SERVICE", "VERCEL"];
+        for name in names.into_iter().chain(others).chain(container) {
             child.env_remove(name);
         }
-        child.envs(function);
+        child.envs(of_lambda).envs(function);
         let output = child.output().unwrap();
         assert!(output.status.success(), "{function:?}: {}", String::from_utf8_lossy(&output.stdout));
     }
@@ -43,7 +53,8 @@ fn client_in_a_function_polls_without_a_connection_for_round_trips() {
 #[ignore = "runs in a process with the variables of a function, started by the test above"]
 async fn in_a_process_of_its_own() {
     let Ok(address) = std::env::var(SERVER) else { return };
-    let is_function = std::env::var(IS_FUNCTION).as_deref() == Ok("true");
+    let env: Option<Document> = std::env::var(FUNCTION).ok().map(|env| serde_json::from_str(&env).unwrap());
+    let is_function = env.is_some();
     let name = format!("function {}", std::process::id());
     let events = Events::default();
     let options = Options::parse(&format!("mongodb://{address}/?heartbeatFrequencyMS=500")).unwrap();
@@ -72,12 +83,22 @@ async fn in_a_process_of_its_own() {
     let counted = tokio::time::timeout(Duration::from_secs(20), async {
         loop {
             let reply = others.run_command("admin", &count).await.unwrap();
-            let found = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().into_iter().count();
+            let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+            let found: Vec<_> = batch.into_iter().map(|operation| env_of(operation.unwrap())).collect();
             // The connection for round trips opens while the monitor begins to wait.
-            if found >= expected {
+            if found.len() >= expected {
                 break found;
             }
         }
     });
-    assert_eq!(counted.await.unwrap(), expected);
+    assert_eq!(counted.await.unwrap(), vec![env; expected]);
+}
+
+/// Returns what a connection has said of its environment, as the server tells it. A container is left out: the test may run
+/// in one.
+fn env_of(operation: RawBsonRef<'_>) -> Option<Document> {
+    let metadata = operation.as_document().unwrap().get_document("clientMetadata").unwrap();
+    let mut env = Document::try_from(metadata.get_document("env").ok()?).unwrap();
+    env.remove("container");
+    Some(env).filter(|env| !env.is_empty())
 }
