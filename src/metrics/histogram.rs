@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use histogram::{AtomicHistogram, Config};
+use histogram::Config;
 
 /// The buckets: 16 between each power of two nanoseconds and the next, up to 2^44 nanoseconds (4.9 hours).
 ///
@@ -158,15 +158,53 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// Records times from any thread. Its 5 KiB are allocated when the first time is recorded.
+/// How many buckets are allocated together: those from a time to sixteen times as much.
+const CHUNK: usize = 64;
+
+/// Records times from any thread. It allocates some 200 bytes when the first time is recorded, and 512 bytes for each range
+/// of times, from one to sixteen times as much, in which there is a time. All together take 6 KiB.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder(OnceLock<Box<Recorded>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Recorded {
-    buckets: AtomicHistogram,
+    /// The buckets of [`BUCKETS`], in order. The last ones of the last chunk are none.
+    chunks: [OnceLock<Box<[AtomicU64; CHUNK]>>; BUCKETS.total_buckets().div_ceil(CHUNK)],
     sum: AtomicU64,
     max: AtomicU64,
+}
+
+impl Recorded {
+    /// Returns the bucket for a time in nanoseconds.
+    fn bucket(&self, nanos: u64) -> &AtomicU64 {
+        let index = index_of(nanos.min(LONGEST));
+        let chunk = self.chunks[index / CHUNK].get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]));
+        &chunk[index % CHUNK]
+    }
+
+    /// Returns the buckets as they are now.
+    fn buckets(&self) -> histogram::Histogram {
+        let mut counts = vec![0; BUCKETS.total_buckets()];
+        for (counts, chunk) in counts.chunks_mut(CHUNK).zip(&self.chunks) {
+            let Some(chunk) = chunk.get() else { continue };
+            // Relaxed: the caller has a fence behind it.
+            counts.iter_mut().zip(&**chunk).for_each(|(count, bucket)| *count = bucket.load(Ordering::Relaxed));
+        }
+        let (grouping, range) = (BUCKETS.grouping_power(), BUCKETS.max_value_power());
+        histogram::Histogram::from_buckets(grouping, range, counts).expect("BUG: the number of buckets")
+    }
+}
+
+/// Returns the place of a time's bucket among the [`BUCKETS`].
+fn index_of(nanos: u64) -> usize {
+    const GROUPING: u32 = BUCKETS.grouping_power() as u32;
+    let power = nanos.checked_ilog2().unwrap_or(0);
+    let index = match power.checked_sub(GROUPING) {
+        // The highest bit and the four below it. Each shift further has sixteen buckets of its own.
+        Some(shift) => (nanos >> shift) + (u64::from(shift) << GROUPING),
+        None => nanos,
+    };
+    index as usize
 }
 
 impl Recorder {
@@ -174,10 +212,8 @@ impl Recorder {
     ///
     /// A reader that finds the time in a snapshot also sees what the calling thread did before.
     pub(crate) fn record(&self, nanos: u64) {
-        let recorded = self.0.get_or_init(|| {
-            let buckets = AtomicHistogram::with_config(&BUCKETS);
-            Box::new(Recorded { buckets, sum: AtomicU64::new(0), max: AtomicU64::new(0) })
-        });
+        let recorded = self.0.get_or_init(Box::default);
+        let bucket = recorded.bucket(nanos);
         // Relaxed: a statistic. The fence below publishes both together with the bucket.
         recorded.sum.fetch_add(nanos, Ordering::Relaxed);
         if nanos > recorded.max.load(Ordering::Relaxed) {
@@ -185,14 +221,15 @@ impl Recorder {
         }
         // ORD: Release; pairs with the fence in `add_to`, through the bucket; publishes what came before.
         fence(Ordering::Release);
-        recorded.buckets.increment(nanos.min(LONGEST)).expect("BUG: a time without a bucket");
+        // Relaxed: see the fence.
+        bucket.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Adds what was recorded so far to a snapshot. All that came before each of the recorded times is visible to the
     /// caller afterwards.
     pub(crate) fn add_to(&self, snapshot: &mut Histogram) {
         let Some(recorded) = self.0.get() else { return };
-        let buckets = recorded.buckets.load();
+        let buckets = recorded.buckets();
         // ORD: Acquire; pairs with the fence in `record`.
         fence(Ordering::Acquire);
         let count = buckets.as_slice().iter().sum();
@@ -252,6 +289,16 @@ mod tests {
     }
 
     #[test]
+    fn each_time_counts_in_the_bucket_that_readers_expect() {
+        let around = |power: u32| [(1_u64 << power) - 1, 1 << power, (1 << power) + 1, (1 << power) + (1 << power) / 3];
+        for nanos in (0..44).flat_map(around).chain(0..600).filter(|nanos| *nanos <= LONGEST) {
+            let mut expected = histogram::Histogram::with_config(&BUCKETS);
+            expected.increment(nanos).unwrap();
+            assert_eq!(of(&[nanos]).buckets, Some(expected), "{nanos}");
+        }
+    }
+
+    #[test]
     fn empty_histogram_has_no_quantile() {
         let empty = of(&[]);
         assert_eq!((empty.count(), empty.quantile(0.5), empty.max(), empty.mean()), (0, None, None, None));
@@ -294,10 +341,15 @@ mod tests {
     }
 
     #[test]
-    fn recorder_takes_no_memory_before_the_first_time() {
+    fn recorder_takes_memory_only_for_the_ranges_in_which_there_are_times() {
         let recorder = Recorder::default();
         assert!(recorder.0.get().is_none());
-        recorder.record(1);
-        assert_eq!(BUCKETS.total_buckets(), 656, "the documentation of the memory says so");
+        let chunks = || recorder.0.get().unwrap().chunks.iter().filter(|chunk| chunk.get().is_some()).count();
+        for (nanos, expected) in [(1_000_000, 1), (1_500_000, 1), (90_000_000, 2), (LONGEST, 3), (0, 4)] {
+            recorder.record(nanos);
+            assert_eq!(chunks(), expected, "{nanos}");
+        }
+        assert_eq!(BUCKETS.total_buckets(), 656, "the documentation says so");
+        assert_eq!(size_of::<Recorded>(), 192);
     }
 }
