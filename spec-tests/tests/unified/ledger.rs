@@ -23,7 +23,7 @@ pub const LEDGER: &[Entry] = &[
             "command is not sent if RTT is greater than timeoutMS",
             "short-circuit is not enabled with only 1 RTT measurement",
         ],
-        reason: "the handshake of a minPoolSize connection takes longer than timeoutMS, to which the text limits it",
+        reason: "the case delays hello by more than timeoutMS, and the text limits the handshake of a minPoolSize connection to that",
         sometimes: false,
     },
     Entry {
@@ -43,3 +43,26 @@ pub const LEDGER: &[Entry] = &[
         sometimes: false,
     },
 ];
+
+/// What wharf or the runner lacks, by the words of `Stop::Lacks`, with the reason why.
+const LACKS: &[(&str, &str)] = &[
+    ("GridFS", "wharf has commands, cursors and sessions, and no interface of files above them"),
+    ("client-side encryption", "it needs libmongocrypt"),
+    (
+        "a bulkWrite of a client, which needs a server of version 8.0",
+        "bulk writes of wharf use the commands insert, update and delete",
+    ),
+    ("a comment of getMore that differs from the one of the command", "getMore repeats the comment of its command"),
+    (
+        "timeoutMS of a transaction's operations",
+        "the client takes the time limit of commits and aborts from the session",
+    ),
+    ("public view of whether a session is dirty", "it is no part of the public interface"),
+    ("public view of what a session is pinned to", "it is no part of the public interface"),
+];
+
+/// Returns what is lacking, with the reason.
+pub fn lack(what: &str) -> Option<String> {
+    let (_, reason) = LACKS.iter().find(|(listed, _)| *listed == what)?;
+    Some(format!("needs {what}: {reason}"))
+}

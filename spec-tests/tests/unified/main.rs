@@ -1,7 +1,8 @@
-//! The official suites in the unified test format, run by the client against real servers: a standalone, a replica set of
-//! three members, and a replica set of one member behind a load balancer that the runner has.
+//! The official suites in the unified test format, run by the client against real servers: a standalone, two replica sets
+//! of three members, and a replica set of one member behind a load balancer that the runner has.
 //!
-//! A case runs on the replica set if its requirements allow that, otherwise on the standalone. A case that needs what
+//! A case runs on a replica set if its requirements allow that, otherwise on the standalone. A file waits for the replica
+//! set that is free first, because most of the time of a case is spent on waiting. A case that needs what
 //! wharf or this runner lacks is skipped with the reason, and so is one that needs another deployment. A case that fails
 //! is in the [`ledger`] with its reason; it is run all the same, and the test fails if it passes. `WHARF_UNIFIED` limits
 //! the run to the files and cases whose names contain it, and prints the failures without judging them.
@@ -22,7 +23,7 @@ mod operations;
 mod sessions;
 mod stop;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -164,27 +165,37 @@ fn place<'e>(
     Err(format!("needs {}", why.unwrap_or_default()))
 }
 
+/// The cases of a file that run in one environment.
+type Group<'f> = (&'f Loaded, Vec<&'f Test>);
+
+type Queue<'f> = VecDeque<Group<'f>>;
+
 struct Servers {
     // Fields drop in this order.
     environments: Vec<Arc<Environment>>,
+    /// As the first environment.
+    second_set: Arc<Environment>,
     _balancers: [Balancer; 2],
-    _set: ReplicaSet,
+    _sets: [ReplicaSet; 2],
     _balanced: ReplicaSet,
     _standalone: Mongod,
 }
 
 /// Starts the servers, side by side.
 fn start(runtime: &tokio::runtime::Runtime) -> Servers {
-    let (set, balanced, standalone) = std::thread::scope(|scope| {
-        let set = scope.spawn(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap());
+    let (sets, balanced, standalone) = std::thread::scope(|scope| {
+        let sets = [(); 2].map(|()| scope.spawn(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()));
         let one = ReplicaSetOptions { members: 1, ..ReplicaSetOptions::default() };
         let balanced = scope.spawn(|| ReplicaSet::start(one).unwrap());
         let standalone = Mongod::start(MongodOptions::default()).unwrap();
-        (set.join().unwrap(), balanced.join().unwrap(), standalone)
+        (sets.map(|set| set.join().unwrap()), balanced.join().unwrap(), standalone)
     });
-    let (environments, balancers) = runtime.block_on(async {
-        let members: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
-        let of_set = Environment::new(set.uri(), Topology::ReplicaSet, &members).await;
+    let (environments, second_set, balancers) = runtime.block_on(async {
+        let of_set = async |set: &ReplicaSet| {
+            let members: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
+            Arc::new(Environment::new(set.uri(), Topology::ReplicaSet, &members).await)
+        };
+        let [first, second] = [of_set(&sets[0]).await, of_set(&sets[1]).await];
         let address = standalone.address().to_string();
         let alone = Environment::new(format!("mongodb://{address}/?"), Topology::Single, &[address]).await;
         let server = balanced.addresses()[0];
@@ -194,9 +205,16 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
             [0, 1].map(|balancer: usize| format!("mongodb://{}/?loadBalanced=true", balancers[balancer].address()));
         let mut behind = Environment::new(uri, Topology::LoadBalanced, &[server.to_string()]).await;
         behind.uri_of_two = Some(of_two);
-        (vec![Arc::new(of_set), Arc::new(alone), Arc::new(behind)], balancers)
+        (vec![first, Arc::new(alone), Arc::new(behind)], second, balancers)
     });
-    Servers { environments, _balancers: balancers, _set: set, _balanced: balanced, _standalone: standalone }
+    Servers {
+        environments,
+        second_set,
+        _balancers: balancers,
+        _sets: sets,
+        _balanced: balanced,
+        _standalone: standalone,
+    }
 }
 
 #[test]
@@ -211,11 +229,13 @@ fn unified_suites_pass() {
     let rows: Mutex<BTreeMap<&str, Row>> = Mutex::default();
     let used: Mutex<BTreeSet<&str>> = Mutex::default();
     let files: Vec<Loaded> = SUITES.iter().flat_map(|suite| load(suite)).collect();
-    let mut lanes: BTreeMap<usize, Vec<(&Loaded, &Test)>> = BTreeMap::new();
+    // Those of a file together, by environment.
+    let mut queues: Vec<Queue<'_>> = servers.environments.iter().map(|_| VecDeque::new()).collect();
     for loaded in &files {
         let mut rows = rows.lock().unwrap();
         let row = rows.entry(loaded.suite).or_default();
         row.files += 1;
+        let mut placed_in = vec![Vec::new(); servers.environments.len()];
         for test in &loaded.file.tests.0 {
             row.cases += 1;
             let placed = match &test.skip_reason {
@@ -229,17 +249,26 @@ fn unified_suites_pass() {
                 Err(reason) => *row.skipped.entry(reason).or_default() += 1,
                 Ok(environment) if is_wanted(&loaded.name, &test.description) => {
                     let lane = servers.environments.iter().position(|one| Arc::ptr_eq(one, environment)).unwrap();
-                    lanes.entry(lane).or_default().push((loaded, test));
+                    placed_in[lane].push(test);
                 }
                 Ok(_) => {}
             }
         }
+        for (lane, tests) in placed_in.into_iter().enumerate().filter(|(_, tests)| !tests.is_empty()) {
+            queues[lane].push_back((loaded, tests));
+        }
     }
+    let queues: Vec<_> = queues.into_iter().map(Mutex::new).collect();
     // The cases of one deployment share its fail points, so they run one after the other.
+    let mut lanes: Vec<_> = servers.environments.iter().zip(&queues).collect();
+    lanes.push((&servers.second_set, &queues[0]));
     std::thread::scope(|scope| {
-        for (lane, cases) in &lanes {
-            let (environment, rows, used, runtime) = (&servers.environments[*lane], &rows, &used, &runtime);
+        for (environment, queue) in lanes {
+            let (rows, used, runtime) = (&rows, &used, &runtime);
             scope.spawn(move || {
+                let began = std::time::Instant::now();
+                let groups = std::iter::from_fn(|| queue.lock().unwrap().pop_front());
+                let cases = groups.flat_map(|(loaded, tests)| tests.into_iter().map(move |test| (loaded, test)));
                 for (loaded, test) in cases {
                     let began = std::time::Instant::now();
                     let ended = runtime.block_on(Case::run(environment, &loaded.file, test));
@@ -259,9 +288,12 @@ fn unified_suites_pass() {
                         (Ok(()), Some(entry)) => {
                             row.failed.push(format!("{name}: passes, but is listed: {}", entry.reason));
                         }
-                        (Err(Stop::Lacks(what)), None) => {
-                            *row.skipped.entry(format!("wharf has no {what} yet")).or_default() += 1;
-                        }
+                        (Err(Stop::Lacks(what)), None) => match ledger::lack(what) {
+                            Some(reason) => *row.skipped.entry(reason).or_default() += 1,
+                            None => {
+                                row.failed.push(format!("{name}: lacks {what}, for which the ledger has no reason"))
+                            }
+                        },
                         (Err(Stop::Lacks(what)), Some(_)) => {
                             row.failed.push(format!("{name}: is listed, but lacks {what}"));
                         }
@@ -275,6 +307,7 @@ fn unified_suites_pass() {
                         (Err(stop), None) => row.failed.push(format!("{name}: {}", stop.describe())),
                     }
                 }
+                println!("{:?} on {}: {:?}", environment.topology, environment.uri, began.elapsed());
             });
         }
     });
