@@ -47,7 +47,7 @@
 //! waiters, for comparison.
 // Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-#![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle))))]
+#![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle, simulated))))]
 #![cfg_attr(loom, allow(dead_code, reason = "used only by the I/O modules, which loom's build leaves out"))]
 
 #[cfg(not(loom))]
@@ -146,6 +146,11 @@ pub mod unstable {
     }
     pub mod pool {
         pub use crate::pool::*;
+    }
+    /// How the simulator of `scale/` observes the pool.
+    #[cfg(simulated)]
+    pub mod simulated {
+        pub use crate::sync::simulated::*;
     }
     /// Parts of the pool, for models of them alone.
     #[cfg(loom)]

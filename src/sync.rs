@@ -1,4 +1,5 @@
-//! The facade for shared memory: std's primitives, loom's with `--cfg loom`, or shuttle's with `--cfg shuttle`.
+//! The facade for shared memory: std's primitives, loom's with `--cfg loom`, or shuttle's with `--cfg shuttle`. With
+//! `--cfg simulated` they are std's, observed by the simulated machine of `scale/`.
 //!
 //! All concurrent code in [`pool`](crate::pool) and in `delivery` uses this facade, so that the models in `loom-tests/`
 //! check the code that ships. There are four deliberate exceptions:
@@ -33,16 +34,31 @@ pub(crate) mod atomic {
 }
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::atomic;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(simulated)]
+pub mod simulated;
+#[cfg(simulated)]
+pub(crate) use simulated::atomic;
+#[cfg(not(any(loom, shuttle, simulated)))]
 pub(crate) use std::sync::atomic;
+
+/// The atomics of statistics, which no model checks: std's. The simulated machine observes them, because their cache
+/// lines move from core to core like any other.
+pub(crate) mod statistics {
+    #[cfg(simulated)]
+    pub(crate) use super::simulated::atomic::{AtomicU64, Ordering, fence};
+    #[cfg(not(simulated))]
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+}
 
 #[cfg(loom)]
 use loom::{cell, sync};
 #[cfg(shuttle)]
 use shuttle::sync;
-#[cfg(not(loom))]
+#[cfg(simulated)]
+use simulated::{cell, sync};
+#[cfg(not(any(loom, simulated)))]
 use std::cell;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, simulated)))]
 use std::sync;
 
 use std::sync::PoisonError;
@@ -60,8 +76,15 @@ pub(crate) use loom::thread_local;
 use shuttle::thread::yield_now;
 #[cfg(shuttle)]
 pub(crate) use shuttle::thread_local;
+#[cfg(simulated)]
+use simulated::{sleep, spin_loop, yield_now};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::thread_local;
+#[cfg(not(any(loom, shuttle, simulated)))]
+use std::{
+    hint::spin_loop,
+    thread::{sleep, yield_now},
+};
 pub(crate) use sync::MutexGuard;
 
 use atomic::Ordering;
@@ -138,6 +161,7 @@ impl<T> Mutex<T> {
         Self(sync::Mutex::new(value))
     }
 
+    #[cfg_attr(simulated, track_caller)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -178,18 +202,20 @@ impl<T> UnsafeCell<T> {
     }
 
     #[inline]
+    #[cfg_attr(simulated, track_caller)]
     pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
-        #[cfg(loom)]
+        #[cfg(any(loom, simulated))]
         return self.0.with(f);
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, simulated)))]
         f(self.0.get())
     }
 
     #[inline]
+    #[cfg_attr(simulated, track_caller)]
     pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
-        #[cfg(loom)]
+        #[cfg(any(loom, simulated))]
         return self.0.with_mut(f);
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, simulated)))]
         f(self.0.get())
     }
 }

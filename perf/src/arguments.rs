@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,6 +29,10 @@ pub enum Mode {
     Serve(Serve),
     /// Builds the pool's benchmark and runs it on 1, 2, 4 … all cores of this machine. Needs no server.
     Cores(Cores),
+    /// Simulates the pool on machines with up to 256 cores and 4 sockets. Needs no server. `scale --help` lists the
+    /// options.
+    #[command(disable_help_flag = true)]
+    Scale(Scale),
     /// Compares wharf's client with its pool and with the official driver: commands, cursors, inserts in bulk, failover
     /// and memory.
     Client(client::Client),
@@ -144,6 +149,13 @@ pub struct Cores {
     /// Puts the binary there instead of running it, for a machine without Rust.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "json"])]
     pub build_only: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Scale {
+    /// The simulator's own arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
 }
 
 /// The arguments of every child process.

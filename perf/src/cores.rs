@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::Failure;
 use crate::arguments::Cores;
 
-/// The repository, whose benchmark is built.
-const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+/// The repository, whose programs are built.
+pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The file that the benchmark writes to its target directory.
 const RESULT: &str = "bench-cores.json";
@@ -39,15 +39,22 @@ pub fn run(arguments: &Cores) -> Result<(), Failure> {
 
 /// Builds the benchmark and returns where it is. On Linux it is linked statically.
 fn build(arguments: &Cores, target: &Path) -> Result<PathBuf, Failure> {
-    let mut cargo = Command::new(tool("CARGO", "cargo"));
-    cargo.args(["bench", "--package", "wharf-benches", "--bench", "pool", "--no-run", "--message-format", "json"]);
-    // With a target, the flags are only for the benchmark, and not for build scripts and macros.
-    cargo.args(["--target", &host()?, "--target-dir"]).arg(target);
+    let mut options = vec!["bench", "--package", "wharf-benches", "--bench", "pool", "--no-run"];
     if arguments.event_listener_queue {
-        cargo.args(["--features", "event-listener-queue"]);
+        options.extend(["--features", "event-listener-queue"]);
     }
-    if cfg!(target_os = "linux") {
-        cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    let flags = if cfg!(target_os = "linux") { "-C target-feature=+crt-static" } else { "" };
+    built(&options, flags, target)
+}
+
+/// Builds an executable of the repository, for this machine's target, and returns where it is.
+pub fn built(options: &[&str], flags: &str, target: &Path) -> Result<PathBuf, Failure> {
+    let mut cargo = Command::new(tool("CARGO", "cargo"));
+    cargo.args(options).args(["--message-format", "json"]);
+    // With a target, the flags are only for the executable, and not for build scripts and macros.
+    cargo.args(["--target", &host()?, "--target-dir"]).arg(target);
+    if !flags.is_empty() {
+        cargo.env("RUSTFLAGS", flags);
     }
     let built = cargo
         .current_dir(REPOSITORY)
@@ -55,7 +62,7 @@ fn build(arguments: &Cores, target: &Path) -> Result<PathBuf, Failure> {
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cannot start cargo: {error}"))?;
-    succeeded("the build of the benchmark", built.status)?;
+    succeeded("the build", built.status)?;
     executable(&String::from_utf8_lossy(&built.stdout)).ok_or_else(|| "cargo names no executable".into())
 }
 
@@ -81,7 +88,7 @@ fn executable(messages: &str) -> Option<PathBuf> {
     parsed.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
 }
 
-fn succeeded(what: &str, status: ExitStatus) -> Result<(), Failure> {
+pub fn succeeded(what: &str, status: ExitStatus) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(format!("{what} failed: {status}").into()) }
 }
 

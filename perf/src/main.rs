@@ -17,6 +17,7 @@ mod frugal;
 mod load;
 mod observer;
 mod report;
+mod scale;
 mod server;
 mod statistics;
 mod subjects;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Some(Mode::Profile(profile)) => child::profile(profile).map(|()| true),
         Some(Mode::Serve(serve)) => server::serve(serve, io::stdin()).map(|()| true),
         Some(Mode::Cores(machine)) => cores::run(machine).map(|()| true),
+        Some(Mode::Scale(scale)) => scale::run(&scale.arguments).map(|()| true),
         Some(Mode::Cell(cell)) => child::cell(cell).map(|()| true),
         Some(Mode::Client(client)) => client::run(client),
         Some(Mode::Documents(documents)) => client::documents(documents).map(|()| true),

@@ -1,6 +1,6 @@
 //! Counters of rare occurrences.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::statistics::{AtomicU64, Ordering};
 
 /// A number that only grows. It counts what happens outside of the hot path.
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
 //! Histograms of times: what readers get, and what the pool records into.
 
+use crate::sync::statistics::{AtomicU64, Ordering, fence};
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use histogram::Config;
@@ -166,7 +166,9 @@ const CHUNK: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Recorder(OnceLock<Box<Recorded>>);
 
+/// On cache lines of its own, which no other core's data shares.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Recorded {
     /// The buckets of [`BUCKETS`], in order. The last ones of the last chunk are none.
     chunks: [OnceLock<Box<[AtomicU64; CHUNK]>>; BUCKETS.total_buckets().div_ceil(CHUNK)],

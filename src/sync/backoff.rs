@@ -30,9 +30,9 @@ impl Backoff {
     #[cold]
     pub(crate) fn pause(&mut self) {
         match self.pauses {
-            0..Self::SPINS => std::hint::spin_loop(),
-            n if n < Self::SPINS + Self::YIELDS => std::thread::yield_now(),
-            _ => std::thread::sleep(Self::NAP),
+            0..Self::SPINS => super::spin_loop(),
+            n if n < Self::SPINS + Self::YIELDS => super::yield_now(),
+            _ => super::sleep(Self::NAP),
         }
         self.pauses = self.pauses.saturating_add(1);
     }

@@ -1,0 +1,15 @@
+//! The pool on simulated machines with up to 256 cores, from a build of the repository's package `scale`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::process::Command;
+
+use crate::Failure;
+use crate::cores::{REPOSITORY, built, succeeded};
+
+/// Builds the simulator, in which the pool's shared memory is the simulated machine's, and runs it with the arguments.
+pub fn run(arguments: &[OsString]) -> Result<(), Failure> {
+    let target = fs::canonicalize(REPOSITORY)?.join("target/simulated");
+    let simulator = built(&["build", "--release", "--package", "wharf-scale"], "--cfg simulated", &target)?;
+    succeeded("the simulation", Command::new(&simulator).args(arguments).status()?)
+}

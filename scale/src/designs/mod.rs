@@ -1,0 +1,77 @@
+//! The pools that are simulated: wharf, and reference designs.
+
+pub mod channel;
+pub mod mutex;
+pub mod semaphore;
+pub mod stack;
+#[cfg(simulated)]
+pub mod wharf;
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::runtime::Work;
+use crate::shared::Word;
+
+/// A pool.
+pub trait Design: Send + Sync + Sized + 'static {
+    /// The column's title.
+    const NAME: &'static str;
+
+    /// A connection that is checked out. Dropping it checks it in.
+    type Guard: Send;
+
+    /// Creates a pool for a machine with so many cores, with `size` connections. Those that the pool assigns to cores are
+    /// shared evenly by the first `owners` cores.
+    fn open(cores: usize, size: usize, owners: usize) -> Arc<Self>;
+
+    /// Checks a connection out.
+    fn check_out(self: &Arc<Self>) -> impl Future<Output = Self::Guard> + Send;
+
+    /// The tasks that the pool itself needs.
+    fn tasks(self: &Arc<Self>) -> Vec<Work> {
+        Vec::new()
+    }
+}
+
+/// A place where a task waits for a connection, on a cache line of its own.
+#[derive(Debug, Default)]
+struct Mailbox {
+    is_full: Word,
+    content: Mutex<(Option<u32>, Option<Waker>)>,
+}
+
+impl Mailbox {
+    fn content(&self) -> MutexGuard<'_, (Option<u32>, Option<Waker>)> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a connection in, and wakes the task that waits for it.
+    #[track_caller]
+    fn put(&self, connection: u32) {
+        let waker = {
+            let mut content = self.content();
+            content.0 = Some(connection);
+            content.1.take()
+        };
+        self.is_full.store(1);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Takes the connection, or leaves a waker.
+    #[track_caller]
+    fn poll(&self, context: &mut Context<'_>) -> Poll<u32> {
+        self.is_full.load();
+        let mut content = self.content();
+        match content.0.take() {
+            Some(connection) => Poll::Ready(connection),
+            None => {
+                content.1 = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}

@@ -1,0 +1,568 @@
+//! The machine: cores as coroutines, their clocks, and the cache lines between them.
+//!
+//! All cores run on one thread. A core runs until it is about to access shared memory. If another core is earlier by
+//! then, it waits for its turn. So all accesses take place in the order of virtual time, one after another, and a
+//! simulation with the same seed is the same to the picosecond.
+//!
+//! # What an access takes
+//!
+//! - A line that the core has, in a state that allows the access, costs a hit.
+//! - Otherwise the line is fetched, and other copies are made invalid: a transfer. A line serves one transfer at a time,
+//!   first come, first served. Only readers of a line that is shared already are served side by side.
+//! - A core that got a line keeps it for at least half of the next transfer, which is the time in which the request for
+//!   it travels. So a core that fetched a line can use it more than once, however many cores ask for it.
+//! - A core waits for its loads and its updates. A store leaves the line to be fetched while the core goes on. An update
+//!   and a fence wait for the core's earlier stores, as on x86.
+//! - The lines of one access are fetched side by side.
+//! - Before each access, the core computes for a `step`, more or less by up to a quarter. Without this noise, cores would
+//!   march in step as no real ones do.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::panic::Location;
+
+use generator::{Generator, Gn};
+
+use crate::costs::{Costs, Picos};
+use crate::line::{Line, MOST_CORES, Source, State};
+
+/// A place in the source that accesses shared memory.
+pub type Site = &'static Location<'static>;
+
+/// How an access uses a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reads it.
+    Load,
+    /// Writes it.
+    Store,
+    /// Reads and writes it in one step.
+    Update,
+}
+
+/// What a simulation runs on, and for how long.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The number of cores.
+    pub cores: usize,
+    /// The number of sockets, among which the cores are divided evenly.
+    pub sockets: usize,
+    /// What each step takes.
+    pub costs: Costs,
+    /// Chooses the noise.
+    pub seed: u64,
+    /// How long the cores run before they are measured.
+    pub warm_up: Picos,
+    /// How long they are measured.
+    pub measured: Picos,
+}
+
+/// What the accesses of one place in the source came to, while measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Accesses to lines that the core had.
+    pub hits: u64,
+    /// Lines that came from the same socket.
+    pub near: u64,
+    /// Lines that came from another socket.
+    pub far: u64,
+    /// Lines that came from memory.
+    pub memory: u64,
+    /// The time that cores spent, in picoseconds, waiting for other transfers of the line included.
+    pub time: Picos,
+}
+
+impl Tally {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Self) {
+        self.hits += other.hits;
+        self.near += other.near;
+        self.far += other.far;
+        self.memory += other.memory;
+        self.time += other.time;
+    }
+}
+
+/// What a simulation came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Operations that [`count`] counted while measured.
+    pub operations: u64,
+    /// What the accesses came to, by file and line of the source.
+    pub sites: BTreeMap<(&'static str, u32), Tally>,
+    /// Accesses in all, warm-up included: what the simulation itself costs.
+    pub accesses: u64,
+}
+
+/// The bytes of a cache line.
+const LINE: usize = 64;
+
+/// Hashes addresses. std's hasher has a random key, and takes longer.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 ^= self.0 >> 32;
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+}
+
+type ByAddress<V> = HashMap<usize, V, BuildHasherDefault<Mix>>;
+
+/// A line, and the transfers that it serves.
+#[derive(Default)]
+struct Busy {
+    present: Line,
+    /// The line after all transfers that were asked for.
+    promised: Line,
+    /// Until when the line serves them.
+    until: Picos,
+    /// When it leaves its cores for each of them: half of the transfer's time before it arrives.
+    leaves: VecDeque<Picos>,
+}
+
+impl Busy {
+    /// Returns whether a core has the line in a state that allows the access, and still has it at that time.
+    fn is_hit(&self, core: usize, access: Access, at: Picos) -> bool {
+        let allows = match self.present.state(core) {
+            State::Modified | State::Exclusive => true,
+            State::Shared => access == Access::Load,
+            State::Invalid => false,
+        };
+        allows && self.leaves.front().is_none_or(|&leaves| at < leaves)
+    }
+}
+
+#[derive(Default)]
+struct Mutex {
+    is_locked: bool,
+    /// Cores that sleep until it is unlocked.
+    sleepers: VecDeque<usize>,
+}
+
+struct Core {
+    now: Picos,
+    /// When the last of its stores will have its line.
+    stored: Picos,
+    noise: u64,
+    sleeps: bool,
+    /// Was woken while it did not sleep. Its next sleep ends at once.
+    is_woken: bool,
+    /// The lines that the present access waits for, and whether they come one after another.
+    fetches: Vec<(usize, bool)>,
+}
+
+struct Machine {
+    plan: Plan,
+    cores: Vec<Core>,
+    /// The cores that wait for their turn, earliest first.
+    turns: BinaryHeap<Reverse<(Picos, usize)>>,
+    running: Option<usize>,
+    lines: ByAddress<Busy>,
+    /// The stores that wait for their lines: when those arrive, the core, the line.
+    stores: BinaryHeap<Reverse<(Picos, usize, usize)>>,
+    mutexes: ByAddress<Mutex>,
+    sites: HashMap<(usize, u32), (Site, Tally), BuildHasherDefault<Mix>>,
+    operations: u64,
+    accesses: u64,
+}
+
+thread_local! {
+    static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
+}
+
+/// Calls `f` with the machine and the core that runs. `None` outside of a simulation.
+fn on_machine<R>(f: impl FnOnce(&mut Machine, usize) -> R) -> Option<R> {
+    MACHINE.with_borrow_mut(|machine| {
+        let machine = machine.as_mut()?;
+        let core = machine.running?;
+        Some(f(machine, core))
+    })
+}
+
+/// Runs `work` on each core of the machine, until it returns on all of them. `work` gets the number of its core, and
+/// returns soon once [`is_over`] says so.
+///
+/// # Panics
+///
+/// If the plan has no cores or too many, or if a simulation is running on this thread.
+pub fn simulate(plan: Plan, work: impl Fn(usize) + Clone + Send) -> Outcome {
+    assert!((1..=MOST_CORES).contains(&plan.cores), "the machine must have 1 to {MOST_CORES} cores");
+    assert!((1..=plan.cores).contains(&plan.sockets), "the machine must have 1 socket or more, and a core on each");
+    let machine = Machine {
+        cores: (0..plan.cores)
+            .map(|core| Core {
+                now: 0,
+                stored: 0,
+                noise: scattered(plan.seed ^ (core as u64) << 32),
+                sleeps: false,
+                is_woken: false,
+                fetches: Vec::new(),
+            })
+            .collect(),
+        turns: (0..plan.cores).map(|core| Reverse((0, core))).collect(),
+        running: None,
+        lines: ByAddress::default(),
+        stores: BinaryHeap::new(),
+        mutexes: ByAddress::default(),
+        sites: HashMap::default(),
+        operations: 0,
+        accesses: 0,
+        plan,
+    };
+    let count = machine.plan.cores;
+    MACHINE.with_borrow_mut(|present| assert!(present.replace(machine).is_none(), "a simulation is running already"));
+    // A core's stack, in words. The system provides what is used of it.
+    const STACK: usize = 0x8000;
+    let mut coroutines: Vec<Generator<'_, (), ()>> = (0..count)
+        .map(|core| {
+            let work = work.clone();
+            Gn::new_opt(STACK, move || work(core))
+        })
+        .collect();
+    let mut left = count;
+    while left > 0 {
+        let core = MACHINE.with_borrow_mut(|machine| machine.as_mut().map(Machine::next_turn)).flatten();
+        let core = core.expect("BUG: cores are left, and none has a turn");
+        coroutines[core].resume();
+        left -= usize::from(coroutines[core].is_done());
+    }
+    let machine = MACHINE.take().expect("BUG: the machine is gone");
+    let mut outcome = Outcome { operations: machine.operations, accesses: machine.accesses, ..Outcome::default() };
+    for (site, tally) in machine.sites.values() {
+        outcome.sites.entry((site.file(), site.line())).or_default().add(tally);
+    }
+    outcome
+}
+
+impl Machine {
+    /// Returns the core whose turn it is. Sleepers are woken once the time is over.
+    fn next_turn(&mut self) -> Option<usize> {
+        let end = self.plan.warm_up + self.plan.measured;
+        let is_over = self.turns.peek().is_none_or(|Reverse((now, _))| *now >= end);
+        if is_over {
+            for (number, core) in self.cores.iter_mut().enumerate().filter(|(_, core)| core.sleeps) {
+                (core.sleeps, core.now) = (false, core.now.max(end));
+                self.turns.push(Reverse((core.now, number)));
+            }
+            self.mutexes.values_mut().for_each(|mutex| mutex.sleepers.clear());
+        }
+        let Reverse((_, core)) = self.turns.pop()?;
+        self.running = Some(core);
+        Some(core)
+    }
+
+    fn socket(&self) -> impl Fn(usize) -> usize + use<> {
+        let (cores, sockets) = (self.plan.cores, self.plan.sockets);
+        move |core| core * sockets / cores
+    }
+
+    /// Computes for so long, more or less by up to a quarter.
+    fn compute(&mut self, core: usize, time: Picos) {
+        let core = &mut self.cores[core];
+        core.noise = core.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        core.now += time * 3 / 4 + (time / 2) * (core.noise >> 54) / 1024;
+    }
+
+    fn is_measured(&self, now: Picos) -> bool {
+        now >= self.plan.warm_up && now < self.plan.warm_up + self.plan.measured
+    }
+
+    /// Begins an access to all its lines: asks for those that the core does not have. It is the core's turn. If lines
+    /// are on their way, the core takes them by [`arrive`](Self::arrive) when it is its turn again.
+    fn ask(&mut self, core: usize, address: usize, bytes: usize, access: Access, site: Site) {
+        let (costs, socket, asked) = (self.plan.costs, self.socket(), self.cores[core].now);
+        self.finish_stores(asked);
+        let updates = if access == Access::Update { costs.update } else { 0 };
+        let mut done = asked;
+        let mut tally = Tally::default();
+        for number in lines(address, bytes) {
+            let line = self.lines.entry(number).or_default();
+            let source = if line.is_hit(core, access, asked) {
+                Source::Own
+            } else {
+                line.promised.change(core, access == Access::Load, &socket)
+            };
+            let (counter, took) = match source {
+                Source::Own => {
+                    // If the line is not there, the core's own store waits for it, and has what it reads.
+                    tally.hits += 1;
+                    done = done.max(asked + updates.max(costs.load));
+                    continue;
+                }
+                Source::Memory => (&mut tally.memory, costs.memory),
+                Source::Near { .. } => (&mut tally.near, costs.transfer),
+                Source::Far { .. } => (&mut tally.far, costs.across),
+            };
+            *counter += 1;
+            let begins = line.until.max(asked);
+            let arrives = begins + took + updates;
+            let serialised = !matches!(source, Source::Near { shared: true } | Source::Far { shared: true });
+            if serialised {
+                line.leaves.push_back(begins + took / 2);
+                line.until = arrives;
+            }
+            if access == Access::Store {
+                self.stores.push(Reverse((arrives, core, number)));
+            } else {
+                self.cores[core].fetches.push((number, serialised));
+            }
+            done = done.max(arrives);
+        }
+        let state = &mut self.cores[core];
+        if access == Access::Store {
+            state.stored = state.stored.max(done);
+            state.now = asked + costs.store;
+        } else {
+            state.now = done;
+        }
+        tally.time = state.now - asked;
+        self.accesses += 1;
+        if self.is_measured(asked) {
+            let key = (site.file().as_ptr().addr(), site.line());
+            self.sites.entry(key).or_insert((site, Tally::default())).1.add(&tally);
+        }
+    }
+
+    /// Takes the lines that were asked for.
+    fn arrive(&mut self, core: usize, access: Access) {
+        let socket = self.socket();
+        self.finish_stores(self.cores[core].now);
+        for (number, serialised) in std::mem::take(&mut self.cores[core].fetches) {
+            let line = self.lines.entry(number).or_default();
+            line.present.change(core, access == Access::Load, &socket);
+            if serialised {
+                line.leaves.pop_front();
+            }
+        }
+    }
+
+    /// Gives the lines that have arrived by now to the cores whose stores waited for them.
+    fn finish_stores(&mut self, now: Picos) {
+        let socket = self.socket();
+        while let Some(&Reverse((arrives, core, number))) = self.stores.peek()
+            && arrives <= now
+        {
+            self.stores.pop();
+            let line = self.lines.entry(number).or_default();
+            line.present.change(core, false, &socket);
+            line.leaves.pop_front();
+        }
+    }
+}
+
+/// Returns the numbers of the lines that hold `bytes` bytes at `address`.
+fn lines(address: usize, bytes: usize) -> impl Iterator<Item = usize> {
+    address / LINE..=(address + bytes.max(1) - 1) / LINE
+}
+
+/// Returns a number that looks random, and is the same for the same `number` (the finalizer of SplitMix64).
+pub(crate) fn scattered(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ mixed >> 31
+}
+
+/// Goes back to [`simulate`], until it resumes this core.
+fn leave() {
+    #[allow(deprecated, reason = "the new form works only in the coroutine's first function; loom uses this one, too")]
+    generator::yield_with(());
+}
+
+/// Waits until it is the running core's turn.
+fn turn() {
+    let waits = on_machine(|machine, core| {
+        let own = (machine.cores[core].now, core);
+        let waits = machine.turns.peek().is_some_and(|Reverse(next)| *next < own);
+        if waits {
+            machine.turns.push(Reverse(own));
+        }
+        waits
+    });
+    if waits == Some(true) {
+        leave();
+    }
+}
+
+/// Sleeps until another core wakes this one, unless one has already.
+fn sleep_until_woken() {
+    let sleeps = on_machine(|machine, core| {
+        let core = &mut machine.cores[core];
+        core.sleeps = !std::mem::take(&mut core.is_woken);
+        core.sleeps
+    });
+    if sleeps == Some(true) {
+        leave();
+    }
+}
+
+/// Returns the core that runs. `None` outside of a simulation.
+pub fn core() -> Option<usize> {
+    on_machine(|_, core| core)
+}
+
+/// Returns the running core's time, or 0 outside of a simulation.
+pub fn now() -> Picos {
+    on_machine(|machine, core| machine.cores[core].now).unwrap_or(0)
+}
+
+/// Returns whether the time of the simulation is over for this core.
+pub fn is_over() -> bool {
+    on_machine(|machine, core| machine.cores[core].now >= machine.plan.warm_up + machine.plan.measured).unwrap_or(true)
+}
+
+/// Counts an operation that ends now.
+pub fn count() {
+    on_machine(|machine, core| {
+        machine.operations += u64::from(machine.is_measured(machine.cores[core].now));
+    });
+}
+
+/// Returns a number that looks random.
+pub fn random() -> u64 {
+    on_machine(|machine, core| {
+        machine.compute(core, 0);
+        scattered(machine.cores[core].noise)
+    })
+    .unwrap_or(0)
+}
+
+/// Computes for as long as `cost` says.
+pub fn compute(cost: impl Fn(&Costs) -> Picos) {
+    on_machine(|machine, core| machine.compute(core, cost(&machine.plan.costs)));
+}
+
+/// Accesses `bytes` bytes at `address`. The access itself follows at once.
+pub fn access(address: usize, bytes: usize, access: Access, site: Site) {
+    let is_simulated = on_machine(|machine, core| {
+        machine.compute(core, machine.plan.costs.step);
+        if access == Access::Update {
+            let core = &mut machine.cores[core];
+            core.now = core.now.max(core.stored);
+        }
+    });
+    if is_simulated.is_some() {
+        turn();
+        let waits = on_machine(|machine, core| {
+            machine.ask(core, address, bytes, access, site);
+            !machine.cores[core].fetches.is_empty()
+        });
+        if waits == Some(true) {
+            turn();
+            on_machine(|machine, core| machine.arrive(core, access));
+        }
+    }
+}
+
+/// Waits for the core's earlier stores.
+pub fn fence() {
+    on_machine(|machine, core| {
+        machine.compute(core, machine.plan.costs.update);
+        let core = &mut machine.cores[core];
+        core.now = core.now.max(core.stored);
+    });
+}
+
+/// How often a core looks at a mutex before it sleeps.
+const LOOKS: u32 = 100;
+
+/// Takes the mutex at `address`, as std's does: spins for a while, and then sleeps.
+pub fn lock(address: usize, site: Site) {
+    let mut looks = 0;
+    loop {
+        access(address, 4, Access::Update, site);
+        let taken = on_machine(|machine, _| !std::mem::replace(&mut machine.mutex(address).is_locked, true));
+        if taken != Some(false) {
+            return;
+        }
+        while looks < LOOKS {
+            looks += 1;
+            compute(|costs| costs.spin);
+            access(address, 4, Access::Load, site);
+            if on_machine(|machine, _| !machine.mutex(address).is_locked) == Some(true) {
+                break;
+            }
+        }
+        if looks == LOOKS {
+            compute(|costs| costs.call);
+            turn();
+            let sleeps = on_machine(|machine, core| {
+                let mutex = machine.mutex(address);
+                if mutex.is_locked {
+                    mutex.sleepers.push_back(core);
+                }
+                mutex.is_locked
+            });
+            if sleeps == Some(true) {
+                sleep_until_woken();
+            }
+        }
+    }
+}
+
+/// Gives the mutex at `address` back, and wakes a core that sleeps for it.
+pub fn unlock(address: usize, site: Site) {
+    access(address, 4, Access::Update, site);
+    let woken = on_machine(|machine, _| {
+        let mutex = machine.mutex(address);
+        mutex.is_locked = false;
+        mutex.sleepers.pop_front()
+    });
+    if let Some(core) = woken.flatten() {
+        wake(core);
+    }
+}
+
+impl Machine {
+    fn mutex(&mut self, address: usize) -> &mut Mutex {
+        self.mutexes.entry(address).or_default()
+    }
+}
+
+/// Lets the running core sleep until [`wake`] is called for it, or the time is over.
+pub fn sleep() {
+    compute(|costs| costs.call);
+    if is_over() {
+        return;
+    }
+    sleep_until_woken();
+}
+
+/// Wakes a core that sleeps, by a system call of the running one.
+pub fn wake(sleeper: usize) {
+    compute(|costs| costs.call);
+    on_machine(|machine, core| {
+        let at = machine.cores[core].now + machine.plan.costs.awake;
+        let state = &mut machine.cores[sleeper];
+        if std::mem::take(&mut state.sleeps) {
+            state.now = state.now.max(at);
+            machine.turns.push(Reverse((state.now, sleeper)));
+        } else {
+            state.is_woken = true;
+        }
+    });
+}
+
+/// Lets time pass for the running core.
+pub fn pass(time: Picos) {
+    on_machine(|machine, core| machine.cores[core].now += time);
+}
+
+#[cfg(test)]
+mod tests;

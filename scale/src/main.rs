@@ -1,0 +1,153 @@
+//! Runs the pool on simulated machines, and reports how it scales.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use serde_json::json;
+
+use wharf_scale::cases::Case;
+use wharf_scale::costs::Costs;
+use wharf_scale::designs::Design;
+use wharf_scale::designs::channel::OneTask;
+use wharf_scale::designs::mutex::MutexAndDeque;
+use wharf_scale::designs::semaphore::SemaphoreAndMutex;
+use wharf_scale::designs::stack::SingleStack;
+use wharf_scale::line::MOST_CORES;
+use wharf_scale::machine::{Outcome, Plan};
+use wharf_scale::report::{Figure, Sheet};
+
+/// Simulates pools on machines with many cores: wharf's own code, and reference designs.
+#[derive(Debug, Parser)]
+#[command(name = "scale")]
+struct Arguments {
+    /// The cases, by a part of their names. By default all.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    case: Vec<String>,
+    /// The designs, by a part of their names. By default all.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    design: Vec<String>,
+    /// Numbers of cores.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,128,256",
+          value_parser = clap::value_parser!(u16).range(1..=MOST_CORES as i64))]
+    cores: Vec<u16>,
+    /// Numbers of sockets. Machines with fewer cores than sockets are left out.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=4))]
+    sockets: Vec<u16>,
+    /// How long is measured, as a multiple of each case's usual time.
+    #[arg(long, default_value_t = 1.0)]
+    length: f64,
+    /// A cost in nanoseconds, as in `transfer=60`. May be repeated.
+    #[arg(long, value_name = "COST=NANOSECONDS", value_parser = cost)]
+    cost: Vec<(String, f64)>,
+    /// Chooses the noise. The same seed gives the same figures.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Writes all figures to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Writes a chart for each case to this folder.
+    #[arg(long, value_name = "FOLDER")]
+    svg: Option<PathBuf>,
+}
+
+fn cost(text: &str) -> Result<(String, f64), String> {
+    let (name, nanos) = text.split_once('=').ok_or("must be a name, `=` and nanoseconds")?;
+    let nanos = nanos.parse().map_err(|_| format!("{nanos:?} is not a number of nanoseconds"))?;
+    Costs::default().set(name, nanos)?;
+    Ok((name.to_owned(), nanos))
+}
+
+type Simulate = fn(Case, &Plan) -> Option<Outcome>;
+
+fn designs() -> Vec<(&'static str, Simulate)> {
+    fn of<D: Design>() -> (&'static str, Simulate) {
+        (D::NAME, Case::simulate::<D>)
+    }
+    vec![
+        #[cfg(simulated)]
+        of::<wharf_scale::designs::wharf::Wharf>(),
+        of::<MutexAndDeque>(),
+        of::<SemaphoreAndMutex>(),
+        of::<OneTask>(),
+        of::<SingleStack>(),
+    ]
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("scale: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Simulates a case, and again for longer if few operations ended. A design that serves one core at a time takes long
+/// until all cores have begun.
+fn long_enough(case: Case, simulate: Simulate, plan: &Plan, length: f64) -> Option<(Plan, Outcome)> {
+    const LONGEST: u32 = 4;
+    let mut plan = case.timed(plan, length);
+    for attempt in 0.. {
+        let outcome = simulate(case, &plan)?;
+        if outcome.operations >= 50 * plan.cores.max(20) as u64 || attempt == LONGEST {
+            return Some((plan, outcome));
+        }
+        plan.warm_up *= 4;
+        plan.measured *= 4;
+    }
+    None
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    let mut costs = Costs::default();
+    for (name, nanos) in &arguments.cost {
+        costs.set(name, *nanos)?;
+    }
+    if !cfg!(simulated) {
+        eprintln!("wharf itself takes part only in a build with `--cfg simulated`: see perf/README.md");
+    }
+    println!("Costs in nanoseconds: {costs}");
+    let selects = |wanted: &[String], name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(&**part));
+    let cases = Case::ALL.iter().filter(|case| selects(&arguments.case, case.name()));
+    let mut sheets = Vec::new();
+    for &case in cases {
+        let mut sheet = Sheet { case, figures: Vec::new() };
+        for (name, simulate) in designs().into_iter().filter(|(name, _)| selects(&arguments.design, name)) {
+            for &sockets in &arguments.sockets {
+                for &cores in arguments.cores.iter().filter(|&&cores| cores >= sockets) {
+                    let (cores, sockets) = (cores.into(), sockets.into());
+                    let plan = Plan { cores, sockets, costs, seed: arguments.seed, warm_up: 0, measured: 1 };
+                    let began = Instant::now();
+                    let Some((plan, outcome)) = long_enough(case, simulate, &plan, arguments.length) else { continue };
+                    let took = began.elapsed().as_secs_f64();
+                    eprintln!("{case}, {name}, {cores} cores: {} accesses in {took:.1} s", outcome.accesses);
+                    sheet.figures.push(Figure::of(name, &plan, &outcome));
+                }
+            }
+        }
+        if !sheet.figures.is_empty() {
+            println!("{}", sheet.table());
+            sheets.push(sheet);
+        }
+    }
+    if let Some(file) = &arguments.json {
+        let named: serde_json::Map<_, _> =
+            costs.named().into_iter().map(|(name, of)| (name.into(), of.into())).collect();
+        let cases: Vec<_> = sheets.iter().map(Sheet::as_json).collect();
+        let all = json!({ "costs in nanoseconds": named, "seed": arguments.seed, "cases": cases });
+        fs::write(file, format!("{all:#}\n")).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    }
+    if let Some(folder) = &arguments.svg {
+        fs::create_dir_all(folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+        for sheet in &sheets {
+            let file = folder.join(format!("{}.svg", sheet.case.name().replace('/', "-")));
+            fs::write(&file, sheet.svg()).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! What the simulator shows of the pool that ships. The simulations repeat themselves exactly, so these are no
+//! measurements: a change of the pool changes them, or leaves them as they are.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg simulated" CARGO_TARGET_DIR=target/simulated cargo test --release -p wharf-scale
+//! ```
+#![cfg(simulated)]
+
+use wharf_scale::cases::Case;
+use wharf_scale::costs::Costs;
+use wharf_scale::designs::wharf::Wharf;
+use wharf_scale::machine::Plan;
+use wharf_scale::report::Figure;
+
+fn simulated(case: Case, cores: usize, sockets: usize) -> Figure {
+    let plan = Plan { cores, sockets, costs: Costs::default(), seed: 1, warm_up: 0, measured: 1 };
+    let plan = case.timed(&plan, 1.0);
+    let outcome = case.simulate::<Wharf>(&plan).expect("wharf takes part in all cases");
+    Figure::of("wharf", &plan, &outcome)
+}
+
+#[test]
+fn hit_and_its_check_in_move_no_cache_line() {
+    for (cores, sockets) in [(2, 1), (16, 2), (64, 4)] {
+        let figure = simulated(Case::Hit, cores, sockets);
+        assert!(figure.operations > 2_000, "{cores} cores: {} operations", figure.operations);
+        assert_eq!(figure.transfers(None), 0.0, "{cores} cores on {sockets} sockets: {:?}", figure.words);
+    }
+}
+
+#[test]
+fn two_cores_do_twice_the_hits_of_one() {
+    let [one, two] = [1, 2].map(|cores| simulated(Case::Hit, cores, 1).throughput);
+    assert!(two / one > 1.98, "{one} and {two}");
+}
+
+#[test]
+fn same_seed_gives_the_same_figures() {
+    let [first, second] = [(), ()].map(|()| simulated(Case::Saturated10, 4, 2));
+    for (site, tally) in &first.sites {
+        assert_eq!(Some(tally), second.sites.get(site), "{site}");
+    }
+    assert_eq!(first.operations, second.operations);
+}

@@ -1,0 +1,304 @@
+//! The backend of `--cfg simulated`: std's primitives, whose accesses a simulated machine observes and orders.
+//!
+//! The simulator is in `scale/`. It runs each core of its machine as a coroutine, all of them on one thread, and knows
+//! in which state each core has each cache line. Before an access takes place, it calls [`Machine::access`]. The machine
+//! then runs other cores until it is this access's turn, and adds what the access costs to the core's clock. So the code
+//! of the pool, its layout in memory and its values are those that ship. Only the time is simulated.
+//!
+//! Each access names the place in the source that makes it, by which the simulator names the words in its reports.
+//! Without a machine, all of this is std.
+
+use std::panic::Location;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// How an access uses a cache line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reads it.
+    Load,
+    /// Writes it. The core does not wait for the line.
+    Store,
+    /// Reads and writes it in one step. The core waits for the line, and for its earlier stores.
+    Update,
+}
+
+/// A place in the source.
+pub type Site = &'static Location<'static>;
+
+/// What the simulator provides. Each function is called on the core that it concerns, and may run other cores before it
+/// returns.
+pub trait Machine: Sync {
+    /// Accesses `bytes` bytes at `address`. The access itself follows at once, before any other core's next one.
+    fn access(&self, address: usize, bytes: usize, access: Access, site: Site);
+
+    /// Waits until no core has the mutex at `address`, and takes it for this one.
+    fn lock(&self, address: usize, site: Site);
+
+    /// Gives the mutex at `address` back.
+    fn unlock(&self, address: usize, site: Site);
+
+    /// Orders the core's earlier stores before its later accesses.
+    fn fence(&self);
+
+    /// Pauses for a moment, as in a loop that spins.
+    fn spin(&self);
+
+    /// Lets the system run other threads, of which there are none on this core.
+    fn yield_now(&self);
+
+    /// Sleeps.
+    fn sleep(&self, time: Duration);
+}
+
+static MACHINE: OnceLock<&'static dyn Machine> = OnceLock::new();
+
+/// Lets `machine` observe all accesses from now on. The first call counts.
+pub fn observe(machine: &'static dyn Machine) {
+    MACHINE.get_or_init(|| machine);
+}
+
+#[inline]
+fn machine() -> Option<&'static dyn Machine> {
+    MACHINE.get().copied()
+}
+
+#[track_caller]
+fn access<T>(at: *const T, access: Access) {
+    if let Some(machine) = machine() {
+        machine.access(at.addr(), size_of::<T>(), access, Location::caller());
+    }
+}
+
+pub(crate) mod atomic {
+    use super::Access::{Load, Store, Update};
+    pub(crate) use std::sync::atomic::Ordering;
+
+    pub(crate) fn fence(order: Ordering) {
+        std::sync::atomic::fence(order);
+        if let Some(machine) = super::machine() {
+            machine.fence();
+        }
+    }
+
+    macro_rules! simulated {
+        ($($atomic:ident($value:ty))*) => {$(
+            #[derive(Debug, Default)]
+            #[repr(transparent)]
+            pub(crate) struct $atomic(std::sync::atomic::$atomic);
+
+            #[allow(dead_code, reason = "not every type needs every access")]
+            impl $atomic {
+                pub(crate) const fn new(value: $value) -> Self {
+                    Self(std::sync::atomic::$atomic::new(value))
+                }
+
+                #[track_caller]
+                fn accessed(&self, access: super::Access) -> &std::sync::atomic::$atomic {
+                    super::access(self, access);
+                    &self.0
+                }
+
+                #[track_caller]
+                pub(crate) fn load(&self, order: Ordering) -> $value {
+                    self.accessed(Load).load(order)
+                }
+
+                #[track_caller]
+                pub(crate) fn store(&self, value: $value, order: Ordering) {
+                    self.accessed(Store).store(value, order);
+                }
+
+                #[track_caller]
+                pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
+                    self.accessed(Update).swap(value, order)
+                }
+
+                #[track_caller]
+                pub(crate) fn compare_exchange(
+                    &self,
+                    seen: $value,
+                    new: $value,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$value, $value> {
+                    self.accessed(Update).compare_exchange(seen, new, success, failure)
+                }
+
+                /// Never fails spuriously, so that a simulation can be repeated.
+                #[track_caller]
+                pub(crate) fn compare_exchange_weak(
+                    &self,
+                    seen: $value,
+                    new: $value,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$value, $value> {
+                    self.compare_exchange(seen, new, success, failure)
+                }
+
+                /// Like std's: a load, and compare-and-swaps until one succeeds.
+                #[track_caller]
+                pub(crate) fn fetch_update(
+                    &self,
+                    success: Ordering,
+                    failure: Ordering,
+                    mut change: impl FnMut($value) -> Option<$value>,
+                ) -> Result<$value, $value> {
+                    let mut seen = self.load(failure);
+                    while let Some(new) = change(seen) {
+                        match self.compare_exchange(seen, new, success, failure) {
+                            Ok(seen) => return Ok(seen),
+                            Err(now) => seen = now,
+                        }
+                    }
+                    Err(seen)
+                }
+            }
+        )*};
+    }
+
+    macro_rules! counting {
+        ($($atomic:ident($value:ty): $($operation:ident)*;)*) => {$(
+            #[allow(dead_code, reason = "not every type needs every access")]
+            impl $atomic {
+                $(
+                    #[track_caller]
+                    pub(crate) fn $operation(&self, value: $value, order: Ordering) -> $value {
+                        self.accessed(Update).$operation(value, order)
+                    }
+                )*
+            }
+        )*};
+    }
+
+    simulated! { AtomicBool(bool) AtomicU32(u32) AtomicU64(u64) AtomicUsize(usize) }
+    counting! {
+        AtomicU32(u32): fetch_add fetch_sub fetch_or fetch_and fetch_max fetch_min;
+        AtomicU64(u64): fetch_add fetch_sub fetch_or fetch_and fetch_max fetch_min;
+        AtomicUsize(usize): fetch_add fetch_sub fetch_or fetch_and fetch_max fetch_min;
+    }
+}
+
+pub(super) mod cell {
+    use super::Access;
+
+    /// A cell whose accesses are closures, as loom's.
+    #[derive(Debug)]
+    #[repr(transparent)]
+    pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(std::cell::UnsafeCell::new(value))
+        }
+
+        #[track_caller]
+        pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+            super::access(self.0.get(), Access::Load);
+            f(self.0.get())
+        }
+
+        #[track_caller]
+        pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+            super::access(self.0.get(), Access::Store);
+            f(self.0.get())
+        }
+    }
+}
+
+pub(super) mod sync {
+    use std::ops::{Deref, DerefMut};
+    use std::panic::Location;
+    use std::sync::LockResult;
+
+    use super::{Site, machine};
+
+    /// A mutex for which the machine's cores wait in virtual time. No core finds std's mutex taken.
+    #[derive(Debug)]
+    pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+
+    pub(crate) struct MutexGuard<'m, T> {
+        // Dropped by hand, before the machine learns of it.
+        value: Option<std::sync::MutexGuard<'m, T>>,
+        mutex: &'m Mutex<T>,
+        site: Site,
+    }
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(std::sync::Mutex::new(value))
+        }
+
+        #[track_caller]
+        pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+            let site = Location::caller();
+            if let Some(machine) = machine() {
+                machine.lock(self.address(), site);
+            }
+            let value = Some(self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+            Ok(MutexGuard { value, mutex: self, site })
+        }
+
+        fn address(&self) -> usize {
+            (&raw const self.0).addr()
+        }
+    }
+
+    const HELD: &str = "BUG: a guard without its value";
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.value.as_ref().expect(HELD)
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.value.as_mut().expect(HELD)
+        }
+    }
+
+    impl<T> Drop for MutexGuard<'_, T> {
+        fn drop(&mut self) {
+            self.value = None;
+            if let Some(machine) = machine() {
+                machine.unlock(self.mutex.address(), self.site);
+            }
+        }
+    }
+
+    /// A condition variable that wakes up by itself after a while. No case of the simulator waits for one.
+    #[derive(Debug)]
+    pub(crate) struct Condvar;
+
+    impl Condvar {
+        pub(crate) fn new() -> Self {
+            Self
+        }
+
+        #[track_caller]
+        pub(crate) fn wait<'m, T>(&self, guard: MutexGuard<'m, T>) -> LockResult<MutexGuard<'m, T>> {
+            let mutex = guard.mutex;
+            drop(guard);
+            super::sleep(std::time::Duration::from_micros(50));
+            mutex.lock()
+        }
+
+        pub(crate) fn notify_one(&self) {}
+    }
+}
+
+pub(crate) fn spin_loop() {
+    machine().map_or_else(std::hint::spin_loop, Machine::spin);
+}
+
+pub(crate) fn yield_now() {
+    machine().map_or_else(std::thread::yield_now, Machine::yield_now);
+}
+
+pub(crate) fn sleep(time: Duration) {
+    machine().map_or_else(|| std::thread::sleep(time), |machine| machine.sleep(time));
+}
