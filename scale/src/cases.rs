@@ -52,6 +52,8 @@ cases! {
     Hit: "hit", 5, 40;
     /// 64 tasks a core hold their connection across a yield; 100 connections a core.
     Yield: "yield", 60, 120;
+    /// As yield, with tasks that stay on their cores: the pool's share of it.
+    YieldInPlace: "yield-in-place", 60, 120;
     /// 1,000 tasks on 10 connections, held across a yield.
     Saturated10: "saturated/1000-on-10", 1000, 1000;
     /// 10,000 tasks on 100 connections, held across a yield.
@@ -91,6 +93,7 @@ impl Case {
         Some(match self {
             Self::Hit => hit::<D>(plan),
             Self::Yield => held::<D>(plan, 64 * cores, 100 * cores),
+            Self::YieldInPlace => held::<D>(&Plan { steals: false, ..plan.clone() }, 64 * cores, 100 * cores),
             Self::Saturated10 if queues => held::<D>(plan, 1_000, 10),
             Self::Saturated100 if queues => held::<D>(plan, 10_000, 100),
             Self::SaturatedPerCore if queues => held::<D>(plan, 64 * cores, 8 * cores),

@@ -54,21 +54,23 @@ costs! {
     /// A store, which the core does not wait for.
     store = 0.5;
     /// A read-modify-write of a line that the core has for itself.
-    update = 5.0;
+    update = 7.5;
+    /// What a line costs in addition that the core has not used for long, because it is in the second level of its cache.
+    second = 7.0;
     /// Fetching a line from another core of the same socket, or taking it away from there.
-    transfer = 60.0;
+    transfer = 75.0;
     /// The same from another socket.
-    across = 140.0;
+    across = 150.0;
     /// Fetching a line that no core has.
     memory = 80.0;
     /// The computation between two accesses.
-    step = 0.8;
+    step = 1.1;
     /// A pause in a loop that spins.
     spin = 15.0;
     /// A reading of the clock.
     clock = 8.0;
     /// The runtime's computation for a poll of a task, beside its accesses to shared memory.
-    poll = 30.0;
+    poll = 60.0;
     /// A system call that does not sleep.
     call = 300.0;
     /// From a system call that wakes a sleeping thread until the thread runs.

@@ -121,7 +121,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
             for &sockets in &arguments.sockets {
                 for &cores in arguments.cores.iter().filter(|&&cores| cores >= sockets) {
                     let (cores, sockets) = (cores.into(), sockets.into());
-                    let plan = Plan { cores, sockets, costs, seed: arguments.seed, warm_up: 0, measured: 1 };
+                    let plan =
+                        Plan { cores, sockets, costs, seed: arguments.seed, steals: true, warm_up: 0, measured: 1 };
                     let began = Instant::now();
                     let Some((plan, outcome)) = long_enough(case, simulate, &plan, arguments.length) else { continue };
                     let took = began.elapsed().as_secs_f64();

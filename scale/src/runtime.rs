@@ -28,6 +28,11 @@ pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 #[repr(align(128))]
 struct Alignment;
 
+impl Alignment {
+    /// Ends the life of the alignment, so that it is a part of the task until then.
+    fn end(self) {}
+}
+
 /// How many tasks in a row run from the LIFO slot.
 const LIFO_POLLS: usize = 3;
 /// How many tasks run from one look at the driver to the next.
@@ -41,6 +46,7 @@ pub struct Runtime {
     idle: Word,
     sleepers: Lock<Vec<usize>>,
     driver: Word,
+    steals: bool,
 }
 
 #[derive(Default)]
@@ -81,7 +87,7 @@ pub fn task(future: impl Future<Output = ()> + Send + 'static) -> Work {
     Box::pin(async move {
         let alignment = Alignment;
         future.await;
-        drop(alignment);
+        alignment.end();
     })
 }
 
@@ -122,6 +128,7 @@ pub fn run(plan: &Plan, tasks: Vec<(usize, Work)>) -> Outcome {
         idle: Word::new((plan.cores as u64) << 32),
         sleepers: Lock::default(),
         driver: Word::default(),
+        steals: plan.steals,
         tasks,
     });
     WOKEN.set((0..plan.cores).map(|_| Vec::new()).collect());
@@ -255,7 +262,7 @@ impl Runtime {
     /// Takes half of another worker's tasks, and returns one of them.
     fn steal(&self, core: usize, searches: &mut bool) -> Option<Arc<Task>> {
         let workers = self.workers.len();
-        if workers == 1 {
+        if workers == 1 || !self.steals {
             return None;
         }
         if !*searches {

@@ -13,7 +13,7 @@ use wharf_scale::machine::Plan;
 use wharf_scale::report::Figure;
 
 fn simulated(case: Case, cores: usize, sockets: usize) -> Figure {
-    let plan = Plan { cores, sockets, costs: Costs::default(), seed: 1, warm_up: 0, measured: 1 };
+    let plan = Plan { cores, sockets, costs: Costs::default(), seed: 1, steals: true, warm_up: 0, measured: 1 };
     let plan = case.timed(&plan, 1.0);
     let outcome = case.simulate::<Wharf>(&plan).expect("wharf takes part in all cases");
     Figure::of("wharf", &plan, &outcome)
@@ -26,6 +26,12 @@ fn hit_and_its_check_in_move_no_cache_line() {
         assert!(figure.operations > 2_000, "{cores} cores: {} operations", figure.operations);
         assert_eq!(figure.transfers(None), 0.0, "{cores} cores on {sockets} sockets: {:?}", figure.words);
     }
+}
+
+#[test]
+fn tasks_that_stay_on_their_cores_scale_over_a_yield() {
+    let [one, many] = [1, 64].map(|cores| simulated(Case::YieldInPlace, cores, 1).throughput);
+    assert!(many / one > 0.9 * 64.0, "{one} and {many}");
 }
 
 #[test]

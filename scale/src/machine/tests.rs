@@ -10,7 +10,7 @@ fn plan(cores: usize, sockets: usize) -> Plan {
     let mut costs = Costs::default();
     costs.set("step", 0.0).unwrap();
     costs.set("spin", 0.0).unwrap();
-    Plan { cores, sockets, costs, seed: 1, warm_up: 0, measured: 1_000_000 }
+    Plan { cores, sockets, costs, seed: 1, steals: true, warm_up: 0, measured: 1_000_000 }
 }
 
 /// What the cores tell the test.
@@ -37,6 +37,23 @@ fn a_line_costs_memory_first_and_then_a_hit() {
     let Costs { memory, update, .. } = plan.costs;
     assert_eq!(*seen(&times), [memory + update, memory + 2 * update]);
     assert_eq!(sum(&outcome), Tally { hits: 1, memory: 1, time: memory + 2 * update, ..Tally::default() });
+}
+
+#[test]
+fn line_that_was_not_used_for_long_costs_more() {
+    let (word, other, times) = (Word::default(), Word::default(), Shared::new(Vec::new()));
+    let plan = Plan { measured: 1_000_000_000, ..plan(1, 1) };
+    simulate(plan.clone(), |_| {
+        word.load();
+        for others in [FIRST_LEVEL - 1, FIRST_LEVEL] {
+            (0..others).for_each(|_| drop(other.load()));
+            let begin = now();
+            word.load();
+            seen(&times).push(now() - begin);
+        }
+    });
+    let Costs { load, second, .. } = plan.costs;
+    assert_eq!(*seen(&times), [load, load + second]);
 }
 
 /// Each core waits for the other one's number, and then writes its own. A hand-over is two transfers: the reader
