@@ -52,7 +52,7 @@ cases! {
     Hit: "hit", 5, 40;
     /// 64 tasks a core hold their connection across a yield; 100 connections a core.
     Yield: "yield", 60, 120;
-    /// As yield, with tasks that stay on their cores: the pool's share of it.
+    /// As yield, with a runtime of its own for each core: the pool's share.
     YieldInPlace: "yield-in-place", 60, 120;
     /// 1,000 tasks on 10 connections, held across a yield.
     Saturated10: "saturated/1000-on-10", 1000, 1000;

@@ -53,7 +53,7 @@ pub struct Plan {
     pub costs: Costs,
     /// Chooses the noise.
     pub seed: u64,
-    /// Whether the runtime's workers steal tasks from each other.
+    /// Whether the workers are those of one runtime, and steal tasks from each other.
     pub steals: bool,
     /// How long the cores run before they are measured.
     pub warm_up: Picos,
@@ -99,8 +99,8 @@ pub struct Outcome {
 }
 
 /// A line that a core has used within so many of its accesses is in the first level of its cache, which has room for 512
-/// to 768 lines. About two accesses in three are to the lines of the last few.
-const FIRST_LEVEL: u64 = 1_500;
+/// to 768 lines. About three accesses in four are to the lines of the last few.
+const FIRST_LEVEL: u64 = 3_000;
 /// The bytes of a cache line.
 const LINE: usize = 64;
 

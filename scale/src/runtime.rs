@@ -46,6 +46,7 @@ pub struct Runtime {
     idle: Word,
     sleepers: Lock<Vec<usize>>,
     driver: Word,
+    /// Otherwise each worker is a runtime of its own, which has its own driver.
     steals: bool,
 }
 
@@ -173,7 +174,9 @@ impl Runtime {
 
     /// Asks the driver for events, if no other worker does.
     fn look_at_driver(&self) {
-        if self.driver.swap(1) == 0 {
+        if !self.steals {
+            machine::compute(|costs| costs.call);
+        } else if self.driver.swap(1) == 0 {
             machine::compute(|costs| costs.call);
             self.driver.store(0);
         }
