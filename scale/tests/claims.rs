@@ -21,7 +21,7 @@ fn simulated(case: Case, cores: usize, sockets: usize) -> Figure {
 
 #[test]
 fn hit_and_its_check_in_move_no_cache_line() {
-    for (cores, sockets) in [(2, 1), (16, 2), (64, 4)] {
+    for (cores, sockets) in [(2, 1), (16, 2), (64, 4), (256, 4)] {
         let figure = simulated(Case::Hit, cores, sockets);
         assert!(figure.operations > 1_500, "{cores} cores: {} operations", figure.operations);
         assert_eq!(figure.transfers(None), 0.0, "{cores} cores on {sockets} sockets: {:?}", figure.words);
@@ -30,8 +30,9 @@ fn hit_and_its_check_in_move_no_cache_line() {
 
 #[test]
 fn tasks_that_stay_on_their_cores_scale_over_a_yield() {
-    let [one, many] = [1, 64].map(|cores| simulated(Case::YieldInPlace, cores, 1).throughput);
+    let [one, many, most] = [1, 64, 256].map(|cores| simulated(Case::YieldInPlace, cores, 1).throughput);
     assert!(many / one > 0.9 * 64.0, "{one} and {many}");
+    assert!(most / one > 0.9 * 256.0, "{one} and {most}");
 }
 
 #[test]

@@ -160,11 +160,17 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Pops from the thread's own shard, or from the next one that has something.
+    /// Pops from the thread's own shard, or from another one that has something.
+    ///
+    /// Looks at each shard once at most. Threads with different hints look at different shards at each step, and in
+    /// different orders: 0, 1, 2, 3 … for the first one, 1, 0, 3, 2 … for the second, 2, 3, 0, 1 … for the third. If
+    /// all went on to their next neighbour instead, all that pass the same empty shards would meet at the first shard
+    /// that has something.
     fn take_any(&self) -> Popped<'_, E::Connection> {
         let first = self.environment.shard_hint();
-        for offset in 0..self.shards.len() {
-            match self.shard(first.wrapping_add(offset)).pop(&self.slab) {
+        for distance in 0..self.shards.len() {
+            // Their number is a power of two, so this is each of them once.
+            match self.shard(first ^ distance).pop(&self.slab) {
                 Popped::Empty => {}
                 found => return found,
             }

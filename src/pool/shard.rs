@@ -1,7 +1,5 @@
 //! A shard: a lock-free stack (last in, first out) of available connections, as one `AtomicU64` over the slab.
 
-use std::ops::Deref;
-
 use crossbeam::utils::CachePadded;
 
 use super::slab::{Link, Slab, Slot};
@@ -78,25 +76,34 @@ enum Obstacle {
 }
 
 /// A pool's shards. Their number is a power of two.
-///
-/// They are part of the core, which has room for the largest number (8 KiB). So a thread finds its own shard by an
-/// addition, and waits for no pointer between two compare-and-swaps.
 pub(super) struct Shards {
-    room: [CachePadded<Shard>; Self::MOST],
+    /// All shards, on most machines. They are part of the core (8 KiB). So a thread finds its own shard by an addition,
+    /// and waits for no pointer between two compare-and-swaps.
+    first: [CachePadded<Shard>; Self::FIRST],
+    /// The others, on a machine with more threads. There, a check-out and a check-in read one more pointer, which does
+    /// not change. If threads shared a shard instead, its cache line would move at each of their check-outs.
+    later: Box<[CachePadded<Shard>]>,
     len: usize,
 }
 
 impl Shards {
+    /// The number of shards that are part of the core.
+    #[cfg(not(any(loom, shuttle)))]
+    const FIRST: usize = 64;
     /// The most shards that a pool on a machine with many cores can use. A power of two.
     #[cfg(not(any(loom, shuttle)))]
-    const MOST: usize = 64;
+    const MOST: usize = 256;
     /// Small, because the model checkers explore every shard that there is room for.
+    #[cfg(any(loom, shuttle))]
+    const FIRST: usize = 4;
     #[cfg(any(loom, shuttle))]
     const MOST: usize = 4;
 
     /// Creates about one shard for each thread (a power of two), but no more than one for every four connections.
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
-        Self { room: std::array::from_fn(|_| CachePadded::new(Shard::new())), len: Self::count(threads, capacity) }
+        let len = Self::count(threads, capacity);
+        let new = |_| CachePadded::new(Shard::new());
+        Self { first: std::array::from_fn(new), later: (Self::FIRST..len).map(new).collect(), len }
     }
 
     fn count(threads: usize, capacity: u32) -> usize {
@@ -109,17 +116,27 @@ impl Shards {
     /// Returns the shard that a hint stands for.
     #[inline]
     pub(super) fn preferred(&self, hint: usize) -> &Shard {
-        // Both numbers are powers of two. The first mask keeps the index within the shards in use. The second shows the
-        // compiler that the index is within the array.
-        &self.room[hint & (self.len - 1) & (Self::MOST - 1)]
+        // The number of shards is a power of two.
+        let index = hint & (self.len - 1);
+        match self.first.get(index) {
+            Some(shard) => shard,
+            None => self.later(index),
+        }
     }
-}
 
-impl Deref for Shards {
-    type Target = [CachePadded<Shard>];
+    #[inline(never)]
+    fn later(&self, index: usize) -> &Shard {
+        &self.later[index - Self::FIRST]
+    }
 
-    fn deref(&self) -> &Self::Target {
-        &self.room[..self.len]
+    /// Returns the number of shards.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns all shards, in the order of the hints that stand for them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Shard> {
+        self.first.iter().take(self.len).chain(&self.later).map(|shard| &**shard)
     }
 }
 
@@ -353,9 +370,22 @@ mod tests {
 
     #[test]
     fn small_pools_have_few_shards() {
-        let counts = [(1, 100, 1), (2, 100, 2), (3, 100, 4), (16, 10, 2), (16, 3, 1), (16, 1, 1), (500, 100_000, 64)];
+        let counts = [(1, 100, 1), (2, 100, 2), (3, 100, 4), (16, 10, 2), (16, 3, 1), (16, 1, 1), (500, 100_000, 256)];
         for (threads, capacity, shards) in counts {
             assert_eq!(Shards::count(threads, capacity), shards, "{threads} threads, {capacity} connections");
+        }
+    }
+
+    #[test]
+    fn each_thread_of_a_large_machine_has_a_shard_of_its_own() {
+        for threads in [1, 64, 128, 256] {
+            let shards = Shards::new(threads, 100_000);
+            assert_eq!(shards.len(), threads);
+            for (hint, shard) in shards.iter().enumerate() {
+                assert!(std::ptr::eq(shards.preferred(hint), shard), "hint {hint} of {threads}");
+                assert!(std::ptr::eq(shards.preferred(hint + threads), shard), "hint {hint} of {threads}, once more");
+            }
+            assert_eq!(shards.iter().count(), threads);
         }
     }
 
