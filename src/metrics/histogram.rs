@@ -171,17 +171,27 @@ pub(crate) struct Recorder(OnceLock<Box<Recorded>>);
 #[repr(align(64))]
 struct Recorded {
     /// The buckets of [`BUCKETS`], in order. The last ones of the last chunk are none.
-    chunks: [OnceLock<Box<[AtomicU64; CHUNK]>>; BUCKETS.total_buckets().div_ceil(CHUNK)],
+    chunks: [OnceLock<Box<Chunk>>; BUCKETS.total_buckets().div_ceil(CHUNK)],
     sum: AtomicU64,
     max: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Chunk([AtomicU64; CHUNK]);
+
+impl Default for Chunk {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; CHUNK])
+    }
 }
 
 impl Recorded {
     /// Returns the bucket for a time in nanoseconds.
     fn bucket(&self, nanos: u64) -> &AtomicU64 {
         let index = index_of(nanos.min(LONGEST));
-        let chunk = self.chunks[index / CHUNK].get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]));
-        &chunk[index % CHUNK]
+        let chunk = self.chunks[index / CHUNK].get_or_init(Box::default);
+        &chunk.0[index % CHUNK]
     }
 
     /// Returns the buckets as they are now.
@@ -190,7 +200,7 @@ impl Recorded {
         for (counts, chunk) in counts.chunks_mut(CHUNK).zip(&self.chunks) {
             let Some(chunk) = chunk.get() else { continue };
             // Relaxed: the caller has a fence behind it.
-            counts.iter_mut().zip(&**chunk).for_each(|(count, bucket)| *count = bucket.load(Ordering::Relaxed));
+            counts.iter_mut().zip(&chunk.0).for_each(|(count, bucket)| *count = bucket.load(Ordering::Relaxed));
         }
         let (grouping, range) = (BUCKETS.grouping_power(), BUCKETS.max_value_power());
         histogram::Histogram::from_buckets(grouping, range, counts).expect("BUG: the number of buckets")
