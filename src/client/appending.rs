@@ -44,29 +44,23 @@ impl SplitReadConcern {
     }
 }
 
-/// Returns what a session has to know about the operation.
+/// Returns what an explicit session has to know about the operation.
 pub(super) fn session_use<'u>(
     client: &'u Client,
     operation: &Operation<'u>,
-    is_explicit: bool,
     is_unacknowledged: bool,
     transaction_number: Option<i64>,
     split: Option<&'u SplitReadConcern>,
 ) -> SessionUse<'u> {
     let has_own_read_concern = has_field(operation, "readConcern");
     let is_complete = has_own_read_concern && split.is_none();
-    let takes_after = is_explicit && !is_complete && operation.kind != Kind::Command;
+    let takes_after = !is_complete && operation.kind != Kind::Command;
     SessionUse {
         is_read: !matches!(operation.kind, Kind::Write { .. }),
-        read_concern: match (operation.kind, client.options().read_concern.as_deref()) {
-            (Kind::Read, Some(level)) if !has_own_read_concern => {
-                name(operation.command.body()).is_some_and(takes_read_concern).then_some(level)
-            }
-            _ => None,
-        },
+        read_concern: usual_read_concern(client, operation).filter(|_| !has_own_read_concern),
         has_own_read_concern,
         own_read_concern: split.map(|split| &*split.read_concern),
-        has_own_write_concern: is_explicit && has_field(operation, "writeConcern"),
+        has_own_write_concern: has_field(operation, "writeConcern"),
         is_unacknowledged,
         read_preference: operation.read_preference,
         takes_after_cluster_time: takes_after && name(operation.command.body()).is_some_and(takes_after_cluster_time),
@@ -75,9 +69,19 @@ pub(super) fn session_use<'u>(
 }
 
 /// Appends the read concern of a command without an explicit session.
-pub(super) fn append_read_concern(appended: &mut Vec<u8>, session_use: &SessionUse<'_>) {
-    if let Some(level) = session_use.read_concern {
+pub(super) fn append_read_concern(appended: &mut Vec<u8>, client: &Client, operation: &Operation<'_>) {
+    if let Some(level) = usual_read_concern(client, operation)
+        && !has_field(operation, "readConcern")
+    {
         append_elements(appended, &rawdoc! { "readConcern": { "level": level } });
+    }
+}
+
+/// Returns the read concern of the options, if it applies to the operation.
+fn usual_read_concern<'u>(client: &'u Client, operation: &Operation<'_>) -> Option<&'u str> {
+    match (operation.kind, client.options().read_concern.as_deref()) {
+        (Kind::Read, Some(level)) => name(operation.command.body()).is_some_and(takes_read_concern).then_some(level),
+        _ => None,
     }
 }
 

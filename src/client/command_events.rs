@@ -217,7 +217,8 @@ impl CommandEvents {
         command: Command<'_>,
         operation: OperationId,
     ) -> Result<RawDocumentBuf, OperationError> {
-        if !self.is_observed() {
+        // Without an observer, an operation has no number.
+        if operation.0.is_none() || !self.is_observed() {
             return connection.run(command).await;
         }
         boxed(|| self.run_observed(connection, command, operation)).await

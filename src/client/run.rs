@@ -24,7 +24,7 @@ use crate::options::{ReadPreference, ReadPreferenceMode, ServerAddress};
 use crate::runtime::Connection;
 use crate::selection::Access;
 use crate::session::{
-    ErrorLabels, ErrorToReport, Fault, FaultKind, Retryability, ServerSession, SessionError, SessionServer,
+    ErrorLabels, ErrorToReport, Fault, FaultKind, ReplyTimes, Retryability, ServerSession, SessionError, SessionServer,
     is_retryable_write, writes_its_result,
 };
 use crate::topology::TopologyType;
@@ -171,8 +171,6 @@ struct Running<'a> {
     transaction_number: Option<i64>,
     /// The command, if the session adds something to its read concern.
     split: Option<Box<SplitReadConcern>>,
-    /// The elements that the client appends; kept for its memory.
-    appended: Vec<u8>,
 }
 
 /// An attempt that failed.
@@ -224,10 +222,9 @@ impl<'a> Running<'a> {
             retryability: Retryability::Command,
             transaction_number: None,
             split: None,
-            appended: Vec::new(),
         };
         if let InSession::Explicit(explicit) = &this.session {
-            let session_use = session_use(client, &this.operation, true, is_unacknowledged, None, None);
+            let session_use = session_use(client, &this.operation, is_unacknowledged, None, None);
             let (begun, is_in_transaction, is_causally_consistent) = {
                 let mut state = explicit.lock();
                 (state.begin(&session_use), state.is_in_transaction(), state.is_causally_consistent())
@@ -319,11 +316,12 @@ impl<'a> Running<'a> {
                     Err(error) => return Err(self.failed(error, Some(&server), None, true)),
                 },
             };
-            let known = known_of(self.client, &server, &connection);
-            self.append(&connection, known)?;
+            let known = known_of(&connection);
+            let mut appended = connection.take_room();
+            self.append(&mut appended, &connection, known)?;
             let whole = self.operation.command;
             let command = self.split.as_ref().map_or(whole, |split| whole.with_body(&split.body));
-            let command = command.round_trip_time(server.least_round_trip()).appended(&self.appended);
+            let command = command.round_trip_time(server.least_round_trip()).appended(&appended);
             let events = self.client.command_events();
             let in_flight = InFlight::new(&self.session);
             let outcome = match self.is_unacknowledged {
@@ -331,6 +329,7 @@ impl<'a> Running<'a> {
                 false => events.run(&mut connection, command, self.id).await,
             };
             in_flight.ended();
+            connection.give_room_back(appended);
             let pool = &server.pool;
             match &outcome {
                 Err(OperationError::Command(CommandError::Lost { .. }))
@@ -426,9 +425,13 @@ impl<'a> Running<'a> {
     }
 
     /// Encodes the elements that the client appends to the command.
-    fn append(&mut self, connection: &Connection<Endpoint>, known: SessionServer) -> Result<(), Box<FailedAttempt>> {
-        let Self { client, operation, session, split, appended, is_in_transaction, is_unacknowledged, .. } = self;
-        appended.clear();
+    fn append(
+        &mut self,
+        appended: &mut Vec<u8>,
+        connection: &Connection<Endpoint>,
+        known: SessionServer,
+    ) -> Result<(), Box<FailedAttempt>> {
+        let Self { client, operation, session, split, is_in_transaction, is_unacknowledged, .. } = self;
         appended.reserve(USUALLY_APPENDED);
         let hello = connection.hello();
         let has_sessions = hello.logical_session_timeout_minutes.is_some() || connection.service_id().is_some();
@@ -445,22 +448,23 @@ impl<'a> Running<'a> {
             // The server could not recognise a repetition.
             self.retryability = Retryability::OtherWrite;
         }
-        let is_explicit = matches!(session, InSession::Explicit(_));
-        let session_use =
-            session_use(client, operation, is_explicit, *is_unacknowledged, self.transaction_number, split.as_deref());
-        let client_time = client.cluster_time().load();
-        let client_time = client_time.as_deref().filter(|_| known.has_cluster_time);
+        let client_time = known.has_cluster_time.then(|| client.cluster_time().load());
+        let client_time = client_time.as_ref().and_then(|time| time.as_deref());
         let appending = match session {
             InSession::Explicit(_) if !has_sessions => Err(SessionError::Unsupported),
-            InSession::Explicit(explicit) => explicit.lock().append_to(appended, now, &session_use, known, client_time),
+            InSession::Explicit(explicit) => {
+                let (number, split) = (self.transaction_number, split.as_deref());
+                let session_use = session_use(client, operation, *is_unacknowledged, number, split);
+                explicit.lock().append_to(appended, now, &session_use, known, client_time)
+            }
             InSession::Implicit(implicit) => {
                 if let Some(session) = implicit {
                     session.append_to(appended, now);
-                    if let Some(number) = session_use.transaction_number {
+                    if let Some(number) = self.transaction_number {
                         ServerSession::append_transaction_number(appended, number);
                     }
                 }
-                append_read_concern(appended, &session_use);
+                append_read_concern(appended, client, operation);
                 if let Some(time) = client_time {
                     time.append_to(appended);
                 }
@@ -504,9 +508,14 @@ impl<'a> Running<'a> {
         connection: Connection<Endpoint>,
         known: SessionServer,
     ) -> Result<Answer, Box<FailedAttempt>> {
-        let times = self.session.replied(self.client, &reply);
-        if let InSession::Explicit(explicit) = &self.session {
-            explicit.lock().succeeded(&times);
+        // Servers outside of a cluster send no times.
+        if known.has_cluster_time {
+            let times = self.session.replied(self.client, &reply);
+            if let InSession::Explicit(explicit) = &self.session {
+                explicit.lock().succeeded(&times);
+            }
+        } else if let InSession::Explicit(explicit) = &self.session {
+            explicit.lock().succeeded(&ReplyTimes::default());
         }
         // An aggregation that writes its result is a read that may not be executed twice.
         let may_write = match self.operation.kind {

@@ -23,7 +23,7 @@ use crate::session::{
     ErrorLabels, Fault, FaultKind, ReplyTimes, Retryability, Session as State, SessionOptions, SessionServer,
     TransactionOptions, TransactionState,
 };
-use crate::topology::ServerType;
+use crate::wire::Role;
 
 impl Client {
     /// Starts a session with these options. Sends nothing: the server learns of it with the first command.
@@ -362,7 +362,7 @@ impl Attempt<'_> {
                 Err(error) => return Err(self.failed(error, &server, None, true)),
             },
         };
-        let known = known_of(client, &server, &connection);
+        let known = known_of(&connection);
         let mut appended = Vec::new();
         let body = {
             let time = client.cluster_time().load();
@@ -477,20 +477,15 @@ impl Attempt<'_> {
     }
 }
 
-/// Returns what a session has to know about the server.
-pub(super) fn known_of(client: &Client, server: &Selected, connection: &Connection<Endpoint>) -> SessionServer {
-    let snapshot = client.deployment().snapshot();
-    let described = snapshot.topology.server(&server.address).map(|description| description.server_type);
-    // A server that has just become unknown is still what it said on this connection.
-    let server_type = match described.filter(|server_type| !server_type.is_unknown()) {
-        Some(server_type) => server_type,
-        None if connection.service_id().is_some() => ServerType::LoadBalancer,
-        None => ServerType::of_reply(&connection.hello().document),
-    };
+/// Returns what a session has to know about the server at the other end of a connection.
+pub(super) fn known_of(connection: &Connection<Endpoint>) -> SessionServer {
+    let hello = connection.hello();
+    // A load balancer leads to a mongos.
+    let is_mongos = hello.role == Role::Mongos || connection.service_id().is_some();
     SessionServer {
-        max_wire_version: connection.hello().max_wire_version,
-        has_cluster_time: server_type != ServerType::Standalone,
-        is_mongos: matches!(server_type, ServerType::Mongos | ServerType::LoadBalancer),
+        max_wire_version: hello.max_wire_version,
+        has_cluster_time: is_mongos || hello.role == Role::Member,
+        is_mongos,
     }
 }
 

@@ -26,6 +26,10 @@ use crate::runtime::{Lapse, on_runtime, within};
 use crate::wire::reply::{self, MAX_TIME_MS_EXPIRED, REAUTHENTICATION_REQUIRED, Unsuccessful};
 use crate::wire::{Flags, HelloReply, ServerError};
 
+/// The most memory that a connection keeps for the elements that a client appends to a command, in bytes. A session, a
+/// transaction and the cluster time need 250; only a large write concern or read preference needs more.
+const MOST_ROOM: usize = 1024;
+
 /// An established connection to a MongoDB server. Dropping it closes it.
 ///
 /// A [`Connection`](crate::Connection) of a pool and a [`DirectConnection`](super::DirectConnection) dereference to it. Each
@@ -40,6 +44,8 @@ pub struct EndpointConnection {
     runtime: Handle,
     /// Whether a reauthentication was begun and has not ended.
     reauthenticating: bool,
+    /// Memory for the elements that a client appends to a command.
+    room: Vec<u8>,
 }
 
 /// What the last user left unfinished so that the connection cannot be used again.
@@ -132,7 +138,7 @@ impl EndpointConnection {
         channel.set_limits(&hello);
         channel.set_compressor(compressor);
         let identity = Identity { address, connection_id, generation, hello };
-        Self { identity, options, channel, authentication, runtime, reauthenticating: false }
+        Self { identity, options, channel, authentication, runtime, reauthenticating: false, room: Vec::new() }
     }
 
     /// Finishes a command that was cancelled or timed out, so that the connection can be used again. Returns whether it
@@ -424,6 +430,20 @@ impl EndpointConnection {
     #[must_use]
     pub fn hello(&self) -> &HelloReply {
         &self.identity.hello
+    }
+
+    /// Takes the memory for the elements that are appended to a command: an empty vector, with the capacity that earlier
+    /// commands needed. A command that gives it back spares the next one an allocation.
+    pub(crate) fn take_room(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.room)
+    }
+
+    /// Gives back what [`take_room`](Self::take_room) returned, if it is of a usual size.
+    pub(crate) fn give_room_back(&mut self, mut room: Vec<u8>) {
+        if room.capacity() <= MOST_ROOM {
+            room.clear();
+            self.room = room;
+        }
     }
 
     /// Returns whether the connection was authenticated.

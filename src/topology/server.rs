@@ -12,7 +12,7 @@ use crate::error::Cause;
 use crate::options::ServerAddress;
 use crate::wire::hello::{IncompatibleServerError, check_wire_versions, out_of_range};
 use crate::wire::reply::{self, Unsuccessful, whole_number};
-use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, WireError};
+use crate::wire::{DEFAULT_MAX_MESSAGE_SIZE, Role, WireError};
 
 /// The kind of a server (SDAM, "ServerType").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -78,14 +78,11 @@ impl ServerType {
             Ok(Some(value)) => value.as_bool() == Some(true),
             _ => is_true("ismaster"),
         };
-        if matches!(reply.get_str("msg"), Ok("isdbgrid")) {
-            return Self::Mongos;
-        }
-        if is_true("isreplicaset") {
-            return Self::RsGhost;
-        }
-        if reply.get_str("setName").is_err() {
-            return Self::Standalone;
+        match Role::of_reply(reply) {
+            Role::Mongos => return Self::Mongos,
+            Role::Standalone => return Self::Standalone,
+            Role::Member if is_true("isreplicaset") => return Self::RsGhost,
+            Role::Member => {}
         }
         if is_true("hidden") {
             Self::RsOther

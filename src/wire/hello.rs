@@ -122,6 +122,8 @@ pub struct HelloReply {
     pub logical_session_timeout_minutes: Option<i64>,
     /// `helloOk`: whether later commands may be `hello` instead of the legacy hello.
     pub hello_ok: bool,
+    /// What kind of server this is, as far as it stays the same while the connection is open.
+    pub(crate) role: Role,
     /// `connectionId`: the server's number for the connection.
     pub server_connection_id: Option<i64>,
     /// `serviceId`: in load-balanced mode, the service behind the load balancer.
@@ -134,6 +136,32 @@ pub struct HelloReply {
     /// The whole reply. That of an established connection lacks `speculativeAuthenticate`, which only concerned the
     /// authentication. That of a pool's connection has at most 16 KiB: of a longer reply, some elements are left out.
     pub document: RawDocumentBuf,
+}
+
+/// What kind of server a connection leads to. A server changes it only by a new start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// A server without a replica set.
+    Standalone,
+    /// A member of a replica set, also before the set is initiated.
+    Member,
+    /// A mongos.
+    Mongos,
+}
+
+impl Role {
+    /// Returns what a hello reply says (SDAM, "Parsing a hello or legacy hello response").
+    pub(crate) fn of_reply(reply: &RawDocument) -> Self {
+        if matches!(reply.get_str("msg"), Ok("isdbgrid")) {
+            Self::Mongos
+        } else if matches!(reply.get("isreplicaset"), Ok(Some(RawBsonRef::Boolean(true))))
+            || reply.get_str("setName").is_ok()
+        {
+            Self::Member
+        } else {
+            Self::Standalone
+        }
+    }
 }
 
 impl HelloReply {
@@ -167,6 +195,7 @@ impl HelloReply {
             compressors: names(reply, "compression").unwrap_or_default(),
             sasl_supported_mechanisms: names(reply, "saslSupportedMechs"),
             hello_ok: matches!(reply.get("helloOk"), Ok(Some(RawBsonRef::Boolean(true)))),
+            role: Role::of_reply(reply),
             server_connection_id: whole_number(reply, "connectionId")?,
             service_id: service_id(reply)?,
             document,
@@ -273,6 +302,8 @@ impl fmt::Debug for HelloReply {
             compressors,
             sasl_supported_mechanisms,
             document,
+            // The document has it.
+            role: _,
         } = self;
         f.debug_struct("HelloReply")
             .field("min_wire_version", min_wire_version)

@@ -35,6 +35,7 @@ pub mod server_api;
 pub use header::Header;
 #[doc(inline)]
 pub use hello::HelloReply;
+pub(crate) use hello::Role;
 #[doc(inline)]
 pub use op_msg::{Flags, Limits, Message, Outgoing};
 #[doc(inline)]
