@@ -176,6 +176,11 @@ pub(super) struct CommandEvents {
 pub(super) struct OperationId(Option<i64>);
 
 impl OperationId {
+    /// Returns whether something observed the client when the operation began.
+    pub(super) fn is_observed(self) -> bool {
+        self.0.is_some()
+    }
+
     /// Returns what a server is selected for: this operation, with this command.
     pub(super) fn purpose(self, command: &RawDocument) -> Purpose<'_> {
         Purpose::Command(command, self.0)
@@ -218,7 +223,7 @@ impl CommandEvents {
         operation: OperationId,
     ) -> Result<RawDocumentBuf, OperationError> {
         // Without an observer, an operation has no number.
-        if operation.0.is_none() || !self.is_observed() {
+        if !operation.is_observed() || !self.is_observed() {
             return connection.run(command).await;
         }
         boxed(|| self.run_observed(connection, command, operation)).await

@@ -201,7 +201,7 @@ impl OpenCursor<'_> {
         // A cursor in a transaction is not that of a change stream.
         let max_wire_version = connection.as_ref().map_or(0, |connection| connection.hello().max_wire_version);
         if let Some(labels) = unmet {
-            client.give_back_of(session, connection.as_ref());
+            client.give_back(session, connection.as_ref());
             return Err(FailedOperation::unmet_concern(reply, labels).into());
         }
         if time.mode == TimeoutMode::CursorLifetime {

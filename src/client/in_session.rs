@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use bson::RawDocument;
 
@@ -12,7 +11,7 @@ use crate::deployment::Selected;
 use crate::endpoint::{Endpoint, Limit};
 use crate::options::ServerAddress;
 use crate::runtime::Connection;
-use crate::session::{ReplyTimes, ServerSession, Session as State, SessionError};
+use crate::session::{Moment, ReplyTimes, ServerSession, Session as State, SessionError};
 
 /// What a transaction is pinned to.
 #[derive(Debug)]
@@ -124,7 +123,7 @@ impl Drop for LimitedCall {
 /// The last use of the session has ended: the application's own, or that of a cursor.
 impl Drop for Explicit {
     fn drop(&mut self) {
-        let now = Instant::now();
+        let now = Moment::now();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.client.sessions().release(state.end(now), now, self.client.session_timeout());
     }
@@ -200,20 +199,17 @@ impl InSession {
 }
 
 impl Client {
-    /// Gives the session of an operation back to the pool, if the operation had one for itself.
-    pub(super) fn give_back(&self, session: InSession) {
+    /// Gives the session of an operation back to the pool, if the operation had one for itself. The connection is that of
+    /// its last command, if it is at hand.
+    pub(super) fn give_back(&self, session: InSession, connection: Option<&Connection<Endpoint>>) {
         if let InSession::Implicit(Some(session)) = session {
-            self.sessions().release(session, Instant::now(), self.session_timeout());
+            self.give_back_of(session, connection);
         }
     }
 
-    /// Gives a session back whose connection is known.
-    pub(super) fn give_back_of(&self, session: InSession, connection: Option<&Connection<Endpoint>>) {
-        match (session, connection) {
-            (InSession::Implicit(Some(session)), Some(connection)) => {
-                self.sessions().release(session, Instant::now(), timeout_of(connection));
-            }
-            (session, _) => self.give_back(session),
-        }
+    /// Gives a server session back to the pool.
+    pub(super) fn give_back_of(&self, session: ServerSession, connection: Option<&Connection<Endpoint>>) {
+        let timeout = connection.map_or_else(|| self.session_timeout(), timeout_of);
+        self.sessions().release(session, Moment::now(), timeout);
     }
 }

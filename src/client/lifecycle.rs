@@ -15,7 +15,7 @@ use crate::options::{ReadPreference, ReadPreferenceMode};
 use crate::pool::Phase;
 use crate::runtime::within;
 use crate::selection::Access;
-use crate::session::ServerSessionPool;
+use crate::session::{Moment, ServerSessionPool};
 
 /// How long a call may take at most for the work that is kept for its end.
 const LONGEST_FINISH: Duration = Duration::from_secs(10);
@@ -139,7 +139,7 @@ impl Client {
 
     /// Tells a server that the sessions in the pool are not needed any more (`endSessions`).
     async fn end_sessions(&self) {
-        let ids = self.sessions().drain(std::time::Instant::now(), self.session_timeout());
+        let ids = self.sessions().drain(Moment::now(), self.session_timeout());
         let Ok(Some(server)) = self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)) else { return };
         for command in ServerSessionPool::end_sessions(&ids) {
             if let Err(error) = server.pool.run_command("admin", &command).await {

@@ -64,7 +64,7 @@ use crate::metrics::PoolMetrics;
 use crate::options::{InvalidOption, Options, ReadPreference};
 use crate::runtime::{Connection, Subscriber};
 use crate::selection::Access;
-use crate::session::{ServerSessionPool, SharedClusterTime};
+use crate::session::{Moment, ServerSessionPool, SharedClusterTime};
 pub use crate::session::{SessionError, SessionOptions, TransactionOptions, TransactionState};
 use crate::telemetry::MostLogged;
 
@@ -175,7 +175,7 @@ impl ClientBuilder {
         let publisher = Publisher::new(self.topology_subscribers, most_logged);
         let deployment = Deployment::new(self.options, self.subscribers, publisher, self.resolver, checks)?;
         let command_events = CommandEvents::new(self.command_subscribers, most_logged);
-        let sessions = ServerSessionPool::new(std::time::Instant::now());
+        let sessions = ServerSessionPool::new(Moment::now());
         let cluster_time = SharedClusterTime::default();
         let deployment = Present::new(deployment);
         Ok(Client { inner: Arc::new(Inner { deployment, command_events, sessions, cluster_time }) })

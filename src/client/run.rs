@@ -1,7 +1,8 @@
 //! Running an operation: selection, check-out, command, session, retries.
 
 use std::panic::Location;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 
@@ -24,8 +25,8 @@ use crate::options::{ReadPreference, ReadPreferenceMode, ServerAddress};
 use crate::runtime::Connection;
 use crate::selection::Access;
 use crate::session::{
-    ErrorLabels, ErrorToReport, Fault, FaultKind, ReplyTimes, Retryability, ServerSession, SessionError, SessionServer,
-    is_retryable_write, writes_its_result,
+    ErrorLabels, ErrorToReport, Fault, FaultKind, Moment, ReplyTimes, Retryability, ServerSession, SessionError,
+    SessionServer, is_retryable_write, writes_its_result,
 };
 use crate::topology::TopologyType;
 use crate::wire::reply::{self, whole_number};
@@ -89,11 +90,14 @@ impl Client {
         operation: Operation<'_>,
         site: &'static Location<'static>,
     ) -> Result<RawDocumentBuf, ClientError> {
-        let Answer { reply, session, unmet, connection, .. } = self.answer(operation, site).await?;
-        self.give_back_of(session, connection.as_ref());
-        match unmet {
-            None => Ok(reply),
-            Some(labels) => Err(FailedOperation::unmet_concern(reply, labels).into()),
+        let mut running = Running::new(self, operation, site);
+        running.begin()?;
+        match running.attempt(&[]).await {
+            Ok(Reached { reply, connection, .. }) => {
+                running.give_back(connection.as_ref());
+                Ok(reply)
+            }
+            Err(failed) => boxed(|| running.reply_after(failed)).await,
         }
     }
 
@@ -103,9 +107,10 @@ impl Client {
         operation: Operation<'_>,
         site: &'static Location<'static>,
     ) -> Result<Answer, ClientError> {
-        let mut running = Running::begin(self, operation, site)?;
+        let mut running = Running::new(self, operation, site);
+        running.begin()?;
         match running.attempt(&[]).await {
-            Ok(answer) => Ok(answer),
+            Ok(reached) => Ok(running.answer(reached)),
             Err(failed) => boxed(|| running.go_on_after(failed)).await,
         }
     }
@@ -156,6 +161,14 @@ pub(super) struct Answer {
     pub(super) unmet: Option<ErrorLabels>,
 }
 
+/// What a successful attempt has brought.
+struct Reached {
+    reply: RawDocumentBuf,
+    /// `None` if the connection is pinned to the session's transaction.
+    connection: Option<Connection<Endpoint>>,
+    server: Selected,
+}
+
 /// An operation in progress.
 struct Running<'a> {
     client: &'a Client,
@@ -185,59 +198,79 @@ struct FailedAttempt {
 }
 
 impl<'a> Running<'a> {
-    fn begin(
-        client: &'a Client,
-        mut operation: Operation<'a>,
-        site: &'static Location<'static>,
-    ) -> Result<Self, ClientError> {
-        let limit = client.timeout_of(operation.session.as_deref(), &operation.command)?.start();
-        operation.command = operation.command.within(limit);
-        let id = operation.id.unwrap_or_else(|| client.command_events().operation());
-        let options = client.options();
-        let is_write = matches!(operation.kind, Kind::Write { .. });
-        let is_unacknowledged = is_write
-            && match operation.command.body().get_document("writeConcern") {
+    /// Creates an operation that has not [begun](Self::begin). Inlined, so that it is made where it stays.
+    #[inline(always)]
+    fn new(client: &'a Client, operation: Operation<'a>, site: &'static Location<'static>) -> Self {
+        Self {
+            client,
+            operation,
+            id: OperationId::default(),
+            limit: Limit::Unset,
+            site,
+            session: InSession::Implicit(None),
+            is_unacknowledged: false,
+            is_in_transaction: false,
+            retryability: Retryability::Command,
+            transaction_number: None,
+            split: None,
+        }
+    }
+
+    /// Starts the time limit, and finds out what holds for all attempts.
+    fn begin(&mut self) -> Result<(), ClientError> {
+        let (client, operation) = (self.client, &mut self.operation);
+        self.limit = client.timeout_of(operation.session.as_deref(), &operation.command)?.start();
+        operation.command.set_limit(self.limit);
+        self.id = operation.id.unwrap_or_else(|| client.command_events().operation());
+        if matches!(operation.kind, Kind::Write { .. }) {
+            self.is_unacknowledged = match operation.command.body().get_document("writeConcern") {
                 Ok(concern) => matches!(whole_number(concern, "w"), Ok(Some(0))),
-                Err(_) if is_unacknowledged(options.write_concern.w.as_ref()) => {
+                Err(_) if is_unacknowledged(client.options().write_concern.w.as_ref()) => {
                     // A transaction has a write concern of its own, which is that of its commit.
                     operation.session.as_deref().is_none_or(|explicit| !explicit.lock().is_in_transaction())
                 }
                 Err(_) => false,
             };
-        let session = match operation.session.take() {
-            Some(explicit) if !explicit.belongs_to(client) => return Err(SessionError::OtherClient.into()),
-            Some(explicit) => InSession::Explicit(explicit),
-            None if is_unacknowledged => InSession::Never,
-            None => InSession::Implicit(None),
-        };
-        let mut this = Self {
-            client,
-            operation,
-            id,
-            limit,
-            site,
-            session,
-            is_unacknowledged,
-            is_in_transaction: false,
-            retryability: Retryability::Command,
-            transaction_number: None,
-            split: None,
-        };
-        if let InSession::Explicit(explicit) = &this.session {
-            let session_use = session_use(client, &this.operation, is_unacknowledged, None, None);
-            let (begun, is_in_transaction, is_causally_consistent) = {
-                let mut state = explicit.lock();
-                (state.begin(&session_use), state.is_in_transaction(), state.is_causally_consistent())
-            };
-            // What the last transaction was pinned to is dropped outside of the lock.
-            drop(begun?);
-            this.is_in_transaction = is_in_transaction;
-            if is_causally_consistent && !is_in_transaction {
-                this.split = SplitReadConcern::of(&this.operation).map(Box::new);
-            }
         }
-        this.retryability = this.find_retryability();
-        Ok(this)
+        match operation.session.take() {
+            Some(explicit) if !explicit.belongs_to(client) => return Err(SessionError::OtherClient.into()),
+            Some(explicit) => self.begin_in(explicit)?,
+            None if self.is_unacknowledged => self.session = InSession::Never,
+            None => {}
+        }
+        self.retryability = self.find_retryability();
+        Ok(())
+    }
+
+    /// Begins in a session of the application.
+    fn begin_in(&mut self, explicit: Arc<Explicit>) -> Result<(), ClientError> {
+        let session_use = session_use(self.client, &self.operation, self.is_unacknowledged, None, None);
+        let (begun, is_in_transaction, is_causally_consistent) = {
+            let mut state = explicit.lock();
+            (state.begin(&session_use), state.is_in_transaction(), state.is_causally_consistent())
+        };
+        self.session = InSession::Explicit(explicit);
+        // What the last transaction was pinned to is dropped outside of the lock.
+        drop(begun?);
+        self.is_in_transaction = is_in_transaction;
+        if is_causally_consistent && !is_in_transaction {
+            self.split = SplitReadConcern::of(&self.operation).map(Box::new);
+        }
+        Ok(())
+    }
+
+    /// Gives the session back, if the operation had one for itself.
+    fn give_back(&mut self, connection: Option<&Connection<Endpoint>>) {
+        if let InSession::Implicit(session) = &mut self.session
+            && let Some(session) = session.take()
+        {
+            self.client.give_back_of(session, connection);
+        }
+    }
+
+    /// Returns the outcome with the session.
+    fn answer(self, Reached { reply, connection, server }: Reached) -> Answer {
+        Answer { reply, connection, server, session: self.session, unmet: None }
     }
 
     fn find_retryability(&self) -> Retryability {
@@ -253,6 +286,17 @@ impl<'a> Running<'a> {
                 if is_single { Retryability::Write } else { Retryability::OtherWrite }
             }
             (Kind::Write { .. }, _) => Retryability::OtherWrite,
+        }
+    }
+
+    /// Makes further attempts, and returns the reply in the end.
+    async fn reply_after(self, failed: Box<FailedAttempt>) -> Result<RawDocumentBuf, ClientError> {
+        let client = self.client;
+        let Answer { reply, session, unmet, connection, .. } = self.go_on_after(failed).await?;
+        client.give_back(session, connection.as_ref());
+        match unmet {
+            None => Ok(reply),
+            Some(labels) => Err(FailedOperation::unmet_concern(reply, labels).into()),
         }
     }
 
@@ -278,7 +322,7 @@ impl<'a> Running<'a> {
                 break;
             }
             failed = match self.attempt(attempts.avoided()).await {
-                Ok(answer) => return Ok(answer),
+                Ok(reached) => return Ok(self.answer(reached)),
                 Err(failed) => failed,
             };
         }
@@ -286,7 +330,7 @@ impl<'a> Running<'a> {
         if let Some(answer) = reply_to_report {
             return Ok(Answer { session, ..answer });
         }
-        self.client.give_back(session);
+        self.client.give_back(session, None);
         match to_report {
             Some(report) => Err(attempts.report(report.into_error())),
             // The first failure was added before the loop could end.
@@ -295,14 +339,16 @@ impl<'a> Running<'a> {
     }
 
     /// Runs the operation once.
-    async fn attempt(&mut self, avoid: &[ServerAddress]) -> Result<Answer, Box<FailedAttempt>> {
-        let (mut server, pinned) = self.select(avoid).await?;
+    async fn attempt(&mut self, avoid: &[ServerAddress]) -> Result<Reached, Box<FailedAttempt>> {
+        let (mut server, mut pinned) = match self.select_at_once(avoid) {
+            Some(server) => (server, None),
+            None => boxed(|| self.select(avoid)).await?,
+        };
         let is_pinned = pinned.is_some();
-        let mut reached = pinned;
         // The last connection that had been created when the first one was found lost.
         let mut last_old = None;
         loop {
-            let mut connection = match reached.take() {
+            let mut connection = match pinned.take() {
                 Some(connection) => connection,
                 None => match server.pool.check_out_for(self.limit, self.site).await {
                     Ok(connection) => connection,
@@ -310,7 +356,7 @@ impl<'a> Running<'a> {
                     Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
                         if !self.is_in_transaction && self.client.deployment().has_lost(&server) =>
                     {
-                        (server, reached) = self.select(avoid).await?;
+                        (server, pinned) = boxed(|| self.select(avoid)).await?;
                         continue;
                     }
                     Err(error) => return Err(self.failed(error, Some(&server), None, true)),
@@ -322,11 +368,12 @@ impl<'a> Running<'a> {
             let whole = self.operation.command;
             let command = self.split.as_ref().map_or(whole, |split| whole.with_body(&split.body));
             let command = command.round_trip_time(server.least_round_trip()).appended(&appended);
-            let events = self.client.command_events();
+            let (client, id) = (self.client, self.id);
             let in_flight = InFlight::new(&self.session);
             let outcome = match self.is_unacknowledged {
-                true => boxed(|| events.send(&mut connection, command, self.id)).await,
-                false => events.run(&mut connection, command, self.id).await,
+                true => boxed(|| client.command_events().send(&mut connection, command, id)).await,
+                false if id.is_observed() => boxed(|| client.command_events().run(&mut connection, command, id)).await,
+                false => connection.run(command).await,
             };
             in_flight.ended();
             connection.give_room_back(appended);
@@ -361,6 +408,25 @@ impl<'a> Running<'a> {
         }
     }
 
+    /// Selects the server without waiting, in the usual case: it is known, nothing is pinned, and nobody observes.
+    #[inline]
+    fn select_at_once(&self, avoid: &[ServerAddress]) -> Option<Selected> {
+        let is_usual = avoid.is_empty() && !self.is_in_transaction && !self.id.is_observed();
+        is_usual.then(|| self.client.deployment().select_at_once(self.access()))?
+    }
+
+    /// Returns what the operation asks of its server.
+    #[inline]
+    fn access(&self) -> Access<'_> {
+        match (self.operation.kind, self.operation.read_preference) {
+            _ if self.is_in_transaction => Access::Write,
+            (Kind::Write { .. }, _) => Access::Write,
+            (_, Some(preference)) => Access::Read(preference),
+            (Kind::Read, None) => Access::Read(&self.client.options().read_preference),
+            (Kind::Command, None) => Access::Read(&PRIMARY),
+        }
+    }
+
     /// Selects the server, or takes what the transaction is pinned to.
     async fn select(
         &mut self,
@@ -380,16 +446,8 @@ impl<'a> Running<'a> {
                 None => {}
             }
         }
-        let operation = &self.operation;
-        let access = match (operation.kind, operation.read_preference) {
-            _ if self.is_in_transaction => Access::Write,
-            (Kind::Write { .. }, _) => Access::Write,
-            (_, Some(preference)) => Access::Read(preference),
-            (Kind::Read, None) => Access::Read(&self.client.options().read_preference),
-            (Kind::Command, None) => Access::Read(&PRIMARY),
-        };
         let purpose = self.id.purpose(self.operation.command.body());
-        let demand = Demand { access, deprioritized: avoid, only: only.as_ref(), purpose };
+        let demand = Demand { access: self.access(), deprioritized: avoid, only: only.as_ref(), purpose };
         match self.client.deployment().select(demand, self.limit.deadline()).await {
             Ok(server) => {
                 if self.is_in_transaction && only.is_none() {
@@ -435,7 +493,7 @@ impl<'a> Running<'a> {
         appended.reserve(USUALLY_APPENDED);
         let hello = connection.hello();
         let has_sessions = hello.logical_session_timeout_minutes.is_some() || connection.service_id().is_some();
-        let now = Instant::now();
+        let now = Moment::now();
         if let InSession::Implicit(implicit @ None) = session
             && has_sessions
         {
@@ -507,7 +565,7 @@ impl<'a> Running<'a> {
         server: Selected,
         connection: Connection<Endpoint>,
         known: SessionServer,
-    ) -> Result<Answer, Box<FailedAttempt>> {
+    ) -> Result<Reached, Box<FailedAttempt>> {
         // Servers outside of a cluster send no times.
         if known.has_cluster_time {
             let times = self.session.replied(self.client, &reply);
@@ -525,10 +583,7 @@ impl<'a> Running<'a> {
         };
         let fault = if may_write && has_write_concern_error(&reply) { Fault::of_reply(&reply) } else { None };
         let connection = self.keep_pinned(&server, connection);
-        let Some(fault) = fault else {
-            let session = std::mem::replace(&mut self.session, InSession::Never);
-            return Ok(Answer { reply, connection, server, session, unmet: None });
-        };
+        let Some(fault) = fault else { return Ok(Reached { reply, connection, server }) };
         let retries = self.transaction_number.is_some();
         let labels = fault.write_labels(retries, Some(known.max_wire_version), known.is_mongos);
         let error = ClientError::Reply { command: "a write", reason: "its write concern was not met".into() };

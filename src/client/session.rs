@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 
@@ -20,7 +20,7 @@ use crate::options::{InvalidOption, ServerAddress};
 use crate::runtime::{Connection, forks};
 use crate::selection::Access;
 use crate::session::{
-    ErrorLabels, Fault, FaultKind, ReplyTimes, Retryability, Session as State, SessionOptions, SessionServer,
+    ErrorLabels, Fault, FaultKind, Moment, ReplyTimes, Retryability, Session as State, SessionOptions, SessionServer,
     TransactionOptions, TransactionState,
 };
 use crate::wire::Role;
@@ -32,7 +32,7 @@ impl Client {
     ///
     /// [`InvalidOption`] if options exclude each other.
     pub fn start_session(&self, options: &SessionOptions) -> Result<Session, InvalidOption> {
-        let server = self.sessions().acquire(Instant::now(), self.session_timeout());
+        let server = self.sessions().acquire(Moment::now(), self.session_timeout());
         let state = State::new(server, options, self.options())?;
         Ok(Session { client: self.clone(), explicit: Explicit::new(self.clone(), state), ends: true, forks: forks() })
     }
@@ -371,7 +371,7 @@ impl Attempt<'_> {
                 End::Commit => state.commit_command(limit.is_set()),
                 End::Abort => state.abort_command(),
             };
-            state.append_ending(&mut appended, Instant::now(), time.as_deref());
+            state.append_ending(&mut appended, Moment::now(), time.as_deref());
             body
         };
         let command = Command::new("admin", &body).within(limit).appended(&appended);

@@ -369,8 +369,8 @@ impl<'c> Write<'c> {
         let (command, session) = (operation.command.within(limit), self.session.clone());
         let operation = Operation { command, session, id: Some(id), ..operation };
         // An unmet write concern is reported with those of the other commands.
-        let Answer { reply, session, .. } = self.client.answer(operation, self.site).await?;
-        self.client.give_back(session);
+        let Answer { reply, session, connection, .. } = self.client.answer(operation, self.site).await?;
+        self.client.give_back(session, connection.as_ref());
         Ok(reply)
     }
 }

@@ -157,6 +157,13 @@ impl Deployment {
         }
     }
 
+    /// Selects the server that writes go to, if it is the only one to choose and the monitors run. Waits for nothing, and
+    /// logs nothing.
+    #[inline]
+    pub(crate) fn select_at_once(&self, access: Access<'_>) -> Option<Selected> {
+        if self.is_running() { self.snapshot().select_writable(access) } else { None }
+    }
+
     /// Selects a server, and logs the beginning and the end.
     async fn select_logged(
         self: &Arc<Self>,

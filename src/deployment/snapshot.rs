@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::server::{Member, Selected, Server};
-use crate::options::{InvalidOption, ReadPreference, ServerAddress};
+use crate::options::{InvalidOption, ServerAddress};
 use crate::selection::{self, Access};
 use crate::topology::{ServerDescription, TopologyDescription, TopologyType};
 use crate::wire::DEFAULT_MAX_MESSAGE_SIZE;
@@ -16,7 +16,7 @@ pub(crate) struct Snapshot {
     /// One for each server of the description, in the same order. `None` before the deployment has started, and if the
     /// options cannot be used with the server's address.
     members: Vec<Option<Arc<Member>>>,
-    /// The place of the only server that writes can go to, if there is one.
+    /// The place of the only server that writes can go to, if there is one and all servers are compatible.
     writable: Option<usize>,
 }
 
@@ -32,7 +32,7 @@ impl Snapshot {
             TopologyType::ReplicaSetNoPrimary | TopologyType::Unknown => false,
         });
         let writable = match (usable.next(), usable.next()) {
-            (Some((only, _)), None) => Some(only),
+            (Some((only, _)), None) if topology.incompatibility().is_none() => Some(only),
             _ => None,
         };
         drop(usable);
@@ -75,6 +75,18 @@ impl Snapshot {
         self.member(address).filter(|_| is_known).map(|member| member.select())
     }
 
+    /// Selects the only server that writes can go to, if that is what is asked for. Usually it is: no allocation, no random
+    /// number.
+    #[inline]
+    pub(super) fn select_writable(&self, access: Access<'_>) -> Option<Selected> {
+        let by_primary = match access {
+            Access::Write => true,
+            Access::Read(preference) => preference.is_default(),
+        };
+        let place = self.writable.filter(|_| by_primary)?;
+        self.members[place].as_deref().map(Member::select)
+    }
+
     /// Selects a server, if one is suitable. `local_threshold` and `heartbeat_frequency` are those of the options.
     ///
     /// # Errors
@@ -87,13 +99,8 @@ impl Snapshot {
         local_threshold: Duration,
         heartbeat_frequency: Duration,
     ) -> Result<Option<Selected>, InvalidOption> {
-        let by_primary = match access {
-            Access::Write => true,
-            Access::Read(preference) => *preference == ReadPreference::default(),
-        };
-        // Usually there is no choice: no allocation, no random number.
-        if by_primary && let Some(place) = self.writable {
-            return Ok(self.members[place].as_deref().map(Member::select));
+        if let Some(selected) = self.select_writable(access) {
+            return Ok(Some(selected));
         }
         let suitable = selection::suitable(&self.topology, access, deprioritized, heartbeat_frequency)?;
         let candidates = selection::in_window(&suitable, local_threshold);

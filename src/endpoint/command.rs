@@ -246,6 +246,11 @@ impl<'a> Command<'a> {
         self
     }
 
+    /// Sets a limit that has started.
+    pub(crate) fn set_limit(&mut self, limit: Limit) {
+        self.limit = limit;
+    }
+
     pub(super) fn with_flags(mut self, flags: Flags) -> Self {
         self.flags = self.flags.with(flags);
         self

@@ -80,6 +80,11 @@ impl ReadPreference {
         Self { mode, ..Self::default() }
     }
 
+    /// Returns whether this is the default: the primary, and nothing else.
+    pub(crate) fn is_default(&self) -> bool {
+        self.mode == ReadPreferenceMode::Primary && self.tag_sets.is_empty() && self.max_staleness.is_none()
+    }
+
     /// Adds a set of tags to [`tag_sets`](Self#structfield.tag_sets).
     pub fn tag_set<K: Into<String>, V: Into<String>>(mut self, tags: impl IntoIterator<Item = (K, V)>) -> Self {
         self.tag_sets.push(tags.into_iter().map(|(name, value)| (name.into(), value.into())).collect());

@@ -1,7 +1,7 @@
 //! Sessions that an application starts.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 
@@ -9,6 +9,7 @@ use super::cluster_time::ClusterTime;
 use super::elements;
 use super::error::SessionError;
 use super::fault::{ErrorLabels, Fault, FaultKind};
+use super::moment::Moment;
 use super::options::{SessionOptions, TransactionOptions};
 use super::reply::ReplyTimes;
 use super::server_session::{ServerSession, SessionId};
@@ -117,7 +118,7 @@ impl<P> Session<P> {
 
     /// Ends the session, which is about to be dropped. The caller gives the server session back, after an abort if
     /// [`must_abort`](Self::must_abort).
-    pub fn end(&mut self, now: Instant) -> ServerSession {
+    pub fn end(&mut self, now: Moment) -> ServerSession {
         std::mem::replace(&mut self.server, ServerSession::new(now))
     }
 
@@ -266,7 +267,7 @@ impl<P> Session<P> {
     pub fn append_to(
         &mut self,
         elements: &mut Vec<u8>,
-        now: Instant,
+        now: Moment,
         operation: &SessionUse<'_>,
         server: SessionServer,
         client_time: Option<&ClusterTime>,
@@ -301,7 +302,7 @@ impl<P> Session<P> {
     }
 
     /// Appends what the session adds to a `getMore` or a `killCursors` that is sent now: in a transaction, its number.
-    pub fn append_to_cursor(&mut self, elements: &mut Vec<u8>, now: Instant, client_time: Option<&ClusterTime>) {
+    pub fn append_to_cursor(&mut self, elements: &mut Vec<u8>, now: Moment, client_time: Option<&ClusterTime>) {
         self.server.append_to(elements, now);
         if self.is_in_transaction() {
             elements::transaction(elements, self.server.transaction_number(), false);
@@ -427,7 +428,7 @@ impl<P> Session<P> {
     }
 
     /// Appends what the session adds to a commit or an abort that is sent now.
-    pub fn append_ending(&mut self, elements: &mut Vec<u8>, now: Instant, client_time: Option<&ClusterTime>) {
+    pub fn append_ending(&mut self, elements: &mut Vec<u8>, now: Moment, client_time: Option<&ClusterTime>) {
         self.server.append_to(elements, now);
         elements::transaction(elements, self.server.transaction_number(), false);
         self.append_cluster_time(elements, client_time);

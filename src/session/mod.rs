@@ -34,6 +34,7 @@ mod elements;
 mod error;
 mod explicit;
 mod fault;
+mod moment;
 mod options;
 mod pool;
 #[cfg(test)]
@@ -49,6 +50,7 @@ pub use commands::{is_retryable_write, name, takes_after_cluster_time, takes_rea
 pub use error::SessionError;
 pub use explicit::{Session, SessionServer, SessionUse};
 pub use fault::{ErrorLabels, Fault, FaultKind};
+pub use moment::Moment;
 pub use options::{SessionOptions, TransactionOptions};
 pub use pool::ServerSessionPool;
 pub use repetition::{NextStep, Repetitions};

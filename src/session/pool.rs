@@ -1,11 +1,12 @@
 //! The server sessions that no operation uses.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
 use crossbeam::utils::CachePadded;
 
+use super::moment::Moment;
 use super::server_session::{ServerSession, SessionId};
 use crate::runtime::{thread_number, watch_forks};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -33,8 +34,6 @@ const PRUNING: Duration = Duration::from_secs(60);
 /// one. It costs a few bytes on the server until it expires.
 #[derive(Debug)]
 pub struct ServerSessionPool {
-    /// What the times in the slots are relative to.
-    origin: Instant,
     /// A power of two.
     shards: Box<[CachePadded<Shard>]>,
 }
@@ -44,21 +43,21 @@ struct Shard {
     idle: SlotStack,
     /// The slots without a session.
     free: SlotStack,
-    /// When the shard was last pruned, in nanoseconds since the pool was made.
+    /// When the shard was last pruned, as the nanoseconds of a [`Moment`].
     pruned: AtomicU64,
     slots: Slots<Record>,
 }
 
 impl ServerSessionPool {
     /// Makes an empty pool with a shard for each core.
-    pub fn new(now: Instant) -> Self {
+    pub fn new(now: Moment) -> Self {
         Self::with_shards(now, thread::available_parallelism().map_or(1, usize::from))
     }
 
-    fn with_shards(now: Instant, threads: usize) -> Self {
+    fn with_shards(now: Moment, threads: usize) -> Self {
         watch_forks();
-        let shards = (0..threads.clamp(1, MOST_SHARDS).next_power_of_two()).map(|_| CachePadded::new(Shard::new()));
-        Self { origin: now, shards: shards.collect() }
+        let shards = (0..threads.clamp(1, MOST_SHARDS).next_power_of_two()).map(|_| CachePadded::new(Shard::new(now)));
+        Self { shards: shards.collect() }
     }
 
     /// Takes a session that was used before, or makes one if there is none.
@@ -66,32 +65,32 @@ impl ServerSessionPool {
     /// `timeout` is the deployment's `logicalSessionTimeoutMinutes`, and `None` in load-balanced mode, where sessions do not
     /// expire (Load Balancers, "Session Expiration"). A session with less than a minute left is discarded. Call this only
     /// once the connection of an operation is known to support sessions.
-    pub fn acquire(&self, now: Instant, timeout: Option<Duration>) -> ServerSession {
+    pub fn acquire(&self, now: Moment, timeout: Option<Duration>) -> ServerSession {
         self.take(thread_number(), now, timeout).unwrap_or_else(|| ServerSession::new(now))
     }
 
-    fn take(&self, hint: usize, now: Instant, timeout: Option<Duration>) -> Option<ServerSession> {
-        (0..self.shards.len()).find_map(|offset| self.shard(hint.wrapping_add(offset)).take(self.origin, now, timeout))
+    fn take(&self, hint: usize, now: Moment, timeout: Option<Duration>) -> Option<ServerSession> {
+        (0..self.shards.len()).find_map(|offset| self.shard(hint.wrapping_add(offset)).take(now, timeout))
     }
 
     /// Takes a session back. Discards it if the network failed during one of its commands, if it has less than a minute
     /// left, or if it belongs to the process that this one was forked from.
-    pub fn release(&self, session: ServerSession, now: Instant, timeout: Option<Duration>) {
+    pub fn release(&self, session: ServerSession, now: Moment, timeout: Option<Duration>) {
         self.put(thread_number(), session, now, timeout);
     }
 
-    fn put(&self, hint: usize, session: ServerSession, now: Instant, timeout: Option<Duration>) {
+    fn put(&self, hint: usize, session: ServerSession, now: Moment, timeout: Option<Duration>) {
         let shard = self.shard(hint);
-        shard.prune_at_times(self.origin, now, timeout);
+        shard.prune_at_times(now, timeout);
         if session.is_reusable(now, timeout) {
-            shard.put(self.origin, &session);
+            shard.put(&session);
         }
     }
 
     /// Takes all sessions out, and returns their identifiers, to end them: see [`end_sessions`](Self::end_sessions).
     ///
     /// Sessions that are in use come back to the pool later. Dirty and inherited sessions are not in it.
-    pub fn drain(&self, now: Instant, timeout: Option<Duration>) -> Vec<SessionId> {
+    pub fn drain(&self, now: Moment, timeout: Option<Duration>) -> Vec<SessionId> {
         let sessions = std::iter::from_fn(|| self.take(0, now, timeout));
         sessions.map(|session| session.id).collect()
     }
@@ -112,14 +111,15 @@ impl ServerSessionPool {
 }
 
 impl Shard {
-    fn new() -> Self {
-        Self { idle: SlotStack::new(), free: SlotStack::new(), pruned: AtomicU64::new(0), slots: Slots::new() }
+    fn new(now: Moment) -> Self {
+        let pruned = AtomicU64::new(now.nanos());
+        Self { idle: SlotStack::new(), free: SlotStack::new(), pruned, slots: Slots::new() }
     }
 
-    fn take(&self, origin: Instant, now: Instant, timeout: Option<Duration>) -> Option<ServerSession> {
+    fn take(&self, now: Moment, timeout: Option<Duration>) -> Option<ServerSession> {
         loop {
             let slot = self.idle.pop(&self.slots)?;
-            let session = self.slots.value(slot).load(origin);
+            let session = self.slots.value(slot).load();
             self.free.push(&self.slots, slot);
             if session.is_reusable(now, timeout) {
                 return Some(session);
@@ -127,34 +127,33 @@ impl Shard {
         }
     }
 
-    fn put(&self, origin: Instant, session: &ServerSession) {
+    fn put(&self, session: &ServerSession) {
         // With 16 million idle sessions, one more is forgotten.
         let Some(slot) = self.free.pop(&self.slots).or_else(|| self.slots.grow()) else { return };
-        self.slots.value(slot).store(origin, session);
+        self.slots.value(slot).store(session);
         self.idle.push(&self.slots, slot);
     }
 
     /// Prunes the shard if it was not for a minute. Of several threads, one does it.
     #[inline]
-    fn prune_at_times(&self, origin: Instant, now: Instant, timeout: Option<Duration>) {
-        let now_nanos = nanos(origin, now);
+    fn prune_at_times(&self, now: Moment, timeout: Option<Duration>) {
         // ORD: Relaxed, here and in the exchange; they only choose the thread that prunes, and publish nothing.
         let pruned = self.pruned.load(Ordering::Relaxed);
-        let is_due = now_nanos.saturating_sub(pruned) >= PRUNING.as_nanos() as u64 && !self.idle.is_empty();
-        if is_due && self.pruned.compare_exchange(pruned, now_nanos, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            self.prune(origin, now, timeout);
+        let is_due = now.is_past(Moment::from_nanos(pruned), PRUNING) && !self.idle.is_empty();
+        if is_due && self.pruned.compare_exchange(pruned, now.nanos(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.prune(now, timeout);
         }
     }
 
     /// Discards the sessions that expire soon, and keeps the order of the others.
     #[cold]
-    fn prune(&self, origin: Instant, now: Instant, timeout: Option<Duration>) {
+    fn prune(&self, now: Moment, timeout: Option<Duration>) {
         let mut next = self.idle.detach();
         // The ends of the chain of those that stay.
         let mut kept: Option<(u32, u32)> = None;
         while let Some(slot) = next {
             next = SlotStack::below(&self.slots, slot);
-            if !self.slots.value(slot).load(origin).is_reusable(now, timeout) {
+            if !self.slots.value(slot).load().is_reusable(now, timeout) {
                 self.free.push(&self.slots, slot);
                 continue;
             }
@@ -176,39 +175,34 @@ impl Shard {
 #[derive(Debug, Default)]
 struct Record {
     id: [AtomicU64; 2],
-    /// Nanoseconds since the pool was made.
+    /// The nanoseconds of a [`Moment`].
     last_use: AtomicU64,
     transaction_number: AtomicU64,
     forks: AtomicU32,
 }
 
 impl Record {
-    fn store(&self, origin: Instant, session: &ServerSession) {
+    fn store(&self, session: &ServerSession) {
         let id = u128::from_le_bytes(session.id.bytes());
         // ORD: Relaxed, for all fields: the push of the slot publishes them.
         self.id[0].store(id as u64, Ordering::Relaxed);
         self.id[1].store((id >> 64) as u64, Ordering::Relaxed);
-        self.last_use.store(nanos(origin, session.last_use), Ordering::Relaxed);
+        self.last_use.store(session.last_use.nanos(), Ordering::Relaxed);
         self.transaction_number.store(session.transaction_number.cast_unsigned(), Ordering::Relaxed);
         self.forks.store(session.forks, Ordering::Relaxed);
     }
 
-    fn load(&self, origin: Instant) -> ServerSession {
+    fn load(&self) -> ServerSession {
         // ORD: Relaxed, for all fields: the pop of the slot made them visible.
         let [low, high] = [0, 1].map(|half| u128::from(self.id[half].load(Ordering::Relaxed)));
         ServerSession {
             id: SessionId::from_bytes((high << 64 | low).to_le_bytes()),
-            last_use: origin + Duration::from_nanos(self.last_use.load(Ordering::Relaxed)),
+            last_use: Moment::from_nanos(self.last_use.load(Ordering::Relaxed)),
             transaction_number: self.transaction_number.load(Ordering::Relaxed).cast_signed(),
             is_dirty: false,
             forks: self.forks.load(Ordering::Relaxed),
         }
     }
-}
-
-/// Returns the nanoseconds from `origin` to `at`, which is enough for 584 years.
-fn nanos(origin: Instant, at: Instant) -> u64 {
-    u64::try_from(at.saturating_duration_since(origin).as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

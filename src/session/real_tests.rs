@@ -1,7 +1,5 @@
 //! Sessions against a real replica set of one member: the server understands what they append.
 
-use std::time::Instant;
-
 use bson::{RawDocumentBuf, rawdoc};
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 
@@ -41,13 +39,13 @@ impl Client {
         Self {
             connection,
             cluster_time: SharedClusterTime::default(),
-            pool: ServerSessionPool::new(Instant::now()),
+            pool: ServerSessionPool::new(Moment::now()),
             _set: set,
         }
     }
 
     fn session(&self, options: &SessionOptions) -> Session<()> {
-        let server = self.pool.acquire(Instant::now(), None);
+        let server = self.pool.acquire(Moment::now(), None);
         Session::new(server, options, &Options::new(["localhost"]).unwrap()).unwrap()
     }
 
@@ -60,7 +58,7 @@ impl Client {
         session.begin(operation).unwrap();
         let mut elements = Vec::new();
         session
-            .append_to(&mut elements, Instant::now(), operation, SERVER, self.cluster_time.load().as_deref())
+            .append_to(&mut elements, Moment::now(), operation, SERVER, self.cluster_time.load().as_deref())
             .unwrap();
         match self.exchange(session, "bank", command, &elements).await {
             Ok(reply) => {
@@ -77,7 +75,7 @@ impl Client {
     /// Sends the commit or the abort.
     async fn end(&mut self, session: &mut Session<()>, command: &RawDocumentBuf) -> Result<RawDocumentBuf, Fault> {
         let mut elements = Vec::new();
-        session.append_ending(&mut elements, Instant::now(), self.cluster_time.load().as_deref());
+        session.append_ending(&mut elements, Moment::now(), self.cluster_time.load().as_deref());
         self.exchange(session, "admin", command, &elements).await
     }
 
@@ -170,14 +168,14 @@ async fn server_understands_sessions_retries_and_transactions() {
 
     // Another session with the same identifier goes on with the numbers.
     let (id, last) = (session.id(), number + 3);
-    client.pool.release(session.end(Instant::now()), Instant::now(), None);
+    client.pool.release(session.end(Moment::now()), Moment::now(), None);
     let mut session = client.session(&SessionOptions::default());
     assert_eq!((session.id(), session.next_transaction_number()), (id, last + 1));
     let retried = SessionUse { transaction_number: Some(last + 1), ..WRITE };
     client.run(&mut session, &retried, &insert(6)).await.unwrap();
 
-    client.pool.release(session.end(Instant::now()), Instant::now(), None);
-    let ids = client.pool.drain(Instant::now(), None);
+    client.pool.release(session.end(Moment::now()), Moment::now(), None);
+    let ids = client.pool.drain(Moment::now(), None);
     assert_eq!(ids, [id]);
     for command in ServerSessionPool::end_sessions(&ids) {
         client.connection.run_command("admin", &command).await.unwrap();

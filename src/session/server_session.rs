@@ -1,12 +1,13 @@
 //! Server sessions.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::spec::BinarySubtype;
 use bson::{RawDocumentBuf, Uuid};
 
 use super::elements;
+use super::moment::Moment;
 use crate::runtime::forks;
 
 /// A session with less time left than this is not used any more (Driver Sessions, "Algorithm to acquire").
@@ -61,7 +62,7 @@ impl fmt::Debug for SessionId {
 pub struct ServerSession {
     pub(super) id: SessionId,
     /// When the identifier was last sent, or drawn.
-    pub(super) last_use: Instant,
+    pub(super) last_use: Moment,
     /// The last transaction number that was given out for this session; 0 for none.
     pub(super) transaction_number: i64,
     pub(super) is_dirty: bool,
@@ -71,7 +72,7 @@ pub struct ServerSession {
 
 impl ServerSession {
     /// Makes a session that the server does not know yet. The server begins it with the first command.
-    pub fn new(now: Instant) -> Self {
+    pub fn new(now: Moment) -> Self {
         Self { id: SessionId::new(), last_use: now, transaction_number: 0, is_dirty: false, forks: forks() }
     }
 
@@ -99,7 +100,7 @@ impl ServerSession {
     }
 
     /// Appends `lsid` to the elements of a command that is sent now.
-    pub fn append_to(&mut self, elements: &mut Vec<u8>, now: Instant) {
+    pub fn append_to(&mut self, elements: &mut Vec<u8>, now: Moment) {
         self.last_use = now;
         elements::lsid(elements, self.id);
     }
@@ -117,9 +118,8 @@ impl ServerSession {
 
     /// Returns whether this process may use the session, and the server keeps it for at least another minute. `timeout` is
     /// `logicalSessionTimeoutMinutes`; `None` in load-balanced mode, where sessions do not expire for clients.
-    pub(super) fn is_reusable(&self, now: Instant, timeout: Option<Duration>) -> bool {
-        let is_kept =
-            timeout.is_none_or(|timeout| now.saturating_duration_since(self.last_use) + LEAST_LEFT <= timeout);
+    pub(super) fn is_reusable(&self, now: Moment, timeout: Option<Duration>) -> bool {
+        let is_kept = timeout.is_none_or(|timeout| self.last_use + timeout >= now + LEAST_LEFT);
         is_kept && !self.is_dirty && self.forks == forks()
     }
 }
@@ -141,14 +141,14 @@ mod tests {
 
     #[test]
     fn transaction_numbers_start_at_one_and_increase() {
-        let mut session = ServerSession::new(Instant::now());
+        let mut session = ServerSession::new(Moment::now());
         assert_eq!([session.next_transaction_number(), session.next_transaction_number()], [1, 2]);
         assert_eq!(session.transaction_number(), 2);
     }
 
     #[test]
     fn session_is_reusable_until_a_minute_before_it_expires() {
-        let start = Instant::now();
+        let start = Moment::now();
         let mut session = ServerSession::new(start);
         let timeout = Some(Duration::from_secs(30 * 60));
         let last = start + Duration::from_secs(29 * 60);

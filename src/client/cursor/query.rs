@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
@@ -21,7 +21,7 @@ use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::options::{ReadPreference, ReadPreferenceMode};
 use crate::runtime::{Connection, within};
 use crate::selection::Access;
-use crate::session::{ErrorLabels, Fault, FaultKind, Retryability};
+use crate::session::{ErrorLabels, Fault, FaultKind, Moment, Retryability};
 
 /// The errors by which a server says that it has no such cursor any more: CursorNotFound, QueryPlanKilled, CursorKilled.
 const ENDED: [i32; 3] = [43, 175, 237];
@@ -205,7 +205,7 @@ impl Query {
     /// Gives back the session, after a command on this connection.
     pub(super) fn end_on(&mut self, connection: Option<&Connection<Endpoint>>) {
         let session = std::mem::replace(&mut self.session, InSession::Never);
-        self.client.give_back_of(session, connection);
+        self.client.give_back(session, connection);
     }
 
     /// Runs a command of the cursor on its server, in its session. Repeats it while the server is overloaded.
@@ -298,7 +298,7 @@ impl Query {
 
     fn append_session(&mut self, appended: &mut Vec<u8>) {
         let time = self.client.cluster_time().load();
-        let now = Instant::now();
+        let now = Moment::now();
         match &mut self.session {
             InSession::Implicit(Some(session)) => {
                 session.append_to(appended, now);

@@ -23,7 +23,7 @@ const READ: SessionUse<'static> = SessionUse {
 const WRITE: SessionUse<'static> = SessionUse { is_read: false, ..READ };
 
 fn session_of(options: &SessionOptions, client: &str) -> TestSession {
-    Session::new(ServerSession::new(Instant::now()), options, &Options::parse(client).unwrap()).unwrap()
+    Session::new(ServerSession::new(Moment::now()), options, &Options::parse(client).unwrap()).unwrap()
 }
 
 fn session() -> TestSession {
@@ -42,7 +42,7 @@ fn cluster_time(time: u32) -> RawDocumentBuf {
 fn sent_to(session: &mut TestSession, operation: &SessionUse<'_>, server: SessionServer) -> RawDocumentBuf {
     assert_eq!(session.begin(operation).unwrap(), None);
     let mut elements = Vec::new();
-    session.append_to(&mut elements, Instant::now(), operation, server, None).unwrap();
+    session.append_to(&mut elements, Moment::now(), operation, server, None).unwrap();
     without_lsid(session, &elements)
 }
 
@@ -62,7 +62,7 @@ fn without_lsid(session: &TestSession, elements: &[u8]) -> RawDocumentBuf {
 
 fn ending(session: &mut TestSession) -> RawDocumentBuf {
     let mut elements = Vec::new();
-    session.append_ending(&mut elements, Instant::now(), None);
+    session.append_ending(&mut elements, Moment::now(), None);
     without_lsid(session, &elements)
 }
 
@@ -145,7 +145,7 @@ fn newer_one_of_the_two_cluster_times_is_sent() {
     let mut session = session();
     let cluster_time_sent = |session: &mut TestSession, client: &SharedClusterTime| {
         let mut elements = Vec::new();
-        session.append_to(&mut elements, Instant::now(), &READ, SERVER, client.load().as_deref()).unwrap();
+        session.append_to(&mut elements, Moment::now(), &READ, SERVER, client.load().as_deref()).unwrap();
         without_lsid(session, &elements).get_document("$clusterTime").ok().map(RawDocument::to_owned)
     };
     assert_eq!(cluster_time_sent(&mut session, &client), None);
@@ -197,7 +197,7 @@ fn snapshot_session_reads_at_the_time_of_its_first_read() {
     }
     let mut elements = Vec::new();
     let old = SessionServer { max_wire_version: 12, ..SERVER };
-    let error = session.append_to(&mut elements, Instant::now(), &READ, old, None).unwrap_err();
+    let error = session.append_to(&mut elements, Moment::now(), &READ, old, None).unwrap_err();
     assert_eq!((error.to_string(), elements.len()), ("Snapshot reads require MongoDB 5.0 or later".to_owned(), 0));
     let error = session.start_transaction(TransactionOptions::default()).unwrap_err();
     assert_eq!(error.to_string(), "Transactions are not supported in snapshot sessions");
@@ -536,7 +536,7 @@ fn session_inherits_the_time_limit() {
     );
     assert_eq!(session().default_timeout(), None);
     let refused = Session::<()>::new(
-        ServerSession::new(Instant::now()),
+        ServerSession::new(Moment::now()),
         &SessionOptions::default().snapshot(true).causal_consistency(true),
         &Options::parse("mongodb://h").unwrap(),
     );

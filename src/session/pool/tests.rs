@@ -12,12 +12,12 @@ const TIMEOUT: Option<Duration> = Some(Duration::from_secs(30 * 60));
 /// A pool whose clock a test moves.
 struct Fixture {
     pool: ServerSessionPool,
-    now: Instant,
+    now: Moment,
 }
 
 impl Fixture {
     fn new(shards: usize) -> Self {
-        let now = Instant::now();
+        let now = Moment::now();
         Self { pool: ServerSessionPool::with_shards(now, shards), now }
     }
 
@@ -41,12 +41,12 @@ impl Fixture {
 #[test]
 fn session_comes_back_as_it_was_given() {
     let mut fixture = Fixture::new(1);
-    fixture.now += Duration::from_secs(5);
+    fixture.now = fixture.now + Duration::from_secs(5);
     let mut session = fixture.fresh();
     let number = [(); 3].map(|()| session.next_transaction_number())[2];
     let (id, last_use) = (session.id(), session.last_use);
     fixture.put(0, session);
-    fixture.now += Duration::from_secs(7);
+    fixture.now = fixture.now + Duration::from_secs(7);
     let session = fixture.take(0).unwrap();
     assert_eq!(
         (session.id(), session.last_use, session.transaction_number(), session.is_dirty),
@@ -57,8 +57,8 @@ fn session_comes_back_as_it_was_given() {
 
 #[test]
 fn pool_is_last_in_first_out() {
-    let pool = ServerSessionPool::new(Instant::now());
-    let now = Instant::now();
+    let pool = ServerSessionPool::new(Moment::now());
+    let now = Moment::now();
     let [a, b] = [(); 2].map(|()| pool.acquire(now, TIMEOUT));
     let (a_id, b_id) = (a.id(), b.id());
     assert_ne!(a_id, b_id);
@@ -87,11 +87,11 @@ fn empty_shard_takes_from_the_others_before_a_session_is_made() {
 fn sessions_with_less_than_a_minute_left_are_discarded_on_the_way_out() {
     let mut fixture = Fixture::new(1);
     fixture.put(0, fixture.fresh());
-    fixture.now += Duration::from_secs(60);
+    fixture.now = fixture.now + Duration::from_secs(60);
     let newer = fixture.fresh();
     let id = newer.id();
     fixture.put(0, newer);
-    fixture.now += Duration::from_secs(29 * 60);
+    fixture.now = fixture.now + Duration::from_secs(29 * 60);
     assert_eq!(fixture.take(0).unwrap().id(), id, "it has exactly a minute left");
     assert!(fixture.take(0).is_none(), "the older one has none");
 }
@@ -102,7 +102,7 @@ fn sessions_are_kept_without_a_timeout() {
     let session = fixture.fresh();
     let id = session.id();
     fixture.put(0, session);
-    fixture.now += Duration::from_secs(100 * 60);
+    fixture.now = fixture.now + Duration::from_secs(100 * 60);
     // A release would prune what has expired.
     fixture.pool.put(0, fixture.fresh(), fixture.now, None);
     assert!(fixture.pool.take(0, fixture.now, None).is_some());
@@ -116,7 +116,7 @@ fn dirty_and_expiring_sessions_are_not_taken_back() {
     dirty.mark_dirty();
     fixture.put(0, dirty);
     assert!(fixture.take(0).is_none());
-    fixture.now += Duration::from_secs(29 * 60 + 1);
+    fixture.now = fixture.now + Duration::from_secs(29 * 60 + 1);
     fixture.put(0, expiring);
     assert!(fixture.take(0).is_none());
 }
@@ -137,7 +137,7 @@ fn release_discards_what_expires_at_the_bottom_and_keeps_the_order() {
     for _ in 0..50 {
         fixture.put(0, fixture.fresh());
     }
-    fixture.now += Duration::from_secs(20 * 60);
+    fixture.now = fixture.now + Duration::from_secs(20 * 60);
     let kept: Vec<_> = (0..3)
         .map(|_| {
             let session = fixture.fresh();
@@ -147,7 +147,7 @@ fn release_discards_what_expires_at_the_bottom_and_keeps_the_order() {
         })
         .collect();
     assert_eq!(held(fixture.pool.shard(0)), 53);
-    fixture.now += Duration::from_secs(10 * 60);
+    fixture.now = fixture.now + Duration::from_secs(10 * 60);
     let mut dirty = fixture.fresh();
     dirty.mark_dirty();
     fixture.put(0, dirty);
@@ -229,9 +229,9 @@ proptest! {
         let mut fixture = Fixture::new(1);
         let mut in_use: Vec<ServerSession> = Vec::new();
         // Identifier, last use, transaction number; the newest last.
-        let mut model: Vec<(SessionId, Instant, i64)> = Vec::new();
+        let mut model: Vec<(SessionId, Moment, i64)> = Vec::new();
         for step in steps {
-            let is_kept = |last_use: Instant| fixture.now - last_use <= Duration::from_secs(29 * 60);
+            let is_kept = |last_use: Moment| last_use + Duration::from_secs(29 * 60) >= fixture.now;
             match step {
                 Step::Acquire => {
                     while model.last().is_some_and(|&(_, last_use, _)| !is_kept(last_use)) {
@@ -261,7 +261,7 @@ proptest! {
                 Step::Wait { seconds } => fixture.now += Duration::from_secs(seconds),
             }
         }
-        let is_kept = |&&(_, last_use, _): &&(SessionId, Instant, i64)| fixture.now - last_use <= Duration::from_secs(29 * 60);
+        let is_kept = |&&(_, last_use, _): &&(SessionId, Moment, i64)| last_use + Duration::from_secs(29 * 60) >= fixture.now;
         let left: Vec<_> = model.iter().rev().filter(is_kept).map(|&(id, ..)| id).collect();
         prop_assert_eq!(fixture.drain(), left);
     }
@@ -301,7 +301,7 @@ fn threads_lose_no_session_and_use_none_twice() {
                     session.next_transaction_number();
                     given_out += 1;
                     if round % 100 == thread {
-                        fixture.pool.shard(thread).prune(fixture.pool.origin, fixture.now, TIMEOUT);
+                        fixture.pool.shard(thread).prune(fixture.now, TIMEOUT);
                     }
                     fixture.put(thread, session);
                 }
