@@ -85,19 +85,22 @@ impl Client {
     }
 
     /// Runs an operation for the caller at `site`.
-    pub(crate) async fn run_at(
-        &self,
-        operation: Operation<'_>,
+    pub(crate) fn run_at<'c>(
+        &'c self,
+        operation: Operation<'c>,
         site: &'static Location<'static>,
-    ) -> Result<RawDocumentBuf, ClientError> {
+    ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
+        // Made here, and not in the future, which would keep the arguments as well.
         let mut running = Running::new(self, operation, site);
-        running.begin()?;
-        match running.attempt(&[]).await {
-            Ok(Reached { reply, connection, .. }) => {
-                running.give_back(connection.as_ref());
-                Ok(reply)
+        async move {
+            running.begin()?;
+            match running.attempt(&[]).await {
+                Ok(Reached { reply, connection, .. }) => {
+                    running.give_back(connection.as_ref());
+                    Ok(reply)
+                }
+                Err(failed) => boxed(|| running.reply_after(failed)).await,
             }
-            Err(failed) => boxed(|| running.reply_after(failed)).await,
         }
     }
 
@@ -174,7 +177,6 @@ struct Running<'a> {
     client: &'a Client,
     operation: Operation<'a>,
     id: OperationId,
-    limit: Limit,
     site: &'static Location<'static>,
     session: InSession,
     is_unacknowledged: bool,
@@ -205,7 +207,6 @@ impl<'a> Running<'a> {
             client,
             operation,
             id: OperationId::default(),
-            limit: Limit::Unset,
             site,
             session: InSession::Implicit(None),
             is_unacknowledged: false,
@@ -219,8 +220,8 @@ impl<'a> Running<'a> {
     /// Starts the time limit, and finds out what holds for all attempts.
     fn begin(&mut self) -> Result<(), ClientError> {
         let (client, operation) = (self.client, &mut self.operation);
-        self.limit = client.timeout_of(operation.session.as_deref(), &operation.command)?.start();
-        operation.command.set_limit(self.limit);
+        let limit = client.timeout_of(operation.session.as_deref(), &operation.command)?.start();
+        operation.command.set_limit(limit);
         self.id = operation.id.unwrap_or_else(|| client.command_events().operation());
         if matches!(operation.kind, Kind::Write { .. }) {
             self.is_unacknowledged = match operation.command.body().get_document("writeConcern") {
@@ -302,7 +303,7 @@ impl<'a> Running<'a> {
 
     /// Makes further attempts as long as the specifications allow them.
     async fn go_on_after(mut self, mut failed: Box<FailedAttempt>) -> Result<Answer, ClientError> {
-        let mut attempts = Attempts::new(self.client, self.retryability, self.limit);
+        let mut attempts = Attempts::new(self.client, self.retryability, self.limit());
         let mut to_report: Option<ErrorToReport<ClientError>> = None;
         // The reply of the attempt that is to be reported, if it is one.
         let mut reply_to_report = None;
@@ -350,7 +351,7 @@ impl<'a> Running<'a> {
         loop {
             let mut connection = match pinned.take() {
                 Some(connection) => connection,
-                None => match server.pool.check_out_for(self.limit, self.site).await {
+                None => match server.pool.check_out_for(self.limit(), self.site).await {
                     Ok(connection) => connection,
                     // The server was selected, and has left the deployment since.
                     Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
@@ -365,15 +366,10 @@ impl<'a> Running<'a> {
             let known = known_of(&connection);
             let mut appended = connection.take_room();
             self.append(&mut appended, &connection, known)?;
-            let whole = self.operation.command;
-            let command = self.split.as_ref().map_or(whole, |split| whole.with_body(&split.body));
-            let command = command.round_trip_time(server.least_round_trip()).appended(&appended);
-            let (client, id) = (self.client, self.id);
             let in_flight = InFlight::new(&self.session);
-            let outcome = match self.is_unacknowledged {
-                true => boxed(|| client.command_events().send(&mut connection, command, id)).await,
-                false if id.is_observed() => boxed(|| client.command_events().run(&mut connection, command, id)).await,
-                false => connection.run(command).await,
+            let outcome = match self.is_unacknowledged || self.id.is_observed() {
+                true => boxed(|| self.run_unusually(&mut connection, &server, &appended)).await,
+                false => connection.run(self.command(&server, &appended)).await,
             };
             in_flight.ended();
             connection.give_room_back(appended);
@@ -406,6 +402,36 @@ impl<'a> Running<'a> {
                 }
             };
         }
+    }
+
+    /// Returns the command as it is run on this server.
+    #[inline]
+    fn command<'c>(&'c self, server: &Server, appended: &'c [u8]) -> Command<'c> {
+        let whole = self.operation.command;
+        let command = match &self.split {
+            Some(split) => whole.with_body(&split.body),
+            None => whole,
+        };
+        command.round_trip_time(server.least_round_trip()).appended(appended)
+    }
+
+    /// Runs the command if something observes it, or if it has no reply.
+    async fn run_unusually(
+        &self,
+        connection: &mut Connection<Endpoint>,
+        server: &Server,
+        appended: &[u8],
+    ) -> Result<RawDocumentBuf, OperationError> {
+        let (events, command) = (self.client.command_events(), self.command(server, appended));
+        match self.is_unacknowledged {
+            true => events.send(connection, command, self.id).await,
+            false => events.run(connection, command, self.id).await,
+        }
+    }
+
+    /// Returns the time limit, which has started.
+    fn limit(&self) -> Limit {
+        self.operation.command.own_limit()
     }
 
     /// Selects the server without waiting, in the usual case: it is known, nothing is pinned, and nobody observes.
@@ -448,7 +474,7 @@ impl<'a> Running<'a> {
         }
         let purpose = self.id.purpose(self.operation.command.body());
         let demand = Demand { access: self.access(), deprioritized: avoid, only: only.as_ref(), purpose };
-        match self.client.deployment().select(demand, self.limit.deadline()).await {
+        match self.client.deployment().select(demand, self.limit().deadline()).await {
             Ok(server) => {
                 if self.is_in_transaction && only.is_none() {
                     self.pin_to_mongos(&server);

@@ -11,13 +11,15 @@ use super::server_session::SessionId;
 pub(super) const CLUSTER_TIME: &[u8] = b"\x03$clusterTime\0";
 
 /// The element `lsid` before the UUID's bytes: a document of 30 bytes, and in it `id`, 16 bytes of the binary subtype 4.
-const LSID: &[u8] = b"\x03lsid\0\x1e\0\0\0\x05id\0\x10\0\0\0\x04";
+const LSID: &[u8; 19] = b"\x03lsid\0\x1e\0\0\0\x05id\0\x10\0\0\0\x04";
 
 /// Appends `lsid`.
 pub(super) fn lsid(elements: &mut Vec<u8>, id: SessionId) {
-    elements.extend_from_slice(LSID);
-    elements.extend_from_slice(&id.bytes());
-    elements.push(0);
+    // Written at once: each operation does this.
+    let mut element = [0; LSID.len() + 16 + 1];
+    element[..LSID.len()].copy_from_slice(LSID);
+    element[LSID.len()..][..16].copy_from_slice(&id.bytes());
+    elements.extend_from_slice(&element);
 }
 
 /// Returns the element `$clusterTime`.

@@ -258,7 +258,7 @@ proptest! {
                     fixture.put(0, session);
                 }
                 Step::Release { .. } => {}
-                Step::Wait { seconds } => fixture.now += Duration::from_secs(seconds),
+                Step::Wait { seconds } => fixture.now = fixture.now + Duration::from_secs(seconds),
             }
         }
         let is_kept = |&&(_, last_use, _): &&(SessionId, Moment, i64)| last_use + Duration::from_secs(29 * 60) >= fixture.now;
