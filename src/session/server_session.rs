@@ -86,6 +86,11 @@ impl ServerSession {
         self.id
     }
 
+    /// Returns when the identifier was last sent, or drawn.
+    pub fn last_use(&self) -> Moment {
+        self.last_use
+    }
+
     /// Returns the last transaction number that was given out; 0 for none.
     pub fn transaction_number(&self) -> i64 {
         self.transaction_number
