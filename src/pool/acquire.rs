@@ -32,6 +32,16 @@ pub enum Grant<E: Environment> {
     Refused(Box<Refusal>),
 }
 
+impl<E: Environment> Grant<E> {
+    /// Returns what an opener was granted.
+    fn into_connection(self) -> Idle<E> {
+        match self {
+            Self::Connection(idle) => idle,
+            other => unreachable!("BUG: {other:?} was granted to an opener"),
+        }
+    }
+}
+
 impl<E: Environment> fmt::Debug for Grant<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -301,12 +311,16 @@ impl<E: Environment> Future for Acquire<'_, E> {
             }
             // SAFETY: `this` is pinned, so its node is too. Its `Drop` takes the node out of the queue (INV-3).
             let node = unsafe { Pin::new_unchecked(&this.node) };
+            if let Some(polled) = this.core.wait_list.try_join(node, context.waker()) {
+                return polled;
+            }
             match this.core.queue_up(node, context.waker().clone()) {
-                Queued::Waits => return Poll::Pending,
+                Queued::Waits => return this.core.wait_list.begin(node),
                 Queued::WaitsForDrain => {
+                    let polled = this.core.wait_list.begin(node);
                     this.core.serve_permits();
                     // Usually this check-out is the one that was served.
-                    return this.core.wait_list.poll(&this.node, context);
+                    return if polled.is_ready() { polled } else { this.core.wait_list.poll(&this.node, context) };
                 }
                 Queued::Granted(grant) => return Poll::Ready(grant),
                 Queued::NotReady => return Poll::Ready(Grant::Refused(Box::new(this.core.refusal()))),
@@ -340,11 +354,11 @@ impl<E: Environment> Future for OpenerWait<'_, E> {
         if !node.is_queued() {
             // SAFETY: `self` is pinned, so its node is too.
             let node = unsafe { Pin::new_unchecked(&*node) };
-            return core.queue_up_as_opener(node, context.waker()).map_or(Poll::Pending, Poll::Ready);
+            if let Some(idle) = core.queue_up_as_opener(node, context.waker()) {
+                return Poll::Ready(idle);
+            }
+            return core.wait_list.begin(node).map(Grant::into_connection);
         }
-        core.wait_list.poll(node, context).map(|grant| match grant {
-            Grant::Connection(idle) => idle,
-            other => unreachable!("BUG: {other:?} was granted to an opener"),
-        })
+        core.wait_list.poll(node, context).map(Grant::into_connection)
     }
 }

@@ -171,6 +171,10 @@ impl<E: Environment> Held<E> {
     #[inline(never)]
     fn hand_over(self, generation: u64, lanes: [Lane; 2]) -> bool {
         let core = self.core();
+        if let Some(claimed) = core.wait_list.try_claim(|| self.is_current(generation)) {
+            wake(claimed.grant(Grant::Connection(self.into_idle())));
+            return true;
+        }
         let mut queue = core.wait_list.lock();
         if !self.is_current(generation) {
             drop(queue);

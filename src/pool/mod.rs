@@ -29,13 +29,15 @@
 //! - INV-3 (nodes stay), INV-4 (access to a node's cells) and INV-7 (blocks stay): `waitlist/blocks.rs`.
 //! - INV-5 (while check-outs wait): while a check-out is in the queue, all shards are flagged and empty. While a waiter
 //!   is in the queue, and not only openers, the capacity word is flagged, and no other check-out is admitted
-//!   (`acquire.rs`). So everything that comes free goes through the wait list's lock to the first check-out in the
+//!   (`acquire.rs`). So everything that comes free goes through the wait list to the first check-out in the
 //!   queue that can use it (`waitlist/mod.rs`).
 //! - INV-6 (waker ownership): the waker of an owner that can be interrupted belongs to the thread that clears the mark
 //!   `watched` (`slab.rs`). So leaving the waker and taking it back are one locked instruction each.
 //! - INV-8 (drains keep no check-out waiting): see below.
 //! - INV-9 (the address is lent): an event that is delivered inline has a copy of the pool's pointer to its address,
 //!   without a count. The copy is never dropped, and lives no longer than the call that lends it (`Core::tell`).
+//! - INV-10 (carriers), INV-11 (what a word says) and INV-12 (the order at a place) hold in the wait list of the feature
+//!   `event-listener-queue`: `waitlist/listener.rs` and `waitlist/listener/carried.rs`.
 //!
 //! # Waiting
 //!

@@ -21,6 +21,7 @@ mod holders;
 mod opening;
 mod shards;
 mod sync;
+mod tickets;
 mod waiting;
 
 use std::cmp::Reverse;
@@ -55,6 +56,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
     [
         shards::MUTANTS,
         waiting::MUTANTS,
+        tickets::MUTANTS,
         opening::MUTANTS,
         clearing::MUTANTS,
         delivery::MUTANTS,

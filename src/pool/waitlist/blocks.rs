@@ -202,6 +202,24 @@ impl<G> WaitList<G> {
         queue
     }
 
+    /// Does nothing: a newcomer joins under the lock.
+    #[inline(always)]
+    pub(in crate::pool) fn try_join(&self, _: Pin<&Node<G>>, _: &Waker) -> Option<Poll<G>> {
+        None
+    }
+
+    /// Does nothing: a node waits from when it is enqueued.
+    #[inline(always)]
+    pub(in crate::pool) fn begin(&self, _: Pin<&Node<G>>) -> Poll<G> {
+        Poll::Pending
+    }
+
+    /// Does nothing: a granter claims under the lock.
+    #[inline(always)]
+    pub(in crate::pool) fn try_claim(&self, _: impl Fn() -> bool) -> Option<Claimed<G>> {
+        None
+    }
+
     /// Claims up to [`BATCH`](Self::BATCH) of the nodes that were turned away and have not left. If it claims none, no
     /// more are left.
     ///

@@ -1,114 +1,342 @@
-//! The wait list built on event-listener.
+//! The wait list on event-listener, in the order of tickets.
 //!
-//! Each lane is an `Event` whose notifications carry the grants as their tags. A lock around the counting keeps two
-//! numbers consistent: `len`, the number of nodes that wait and are not promised anything, and the length of the
-//! event's list, which is `len` plus the number of promises that are not kept yet.
+//! event-listener's lists are fair and intrusive, and let a waiter leave from the middle. But a list is as slow as its
+//! lock: with one list for all waiters, each newcomer and each granter meets all others there, five times for each
+//! hand-over. So this wait list takes the order out of the lists, and uses many of them.
+//!
+//! A word has the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer takes its ticket
+//! with one compare-and-swap, and listens to the event at its place in a hall: `ticket % PLACES`. A granter takes the first
+//! ticket with one compare-and-swap, and notifies the event at that place. The grant is the notification's tag. Neighbours
+//! in the queue use different events, so they hardly ever meet at a lock. While there is another waiter, neither takes a
+//! lock of this list.
+//!
+//! # The lock
+//!
+//! All else is done by the holder of the list's lock ([`LockedWaitList`]), whose other half is the word itself:
+//!
+//! - The first waiter joins, and the last one is claimed. The pool's flags change in the same section.
+//! - A waiter leaves that is not claimed yet. Its ticket becomes a gap ([`gaps`]), and the mark `by_lock` in the word
+//!   sends all granters to the lock until no gap is left. Newcomers are not affected.
+//! - Openers wait. They have a word and a hall of their own, and the same mark.
+//! - All waiters are turned away.
+//!
+//! Newcomers and granters change the word with or without the lock, so the holder changes it by compare-and-swap, too.
+//! INV-11 (what a word says): an empty lane becomes non-empty only under the lock, and non-empty to empty likewise. The
+//! first ticket of a lane is never a gap, except in a section that is about to skip it. So a word that is not empty has
+//! a waiter.
+//!
+//! # The places
+//!
+//! INV-12 (the order at a place): the listeners at a place are in the order of their tickets. A newcomer waits until the
+//! one before it at this place listens (`listened`). With as many places, that one must have been preempted in the few
+//! instructions since it took its ticket.
+//!
+//! Each claim notifies the event at its place exactly once, and reaches the first listener there that is not notified
+//! yet. This is the claimed waiter, with two exceptions. If an earlier claim at this place is late, its waiter gets this
+//! grant, and the claimed waiter gets the late one: the older of the two is served first. If the claimed waiter does not
+//! listen yet, nothing is notified. The granter then waits for it, as a newcomer does for the one before it.
+//!
+//! A refusal must not go to a waiter that came after it, and such a waiter's grant not to one that is refused. So when
+//! waiters are turned away, later tickets get another hall.
+//!
+//! # A waiter that leaves
+//!
+//! - Not claimed: it is taken out under the lock, and no granter has had its ticket. It waits for no other thread.
+//! - Turned away and not claimed since: the same.
+//! - Claimed: a granter is between its claim and its notification, or has passed both. The waiter receives the grant, for
+//!   which it waits as long as a granter needs for a few instructions. The caller drops the grant, and so passes it on.
+//!
+//! A listener that is notified is never dropped, so event-listener never passes a grant on by itself.
+//!
+//! # What it costs
+//!
+//! With the public interface of event-listener, a wait takes an allocation and five sections under an event's lock: it
+//! listens, registers its waker, is notified, takes the notification, and is dropped. None of them is contended.
+
+mod carried;
+mod gaps;
+mod word;
 
 use std::future::Future;
+use std::marker::{PhantomData, PhantomPinned};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
 
+use crossbeam::utils::CachePadded;
 use event_listener::{Event, EventListener, IntoNotification};
 
 use super::Lane;
-#[cfg(not(loom))]
-use crate::sync::contained;
-use crate::sync::{Backoff, Mutex, MutexGuard, UnsafeCell};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Backoff, Mutex, MutexGuard, OnceLock, UnsafeCell, discard};
+use carried::Carrier;
+use gaps::Gaps;
+use word::{Ticket, Tickets, Word};
 
-/// In a model, no waker panics.
-#[cfg(loom)]
-fn contained(waker: Waker) -> Waker {
-    waker
-}
+/// The number of places for waiters. A power of two. The more there are, the longer may a newcomer be preempted before
+/// others have to wait for it: with 16 places and twice as many threads as cores, a saturated pool takes twice the time.
+#[cfg(not(any(loom, shuttle)))]
+const PLACES: usize = 256;
+/// Small, so that the model checkers explore places that several waiters share.
+#[cfg(any(loom, shuttle))]
+const PLACES: usize = 2;
 
-/// A waiter's place in the queue. Only its owner touches the cell.
+/// The most halls of a lane. If waiters are turned away and all halls have waiters of earlier times that have not been
+/// refused yet, later waiters share the hall of those that are turned away. One of them may then be refused with them.
+#[cfg(not(any(loom, shuttle)))]
+const HALLS: usize = 16;
+#[cfg(any(loom, shuttle))]
+const HALLS: usize = 3;
+
+/// A waiter's place in the queue.
+///
+/// INV-3 (nodes stay): from when it is enqueued until it is granted or has left the queue, a node does not move. Its
+/// owner alone touches it, except for the carrier (INV-10).
 pub(in crate::pool) struct Node<G> {
-    listener: UnsafeCell<Option<(Lane, EventListener<G>)>>,
+    seat: UnsafeCell<Option<Seat<G>>>,
+    waker: Carrier,
+    _pinned: PhantomPinned,
 }
 
-// SAFETY: only the owner touches the cell.
+/// What a node that is enqueued has.
+struct Seat<G> {
+    lane: Lane,
+    ticket: Ticket,
+    hall: u8,
+    /// `None` only from `enqueue` to `begin`.
+    listener: Option<EventListener<G>>,
+}
+
+// SAFETY: only the owner touches `seat`. INV-10 for `waker`. A grant moves from the granter's thread to the owner's.
 #[allow(unsafe_code)]
 unsafe impl<G: Send> Sync for Node<G> {}
 
+#[allow(unsafe_code)]
 impl<G> Node<G> {
     pub(in crate::pool) fn new() -> Self {
-        Self { listener: UnsafeCell::new(None) }
+        Self { seat: UnsafeCell::new(None), waker: Carrier::new(), _pinned: PhantomPinned }
     }
 
     /// Returns whether the node was enqueued and its grant not yet taken. Called by the owner of a node that has not
     /// left.
-    #[allow(unsafe_code)]
+    #[inline]
     pub(in crate::pool) fn is_queued(&self) -> bool {
         // SAFETY: the caller is the owner.
-        self.listener.with(|listener| unsafe { (*listener).is_some() })
+        self.seat.with(|seat| unsafe { (*seat).is_some() })
     }
 
-    /// Takes the grant if it has come. Called by the owner of an enqueued node.
-    #[allow(unsafe_code)]
-    fn poll(&self, context: &mut Context<'_>) -> Poll<G> {
+    /// Calls `f` with the seat. Called by the owner of an enqueued node.
+    #[inline]
+    fn with_seat<R>(&self, f: impl FnOnce(&mut Seat<G>) -> R) -> R {
+        // SAFETY: the caller is the owner, and no `f` comes back here.
+        self.seat.with_mut(|seat| f(unsafe { (*seat).as_mut() }.expect("BUG: a node waits without a seat")))
+    }
+
+    /// Ends the wait. Called by the owner, whose listener is notified or was removed.
+    #[inline]
+    fn rise(&self) {
         // SAFETY: the caller is the owner.
-        self.listener.with_mut(|listener| {
-            let listener = unsafe { &mut *listener };
-            let (_, present) = listener.as_mut().expect("BUG: a node waits without a listener");
-            let polled = Pin::new(present).poll(context);
-            if polled.is_ready() {
-                *listener = None;
-            }
-            polled
-        })
+        self.seat.with_mut(|seat| unsafe { *seat = None });
     }
 
+    /// Polls the listener with a waker that does nothing. If it is not notified, no waker of the carrier is registered
+    /// from here on.
+    #[inline]
     fn try_take(&self) -> Option<G> {
-        match self.poll(&mut Context::from_waker(Waker::noop())) {
+        match self.poll_with(Waker::noop()) {
             Poll::Ready(grant) => Some(grant),
             Poll::Pending => None,
         }
     }
-}
 
-/// A promise to grant something to the first in the queue.
-#[must_use = "a waiter waits for the grant"]
-pub(in crate::pool) struct Claimed<G>(Arc<Event<G>>);
+    #[inline]
+    fn poll_with(&self, waker: &Waker) -> Poll<G> {
+        let polled = self.with_seat(|seat| {
+            let listener = seat.listener.as_mut().expect("BUG: a waiter does not listen");
+            Pin::new(listener).poll(&mut Context::from_waker(waker))
+        });
+        if polled.is_ready() {
+            self.rise();
+        }
+        polled
+    }
 
-impl<G> Claimed<G> {
-    /// Grants. Returns a waker that does nothing, because the event has already woken the waiter.
-    pub(in crate::pool) fn grant(self, grant: G) -> Waker {
-        let mut grant = Some(grant);
-        let take = || grant.take().expect("BUG: one grant was taken twice");
-        let notified = self.0.notify(1.additional().relaxed().tag_with(take));
-        assert_eq!(notified, 1, "BUG: a promise reached no waiter");
-        Waker::noop().clone()
+    /// Polls the listener with the carrier's waker.
+    #[inline]
+    fn poll_with_carrier(self: Pin<&Self>) -> Poll<G> {
+        // SAFETY: INV-3, and the owner takes the listener away before it goes (INV-10).
+        let waker = unsafe { self.map_unchecked(|node| &node.waker).as_waker() };
+        self.get_ref().poll_with(&waker)
+    }
+
+    /// Waits for the grant of a claimed node, while its granter executes a few instructions.
+    #[cold]
+    fn await_grant(&self) -> G {
+        let mut backoff = Backoff::new();
+        loop {
+            if let Some(grant) = self.try_take() {
+                return grant;
+            }
+            backoff.pause();
+        }
     }
 }
 
-pub(in crate::pool) struct WaitList<G> {
-    queue: Mutex<LockedWaitList<G>>,
+/// An event, and the number of waiters that have listened to it.
+#[repr(align(64))]
+struct Place<G> {
+    event: Event<G>,
+    listened: AtomicU32,
 }
 
-/// The list, locked.
-pub(in crate::pool) struct LockedWaitList<G> {
-    openers: Queue<G>,
-    waiters: Queue<G>,
+/// The places of a lane's tickets from `start` up to `end`.
+struct Hall<G> {
+    start: AtomicU32,
+    /// Set when the waiters are turned away.
+    end: AtomicU32,
+    /// Their number is a power of two.
+    places: Box<[Place<G>]>,
+}
+
+impl<G> Hall<G> {
+    fn new(places: usize) -> Self {
+        let place = |_| Place { event: Event::with_tag(), listened: AtomicU32::new(0) };
+        Self { start: AtomicU32::new(0), end: AtomicU32::new(0), places: (0..places).map(place).collect() }
+    }
+
+    /// Returns the place of a ticket, and how many tickets had it before.
+    #[inline]
+    fn place(&self, ticket: Ticket) -> (&Place<G>, u32) {
+        // Relaxed: the word that names this hall publishes it.
+        let number = ticket.since(Ticket::of(self.start.load(Ordering::Relaxed)));
+        let most = self.places.len() as u32;
+        (&self.places[(number & (most - 1)) as usize], number >> most.trailing_zeros())
+    }
+
+    /// Returns whether all waiters have gone that were here when they were turned away. Called by the holder of the
+    /// list's lock.
+    fn is_deserted(&self) -> bool {
+        // Relaxed: the lock orders both.
+        let [end, start] = [&self.end, &self.start].map(|number| Ticket::of(number.load(Ordering::Relaxed)));
+        let given = end.since(start);
+        self.places.iter().zip(0_u32..).all(|(place, index)| {
+            let turns = given.saturating_sub(index).div_ceil(self.places.len() as u32);
+            // Relaxed: as in `begin`, the event's lock makes sure that the listeners that are counted were in its list.
+            place.listened.load(Ordering::Relaxed) == turns && place.event.total_listeners() == 0
+        })
+    }
+
+    /// Starts anew with the ticket `start`. Called by the holder of the list's lock, if the hall is deserted.
+    fn open(&self, start: Ticket) {
+        // Relaxed: the next change of the word publishes both.
+        self.start.store(start.number(), Ordering::Relaxed);
+        self.places.iter().for_each(|place| place.listened.store(0, Ordering::Relaxed));
+    }
+}
+
+/// One lane.
+struct Queue<G> {
+    tickets: Tickets,
+    /// Each is built when it is needed for the first time, under the list's lock.
+    halls: [OnceLock<Hall<G>>; HALLS],
+    places: usize,
+}
+
+impl<G> Queue<G> {
+    fn new(places: usize) -> Self {
+        Self { tickets: Tickets::new(), halls: std::array::from_fn(|_| OnceLock::new()), places }
+    }
+
+    /// Returns a hall, which is built if need be. Called by the holder of the list's lock.
+    fn build(&self, hall: u8) -> &Hall<G> {
+        let place = &self.halls[usize::from(hall)];
+        if place.get().is_none() {
+            let _ = place.set(Hall::new(self.places));
+        }
+        self.hall(hall)
+    }
+
+    #[inline]
+    fn hall(&self, hall: u8) -> &Hall<G> {
+        self.halls[usize::from(hall)].get().expect("BUG: tickets in a hall that does not exist")
+    }
+
+    #[inline]
+    fn claimed(&self, word: Word) -> Claimed<G> {
+        Claimed { hall: NonNull::from(self.hall(word.hall)), ticket: word.first }
+    }
+}
+
+/// A promise to grant something to the owner of a ticket.
+#[must_use = "a waiter waits for the grant"]
+pub(in crate::pool) struct Claimed<G> {
+    hall: NonNull<Hall<G>>,
+    ticket: Ticket,
+}
+
+// SAFETY: a hall is `Sync`, and a grant may move to another thread.
+#[allow(unsafe_code)]
+unsafe impl<G: Send> Send for Claimed<G> {}
+
+impl<G> Claimed<G> {
+    /// Grants. Returns the waker of the waiter.
+    #[allow(unsafe_code)]
+    pub(in crate::pool) fn grant(self, grant: G) -> Waker {
+        // SAFETY: the hall is part of the list, and so of the core. The grant keeps the core alive until it is taken, or
+        // the waiter's borrow of the core does. When it is taken, event-listener has unlocked the event, and nothing
+        // here touches the hall after that.
+        let event = &unsafe { self.hall.as_ref() }.place(self.ticket).0.event;
+        let mut grant = Some(grant);
+        let mut backoff = Backoff::new();
+        loop {
+            let take = || grant.take().expect("BUG: one grant was taken twice");
+            let (notified, waker) = carried::collect(|| event.notify(1.additional().relaxed().tag_with(take)));
+            if notified == 1 {
+                // A waiter that has just begun to listen has no waker yet, and is about to look.
+                return waker.unwrap_or_else(|| Waker::noop().clone());
+            }
+            // The waiter has its ticket and does not listen yet.
+            backoff.pause();
+        }
+    }
 }
 
 /// Promises that [`LockedWaitList::turn_away`] made and that are not kept yet.
 #[must_use = "waiters wait for a refusal"]
 pub(in crate::pool) struct TurnedAway<G> {
-    event: Arc<Event<G>>,
-    left: u32,
+    serial: u64,
+    of: PhantomData<fn() -> G>,
 }
 
-/// One lane.
-struct Queue<G> {
-    event: Arc<Event<G>>,
-    len: u32,
+/// Waiters that were turned away and are not claimed yet.
+struct Away {
+    serial: u64,
+    hall: u8,
+    next: Ticket,
+    end: Ticket,
+    gaps: Gaps,
 }
 
-impl<G> Queue<G> {
-    fn new() -> Self {
-        Self { event: Arc::new(Event::with_tag()), len: 0 }
-    }
+/// What only the holder of the lock uses.
+struct Books {
+    /// The gaps among the tickets of each lane that wait.
+    waiters: Gaps,
+    openers: Gaps,
+    /// One entry for each turning-away that is not over.
+    away: Vec<Away>,
+    turned_away: u64,
+}
+
+pub(in crate::pool) struct WaitList<G> {
+    waiters: CachePadded<Queue<G>>,
+    openers: Queue<G>,
+    books: Mutex<Books>,
+}
+
+/// The list, locked.
+pub(in crate::pool) struct LockedWaitList<'l, G> {
+    list: &'l WaitList<G>,
+    books: MutexGuard<'l, Books>,
 }
 
 impl<G> WaitList<G> {
@@ -116,108 +344,268 @@ impl<G> WaitList<G> {
     pub(in crate::pool) const BATCH: usize = 16;
 
     pub(in crate::pool) fn new() -> Self {
-        Self { queue: Mutex::new(LockedWaitList { openers: Queue::new(), waiters: Queue::new() }) }
+        let books = Books { waiters: Gaps::default(), openers: Gaps::default(), away: Vec::new(), turned_away: 0 };
+        Self { waiters: CachePadded::new(Queue::new(PLACES)), openers: Queue::new(1), books: Mutex::new(books) }
     }
 
-    pub(in crate::pool) fn lock(&self) -> MutexGuard<'_, LockedWaitList<G>> {
-        self.queue.lock()
+    pub(in crate::pool) fn lock(&self) -> LockedWaitList<'_, G> {
+        LockedWaitList { list: self, books: self.books.lock() }
     }
 
     /// Takes the lock. There is always room.
-    pub(in crate::pool) fn lock_with_room(&self, _: Lane) -> MutexGuard<'_, LockedWaitList<G>> {
+    pub(in crate::pool) fn lock_with_room(&self, _: Lane) -> LockedWaitList<'_, G> {
         self.lock()
     }
 
-    /// Takes up to [`BATCH`](Self::BATCH) promises to the waiters that were turned away. If it takes none, no more are
-    /// left.
-    pub(in crate::pool) fn claim_turned_away(&self, away: &mut TurnedAway<G>, claimed: &mut Vec<Claimed<G>>) {
-        while claimed.len() < Self::BATCH && away.left > 0 {
-            away.left -= 1;
-            claimed.push(Claimed(away.event.clone()));
+    #[inline]
+    fn queue(&self, lane: Lane) -> &Queue<G> {
+        match lane {
+            Lane::Openers => &self.openers,
+            Lane::Waiters => &self.waiters,
         }
     }
 
-    /// Takes the grant if it has come; otherwise replaces the waker. Called by the owner of a node that was enqueued
-    /// and whose grant was not taken since then.
+    /// Joins the waiters without the lock, if there are any. Returns `None` if there are none, or what
+    /// [`begin`](Self::begin) returns.
+    #[inline]
+    pub(in crate::pool) fn try_join(&self, node: Pin<&Node<G>>, waker: &Waker) -> Option<Poll<G>> {
+        let waker = waker.clone();
+        loop {
+            let seen = self.waiters.tickets.load();
+            if seen.span() == 0 {
+                discard(waker);
+                return None;
+            }
+            if self.waiters.tickets.swap(seen, seen.joined()) {
+                self.sit_down(Lane::Waiters, node, seen, waker);
+                return Some(self.begin(node));
+            }
+        }
+    }
+
+    /// Gives a node the next ticket of a word. Called by its owner.
+    #[inline]
+    #[allow(unsafe_code)]
+    fn sit_down(&self, lane: Lane, node: Pin<&Node<G>>, word: Word, waker: Waker) {
+        let seat = Seat { lane, ticket: word.next, hall: word.hall, listener: None };
+        // SAFETY: the caller is the owner, and has not listened yet (INV-10). The carrier has no other waker: the owner
+        // took it, or the event did.
+        let before = unsafe {
+            node.seat.with_mut(|present| *present = Some(seat));
+            node.waker.replace(Some(waker))
+        };
+        discard(before);
+    }
+
+    /// Begins the wait of a node that was enqueued. Called by its owner at once, and without the lock. Returns the grant if
+    /// it has come already.
+    #[inline]
+    pub(in crate::pool) fn begin(&self, node: Pin<&Node<G>>) -> Poll<G> {
+        node.with_seat(|seat| {
+            let (place, turn) = self.queue(seat.lane).hall(seat.hall).place(seat.ticket);
+            let mut backoff = Backoff::new();
+            // Relaxed, here and below: the event's lock orders the two listeners. If the second one took it first, its
+            // load would come before the first one's store, whose value it could not have read.
+            while place.listened.load(Ordering::Relaxed) != turn {
+                backoff.pause();
+            }
+            seat.listener = Some(place.event.listen());
+            place.listened.store(turn + 1, Ordering::Relaxed);
+        });
+        node.poll_with_carrier()
+    }
+
+    /// Claims the first waiter without the lock, if another one waits behind it, and if `is_current` returns `true` between
+    /// the reading of the word and its change. Returns `None` if the caller has to take the lock.
+    ///
+    /// A clear changes the pool word first and the list's word after it, if check-outs wait. So the claim notices one of
+    /// the two changes, as a push does (`Shard::push`).
+    #[inline]
+    pub(in crate::pool) fn try_claim(&self, is_current: impl Fn() -> bool) -> Option<Claimed<G>> {
+        let queue = &self.waiters;
+        loop {
+            let seen = queue.tickets.load();
+            if seen.by_lock || seen.span() < 2 || !is_current() {
+                return None;
+            }
+            if queue.tickets.swap(seen, seen.claimed()) {
+                return Some(queue.claimed(seen));
+            }
+        }
+    }
+
+    /// Takes up to [`BATCH`](Self::BATCH) promises to the waiters that were turned away and have not left. If it takes
+    /// none, no more are left.
+    pub(in crate::pool) fn claim_turned_away(&self, away: &mut TurnedAway<G>, claimed: &mut Vec<Claimed<G>>) {
+        let mut locked = self.lock();
+        let entries = &mut locked.books.away;
+        let Some(index) = entries.iter().position(|entry| entry.serial == away.serial) else { return };
+        let entry = &mut entries[index];
+        let hall = NonNull::from(self.waiters.hall(entry.hall));
+        while claimed.len() < Self::BATCH {
+            let first = entry.next;
+            entry.next = entry.gaps.beyond(first);
+            entry.gaps.remove_run(first);
+            if entry.next == entry.end {
+                entries.swap_remove(index);
+                break;
+            }
+            claimed.push(Claimed { hall, ticket: entry.next });
+            entry.next = entry.next.after();
+        }
+    }
+
+    /// Takes the grant if it has come; otherwise replaces the waker. Called by the owner of a node that was enqueued and
+    /// whose grant was not taken since then.
+    #[inline]
+    #[allow(unsafe_code)]
     pub(in crate::pool) fn poll(&self, node: &Node<G>, context: &mut Context<'_>) -> Poll<G> {
-        // The event wakes, clones and drops wakers under its own lock, and does not tolerate a waker that panics there.
-        let waker = contained(context.waker().clone());
-        node.poll(&mut Context::from_waker(&waker))
+        if let Some(grant) = node.try_take() {
+            return Poll::Ready(grant);
+        }
+        // SAFETY: the caller is the owner, and `try_take` has ended the registration (INV-10).
+        discard(unsafe { node.waker.replace(Some(context.waker().clone())) });
+        // SAFETY: INV-3.
+        unsafe { Pin::new_unchecked(node) }.poll_with_carrier()
     }
 
     /// Leaves the queue, and calls `settle` while the lock is held. Returns the grant if one was promised. Called by
     /// the owner of a node that was enqueued and whose grant was not taken since then.
     #[allow(unsafe_code)]
-    pub(in crate::pool) fn leave(&self, node: &Node<G>, settle: impl FnOnce(&LockedWaitList<G>)) -> Option<G> {
-        let mut queue = self.lock();
+    pub(in crate::pool) fn leave(&self, node: &Node<G>, settle: impl FnOnce(&LockedWaitList<'_, G>)) -> Option<G> {
         if let Some(grant) = node.try_take() {
             return Some(grant);
         }
-        // SAFETY: the caller is the owner.
-        let lane = node.listener.with(|listener| unsafe { (*listener).as_ref().map(|(lane, _)| *lane) });
-        let lane = queue.lane(lane.expect("BUG: a node waits without a listener"));
-        if lane.len == 0 {
-            // Every remaining waiter is promised something, and so are we.
-            drop(queue);
-            let mut backoff = Backoff::new();
-            loop {
-                if let Some(grant) = node.try_take() {
-                    return Some(grant);
-                }
-                backoff.pause();
-            }
+        let mut locked = self.lock();
+        if !locked.remove(node) {
+            drop(locked);
+            return Some(node.await_grant());
         }
-        // A waiter that is promised something is still in the list when one without a promise leaves it. A grant may
-        // still reach us after the look above. Then it was meant for a waiter behind us.
-        lane.len -= 1;
-        // SAFETY: the caller is the owner.
-        let listener = node.listener.with_mut(|listener| unsafe { (*listener).take() });
-        // Dropping the listener passes a grant that has just come on to the next in the list.
-        drop(listener);
-        settle(&queue);
+        settle(&locked);
+        drop(locked);
+        // SAFETY: the caller is the owner, and the listener is gone (INV-10).
+        discard(unsafe { node.waker.replace(None) });
         None
     }
 }
 
-impl<G> LockedWaitList<G> {
+impl<G> LockedWaitList<'_, G> {
     /// Returns the number of waiters in a lane that are not promised anything.
     pub(in crate::pool) fn len(&self, lane: Lane) -> u32 {
+        let span = self.list.queue(lane).tickets.load().span();
+        span.checked_sub(self.gaps(lane).len()).expect("BUG: more waiters have left than there were")
+    }
+
+    fn gaps(&self, lane: Lane) -> &Gaps {
         match lane {
-            Lane::Openers => self.openers.len,
-            Lane::Waiters => self.waiters.len,
+            Lane::Openers => &self.books.openers,
+            Lane::Waiters => &self.books.waiters,
         }
     }
 
-    /// Appends a node to a lane.
-    #[allow(unsafe_code)]
+    fn gaps_mut(&mut self, lane: Lane) -> &mut Gaps {
+        match lane {
+            Lane::Openers => &mut self.books.openers,
+            Lane::Waiters => &mut self.books.waiters,
+        }
+    }
+
+    /// Gives a node the next ticket of a lane. Its owner has to call [`WaitList::begin`] at once, without the lock.
     pub(in crate::pool) fn enqueue(&mut self, lane: Lane, node: Pin<&Node<G>>, waker: Waker) {
-        let waker = contained(waker);
-        let queue = self.lane(lane);
-        let mut listener = queue.event.listen();
-        let polled = Pin::new(&mut listener).poll(&mut Context::from_waker(&waker));
-        assert!(polled.is_pending(), "BUG: a waiter that has just queued up was granted something");
-        // SAFETY: the caller owns the node.
-        node.listener.with_mut(|present| unsafe { *present = Some((lane, listener)) });
-        queue.len += 1;
+        let queue = self.list.queue(lane);
+        queue.build(queue.tickets.load().hall);
+        let (seen, _) = queue.tickets.change(Word::joined);
+        self.list.sit_down(lane, node, seen, waker);
+        if lane == Lane::Openers {
+            self.tidy(Lane::Waiters);
+        }
     }
 
     /// Promises something to the first waiter of a lane, if the lane has one.
     pub(in crate::pool) fn claim_first(&mut self, lane: Lane) -> Option<Claimed<G>> {
-        let queue = self.lane(lane);
-        queue.len = queue.len.checked_sub(1)?;
-        Some(Claimed(queue.event.clone()))
+        let queue = self.list.queue(lane);
+        loop {
+            let seen = queue.tickets.load();
+            if seen.span() == 0 {
+                return None;
+            }
+            if queue.tickets.swap(seen, seen.claimed()) {
+                self.tidy(lane);
+                return Some(queue.claimed(seen));
+            }
+        }
     }
 
-    /// Promises something to all waiters of [`Lane::Waiters`] at once.
+    /// Takes all waiters of [`Lane::Waiters`] out of the queue at once, to be claimed one by one and refused.
     pub(in crate::pool) fn turn_away(&mut self) -> Option<TurnedAway<G>> {
-        let left = std::mem::take(&mut self.waiters.len);
-        (left > 0).then(|| TurnedAway { event: self.waiters.event.clone(), left })
+        let queue = &self.list.waiters;
+        if self.len(Lane::Waiters) == 0 {
+            return None;
+        }
+        let present = queue.tickets.load().hall;
+        let other = self.other_hall(present);
+        let by_lock = self.len(Lane::Openers) > 0;
+        let (seen, _) = queue.tickets.change(|seen| {
+            let hall = other.map_or(present, |(hall, deserted)| {
+                deserted.open(seen.next);
+                hall
+            });
+            Word { first: seen.next, next: seen.next, hall, by_lock }
+        });
+        if other.is_some() {
+            // Relaxed: the lock orders it.
+            queue.hall(present).end.store(seen.next.number(), Ordering::Relaxed);
+        }
+        let gaps = std::mem::take(&mut self.books.waiters);
+        let serial = self.books.turned_away;
+        self.books.turned_away += 1;
+        self.books.away.push(Away { serial, hall: present, next: seen.first, end: seen.next, gaps });
+        Some(TurnedAway { serial, of: PhantomData })
     }
 
-    fn lane(&mut self, lane: Lane) -> &mut Queue<G> {
-        match lane {
-            Lane::Openers => &mut self.openers,
-            Lane::Waiters => &mut self.waiters,
+    /// Returns a hall other than `present` that has no waiters, if there is one.
+    fn other_hall(&self, present: u8) -> Option<(u8, &Hall<G>)> {
+        let waiters = &self.list.waiters;
+        let mut others = (0_u8..).zip(&waiters.halls).filter(|&(hall, _)| hall != present);
+        others.find_map(|(hall, built)| match built.get() {
+            Some(old) => old.is_deserted().then_some((hall, old)),
+            None => Some((hall, waiters.build(hall))),
+        })
+    }
+
+    /// Takes a node out of the queue. Returns `false` if it has been claimed. Called by its owner.
+    fn remove(&mut self, node: &Node<G>) -> bool {
+        let (lane, ticket, hall) = node.with_seat(|seat| (seat.lane, seat.ticket, seat.hall));
+        // From here on, no granter without the lock claims.
+        let keep = |word: Word| Word { by_lock: word.by_lock || word.holds(ticket), ..word };
+        let (seen, _) = self.list.queue(lane).tickets.change(keep);
+        if seen.hall == hall && seen.holds(ticket) {
+            self.gaps_mut(lane).insert(ticket);
+            // Before the ticket is skipped: the next claim at this place must not find the listener.
+            node.rise();
+            self.tidy(lane);
+            return true;
+        }
+        let waits = |away: &&mut Away| away.hall == hall && ticket.since(away.next) < away.end.since(away.next);
+        let Some(away) = self.books.away.iter_mut().find(waits).filter(|_| lane == Lane::Waiters) else { return false };
+        away.gaps.insert(ticket);
+        node.rise();
+        true
+    }
+
+    /// Skips the gap at the front of a lane, if there is one, and corrects the mark `by_lock`.
+    fn tidy(&mut self, lane: Lane) {
+        let queue = self.list.queue(lane);
+        let openers_wait = self.len(Lane::Openers) > 0;
+        let gaps = self.gaps_mut(lane);
+        let (seen, _) = queue.tickets.change(|seen| {
+            let first = gaps.beyond(seen.first);
+            let by_lock = gaps.len() > first.since(seen.first) || openers_wait;
+            Word { first, by_lock, ..seen }
+        });
+        gaps.remove_run(seen.first);
+        if lane == Lane::Openers {
+            self.tidy(Lane::Waiters);
         }
     }
 }

@@ -4,16 +4,19 @@
 //! permit. Until its own connection is open, it stays in front of all later check-outs, and takes a connection that
 //! comes back sooner.
 //!
-//! There are two wait lists with one interface. `blocks` ships: its nodes are wharf's own. The feature
-//! `event-listener-queue` replaces it with the queue of event-listener, as the measured alternative. That one passes
-//! the same tests, but a saturated pool takes 2.5 times as long with it: each hand-over takes the list's lock four
-//! times (listen, poll, notify, poll), where `blocks` takes it twice. event-listener runs wakers under its lock, so
-//! each waker is wrapped: a panic in one would corrupt the event's counts. The figures in BENCHMARKS.md were taken
-//! before wakers were wrapped.
+//! There are two wait lists with one interface. `blocks` ships: its nodes are wharf's own, behind one short lock. The
+//! feature `event-listener-queue` replaces it with `listener`, which gives out tickets with one compare-and-swap and lets
+//! each waiter wait at an event of event-listener. It has no lock in common for all waiters, and passes the same tests
+//! and models. But the public interface of event-listener costs an allocation and five sections under an event's lock
+//! for each wait, so it takes more time on few cores. And if there are more threads than cores, a newcomer that is
+//! preempted after it took its ticket holds up the granter of that ticket. BENCHMARKS.md has the figures.
 //!
 //! The interface, in the order of a waiter's life:
 //!
-//! - [`LockedWaitList::enqueue`], under the lock: appends the node to a lane. Its owner is waiting from here on.
+//! - [`WaitList::try_join`], without the lock: appends the node to the waiters behind others, if the list can do that.
+//! - [`LockedWaitList::enqueue`], under the lock: appends the node to a lane. Its owner is waiting from here on, and
+//!   calls [`WaitList::begin`] as soon as it has released the lock.
+//! - [`WaitList::try_claim`], without the lock: claims the first waiter if others wait behind it, if the list can do that.
 //! - [`LockedWaitList::claim_first`], under the lock: claims the first node of a lane, which promises it a grant.
 //! - [`LockedWaitList::turn_away`], under the lock: takes all nodes of [`Lane::Waiters`] out of the queue.
 //!   [`WaitList::claim_turned_away`] then claims a few of them at a time, which promises each a refusal.

@@ -7,8 +7,13 @@ use super::{Lane, Node, WaitList};
 
 fn queue_up<'n>(list: &WaitList<u32>, nodes: impl IntoIterator<Item = &'n Pin<Box<Node<u32>>>>) {
     for node in nodes {
-        list.lock_with_room(Lane::Waiters).enqueue(Lane::Waiters, node.as_ref(), Waker::noop().clone());
+        queue_up_in(list, Lane::Waiters, node);
     }
+}
+
+fn queue_up_in(list: &WaitList<u32>, lane: Lane, node: &Pin<Box<Node<u32>>>) {
+    list.lock_with_room(lane).enqueue(lane, node.as_ref(), Waker::noop().clone());
+    assert!(list.begin(node.as_ref()).is_pending());
 }
 
 fn nodes(count: usize) -> Vec<Pin<Box<Node<u32>>>> {
@@ -119,7 +124,7 @@ fn node_can_queue_up_again() {
 fn lanes_are_independent() {
     let (list, nodes) = (WaitList::new(), nodes(4));
     for (lane, node) in [Lane::Waiters, Lane::Openers, Lane::Waiters, Lane::Openers].into_iter().zip(&nodes) {
-        list.lock_with_room(lane).enqueue(lane, node.as_ref(), Waker::noop().clone());
+        queue_up_in(&list, lane, node);
     }
     assert_eq!([Lane::Openers, Lane::Waiters].map(|lane| list.lock().len(lane)), [2, 2]);
     drop(list.lock().claim_first(Lane::Openers).map(|claimed| claimed.grant(7)));

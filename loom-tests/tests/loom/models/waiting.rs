@@ -323,3 +323,77 @@ fn waiter_cancelled_during_a_clear_is_counted_out_once() {
         wind_up(pool);
     });
 }
+
+/// The granter may read the wait list's word after two later check-outs have queued up. It came past the shard's flag
+/// while the earlier one waited.
+#[test]
+fn stale_connection_is_never_handed_to_the_first_of_two_later_waiters() {
+    model("stale_connection_is_never_handed_to_the_first_of_two_later_waiters", Some(3), || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        let earlier = queued(&pool);
+        let returns = thread::spawn(move || check_in(lease));
+        pool.clear(Clear::new()).unwrap();
+        drop(earlier);
+        pool.ready();
+        let mut later = [(); 2].map(|()| waiter(&pool));
+        let granted = later.each_mut().map(poll);
+        returns.join().unwrap();
+        for (mut waiter, granted) in later.into_iter().zip(granted) {
+            drop(permit(granted.or_else(|| poll(&mut waiter)).expect("no permit")));
+        }
+        wind_up(pool);
+    });
+}
+
+/// Two of the newcomers use the same place of the list on event-listener. The one that leaves may be the later one.
+#[test]
+fn newcomer_that_leaves_takes_no_grant_of_one_before_it() {
+    model("newcomer_that_leaves_takes_no_grant_of_one_before_it", Some(2), || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        let first = queued(&pool);
+        let stays = thread::spawn({
+            let pool = pool.clone();
+            move || drop(connection(acquire(&pool)))
+        });
+        let leaves = thread::spawn({
+            let mut newcomer = waiter(&pool);
+            move || drop(poll(&mut newcomer))
+        });
+        let mut between = waiter(&pool);
+        let granted = poll(&mut between);
+        check_in(lease);
+        drop(first);
+        drop((granted, between));
+        stays.join().unwrap();
+        leaves.join().unwrap();
+        wind_up(pool);
+    });
+}
+
+#[test]
+fn refusal_never_reaches_a_waiter_that_came_after_the_clear() {
+    model("refusal_never_reaches_a_waiter_that_came_after_the_clear", Some(2), || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        let earlier = [(); 2].map(|()| queued(&pool));
+        let change = pool.begin_clear(Clear::new()).unwrap();
+        pool.ready();
+        let later = queued(&pool);
+        let refuses = thread::spawn({
+            let pool = pool.clone();
+            move || pool.conclude(change)
+        });
+        check_in(lease);
+        drop(permit(loom::future::block_on(later)));
+        refuses.join().unwrap();
+        for mut waiter in earlier {
+            assert!(
+                matches!(poll(&mut waiter), Some(Grant::Refused(_))),
+                "a check-out from before the clear was served"
+            );
+        }
+        wind_up(pool);
+    });
+}

@@ -1,0 +1,164 @@
+//! The word of a lane: which tickets wait.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::unless_mutant;
+
+/// The number of bits of a ticket. Tickets are counted modulo 2^28.
+const TICKET_BITS: u32 = 28;
+const TICKET_MASK: u32 = (1 << TICKET_BITS) - 1;
+const NEXT_SHIFT: u32 = TICKET_BITS;
+const HALL_SHIFT: u32 = 2 * TICKET_BITS;
+const HALL_MASK: u64 = (1 << 7) - 1;
+const BY_LOCK_SHIFT: u32 = u64::BITS - 1;
+
+/// The number of a waiter in its lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Ticket(u32);
+
+impl Ticket {
+    /// The most tickets that may wait or be left out at a time. Beyond half of the numbers, an old ticket would look like
+    /// a new one.
+    pub(super) const MOST: u32 = 1 << (TICKET_BITS - 1);
+
+    #[inline]
+    pub(super) fn after(self) -> Self {
+        Self(self.0.wrapping_add(1) & TICKET_MASK)
+    }
+
+    /// Returns how many tickets there are from `earlier` to this one.
+    #[inline]
+    pub(super) fn since(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0) & TICKET_MASK
+    }
+
+    /// Returns the ticket in one word, for an atomic.
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Returns the ticket of a [`number`](Self::number).
+    #[inline]
+    pub(super) fn of(number: u32) -> Self {
+        Self(number & TICKET_MASK)
+    }
+}
+
+/// A reading of the word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Word {
+    /// The first ticket that waits.
+    pub(super) first: Ticket,
+    /// The ticket of the next newcomer. No ticket waits if it is the first.
+    pub(super) next: Ticket,
+    /// The hall in which all these tickets wait.
+    pub(super) hall: u8,
+    /// Whether only the holder of the list's lock may claim: a waiter has left from the middle, or openers wait.
+    pub(super) by_lock: bool,
+}
+
+impl Word {
+    #[inline]
+    fn pack(self) -> u64 {
+        u64::from(self.first.0)
+            | u64::from(self.next.0) << NEXT_SHIFT
+            | u64::from(self.hall) << HALL_SHIFT
+            | u64::from(self.by_lock) << BY_LOCK_SHIFT
+    }
+
+    #[inline]
+    fn unpack(word: u64) -> Self {
+        Self {
+            first: Ticket::of(word as u32),
+            next: Ticket::of((word >> NEXT_SHIFT) as u32),
+            hall: (word >> HALL_SHIFT & HALL_MASK) as u8,
+            by_lock: word >> BY_LOCK_SHIFT == 1,
+        }
+    }
+
+    /// Returns the number of tickets from the first to the last, of which some may have left.
+    #[inline]
+    pub(super) fn span(self) -> u32 {
+        self.next.since(self.first)
+    }
+
+    /// Returns whether a ticket of this lane has neither been claimed nor turned away. The ticket may have left.
+    pub(super) fn holds(self, ticket: Ticket) -> bool {
+        ticket.since(self.first) < self.span()
+    }
+
+    /// The word after the next ticket was given out.
+    #[inline]
+    pub(super) fn joined(self) -> Self {
+        assert!(self.span() < Ticket::MOST - 1, "more than {} check-outs wait", Ticket::MOST);
+        Self { next: self.next.after(), ..self }
+    }
+
+    /// The word after the first ticket was claimed.
+    #[inline]
+    pub(super) fn claimed(self) -> Self {
+        Self { first: self.first.after(), ..self }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Tickets(AtomicU64);
+
+impl Tickets {
+    pub(super) fn new() -> Self {
+        let first = Ticket(0);
+        Self(AtomicU64::new(Word { first, next: first, hall: 0, by_lock: false }.pack()))
+    }
+
+    #[inline]
+    pub(super) fn load(&self) -> Word {
+        // ORD: Acquire; pairs with the Release in `swap`. What the caller reads after this (the pool word, the start of the
+        // hall) is at least as new as the word.
+        Word::unpack(self.0.load(unless_mutant("tickets_acquire_nothing", Ordering::Acquire)))
+    }
+
+    /// Replaces the word, if it is still `seen`.
+    #[inline]
+    pub(super) fn swap(&self, seen: Word, new: Word) -> bool {
+        // ORD: Release; pairs with the Acquire in `load`; publishes the change of the pool word that comes before a
+        // turning-away, and a hall's start. Acquire would add nothing, because the caller has acquired `seen`.
+        // Relaxed on failure: the caller loads again.
+        let order = unless_mutant("tickets_publish_nothing", Ordering::Release);
+        self.0.compare_exchange(seen.pack(), new.pack(), order, Ordering::Relaxed).is_ok()
+    }
+
+    /// Changes the word until that succeeds. Returns the word before and after.
+    pub(super) fn change(&self, new: impl Fn(Word) -> Word) -> (Word, Word) {
+        loop {
+            let seen = self.load();
+            let new = new(seen);
+            if self.swap(seen, new) {
+                return (seen, new);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn word_keeps_its_fields(first in 0..=TICKET_MASK, next in 0..=TICKET_MASK, hall in 0_u8..128, by_lock: bool) {
+            let word = Word { first: Ticket(first), next: Ticket(next), hall, by_lock };
+            prop_assert_eq!(Word::unpack(word.pack()), word);
+        }
+
+        #[test]
+        fn tickets_wrap_without_touching_their_neighbours(hall in 0_u8..128, by_lock: bool) {
+            let last = Ticket(TICKET_MASK);
+            let word = Word { first: last, next: last, hall, by_lock };
+            let joined = word.joined();
+            prop_assert_eq!(joined, Word { first: last, next: Ticket(0), hall, by_lock });
+            prop_assert_eq!((joined.span(), joined.holds(last), joined.holds(Ticket(0))), (1, true, false));
+            prop_assert_eq!(joined.claimed(), Word { first: Ticket(0), next: Ticket(0), hall, by_lock });
+        }
+    }
+}
