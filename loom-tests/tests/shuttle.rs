@@ -5,9 +5,9 @@
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --release --test shuttle
 //! ```
 //!
-//! Each test runs up to ten threads:
+//! Each test runs up to ten threads, or up to 16 with a crowd of users:
 //!
-//! - six users, which check out, give up waiting, open, fail to open, check in, break, and leave connections undrained;
+//! - six or twelve users, which check out, give up waiting, open, fail to open, check in, break, and leave connections undrained;
 //! - a monitor, which clears the pool and marks it ready;
 //! - the background task;
 //! - a watcher, which checks the pool's status;
@@ -52,6 +52,8 @@ use wharf::{BackgroundInterval, Clear, Condition, Phase, PoolEvent, PoolOptions}
 use wharf_loom_tests::instrumented;
 
 const USERS: usize = 6;
+/// The users of the tests with a crowd, which have 15 or 16 threads.
+const CROWD: usize = 12;
 const CHECK_OUTS: usize = 4;
 
 type Pool = Core<World>;
@@ -276,7 +278,7 @@ fn watcher(pool: &Arc<Pool>, max_pool_size: u32, max_connecting: u32) {
 
 type Work = Box<dyn FnOnce(&Arc<Pool>) + Send>;
 
-fn all_at_once(listens: bool, max_pool_size: u32, max_connecting: u32, min_pool_size: u32) {
+fn all_at_once(listens: bool, users: usize, (max_pool_size, max_connecting, min_pool_size): (u32, u32, u32)) {
     let options = PoolOptions::default()
         .max_pool_size(max_pool_size)
         .max_connecting(max_connecting)
@@ -291,10 +293,10 @@ fn all_at_once(listens: bool, max_pool_size: u32, max_connecting: u32, min_pool_
             work(&pool);
         })
     };
-    let mut threads: Vec<_> = (0..USERS).map(|hint| start(hint, Box::new(user))).collect();
-    threads.push(start(6, Box::new(server_monitor)));
-    threads.push(start(7, Box::new(background)));
-    threads.push(start(8, Box::new(move |pool| watcher(pool, max_pool_size, max_connecting))));
+    let mut threads: Vec<_> = (0..users).map(|hint| start(hint, Box::new(user))).collect();
+    threads.push(start(users, Box::new(server_monitor)));
+    threads.push(start(users + 1, Box::new(background)));
+    threads.push(start(users + 2, Box::new(move |pool| watcher(pool, max_pool_size, max_connecting))));
     // In half of the schedules the pool is closed at a random time. In the others the monitor leaves it ready at the
     // end, so that every check-out is answered.
     if chance(2) {
@@ -304,7 +306,7 @@ fn all_at_once(listens: bool, max_pool_size: u32, max_connecting: u32, min_pool_
             }
             pool.close();
         };
-        threads.push(start(9, Box::new(closes)));
+        threads.push(start(users + 3, Box::new(closes)));
     }
     for thread in threads {
         thread.join().unwrap();
@@ -357,21 +359,21 @@ fn assert_sane(events: &[PoolEvent]) {
 type NewScheduler = fn(usize) -> Box<dyn Scheduler + Send>;
 
 fn heard(schedules: usize, scheduler: NewScheduler, pool: (u32, u32, u32)) {
-    run(schedules, scheduler, pool, true);
+    run(schedules, scheduler, pool, USERS, true);
 }
 
 fn unheard(schedules: usize, scheduler: NewScheduler, pool: (u32, u32, u32)) {
-    run(schedules, scheduler, pool, false);
+    run(schedules, scheduler, pool, USERS, false);
 }
 
-fn run(schedules: usize, scheduler: NewScheduler, pool: (u32, u32, u32), listens: bool) {
+fn run(schedules: usize, scheduler: NewScheduler, pool: (u32, u32, u32), users: usize, listens: bool) {
     println!("{STARTED}");
     let asked = std::env::var("WHARF_SHUTTLE_SCHEDULES").ok();
     let schedules = asked.map_or(schedules, |asked| asked.parse().expect("WHARF_SHUTTLE_SCHEDULES must be a number"));
     let mut config = Config::new();
     config.stack_size = 0x2_0000;
-    let (started, (max_pool_size, max_connecting, min_pool_size)) = (Instant::now(), pool);
-    let execution = move || all_at_once(listens, max_pool_size, max_connecting, min_pool_size);
+    let started = Instant::now();
+    let execution = move || all_at_once(listens, users, pool);
     Runner::new(scheduler(schedules), config).run(execution);
     println!("{schedules} schedules of a pool {pool:?}, listens: {listens}, in {:.1?}", started.elapsed());
 }
@@ -432,6 +434,17 @@ fn two_unheard_connections_in_schedules_with_few_preemptions() {
 #[test]
 fn unheard_sharded_connections_in_schedules_with_few_preemptions() {
     unheard(30_000, with_few_changes_of_priority, (8, 2, 3));
+}
+
+/// With many more users than connections, nearly all of them wait. One in three gives up after a few polls.
+#[test]
+fn crowd_on_one_unheard_connection_in_random_schedules() {
+    run(10_000, random, (1, 1, 0), CROWD, false);
+}
+
+#[test]
+fn crowd_on_two_unheard_connections_in_schedules_with_few_preemptions() {
+    run(10_000, with_few_changes_of_priority, (2, 2, 1), CROWD, false);
 }
 
 /// The text that a negative control prints first.

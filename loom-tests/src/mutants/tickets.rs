@@ -44,12 +44,6 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit { within: "fn remove", right: "word.by_lock || word.holds(ticket)", wrong: "word.by_lock" }],
     },
     Mutant {
-        name: "newcomers_listen_out_of_turn",
-        does: "A newcomer does not wait until the one before it at its place listens.",
-        file: LISTENER,
-        edits: &[Edit { within: "fn begin", right: "place.listened.load(Ordering::Relaxed) != turn", wrong: "false" }],
-    },
-    Mutant {
         name: "grant_does_not_wait_for_its_waiter",
         does: "A grant is dropped if its waiter does not listen yet.",
         file: LISTENER,

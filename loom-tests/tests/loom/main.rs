@@ -116,23 +116,23 @@
 //! | `check_in_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 6 | `second_look_precedes_the_flags`, `push_ignores_waiters` |
 //! | `check_in_to_another_shard_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 6 | `second_look_precedes_the_flags`, `flags_leave_out_a_shard`, `second_look_leaves_out_a_shard` |
 //! | `permit_freed_while_a_check_out_queues_up_loses_no_wake_up` | permit, acquire | none | `permits_are_not_served`, `admit_then_wait` |
-//! | `two_check_outs_are_both_served_by_one_connection` | return, acquire, acquire | 2 | `push_ignores_waiters`, `tickets_are_swapped_without_comparing`, `last_waiter_is_claimed_without_the_lock` |
-//! | `cancelled_waiter_passes_its_connection_on` | return, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant`, `waiter_leaves_under_the_granters`, `waiter_that_leaves_stays_in_the_word` |
+//! | `two_check_outs_are_both_served_by_one_connection` | return, acquire, acquire | 2 | `push_ignores_waiters`, `last_waiter_is_claimed_without_the_lock` |
+//! | `cancelled_waiter_passes_its_connection_on` | return, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant`, `waiter_leaves_under_the_granters`, `waiter_that_leaves_stays_in_the_word`, `claim_ignores_openers_and_gaps` |
 //! | `cancelled_waiter_passes_its_permit_on` | permit, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant` |
 //! | `connection_granted_to_a_cancelled_last_waiter_is_available_again` | return, cancel, take | none | `cancelled_check_out_keeps_its_grant` |
 //! | `check_out_that_queues_up_during_a_clear_is_refused` | clear, acquire | 5 | `phase_is_not_read_again` |
 //! | `check_out_that_queues_up_during_a_close_is_refused` | close, acquire | 5 | `phase_is_not_read_again` |
 //! | `hand_over_during_a_clear_answers_the_waiter_once` | return, clear, acquire | 3 | `generation_is_read_before_the_head` |
 //! | `stale_connection_is_never_handed_to_a_later_waiter` | return, clear, acquire | 3 | `stale_connection_is_handed_over` |
-//! | `newcomer_never_overtakes_a_waiter_for_a_connection` | return, acquire, acquire | 2 | `last_come_first_served`, `grant_does_not_wait_for_its_waiter` |
+//! | `newcomer_never_overtakes_a_waiter_for_a_connection` | return, acquire, acquire | 2 | `last_come_first_served`, `grant_does_not_wait_for_its_waiter`, `tickets_are_swapped_without_comparing` |
 //! | `newcomer_never_overtakes_a_waiter_for_a_permit` | permit, acquire, acquire | 2 | `newcomers_ignore_waiters` |
 //! | `background_task_never_overtakes_a_waiter_for_a_permit` | permit, populate, acquire | 6 | `background_task_ignores_waiters` |
 //! | `second_waiter_is_never_served_before_the_first` | return, acquire, acquire | none | `last_come_first_served` |
 //! | `waiter_polled_with_a_new_waker_is_woken_through_it` | return, acquire | none | `waker_is_not_renewed`, `waker_of_a_poll_is_forgotten` |
 //! | `waiter_polled_again_with_its_waker_is_woken_when_served` | return, acquire | none | `granter_writes_the_waker`, `waker_is_replaced_while_it_is_registered` |
 //! | `waiter_cancelled_during_a_clear_is_counted_out_once` | clear, cancel, acquire | 2 | `turned_away_waiters_still_count`, `refused_waiter_may_not_leave` |
-//! | `stale_connection_is_never_handed_to_the_first_of_two_later_waiters` | return, clear, acquire, acquire | 3 | `claim_ignores_the_generation`, `stale_connection_is_handed_over`, `tickets_publish_nothing`, `tickets_acquire_nothing` |
-//! | `newcomer_that_leaves_takes_no_grant_of_one_before_it` | return, acquire, cancel | 2 | `claim_ignores_openers_and_gaps`, `newcomers_listen_out_of_turn`, `cancelled_check_out_keeps_its_grant` |
+//! | `stale_connection_is_never_handed_to_the_first_of_two_later_waiters` | return, clear, acquire, acquire | 2 | `claim_ignores_the_generation`, `stale_connection_is_handed_over`, `tickets_publish_nothing`, `tickets_acquire_nothing` |
+//! | `newcomer_that_leaves_takes_no_grant_of_one_before_it` | return, acquire, cancel | 2 | `cancelled_check_out_keeps_its_grant` |
 //! | `refusal_never_reaches_a_waiter_that_came_after_the_clear` | return, clear, acquire | 2 | `later_waiters_share_the_hall`, `turned_away_waiters_still_count` |
 //! | **openers**: orderings 3, 4 for check-outs that open | | | |
 //! | `check_in_while_an_opener_queues_up_loses_no_wake_up` | return, opener | 6 | `second_look_precedes_the_flags`, `push_ignores_waiters` |

@@ -328,7 +328,7 @@ fn waiter_cancelled_during_a_clear_is_counted_out_once() {
 /// while the earlier one waited.
 #[test]
 fn stale_connection_is_never_handed_to_the_first_of_two_later_waiters() {
-    model("stale_connection_is_never_handed_to_the_first_of_two_later_waiters", Some(3), || {
+    model("stale_connection_is_never_handed_to_the_first_of_two_later_waiters", Some(2), || {
         let pool = unheard(options(1, 1));
         let lease = leased(&pool);
         let earlier = queued(&pool);
