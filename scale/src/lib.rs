@@ -1,7 +1,7 @@
 //! A simulated machine of many cores, on which the pool's own code runs.
 //!
 //! With `--cfg simulated`, the pool's atomics, locks and cells ask the machine before each access
-//! (`wharf::unstable::simulated`). [`machine`] runs each core as a coroutine and keeps its clock, [`line`] says in which
+//! (`wharf::unstable::simulated`). [`machine`] runs each core as a coroutine and keeps its clock, [`mod@line`] says in which
 //! state each core has each cache line, and [`runtime`] places tasks on cores as tokio does. [`cases`] has what is
 //! measured, on wharf and on reference designs ([`designs`]), whose words are [`shared`] with the machine, too.
 
