@@ -161,10 +161,16 @@ impl fmt::Debug for Histogram {
 /// How many buckets are allocated together: those from a time to sixteen times as much.
 const CHUNK: usize = 64;
 
-/// Records times from any thread. It allocates some 200 bytes when the first time is recorded, and 512 bytes for each range
-/// of times, from one to sixteen times as much, in which there is a time. All together take 6 KiB.
+/// Records times from any thread.
+///
+/// The default recorder is for rare times. It allocates some 200 bytes when the first time is recorded, and 512 bytes for each
+/// range of times, from one to sixteen times as much, in which there is a time. All together take 6 KiB. A
+/// [frequent](Self::frequent) one allocates these with the first time.
 #[derive(Debug, Default)]
-pub(crate) struct Recorder(OnceLock<Box<Recorded>>);
+pub(crate) struct Recorder {
+    recorded: OnceLock<Box<Recorded>>,
+    is_frequent: bool,
+}
 
 /// On cache lines of its own, which no other core's data shares.
 #[derive(Debug, Default)]
@@ -187,6 +193,12 @@ impl Default for Chunk {
 }
 
 impl Recorded {
+    /// Creates all chunks at once.
+    #[cold]
+    fn whole() -> Box<Self> {
+        Box::new(Self { chunks: std::array::from_fn(|_| OnceLock::from(Box::default())), ..Self::default() })
+    }
+
     /// Returns the bucket for a time in nanoseconds.
     fn bucket(&self, nanos: u64) -> &AtomicU64 {
         let index = index_of(nanos.min(LONGEST));
@@ -220,11 +232,17 @@ fn index_of(nanos: u64) -> usize {
 }
 
 impl Recorder {
+    /// Returns a recorder for times of check-outs that find a connection at once: it allocates with the first time, and
+    /// never again.
+    pub(crate) fn frequent() -> Self {
+        Self { recorded: OnceLock::new(), is_frequent: true }
+    }
+
     /// Records a time in nanoseconds.
     ///
     /// A reader that finds the time in a snapshot also sees what the calling thread did before.
     pub(crate) fn record(&self, nanos: u64) {
-        let recorded = self.0.get_or_init(Box::default);
+        let recorded = self.recorded.get_or_init(|| if self.is_frequent { Recorded::whole() } else { Box::default() });
         let bucket = recorded.bucket(nanos);
         // Relaxed: a statistic. The fence below publishes both together with the bucket.
         recorded.sum.fetch_add(nanos, Ordering::Relaxed);
@@ -240,7 +258,7 @@ impl Recorder {
     /// Adds what was recorded so far to a snapshot. All that came before each of the recorded times is visible to the
     /// caller afterwards.
     pub(crate) fn add_to(&self, snapshot: &mut Histogram) {
-        let Some(recorded) = self.0.get() else { return };
+        let Some(recorded) = self.recorded.get() else { return };
         let buckets = recorded.buckets();
         // ORD: Acquire; pairs with the fence in `record`.
         fence(Ordering::Acquire);
@@ -308,6 +326,19 @@ mod tests {
             expected.increment(nanos).unwrap();
             assert_eq!(of(&[nanos]).buckets, Some(expected), "{nanos}");
         }
+    }
+
+    #[test]
+    fn frequent_recorder_allocates_with_its_first_time_alone() {
+        let chunks = |recorder: &Recorder| {
+            let recorded = recorder.recorded.get().unwrap();
+            recorded.chunks.iter().filter(|chunk| chunk.get().is_some()).count()
+        };
+        let (rare, frequent) = (Recorder::default(), Recorder::frequent());
+        assert!(frequent.recorded.get().is_none(), "nothing was recorded");
+        [&rare, &frequent].into_iter().for_each(|recorder| recorder.record(1_000));
+        assert_eq!((chunks(&rare), chunks(&frequent)), (1, BUCKETS.total_buckets().div_ceil(CHUNK)));
+        assert_eq!(rare.snapshot(), frequent.snapshot());
     }
 
     #[test]

@@ -42,10 +42,16 @@ pub(super) struct Measures {
     ids_before: StatisticU64,
 }
 
-#[derive(Default)]
 struct OfShard {
     waited: Recorder,
     used: Recorder,
+}
+
+impl Default for OfShard {
+    fn default() -> Self {
+        // A check-out that waits, and a check-in, must not allocate later on.
+        Self { waited: Recorder::frequent(), used: Recorder::frequent() }
+    }
 }
 
 #[derive(Default)]
