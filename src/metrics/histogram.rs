@@ -386,8 +386,8 @@ mod tests {
     #[test]
     fn recorder_takes_memory_only_for_the_ranges_in_which_there_are_times() {
         let recorder = Recorder::default();
-        assert!(recorder.0.get().is_none());
-        let chunks = || recorder.0.get().unwrap().chunks.iter().filter(|chunk| chunk.get().is_some()).count();
+        assert!(recorder.recorded.get().is_none());
+        let chunks = || recorder.recorded.get().unwrap().chunks.iter().filter(|chunk| chunk.get().is_some()).count();
         for (nanos, expected) in [(1_000_000, 1), (1_500_000, 1), (90_000_000, 2), (LONGEST, 3), (0, 4)] {
             recorder.record(nanos);
             assert_eq!(chunks(), expected, "{nanos}");

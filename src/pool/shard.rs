@@ -135,7 +135,7 @@ impl Shards {
     }
 
     /// Returns all shards, in the order of the hints that stand for them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Shard> {
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Shard> {
         self.first.iter().take(self.len).chain(&self.later).map(|shard| &**shard)
     }
 }

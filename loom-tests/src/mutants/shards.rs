@@ -147,7 +147,7 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn look_for_the_first",
             right: "self.shards.iter()",
-            wrong: "self.shards[..self.shards.len() - 1].iter()",
+            wrong: "{ let mut all = self.shards.iter(); all.next_back(); all }",
         }],
     },
     Mutant {
@@ -157,7 +157,7 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn look_for_waiter",
             right: "self.shards.iter()",
-            wrong: "self.shards[..self.shards.len() - 1].iter()",
+            wrong: "{ let mut all = self.shards.iter(); all.next_back(); all }",
         }],
     },
     Mutant {
@@ -167,7 +167,7 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn detach_all",
             right: "self.shards.iter()",
-            wrong: "self.shards[..self.shards.len() - 1].iter()",
+            wrong: "{ let mut all = self.shards.iter(); all.next_back(); all }",
         }],
     },
     Mutant {
@@ -177,7 +177,7 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn settle",
             right: "self.shards.iter()",
-            wrong: "self.shards[..self.shards.len() - 1].iter()",
+            wrong: "{ let mut all = self.shards.iter(); all.next_back(); all }",
         }],
     },
     Mutant {
@@ -187,7 +187,7 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn reap",
             right: "self.shards.iter()",
-            wrong: "self.shards[..self.shards.len() - 1].iter()",
+            wrong: "{ let mut all = self.shards.iter(); all.next_back(); all }",
         }],
     },
 ];

@@ -134,7 +134,7 @@
 //! | `waiter_cancelled_during_a_clear_is_counted_out_once` | clear, cancel, acquire | 2 | `turned_away_waiters_still_count`, `refused_waiter_may_not_leave` |
 //! | `stale_connection_is_never_handed_to_the_first_of_two_later_waiters` | return, clear, acquire, acquire | 2 | `claim_ignores_the_generation`, `stale_connection_is_handed_over`, `tickets_publish_nothing`, `tickets_acquire_nothing` |
 //! | `newcomer_that_leaves_takes_no_grant_of_one_before_it` | return, acquire, cancel | 2 | `cancelled_check_out_keeps_its_grant` |
-//! | `refusal_never_reaches_a_waiter_that_came_after_the_clear` | return, clear, acquire | 2 | `later_waiters_share_the_hall`, `turned_away_waiters_still_count` |
+//! | `refusal_never_reaches_a_waiter_that_came_after_the_clear` | return, clear, acquire | 2 | `later_waiters_share_the_hall` |
 //! | **openers**: orderings 3, 4 for check-outs that open | | | |
 //! | `check_in_while_an_opener_queues_up_loses_no_wake_up` | return, opener | 6 | `second_look_precedes_the_flags`, `push_ignores_waiters` |
 //! | `cancelled_opener_passes_its_connection_on` | return, opener, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant` |

@@ -247,7 +247,6 @@ const CONTROLS: &[(&str, &str)] = &[
     ("cancelled_check_out_keeps_its_grant", "waiting::newcomer_that_leaves_takes_no_grant_of_one_before_it"),
     ("grant_does_not_wait_for_its_waiter", "waiting::newcomer_never_overtakes_a_waiter_for_a_connection"),
     ("later_waiters_share_the_hall", "waiting::refusal_never_reaches_a_waiter_that_came_after_the_clear"),
-    ("turned_away_waiters_still_count", "waiting::refusal_never_reaches_a_waiter_that_came_after_the_clear"),
     ("waker_of_a_poll_is_forgotten", "waiting::waiter_polled_with_a_new_waker_is_woken_through_it"),
     ("waker_is_replaced_while_it_is_registered", "waiting::waiter_polled_again_with_its_waker_is_woken_when_served"),
     ("refused_waiter_may_not_leave", "waiting::waiter_cancelled_during_a_clear_is_counted_out_once"),
