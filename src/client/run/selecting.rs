@@ -1,0 +1,84 @@
+//! The server of an operation.
+
+use super::super::error::FailedOperation;
+use super::super::in_session::{InSession, Pinned};
+use super::super::operation::Kind;
+use super::{FailedAttempt, Running};
+use crate::deployment::{Demand, Selected};
+use crate::endpoint::Endpoint;
+use crate::options::{ReadPreference, ReadPreferenceMode, ServerAddress};
+use crate::runtime::Connection;
+use crate::selection::Access;
+use crate::session::{ErrorLabels, Fault, FaultKind};
+use crate::topology::TopologyType;
+
+/// The read preference of operations that name none and are no reads.
+static PRIMARY: ReadPreference =
+    ReadPreference { mode: ReadPreferenceMode::Primary, tag_sets: Vec::new(), max_staleness: None };
+
+impl Running<'_> {
+    /// Selects the server without waiting, in the usual case: it is known, nothing is pinned, and nobody observes.
+    #[inline]
+    pub(super) fn select_at_once(&self, avoid: &[ServerAddress]) -> Option<Selected> {
+        let is_usual = avoid.is_empty() && !self.is_in_transaction && !self.id.is_observed();
+        is_usual.then(|| self.client.deployment().select_at_once(self.access()))?
+    }
+
+    /// Returns what the operation asks of its server.
+    #[inline]
+    fn access(&self) -> Access<'_> {
+        match (self.operation.kind, self.operation.read_preference) {
+            _ if self.is_in_transaction => Access::Write,
+            (Kind::Write { .. }, _) => Access::Write,
+            (_, Some(preference)) => Access::Read(preference),
+            (Kind::Read, None) => Access::Read(&self.client.options().read_preference),
+            (Kind::Command, None) => Access::Read(&PRIMARY),
+        }
+    }
+
+    /// Selects the server, or takes what the transaction is pinned to.
+    pub(super) async fn select(
+        &mut self,
+        avoid: &[ServerAddress],
+    ) -> Result<(Selected, Option<Connection<Endpoint>>), Box<FailedAttempt>> {
+        let mut only = None;
+        if let InSession::Explicit(explicit) = &self.session
+            && self.is_in_transaction
+        {
+            let mut state = explicit.lock();
+            match state.unpin() {
+                Some(Pinned::Connection(server, connection)) => return Ok((server, Some(*connection))),
+                Some(Pinned::Server(address)) => {
+                    only = Some(address.clone());
+                    state.pin(Pinned::Server(address));
+                }
+                None => {}
+            }
+        }
+        let purpose = self.id.purpose(self.operation.command.body());
+        let demand = Demand { access: self.access(), deprioritized: avoid, only: only.as_ref(), purpose };
+        match self.client.deployment().select(demand, self.limit().deadline()).await {
+            Ok(server) => {
+                if self.is_in_transaction && only.is_none() {
+                    self.pin_to_mongos(&server);
+                }
+                Ok((server, None))
+            }
+            Err(error) => {
+                let fault = Fault::new(FaultKind::Selection, ErrorLabels::NONE);
+                let labels = self.note_failure(&fault, None);
+                let error = FailedOperation::selection(error, labels).into();
+                Err(Box::new(FailedAttempt { error, fault, labels, server: None, answer: None }))
+            }
+        }
+    }
+
+    /// Pins the transaction to its mongos (Transactions, "Sharded transactions").
+    fn pin_to_mongos(&self, server: &Selected) {
+        if let InSession::Explicit(explicit) = &self.session
+            && self.client.deployment().snapshot().topology.topology_type() == TopologyType::Sharded
+        {
+            explicit.lock().pin(Pinned::Server(server.address.clone()));
+        }
+    }
+}
