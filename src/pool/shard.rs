@@ -83,7 +83,8 @@ pub(super) struct Shards {
     /// The others, on a machine with more threads. There, a check-out and a check-in read one more pointer, which does
     /// not change. If threads shared a shard instead, its cache line would move at each of their check-outs.
     later: Box<[CachePadded<Shard>]>,
-    len: usize,
+    /// Their number, a power of two, less one.
+    mask: usize,
 }
 
 impl Shards {
@@ -103,7 +104,7 @@ impl Shards {
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
         let len = Self::count(threads, capacity);
         let new = |_| CachePadded::new(Shard::new());
-        Self { first: std::array::from_fn(new), later: (Self::FIRST..len).map(new).collect(), len }
+        Self { first: std::array::from_fn(new), later: (Self::FIRST..len).map(new).collect(), mask: len - 1 }
     }
 
     fn count(threads: usize, capacity: u32) -> usize {
@@ -116,27 +117,22 @@ impl Shards {
     /// Returns the shard that a hint stands for.
     #[inline]
     pub(super) fn preferred(&self, hint: usize) -> &Shard {
-        // The number of shards is a power of two.
-        let index = hint & (self.len - 1);
+        let index = hint & self.mask;
         match self.first.get(index) {
             Some(shard) => shard,
-            None => self.later(index),
+            // No call: one would make the hit path save its registers.
+            None => &self.later[index - Self::FIRST],
         }
-    }
-
-    #[inline(never)]
-    fn later(&self, index: usize) -> &Shard {
-        &self.later[index - Self::FIRST]
     }
 
     /// Returns the number of shards.
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.mask + 1
     }
 
     /// Returns all shards, in the order of the hints that stand for them.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Shard> {
-        self.first.iter().take(self.len).chain(&self.later).map(|shard| &**shard)
+        self.first.iter().take(self.len()).chain(&self.later).map(|shard| &**shard)
     }
 }
 
