@@ -113,13 +113,13 @@ fn command_of_the_pool() {
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn command_of_the_client() {
-    measure("client::command_of_the_client", true, 6_290, rounds_of_the_client);
+    measure("client::command_of_the_client", true, 5_080, rounds_of_the_client);
 }
 
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn command_of_the_client_without_sessions() {
-    measure("client::command_of_the_client_without_sessions", false, 4_300, rounds_of_the_client);
+    measure("client::command_of_the_client_without_sessions", false, 3_200, rounds_of_the_client);
 }
 
 #[test]
