@@ -59,11 +59,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "waker_of_a_poll_is_forgotten",
         does: "A waiter that is polled with a new waker keeps its old one.",
         file: LISTENER,
-        edits: &[Edit {
-            within: "fn poll(",
-            right: "discard(unsafe { node.waker.replace(Some(context.waker().clone())) });",
-            wrong: "",
-        }],
+        edits: &[Edit { within: "fn poll(", right: "discard(unsafe { node.waker.replace(Some(waker)) });", wrong: "" }],
     },
     Mutant {
         name: "waker_is_replaced_while_it_is_registered",
@@ -73,6 +69,7 @@ pub const MUTANTS: &[Mutant] = &[
             within: "fn poll(",
             right: "
                 if let Some(grant) = node.try_take() {
+                    discard(waker);
                     return Poll::Ready(grant);
                 }
             ",

@@ -460,13 +460,20 @@ impl<G> WaitList<G> {
     #[inline]
     #[allow(unsafe_code)]
     pub(in crate::pool) fn poll(&self, node: &Node<G>, context: &mut Context<'_>) -> Poll<G> {
+        // SAFETY: INV-3.
+        let node = unsafe { Pin::new_unchecked(node) };
+        if let Poll::Ready(grant) = node.poll_with_carrier() {
+            return Poll::Ready(grant);
+        }
+        // To clone a waker is foreign code, which may panic. Until there is a clone, the present waker stays registered.
+        let waker = context.waker().clone();
         if let Some(grant) = node.try_take() {
+            discard(waker);
             return Poll::Ready(grant);
         }
         // SAFETY: the caller is the owner, and `try_take` has ended the registration (INV-10).
-        discard(unsafe { node.waker.replace(Some(context.waker().clone())) });
-        // SAFETY: INV-3.
-        unsafe { Pin::new_unchecked(node) }.poll_with_carrier()
+        discard(unsafe { node.waker.replace(Some(waker)) });
+        node.poll_with_carrier()
     }
 
     /// Leaves the queue, and calls `settle` while the lock is held. Returns the grant if one was promised. Called by
