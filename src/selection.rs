@@ -7,11 +7,14 @@
 
 use std::time::Duration;
 
-use crate::options::{InvalidOption, ReadPreference, ReadPreferenceMode, ServerAddress};
+use crate::options::{InvalidOption, PRIMARY, ReadPreference, ReadPreferenceMode, ServerAddress};
 use crate::topology::{ServerDescription, ServerType, TopologyDescription, TopologyType, TopologyView};
 
 /// How often an idle primary writes, so that its secondaries' write dates advance (`idleWritePeriodMS`).
 const IDLE_WRITE_PERIOD: Duration = Duration::from_secs(10);
+
+/// The wire version of MongoDB 5.0, from which on secondaries execute aggregations that write their results.
+const OUTPUT_ON_SECONDARIES: i32 = 13;
 
 /// What an operation that a server is selected for does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub enum Access<'a> {
     Write,
     /// It reads, from the servers that the read preference allows.
     Read(&'a ReadPreference),
+    /// It reads, and writes its result: an aggregation with `$out` or `$merge`.
+    Output(&'a ReadPreference),
 }
 
 /// Finds the servers that can serve an operation, in the topology's order.
@@ -37,6 +42,10 @@ pub fn suitable<'t>(
     deprioritized: &[ServerAddress],
     heartbeat_frequency: Duration,
 ) -> Result<Vec<&'t ServerDescription>, InvalidOption> {
+    let access = match access {
+        Access::Output(preference) => Access::Read(topology.for_output(preference)),
+        other => other,
+    };
     if let Access::Read(preference) = access {
         check_preference(topology, preference, heartbeat_frequency)?;
     }
@@ -47,12 +56,26 @@ pub fn suitable<'t>(
         }
         TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary => match access {
             Access::Write => only(candidates, is_primary),
-            Access::Read(preference) => Members { topology, candidates, preference, heartbeat_frequency }.readable(),
+            Access::Read(preference) | Access::Output(preference) => {
+                Members { topology, candidates, preference, heartbeat_frequency }.readable()
+            }
         },
     };
     let preferred = topology.servers().filter(|server| !deprioritized.contains(&server.address)).collect();
     let found = find(preferred);
     Ok(if found.is_empty() && !deprioritized.is_empty() { find(topology.servers().collect()) } else { found })
+}
+
+impl TopologyDescription {
+    /// Returns the read preference that selects the server of an aggregation that writes its result: the primary's, as
+    /// long as a server is known whose secondaries may not write (CRUD, "Read preferences and server selection").
+    pub(crate) fn for_output<'p>(&self, preference: &'p ReadPreference) -> &'p ReadPreference {
+        let is_too_old = |server: &ServerDescription| {
+            !server.server_type.is_unknown() && server.max_wire_version < OUTPUT_ON_SECONDARIES
+        };
+        let has_older = self.topology_type() != TopologyType::LoadBalanced && self.servers().any(is_too_old);
+        if has_older { &PRIMARY } else { preference }
+    }
 }
 
 impl TopologyView {

@@ -21,13 +21,17 @@ use self::batch::{Batch, OnServer, unreadable};
 use self::query::{CursorTime, Query};
 use super::Client;
 use super::error::{ClientError, FailedOperation};
+use super::in_session::InSession;
 use super::operation::{Kind, Operation};
-use super::run::Answer;
+use super::run::{Answer, has_sessions};
 use crate::endpoint::Limit;
 use crate::options::InvalidOption;
 use crate::pool::Purpose;
 use crate::runtime::forks;
 use crate::session::{name, writes_its_result};
+
+/// The wire version of MongoDB 4.4, from which on a `getMore` takes a comment (CRUD, "find").
+const TAKES_COMMENT: i32 = 9;
 
 impl Client {
     /// Prepares a query whose results are read through a cursor: `find`, `aggregate`, `listCollections`, `listIndexes`
@@ -200,6 +204,9 @@ impl OpenCursor<'_> {
         let Answer { reply, connection, server, session, unmet } = answer;
         // A cursor in a transaction is not that of a change stream.
         let max_wire_version = connection.as_ref().map_or(0, |connection| connection.hello().max_wire_version);
+        // Without a connection, it is pinned to the transaction: it leads to a load balancer, which has newer servers.
+        let takes_comment = connection.is_none() || max_wire_version >= TAKES_COMMENT;
+        let has_sessions = connection.as_ref().is_none_or(has_sessions);
         if let Some(labels) = unmet {
             client.give_back(session, connection.as_ref());
             return Err(FailedOperation::unmet_concern(reply, labels).into());
@@ -209,13 +216,18 @@ impl OpenCursor<'_> {
         }
         let (OnServer { id, collection }, named) = OnServer::read(&reply, body);
         let batch = named.and_then(|()| Batch::read(reply, "firstBatch"));
+        let session = match session {
+            // A change stream's own, which the command was sent without.
+            InSession::Explicit(explicit) if explicit.is_implicit() && !has_sessions => InSession::Never,
+            session => session,
+        };
         let mut query = Query {
             server: server.server().clone(),
             database,
             collection,
             batch_size,
             max_await_time,
-            comment,
+            comment: comment.filter(|_| takes_comment),
             is_tailable: cursor_type != CursorType::NonTailable,
             awaits_data: cursor_type == CursorType::TailableAwait,
             time,

@@ -26,13 +26,20 @@ pub(super) enum Pinned {
 pub(super) struct Explicit {
     client: Client,
     state: Mutex<State<Pinned>>,
+    /// Whether the client started the session for an operation of its own: a change stream.
+    is_implicit: bool,
     /// The time limit of the call of `with_transaction` in progress, if it has one.
     repeating_until: Mutex<Option<Limit>>,
 }
 
 impl Explicit {
-    pub(super) fn new(client: Client, state: State<Pinned>) -> Arc<Self> {
-        Arc::new(Self { client, state: Mutex::new(state), repeating_until: Mutex::new(None) })
+    pub(super) fn new(client: Client, state: State<Pinned>, is_implicit: bool) -> Arc<Self> {
+        Arc::new(Self { client, state: Mutex::new(state), is_implicit, repeating_until: Mutex::new(None) })
+    }
+
+    /// Returns whether the session is left out where the server has no sessions. Otherwise that is an error.
+    pub(super) fn is_implicit(&self) -> bool {
+        self.is_implicit
     }
 
     /// Sets the time limit of a call of `with_transaction`, which holds until the value that is returned drops. The limit

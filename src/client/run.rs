@@ -23,7 +23,7 @@ use crate::boxed::boxed;
 use crate::deployment::{Selected, Server};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError, StateChange};
 use crate::error::CheckOutError;
-use crate::options::ServerAddress;
+use crate::options::{PRIMARY, ServerAddress};
 use crate::runtime::Connection;
 use crate::session::{
     ErrorLabels, ErrorToReport, Fault, FaultKind, Moment, ReplyTimes, Retryability, ServerSession, SessionError,
@@ -449,8 +449,7 @@ impl<'a> Running<'a> {
     ) -> Result<(), Box<FailedAttempt>> {
         let Self { client, operation, session, split, is_in_transaction, is_unacknowledged, .. } = self;
         appended.reserve(USUALLY_APPENDED);
-        let hello = connection.hello();
-        let has_sessions = hello.logical_session_timeout_minutes.is_some() || connection.service_id().is_some();
+        let has_sessions = has_sessions(connection);
         let now = Moment::now();
         if let InSession::Implicit(implicit @ None) = session
             && has_sessions
@@ -467,14 +466,14 @@ impl<'a> Running<'a> {
         let client_time = known.has_cluster_time.then(|| client.cluster_time().load());
         let client_time = client_time.as_ref().and_then(|time| time.as_deref());
         let appending = match session {
-            InSession::Explicit(_) if !has_sessions => Err(SessionError::Unsupported),
-            InSession::Explicit(explicit) => {
+            InSession::Explicit(explicit) if !has_sessions && !explicit.is_implicit() => Err(SessionError::Unsupported),
+            InSession::Explicit(explicit) if has_sessions => {
                 let (number, split) = (self.transaction_number, split.as_deref());
                 let session_use = session_use(client, operation, *is_unacknowledged, number, split);
                 explicit.lock().append_to(appended, now, &session_use, known, client_time)
             }
-            InSession::Implicit(implicit) => {
-                if let Some(session) = implicit {
+            InSession::Explicit(_) | InSession::Implicit(_) => {
+                if let InSession::Implicit(Some(session)) = session {
                     session.append_to(appended, now);
                     if let Some(number) = self.transaction_number {
                         ServerSession::append_transaction_number(appended, number);
@@ -502,12 +501,17 @@ impl<'a> Running<'a> {
             append_elements(appended, &rawdoc! { "writeConcern": concern });
         }
         let preference = match operation.kind {
-            Kind::Read if !*is_in_transaction => operation.read_preference.or(Some(&options.read_preference)),
-            Kind::Command if !*is_in_transaction => operation.read_preference,
-            _ => None,
+            _ if *is_in_transaction => None,
+            Kind::Read => operation.read_preference.or(Some(&options.read_preference)),
+            // A member that is connected to directly can handle it, whatever its state.
+            Kind::Command if options.direct_connection == Some(true) => operation.read_preference.or(Some(&PRIMARY)),
+            Kind::Command => operation.read_preference,
+            Kind::Write { .. } => None,
         };
         if let Some(preference) = preference {
             let snapshot = client.deployment().snapshot();
+            // The one that the server was selected with.
+            let preference = if writes_its_result { snapshot.topology.for_output(preference) } else { preference };
             let is_single = snapshot.topology.topology_type() == TopologyType::Single && !known.is_mongos;
             let is_standalone = !known.has_cluster_time;
             if !is_standalone && let Some(document) = wire_preference(preference, is_single) {
@@ -599,6 +603,11 @@ impl<'a> Running<'a> {
 fn refused(error: SessionError) -> Box<FailedAttempt> {
     let fault = Fault::new(FaultKind::Client, ErrorLabels::NONE);
     Box::new(FailedAttempt { error: error.into(), fault, labels: ErrorLabels::NONE, server: None, answer: None })
+}
+
+/// Returns whether the server has sessions. Servers behind a load balancer do.
+pub(super) fn has_sessions(connection: &Connection<Endpoint>) -> bool {
+    connection.hello().logical_session_timeout_minutes.is_some() || connection.service_id().is_some()
 }
 
 /// Returns how long the server keeps an idle session. `None` behind a load balancer, where sessions do not expire.

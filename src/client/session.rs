@@ -32,9 +32,19 @@ impl Client {
     ///
     /// [`InvalidOption`] if options exclude each other.
     pub fn start_session(&self, options: &SessionOptions) -> Result<Session, InvalidOption> {
+        let explicit = self.start_session_as(options, false)?;
+        Ok(Session { client: self.clone(), explicit, ends: true, forks: forks() })
+    }
+
+    /// Starts a session for the application, or for an operation that needs one for several commands.
+    pub(super) fn start_session_as(
+        &self,
+        options: &SessionOptions,
+        is_implicit: bool,
+    ) -> Result<Arc<Explicit>, InvalidOption> {
         let server = self.sessions().acquire(Moment::now(), self.session_timeout());
         let state = State::new(server, options, self.options())?;
-        Ok(Session { client: self.clone(), explicit: Explicit::new(self.clone(), state), ends: true, forks: forks() })
+        Ok(Explicit::new(self.clone(), state, is_implicit))
     }
 }
 
@@ -47,18 +57,16 @@ impl Client {
 ///
 /// ```no_run
 /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
-/// use bson::rawdoc;
+/// use bson::doc;
 /// use wharf::client::SessionOptions;
-/// use wharf::Operation;
 ///
+/// let take = doc! { "q": { "_id": 1 }, "u": { "$inc": { "n": -5 } } };
+/// let give = doc! { "q": { "_id": 2 }, "u": { "$inc": { "n": 5 } } };
 /// let mut session = client.start_session(&SessionOptions::default())?;
 /// session
-///     .with_transaction(|mut session| async move {
-///         let client = session.client().clone();
-///         let take = rawdoc! { "update": "accounts", "updates": [{ "q": { "_id": 1 }, "u": { "$inc": { "n": -5 } } }] };
-///         client.run(Operation::write("bank", &take).session(&mut session)).await?;
-///         let give = rawdoc! { "update": "accounts", "updates": [{ "q": { "_id": 2 }, "u": { "$inc": { "n": 5 } } }] };
-///         client.run(Operation::write("bank", &give).session(&mut session)).await?;
+///     .with_transaction(async |mut session| {
+///         client.update("bank", "accounts", [&take]).session(&mut session).await?;
+///         client.update("bank", "accounts", [&give]).session(&mut session).await?;
 ///         Ok(())
 ///     })
 ///     .await?;
@@ -173,8 +181,9 @@ impl Session {
     /// Runs `body` in a transaction and commits it. Repeats body and commit where the errors' labels allow it, for at most
     /// 120 seconds, or `defaultTimeoutMS` or `timeoutMS` (Convenient API for Transactions).
     ///
-    /// `body` gets this session, and gives it to each of its operations. It may run several times, so it should do nothing
-    /// else that must not be repeated. If it returns an error, the transaction is aborted.
+    /// `body` gets this session, and gives it to each of its operations. An operation without it is not part of the
+    /// transaction. `body` may run several times, so it should do nothing else that must not be repeated. If it returns an
+    /// error, the transaction is aborted.
     ///
     /// `defaultTimeoutMS` or `timeoutMS` limits all of it: the body's operations have what is left of the time, and one with
     /// a time limit of its own fails with [`SessionError::TimeoutInTransaction`](super::SessionError). Operations that do
@@ -186,7 +195,9 @@ impl Session {
     ///
     /// # Cancel safety
     ///
-    /// The transaction is aborted when the session is dropped, or another one is started after an abort.
+    /// The transaction stays open until the session is dropped, which aborts it in the background, or until
+    /// [`abort_transaction`](Self::abort_transaction). Before that, the session can start no other one
+    /// ([`SessionError::TransactionInProgress`](super::SessionError)). If the commit was in progress, its outcome is unknown.
     pub async fn with_transaction<T, F>(&mut self, body: impl FnMut(Session) -> F) -> Result<T, ClientError>
     where
         F: Future<Output = Result<T, ClientError>>,

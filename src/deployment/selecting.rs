@@ -283,7 +283,7 @@ impl Deployment {
 pub(super) fn wanted(access: Access<'_>) -> String {
     match access {
         Access::Write => "writes".to_owned(),
-        Access::Read(preference) => {
+        Access::Read(preference) | Access::Output(preference) => {
             let mut wanted = format!("reads with readPreference {}", preference.mode.name());
             if preference.mode != ReadPreferenceMode::Primary && !preference.tag_sets.is_empty() {
                 wanted.push_str(&format!(" and tags {:?}", preference.tag_sets));

@@ -119,7 +119,7 @@ fn selector(Demand { access, only, .. }: Demand<'_>) -> String {
     match (only, access) {
         (Some(only), _) => format!("the server {only}, which the transaction is pinned to"),
         (None, Access::Write) => "a server that accepts writes".to_owned(),
-        (None, Access::Read(preference)) => {
+        (None, Access::Read(preference) | Access::Output(preference)) => {
             let document: RawDocumentBuf = preference.document();
             MostLogged::new(Some(usize::MAX)).json(&document)
         }

@@ -81,7 +81,7 @@ impl Snapshot {
     pub(super) fn select_writable(&self, access: Access<'_>) -> Option<Selected> {
         let by_primary = match access {
             Access::Write => true,
-            Access::Read(preference) => preference.is_default(),
+            Access::Read(preference) | Access::Output(preference) => preference.is_default(),
         };
         let place = self.writable.filter(|_| by_primary)?;
         self.members[place].as_deref().map(Member::select)

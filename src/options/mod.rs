@@ -80,6 +80,7 @@ pub use pool::{BackgroundInterval, MAX_CONNECTIONS, OptionValue, PoolOptions};
 #[cfg(not(loom))]
 pub use proxy::ProxyOptions;
 #[cfg(not(loom))]
+pub(crate) use read_preference::PRIMARY;
 pub use read_preference::{ReadPreference, ReadPreferenceMode};
 #[cfg(not(loom))]
 pub use secret::Secret;

@@ -40,6 +40,10 @@ pub struct ReadPreference {
     pub max_staleness: Option<Duration>,
 }
 
+/// The read preference of operations that name none and are no reads.
+pub(crate) static PRIMARY: ReadPreference =
+    ReadPreference { mode: ReadPreferenceMode::Primary, tag_sets: Vec::new(), max_staleness: None };
+
 /// `readPreference`: whether to read from the primary or from secondaries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

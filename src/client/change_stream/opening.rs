@@ -159,7 +159,7 @@ impl<'c> Watch<'c> {
             Some(session) => session,
             None => {
                 let options = SessionOptions::default().causal_consistency(false);
-                client.start_session(&options)?.explicit().clone()
+                client.start_session_as(&options, true)?
             }
         };
         let documents = documents?;

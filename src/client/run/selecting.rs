@@ -6,15 +6,11 @@ use super::super::operation::Kind;
 use super::{FailedAttempt, Running};
 use crate::deployment::{Demand, Selected};
 use crate::endpoint::Endpoint;
-use crate::options::{ReadPreference, ReadPreferenceMode, ServerAddress};
+use crate::options::{PRIMARY, ServerAddress};
 use crate::runtime::Connection;
 use crate::selection::Access;
-use crate::session::{ErrorLabels, Fault, FaultKind};
+use crate::session::{ErrorLabels, Fault, FaultKind, Retryability};
 use crate::topology::TopologyType;
-
-/// The read preference of operations that name none and are no reads.
-static PRIMARY: ReadPreference =
-    ReadPreference { mode: ReadPreferenceMode::Primary, tag_sets: Vec::new(), max_staleness: None };
 
 impl Running<'_> {
     /// Selects the server without waiting, in the usual case: it is known, nothing is pinned, and nobody observes.
@@ -30,9 +26,13 @@ impl Running<'_> {
         match (self.operation.kind, self.operation.read_preference) {
             _ if self.is_in_transaction => Access::Write,
             (Kind::Write { .. }, _) => Access::Write,
-            (_, Some(preference)) => Access::Read(preference),
-            (Kind::Read, None) => Access::Read(&self.client.options().read_preference),
-            (Kind::Command, None) => Access::Read(&PRIMARY),
+            (Kind::Command, own) => Access::Read(own.unwrap_or(&PRIMARY)),
+            (Kind::Read, own) => {
+                let preference = own.unwrap_or(&self.client.options().read_preference);
+                // An aggregation that writes its result.
+                let writes = self.retryability == Retryability::OtherWrite;
+                if writes { Access::Output(preference) } else { Access::Read(preference) }
+            }
         }
     }
 

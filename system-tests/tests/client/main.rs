@@ -8,6 +8,7 @@ mod faas;
 mod forks;
 mod limits;
 mod monitoring;
+mod old_servers;
 mod prose;
 mod prose_logs;
 mod prose_mongos;

@@ -1,0 +1,122 @@
+//! What the client does otherwise on servers of earlier versions, and without sessions.
+
+use bson::{Document, doc, rawdoc};
+use wharf::client::WatchTarget;
+use wharf::{Client, Operation, ReadPreference, ReadPreferenceMode};
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
+
+/// Starts the members of a replica set, the primary first, each of its wire version.
+async fn members<const N: usize>(max_wire_versions: [i32; N]) -> ([ScriptedServer; N], Client) {
+    let addresses = std::sync::Arc::new(std::sync::OnceLock::<Vec<String>>::new());
+    let mut servers = Vec::new();
+    for (index, version) in max_wire_versions.into_iter().enumerate() {
+        let addresses = addresses.clone();
+        let script = move |command: &Document| {
+            Answer::Reply(match name(command).as_str() {
+                "hello" | "isMaster" | "ismaster" => doc! {
+                    "ok": 1, "helloOk": true, "minWireVersion": 0, "maxWireVersion": version, "setName": "rs",
+                    "isWritablePrimary": index == 0, "secondary": index != 0, "logicalSessionTimeoutMinutes": 30,
+                    "hosts": addresses.get().expect("all servers are there").clone(),
+                },
+                "find" => doc! { "ok": 1, "cursor": { "id": 5_i64, "ns": "test.c", "firstBatch": [] } },
+                "getMore" => doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "test.c", "nextBatch": [] } },
+                "aggregate" => doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "test.c", "firstBatch": [] } },
+                _ => doc! { "ok": 1 },
+            })
+        };
+        servers.push(ScriptedServer::start(move || Box::new(script.clone())).await.unwrap());
+    }
+    addresses.set(servers.iter().map(ScriptedServer::address).collect()).unwrap();
+    let uri = format!("mongodb://{}/?replicaSet=rs", addresses.get().unwrap().join(","));
+    let Ok(servers) = servers.try_into() else { unreachable!("there is one server for each version") };
+    (servers, Client::from_uri(&uri).unwrap())
+}
+
+fn named(server: &ScriptedServer, of: &str) -> Vec<Document> {
+    server.commands().into_iter().filter(|command| name(command) == of).collect()
+}
+
+/// Waits until all servers are known.
+async fn all_known(client: &Client) {
+    client.connect().await.unwrap();
+    while !client.status().servers.iter().all(|server| server.server_type.starts_with("RS")) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// CRUD, "getMore": not before MongoDB 4.4.
+#[tokio::test]
+async fn comment_goes_with_the_further_batches_from_wire_version_9_on() {
+    for (version, is_sent) in [(8, false), (9, true)] {
+        let ([server], client) = members([version]).await;
+        let find = rawdoc! { "find": "c", "comment": "why" };
+        let mut cursor = client.cursor(Operation::read("test", &find)).await.unwrap();
+        assert!(cursor.next().await.unwrap().is_none());
+        assert_eq!(named(&server, "find")[0].get_str("comment").ok(), Some("why"));
+        let more = named(&server, "getMore");
+        assert_eq!(more.len(), 1);
+        assert_eq!(more[0].contains_key("comment"), is_sent, "wire version {version}: {more:?}");
+    }
+}
+
+/// CRUD, "Read preferences and server selection" of aggregations that write their results.
+#[tokio::test]
+async fn aggregation_that_writes_goes_to_the_primary_while_a_server_is_older_than_wire_version_13() {
+    let secondary = ReadPreference::new(ReadPreferenceMode::Secondary);
+    let out = rawdoc! { "aggregate": "c", "pipeline": [{ "$out": "d" }], "cursor": {} };
+    let reads = rawdoc! { "aggregate": "c", "pipeline": [], "cursor": {} };
+    for (versions, expected) in [([12, 13], 0), ([13, 12], 0), ([13, 13], 1)] {
+        let (servers, client) = members(versions).await;
+        all_known(&client).await;
+        client.run(Operation::read("test", &out).read_preference(&secondary)).await.unwrap();
+        let sent: Vec<_> = servers.iter().map(|server| named(server, "aggregate")).collect();
+        assert_eq!((sent[expected].len(), sent[1 - expected].len()), (1, 0), "wire versions {versions:?}");
+        // The server gets the read preference that it was selected with.
+        let preference = sent[expected][0].get_document("$readPreference").cloned().ok();
+        assert_eq!(preference, (expected == 1).then(|| doc! { "mode": "secondary" }), "wire versions {versions:?}");
+        client.run(Operation::read("test", &reads).read_preference(&secondary)).await.unwrap();
+        assert_eq!(named(&servers[1], "aggregate").len(), 1 + expected, "other aggregations keep their preference");
+    }
+}
+
+/// Driver Sessions: an implicit session is left out where the server has none.
+#[tokio::test]
+async fn change_stream_without_sessions_has_none() {
+    let replies = |command: &Document| {
+        Answer::Reply(match name(command).as_str() {
+            "hello" | "isMaster" | "ismaster" => doc! {
+                "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
+                "maxWireVersion": 21,
+            },
+            "aggregate" => doc! { "ok": 1, "cursor": { "id": 5_i64, "ns": "test.c", "firstBatch": [] } },
+            "getMore" => doc! { "ok": 1, "cursor": { "id": 5_i64, "ns": "test.c", "nextBatch": [] } },
+            _ => doc! { "ok": 1 },
+        })
+    };
+    let server = ScriptedServer::start(move || Box::new(replies)).await.unwrap();
+    let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
+    let mut changes = client.watch(WatchTarget::Collection("test", "c"), ()).await.unwrap();
+    assert!(changes.next().await.unwrap().is_none());
+    for of in ["aggregate", "getMore"] {
+        let sent = named(&server, of);
+        assert!(sent.len() == 1 && !sent[0].contains_key("lsid"), "{sent:?}");
+    }
+    // That of the application is an error.
+    let mut session = client.start_session(&wharf::client::SessionOptions::default()).unwrap();
+    let refused = client.watch(WatchTarget::Collection("test", "c"), ()).session(&mut session).await.unwrap_err();
+    assert!(matches!(refused, wharf::ClientError::Session(_)), "{refused}");
+}
+
+/// Server Selection, "Topology type: Single": any server can handle the request.
+#[tokio::test]
+async fn command_on_a_direct_connection_to_a_secondary_may_read() {
+    let ([primary, secondary], _) = members([17, 17]).await;
+    for (server, is_direct) in [(&secondary, true), (&primary, true), (&primary, false)] {
+        let rest = if is_direct { "directConnection=true" } else { "replicaSet=rs" };
+        let client = Client::from_uri(&format!("mongodb://{}/?{rest}", server.address())).unwrap();
+        client.run_command("test", &rawdoc! { "count": "c" }).await.unwrap();
+        let sent = named(server, "count").pop().unwrap();
+        let preference = sent.get_document("$readPreference").cloned().ok();
+        assert_eq!(preference, is_direct.then(|| doc! { "mode": "primaryPreferred" }));
+    }
+}
