@@ -84,6 +84,8 @@ pub struct TopologySummary {
     topology_type: &'static str,
     /// Address, type, and the error of the last check.
     servers: Vec<(Arc<str>, &'static str, Option<String>)>,
+    /// The server that is none of the deployment, and why.
+    left_out: Option<Arc<str>>,
 }
 
 impl TopologySummary {
@@ -96,6 +98,7 @@ impl TopologySummary {
             unresolved: unresolved.map(|error| error.to_string()),
             topology_type: topology.topology_type().name(),
             servers: topology.servers().map(server).collect(),
+            left_out: topology.left_out().cloned(),
         }
     }
 }
@@ -107,7 +110,7 @@ impl fmt::Display for TopologySummary {
         }
         write!(f, "the topology is {}", self.topology_type)?;
         if self.servers.is_empty() {
-            return f.write_str(" without servers");
+            f.write_str(" without servers")?;
         }
         for (index, (address, server_type, error)) in self.servers.iter().enumerate() {
             f.write_str(if index == 0 { ", with " } else { "; " })?;
@@ -117,7 +120,10 @@ impl fmt::Display for TopologySummary {
                 None => f.write_str(")")?,
             }
         }
-        Ok(())
+        match &self.left_out {
+            Some(left_out) => write!(f, "; {left_out}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -55,6 +55,8 @@ pub struct TopologyDescription {
     incompatibility: Option<IncompatibleServerError>,
     logical_session_timeout_minutes: Option<i64>,
     has_one_seed: bool,
+    /// The server that was last left out because it is none of the deployment, with the reason. For errors.
+    left_out: Option<Arc<str>>,
 }
 
 /// Seeds and options that contradict each other (SDAM, "Allowed configuration combinations").
@@ -213,6 +215,8 @@ impl TopologyDescription {
             incompatibility: _,
             logical_session_timeout_minutes: _,
             has_one_seed: _,
+            // It left with its server.
+            left_out: _,
         } = self;
         *topology_type == other.topology_type
             && *set_name == other.set_name
@@ -254,7 +258,17 @@ impl TopologyDescription {
             servers,
             incompatibility: None,
             logical_session_timeout_minutes: None,
+            left_out: None,
         }
+    }
+
+    /// Returns which server was left out because it is none of the deployment, and why. `None` once there is a primary.
+    pub(crate) fn left_out(&self) -> Option<&Arc<str>> {
+        self.left_out.as_ref()
+    }
+
+    pub(super) fn set_left_out(&mut self, left_out: Option<Arc<str>>) {
+        self.left_out = left_out;
     }
 
     pub(super) fn has_one_seed(&self) -> bool {

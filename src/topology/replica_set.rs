@@ -2,7 +2,7 @@
 
 use super::description::TopologyType;
 use super::server::{ServerDescription, ServerType};
-use super::transition::{Effect, Step};
+use super::transition::{Effect, Step, of_other_set};
 use crate::options::ServerAddress;
 
 /// From this wire version on (MongoDB 6.0), comparing primaries considers `electionId` before `setVersion`.
@@ -12,7 +12,7 @@ impl Step {
     /// Applies a server's new description to a topology of type `ReplicaSetNoPrimary`.
     pub(super) fn without_primary(&mut self, server: &ServerDescription) {
         match server.server_type {
-            ServerType::Standalone | ServerType::Mongos | ServerType::LoadBalancer => self.remove(&server.address),
+            ServerType::Standalone | ServerType::Mongos | ServerType::LoadBalancer => self.leave_out_of_set(server),
             ServerType::RsPrimary => self.update_from_primary(server),
             ServerType::RsSecondary | ServerType::RsArbiter | ServerType::RsOther => {
                 self.update_without_primary(server)
@@ -25,7 +25,7 @@ impl Step {
     pub(super) fn with_primary(&mut self, server: &ServerDescription) {
         match server.server_type {
             ServerType::Standalone | ServerType::Mongos | ServerType::LoadBalancer => {
-                self.remove(&server.address);
+                self.leave_out_of_set(server);
                 self.check_if_has_primary();
             }
             ServerType::RsPrimary => self.update_from_primary(server),
@@ -37,7 +37,7 @@ impl Step {
     /// Implements `updateRSWithoutPrimary`.
     pub(super) fn update_without_primary(&mut self, server: &ServerDescription) {
         if !self.joins_the_set(server) {
-            return self.remove(&server.address);
+            return self.leave_out_of_set(server);
         }
         server.members.iter().for_each(|member| self.add(member));
         self.expect_primary(server);
@@ -48,7 +48,11 @@ impl Step {
 
     /// Implements `updateRSWithPrimaryFromMember`.
     fn update_with_primary(&mut self, server: &ServerDescription) {
-        if !self.joins_the_set(server) || goes_by_another_name(server) {
+        if !self.joins_the_set(server) {
+            self.leave_out_of_set(server);
+            return self.check_if_has_primary();
+        }
+        if goes_by_another_name(server) {
             self.remove(&server.address);
             return self.check_if_has_primary();
         }
@@ -61,7 +65,7 @@ impl Step {
     /// Implements `updateRSFromPrimary`.
     pub(super) fn update_from_primary(&mut self, server: &ServerDescription) {
         if !self.joins_the_set(server) {
-            self.remove(&server.address);
+            self.leave_out_of_set(server);
             return self.check_if_has_primary();
         }
         if let Err(error) = self.topology.note_election(server, server.max_wire_version >= ELECTION_FIRST) {
@@ -89,7 +93,14 @@ impl Step {
             .cloned()
             .collect();
         gone.iter().for_each(|address| self.remove(address));
+        self.topology.set_left_out(None);
         self.check_if_has_primary();
+    }
+
+    /// Leaves out a server that does not belong to the replica set.
+    fn leave_out_of_set(&mut self, server: &ServerDescription) {
+        let reason = format!("it {}", of_other_set(server, self.topology.set_name().unwrap_or("not known")));
+        self.leave_out(&server.address, &reason);
     }
 
     /// Implements `checkIfHasPrimary`.

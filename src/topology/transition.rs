@@ -152,7 +152,9 @@ impl Step {
     fn in_unknown(&mut self, server: &ServerDescription) {
         match server.server_type {
             ServerType::Standalone if self.topology.has_one_seed() => self.topology.set_type(TopologyType::Single),
-            ServerType::Standalone => self.remove(&server.address),
+            ServerType::Standalone => {
+                self.leave_out(&server.address, "it is a standalone server, and there are several hosts")
+            }
             ServerType::Mongos => self.topology.set_type(TopologyType::Sharded),
             ServerType::RsPrimary => self.update_from_primary(server),
             ServerType::RsSecondary | ServerType::RsArbiter | ServerType::RsOther => {
@@ -166,7 +168,7 @@ impl Step {
 
     fn in_sharded(&mut self, server: &ServerDescription) {
         if server.server_type != ServerType::Mongos && !server.server_type.is_unknown() {
-            self.remove(&server.address);
+            self.leave_out(&server.address, "it is no mongos, as the first server is");
         }
     }
 
@@ -177,10 +179,7 @@ impl Step {
         if server.server_type.is_unknown() || server.set_name.as_deref() == Some(asked) {
             return;
         }
-        let error = match &server.set_name {
-            Some(found) => format!("the server belongs to the replica set {found:?}, but replicaSet is {asked:?}"),
-            None => format!("the server belongs to no replica set, but replicaSet is {asked:?}"),
-        };
+        let error = format!("the server {}", of_other_set(server, asked));
         self.mark_unknown(&server.address, error);
     }
 
@@ -201,8 +200,22 @@ impl Step {
         }
     }
 
+    /// Removes a server that is none of the deployment, and notes the reason for the errors of selections.
+    pub(super) fn leave_out(&mut self, address: &ServerAddress, reason: &str) {
+        self.topology.set_left_out(Some(format!("{address} is left out: {reason}").into()));
+        self.remove(address);
+    }
+
     pub(super) fn remove(&mut self, address: &ServerAddress) {
         self.topology.take_out(address);
         self.effects.push(Effect::Removed(address.clone()));
+    }
+}
+
+/// Says which replica set a server belongs to, if it is not the one that was asked for.
+pub(super) fn of_other_set(server: &ServerDescription, asked: &str) -> String {
+    match &server.set_name {
+        Some(found) => format!("belongs to the replica set {found:?}, but replicaSet is {asked:?}"),
+        None => format!("belongs to no replica set, but replicaSet is {asked:?}"),
     }
 }

@@ -109,6 +109,26 @@ async fn requested_checks_keep_half_a_second_apart_and_end_with_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn error_names_the_server_that_is_none_of_the_deployment() {
+    let of_set = || Server::start(|_, _| Answer::Reply(member("isWritablePrimary", 1)));
+    let alone = || Server::start(|_, _| Answer::Reply(standalone()));
+    let parameters = "replicaSet=other&serverSelectionTimeoutMS=100";
+    for (server, reason) in [
+        (of_set().await, r#"it belongs to the replica set "rs", but replicaSet is "other""#),
+        (alone().await, r#"it belongs to no replica set, but replicaSet is "other""#),
+    ] {
+        let (client, _) = server.client(parameters);
+        let error = client.connect().await.unwrap_err().to_string();
+        let left_out = format!("without servers; {} is left out: {reason}", server.server.address());
+        assert!(error.ends_with(&left_out), "{error}");
+    }
+    let (first, second) = (alone().await, alone().await);
+    let uri = format!("mongodb://{},{}/?serverSelectionTimeoutMS=100", first.server.address(), second.server.address());
+    let error = Client::from_uri(&uri).unwrap().connect().await.unwrap_err().to_string();
+    assert!(error.ends_with("it is a standalone server, and there are several hosts"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn request_during_a_check_is_met_by_its_end() {
     let server = Server::start(|_, number| {
         let reply = Answer::Reply(member("secondary", 1));
