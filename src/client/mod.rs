@@ -36,6 +36,7 @@ mod typed;
 mod write;
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,7 +60,7 @@ pub(crate) use repeating::{Repeating, Turn};
 use command_events::CommandEvents;
 
 use crate::deployment::{Checks, Demand, Deployment, Present, Publisher, Purpose, Selected};
-use crate::endpoint::{Endpoint, Resolver};
+use crate::endpoint::{Endpoint, Limit, Resolver};
 use crate::metrics::PoolMetrics;
 use crate::options::{InvalidOption, Options, ReadPreference};
 use crate::runtime::{Connection, Subscriber};
@@ -261,19 +262,21 @@ impl Client {
     /// Nothing is lost.
     pub async fn connect(&self) -> Result<(), ServerSelectionError> {
         let preference = &self.options().read_preference;
-        self.select(preference, Purpose::Named("connect", None)).await.map(drop)
+        self.select(preference, Purpose::Named("connect", None), Limit::Unset).await.map(drop)
     }
 
     async fn select(
         &self,
         preference: &ReadPreference,
         purpose: Purpose<'_>,
+        limit: Limit,
     ) -> Result<Selected, ServerSelectionError> {
         let demand = Demand { access: Access::Read(preference), deprioritized: &[], only: None, purpose };
-        self.deployment().select(demand, None).await
+        self.deployment().select(demand, limit.deadline()).await
     }
 
-    /// Checks out a connection to a server that the read preference allows, for a series of commands.
+    /// Checks out a connection to a server that the read preference allows, for a series of commands. `timeoutMS` limits
+    /// the selection of the server and the check-out together.
     ///
     /// # Errors
     ///
@@ -282,9 +285,26 @@ impl Client {
     /// # Cancel safety
     ///
     /// That of [`Pool::check_out`](crate::Pool::check_out).
-    pub async fn check_out(&self, preference: &ReadPreference) -> Result<Connection<Endpoint>, ClientError> {
-        let server = self.select(preference, Purpose::Named("checkOut", None)).await?;
-        Ok(server.pool.check_out().await.map_err(crate::OperationError::from)?)
+    #[track_caller]
+    pub fn check_out<'c>(
+        &'c self,
+        preference: &'c ReadPreference,
+    ) -> impl Future<Output = Result<Connection<Endpoint>, ClientError>> + Send + 'c {
+        let site = Location::caller();
+        async move {
+            let limit = Limit::Unset.or(self.options().timeout).start();
+            let server = self.select(preference, Purpose::Named("checkOut", None), limit).await?;
+            Ok(server.pool.check_out_for(limit, site).await?)
+        }
+    }
+
+    /// Sets whether the pools of all servers note which line and which task each connection is checked out for. The
+    /// connections in use are then listed in [`ServerStatus::holders`], and in the error of a check-out that timed out.
+    ///
+    /// It may be switched on and off at any time: [`Pool::account_for_holders`](crate::Pool::account_for_holders) says what
+    /// it costs.
+    pub fn account_for_holders(&self, on: bool) {
+        self.deployment().account_for_holders(on);
     }
 
     /// Returns a snapshot of the deployment: its type, and each server with its pool.

@@ -6,6 +6,7 @@ use std::time::Duration;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use super::Client;
 use crate::deployment::Snapshot;
+use crate::holder::Holder;
 use crate::pool::PoolStatus;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use crate::telemetry::{PoolSnapshot, Source, sealed};
@@ -38,6 +39,9 @@ pub struct ServerStatus {
     pub operations: u64,
     /// The numbers of the server's pool; `None` before the client's first use.
     pub pool: Option<PoolStatus>,
+    /// The connections in use, the longest in use first. Empty unless the client
+    /// [accounts for holders](super::Client::account_for_holders).
+    pub holders: Vec<Holder>,
 }
 
 impl ClientStatus {
@@ -49,6 +53,7 @@ impl ClientStatus {
             error: server.error.as_ref().map(ToString::to_string),
             operations: member.map_or(0, |member| member.operation_count()),
             pool: member.map(|member| member.server.pool.status()),
+            holders: member.map_or_else(Vec::new, |member| member.server.pool.holders()),
         });
         Self {
             topology_type: snapshot.topology.topology_type().name(),

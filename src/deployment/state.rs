@@ -42,6 +42,8 @@ pub(crate) struct Deployment {
     running: AtomicU64,
     /// Whether the deployment is closed, for a forked child.
     was_closed: AtomicBool,
+    /// Whether the pools account for the holders of their connections. Written under the lock.
+    accounts_for_holders: AtomicBool,
     state: Mutex<State>,
     /// Notified after each transition.
     changed: Event,
@@ -56,6 +58,7 @@ struct Parts {
     publisher: Publisher,
     topology: TopologyDescription,
     is_closed: bool,
+    accounts_for_holders: bool,
     checks: Checks,
 }
 
@@ -216,12 +219,32 @@ impl Deployment {
                 topology
             }
         };
-        let parts = Parts { given, settled, resolver, subscribers, publisher, topology, is_closed: false, checks };
+        let parts = Parts {
+            given,
+            settled,
+            resolver,
+            subscribers,
+            publisher,
+            topology,
+            is_closed: false,
+            accounts_for_holders: false,
+            checks,
+        };
         Ok(Self::of(parts))
     }
 
     fn of(parts: Parts) -> Arc<Self> {
-        let Parts { given, settled, resolver, subscribers, publisher, topology, is_closed, checks } = parts;
+        let Parts {
+            given,
+            settled,
+            resolver,
+            subscribers,
+            publisher,
+            topology,
+            is_closed,
+            accounts_for_holders,
+            checks,
+        } = parts;
         let members = topology.servers().map(|_| None).collect();
         Arc::new(Self {
             given,
@@ -234,6 +257,7 @@ impl Deployment {
             snapshot: ArcSwap::from_pointee(Snapshot::new(topology, members)),
             running: AtomicU64::new(0),
             was_closed: AtomicBool::new(is_closed),
+            accounts_for_holders: AtomicBool::new(accounts_for_holders),
             state: Mutex::new(State { is_closed, ..State::default() }),
             changed: Event::new(),
         })
@@ -244,7 +268,8 @@ impl Deployment {
         let settled = self.settled.get().cloned();
         let topology = settled.as_ref().and_then(|settled| TopologyDescription::of_options(&settled.options).ok());
         // ORD: Relaxed; the child has a single thread here.
-        let is_closed = self.was_closed.load(Ordering::Relaxed);
+        let (is_closed, accounts_for_holders) =
+            (self.was_closed.load(Ordering::Relaxed), self.accounts_for_holders.load(Ordering::Relaxed));
         Self::of(Parts {
             given: self.given.clone(),
             settled: settled.map_or_else(OnceLock::new, OnceLock::from),
@@ -253,6 +278,7 @@ impl Deployment {
             publisher: self.publisher.successor(),
             topology: topology.filter(|_| !is_closed).unwrap_or_else(TopologyDescription::without_servers),
             is_closed,
+            accounts_for_holders,
             checks: self.checks(),
         })
     }
@@ -469,7 +495,9 @@ impl Deployment {
             let weak = Arc::downgrade(self);
             let identity = Arc::new(OnceLock::<Weak<Server>>::new());
             let of = identity.clone();
-            let mut builder = endpoint.pool();
+            // ORD: Relaxed; the lock publishes it. A forked child reads it without, in a single thread.
+            let accounts_for_holders = self.accounts_for_holders.load(Ordering::Relaxed);
+            let mut builder = endpoint.pool().account_for_holders(accounts_for_holders);
             if self.scanning.is_some() {
                 let options = Self::options_of_one_connection(&settled.options.pool);
                 builder = builder.options(options).without_tasks();
@@ -561,6 +589,17 @@ impl Deployment {
             server.pool.close();
         }
         self.changed.notify(usize::MAX);
+    }
+
+    /// Sets whether the pools account for the holders of their connections, those of later servers included.
+    pub(crate) fn account_for_holders(&self, on: bool) {
+        let present = {
+            let _state = self.lock();
+            // ORD: Relaxed; the lock publishes it to `admit`.
+            self.accounts_for_holders.store(on, Ordering::Relaxed);
+            self.snapshot.load_full()
+        };
+        present.members().iter().flatten().for_each(|member| member.server.pool.account_for_holders(on));
     }
 
     /// Returns the servers that have a pool, or that had one when the deployment was closed.

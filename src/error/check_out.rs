@@ -282,7 +282,7 @@ impl fmt::Display for WaitQueueTimeoutError {
                 Ok(())
             }
             None if *in_use > *draining => {
-                f.write_str("; to see where connections were checked out, call Pool::account_for_holders(true)")
+                f.write_str("; to see where connections were checked out, call account_for_holders(true)")
             }
             None => Ok(()),
         }

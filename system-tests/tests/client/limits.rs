@@ -8,7 +8,7 @@ use std::time::Duration;
 use bson::{Document, doc, rawdoc};
 use tokio::time::{Instant, sleep};
 use wharf::client::{CursorType, SessionOptions, TimeoutMode, TransactionOptions};
-use wharf::{Client, ClientError, Operation};
+use wharf::{Client, ClientError, Operation, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::repetitions::{client, count, primary, standalone, start};
@@ -246,4 +246,38 @@ fn cursor_is_closed_on_the_runtime_that_its_client_has_moved_to() {
         arrival(&server, "killCursors").await;
     });
     assert_eq!(count(&arrived, "killCursors"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn check_out_has_one_time_limit_for_all_its_parts() {
+    let client = Client::from_uri("mongodb://127.0.0.1:1/?timeoutMS=300").unwrap();
+    let begun = Instant::now();
+    let error = client.check_out(&ReadPreference::default()).await.unwrap_err();
+    assert!(error.is_timeout() && error.to_string().contains("within timeoutMS (300 ms)"), "{error}");
+    assert!(begun.elapsed() < Duration::from_millis(350), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_tells_which_line_holds_a_connection() {
+    let (server, _) = start(standalone(), |_, _| Answer::Reply(doc! { "ok": 1 })).await;
+    let client = client(&server, "timeoutMS=300&maxPoolSize=1");
+    let holders = || client.status().servers[0].holders.clone();
+    let (preference, ping) = (ReadPreference::default(), rawdoc! { "ping": 1 });
+    // Before there is any pool.
+    client.account_for_holders(true);
+    let line = line!() + 1;
+    let held = client.check_out(&preference).await.unwrap();
+    let site = holders()[0].call_site.unwrap();
+    assert!(site.file().ends_with("limits.rs") && site.line() == line, "{site}");
+    let error = client.run_command("admin", &ping).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("limits.rs:{line}")), "{error}");
+    // And while there is one.
+    client.account_for_holders(false);
+    assert_eq!(holders(), []);
+    let error = client.run_command("admin", &ping).await.unwrap_err().to_string();
+    assert!(error.contains("call account_for_holders(true)"), "{error}");
+    client.account_for_holders(true);
+    assert_eq!(holders().len(), 1);
+    drop(held);
+    assert_eq!(holders(), []);
 }

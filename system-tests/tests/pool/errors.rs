@@ -115,7 +115,7 @@ async fn wait_queue_timeout_in_load_balanced_mode_names_the_holders() {
         "Timeout waiting for connection from the connection pool. maxPoolSize: 4, connections in use by cursors: 1, \
          connections in use by transactions: 2, connections in use by other operations: 1, connections being opened: 0, \
          other check-outs waiting: 0, waited for mock:27017: 20.0ms (waitQueueTimeoutMS), available: 0, being drained: \
-         0; to see where connections were checked out, call Pool::account_for_holders(true)"
+         0; to see where connections were checked out, call account_for_holders(true)"
     );
     // A holder no longer counts once it is unpinned or its connection is checked in.
     held[1].pin_to(Purpose::Operation);
@@ -147,7 +147,7 @@ async fn wait_queue_timeout_reports_address_sizes_and_time() {
         error.to_string(),
         "Timed out while checking out a connection from connection pool for mock:27017 after 1.5s (waitQueueTimeoutMS): \
          connections in use: 1, being opened: 1, maxPoolSize: 2, other check-outs waiting: 1, available: 0, being drained: \
-         0; to see where connections were checked out, call Pool::account_for_holders(true)"
+         0; to see where connections were checked out, call account_for_holders(true)"
     );
     assert_eq!((&*error.address, error.max_pool_size, error.total), ("mock:27017", 2, 2));
     assert_eq!((error.in_use, error.pending, error.waiting), (1, 1, 1));
