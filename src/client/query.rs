@@ -108,6 +108,10 @@ impl<'c> Query<'c> {
 
     /// Adds fields to the command, such as `sort`, `limit`, `projection`, `hint`, `let`, `comment` or
     /// `readConcern`: all that the server documents for `find` or `aggregate`. Anything that serde writes as a document.
+    ///
+    /// The server refuses a field that a command has twice. So the fields must not have `batchSize` (or the `cursor` of an
+    /// aggregation) beside [`batch_size`](Self::batch_size), nor `maxTimeMS` beside `timeoutMS`, which the client sends as
+    /// `maxTimeMS`.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.prepared.body = self.prepared.body.and_then(|mut body| {
             extend(&mut body, &encode("options", &fields)?)?;
