@@ -271,10 +271,7 @@ impl Session {
             // The transaction, its connection and the runtime are the parent's.
             return false;
         }
-        let must_abort = {
-            let mut state = self.explicit.lock();
-            state.must_abort() && matches!(state.begin_abort(), Ok(true))
-        };
+        let must_abort = self.explicit.lock().abandon();
         if !must_abort {
             let unpinned = self.explicit.lock().unpin();
             drop(unpinned);

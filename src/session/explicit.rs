@@ -117,7 +117,7 @@ impl<P> Session<P> {
     }
 
     /// Ends the session, which is about to be dropped. The caller gives the server session back, after an abort if
-    /// [`must_abort`](Self::must_abort).
+    /// [`abandon`](Self::abandon) says so.
     pub fn end(&mut self, now: Moment) -> ServerSession {
         std::mem::replace(&mut self.server, ServerSession::new(now))
     }
@@ -211,9 +211,10 @@ impl<P> Session<P> {
         self.transaction.pinned.take()
     }
 
-    /// Returns whether an abort has to be sent before the session ends.
-    pub fn must_abort(&self) -> bool {
-        self.transaction.state == TransactionState::InProgress
+    /// Ends the transaction because the session ends, and returns whether an abort has to be sent first: see
+    /// [`abort_command`](Self::abort_command).
+    pub fn abandon(&mut self) -> bool {
+        self.transaction.abandon()
     }
 
     /// Starts a transaction. The server learns of it with the first command. Returns what the last one was pinned to.
@@ -395,9 +396,7 @@ impl<P> Session<P> {
     /// Notes that an attempt to commit has failed. Without a connection there is no `server`.
     pub fn commit_failed(&mut self, fault: &Fault, server: Option<SessionServer>) -> Consequence<P> {
         self.mark_dirty(fault);
-        if !took_effect(fault) {
-            self.transaction.commit_refused();
-        }
+        self.transaction.commit_failed(fault.is_retryable_overload(), took_effect(fault));
         let labels = fault
             .commit_labels(server.map(|server| server.max_wire_version), server.is_some_and(|server| server.is_mongos));
         let unpins =

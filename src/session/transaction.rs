@@ -45,13 +45,24 @@ pub(super) struct Transaction<P> {
     commit: CommitAttempts,
 }
 
+/// How far the attempts to commit a transaction came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Commits {
+    /// There was none, or an overloaded server has refused each.
+    #[default]
+    None,
+    /// One has failed, and none was sent. From here on, the write concern is `majority`.
+    Failed,
+    /// One was sent, and may have been executed.
+    Sent,
+}
+
 /// The commits of one transaction so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CommitAttempts {
-    /// Whether the next one must have the write concern `majority`: an earlier one may have committed.
-    needs_majority: bool,
-    /// What `needs_majority` was before the attempt that is under way. An overloaded server has done nothing.
-    before: bool,
+    made: Commits,
+    /// What `made` was before the attempt that is under way, of which nothing is known yet.
+    before: Commits,
 }
 
 impl<P> Default for Transaction<P> {
@@ -130,6 +141,8 @@ impl<P> Transaction<P> {
             TransactionState::Starting | TransactionState::InProgress | TransactionState::Committed => {}
         }
         self.state = TransactionState::Committed;
+        // If the last attempt was cancelled, its outcome will never be reported.
+        self.commit.before = self.commit.made;
         Ok(self.is_known_to_server)
     }
 
@@ -145,12 +158,28 @@ impl<P> Transaction<P> {
         Ok(self.is_known_to_server)
     }
 
+    /// Moves to the aborted state if the transaction is open, and returns whether it was: the server knows it, and no commit
+    /// of it was sent.
+    pub(super) fn abandon(&mut self) -> bool {
+        let is_open = match self.state {
+            TransactionState::InProgress => true,
+            // The commit was cancelled before it was sent, or it failed until its time was up.
+            TransactionState::Committed => self.is_known_to_server && self.commit.made != Commits::Sent,
+            TransactionState::None | TransactionState::Starting | TransactionState::Aborted => false,
+        };
+        if is_open {
+            self.state = TransactionState::Aborted;
+        }
+        is_open
+    }
+
     /// Returns the command for the next attempt to commit. With a time limit for the whole operation, the server's is left
     /// out.
     pub(super) fn commit_command(&mut self, has_time_limit: bool) -> RawDocumentBuf {
-        let CommitAttempts { needs_majority, .. } = self.commit;
+        let before = self.commit.made;
         // If no outcome is ever reported, the commit may have happened.
-        self.commit = CommitAttempts { needs_majority: true, before: needs_majority };
+        self.commit = CommitAttempts { made: Commits::Sent, before };
+        let needs_majority = before != Commits::None;
         let mut command = rawdoc! { "commitTransaction": 1 };
         let concern = self.options.write_concern.clone().unwrap_or_default();
         self.append_ending(&mut command, if needs_majority { majority(concern) } else { concern });
@@ -160,9 +189,16 @@ impl<P> Transaction<P> {
         command
     }
 
-    /// Notes that the server refused the commit because it is overloaded: it has done nothing.
-    pub(super) fn commit_refused(&mut self) {
-        self.commit.needs_majority = self.commit.before;
+    /// Notes that an attempt to commit has failed. `is_overload`: the server refused it because it is overloaded, so it counts
+    /// as not made ("Interaction with Client Backpressure"). `took_effect`: it was sent, and not refused like that.
+    pub(super) fn commit_failed(&mut self, is_overload: bool, took_effect: bool) {
+        let CommitAttempts { made, before } = self.commit;
+        let made = match (is_overload, took_effect) {
+            (true, _) => before,
+            (false, true) => made,
+            (false, false) => before.max(Commits::Failed),
+        };
+        self.commit = CommitAttempts { made, before: made };
     }
 
     /// Returns the command for the next attempt to abort.

@@ -326,7 +326,35 @@ fn transaction_without_commands_sends_neither_commit_nor_abort() {
     let mut session = started();
     session.begin_commit().unwrap();
     assert!(!session.begin_commit().unwrap(), "nor does a second commit");
-    assert!(!started().must_abort() && in_progress().must_abort());
+}
+
+#[test]
+fn session_that_ends_aborts_its_transaction_unless_a_commit_may_have_been_executed() {
+    assert!(!started().abandon() && in_progress().abandon());
+    let mut twice = in_progress();
+    assert!(twice.abandon() && !twice.abandon() && twice.transaction_state() == TransactionState::Aborted);
+    let committed = |end: &dyn Fn(&mut Session<&'static str>)| {
+        let mut session = in_progress();
+        session.begin_commit().unwrap();
+        end(&mut session);
+        session.abandon()
+    };
+    assert!(committed(&|_| ()), "no commit was sent");
+    assert!(!committed(&|session| drop(session.commit_command(false))), "its outcome is unknown");
+    let refused = Fault::new(FaultKind::CheckOut, ErrorLabels::NONE);
+    let failed = |session: &mut Session<&'static str>| drop(session.commit_failed(&refused, None));
+    assert!(committed(&|session| {
+        session.commit_command(false);
+        failed(session);
+    }));
+    assert!(!committed(&|session| {
+        session.commit_command(false);
+        session.commit_command(false);
+        failed(session);
+    }));
+    let mut empty = started();
+    empty.begin_commit().unwrap();
+    assert!(!empty.abandon(), "the server knows no transaction");
 }
 
 #[test]
@@ -524,6 +552,36 @@ fn repeated_commit_has_the_write_concern_majority_unless_the_server_did_nothing(
     assert_eq!(w(&mut session), None);
     session.begin_commit().unwrap();
     assert_eq!(w(&mut session), majority, "called again, after a success or without any outcome");
+}
+
+/// Transactions, "writeConcern for commitTransaction attempts": after any failure but an overload.
+#[test]
+fn commit_after_one_that_failed_unsent_or_has_no_outcome_has_the_write_concern_majority() {
+    let has_majority = |session: &mut TestSession| session.commit_command(false).get_document("writeConcern").is_ok();
+    let mut session = in_progress();
+    session.begin_commit().unwrap();
+    let _ = session.commit_failed(&overload(), None);
+    assert!(!has_majority(&mut session));
+    let _ = session.commit_failed(&overload(), Some(SERVER));
+    let _ = session.commit_failed(&fault(FaultKind::CheckOut), None);
+    assert!(has_majority(&mut session), "a failure that is no overload");
+
+    for unsent in [overload(), fault(FaultKind::CheckOut)] {
+        let mut session = in_progress();
+        session.begin_commit().unwrap();
+        assert!(!has_majority(&mut session));
+        let _ = session.commit_failed(&fault(FaultKind::Network), Some(SERVER));
+        let _ = session.commit_failed(&unsent, None);
+        assert!(has_majority(&mut session), "the first one may have been executed: {unsent:?}");
+    }
+
+    let mut session = in_progress();
+    session.begin_commit().unwrap();
+    // Cancelled, so there is no outcome.
+    assert!(!has_majority(&mut session));
+    session.begin_commit().unwrap();
+    let _ = session.commit_failed(&overload(), None);
+    assert!(has_majority(&mut session), "the cancelled one may have been executed");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The client on real servers.
 #![cfg(not(any(loom, shuttle)))]
 
+mod cancelled;
 mod cluster;
 mod cursors;
 mod events;
