@@ -11,7 +11,7 @@ use crate::deployment::Selected;
 use crate::endpoint::{Endpoint, Limit};
 use crate::options::ServerAddress;
 use crate::runtime::Connection;
-use crate::session::{Moment, ReplyTimes, ServerSession, Session as State, SessionError};
+use crate::session::{ErrorLabels, Fault, Moment, ReplyTimes, ServerSession, Session as State, SessionError};
 
 /// What a transaction is pinned to.
 #[derive(Debug)]
@@ -83,6 +83,13 @@ impl Explicit {
     pub(super) fn lock(&self) -> MutexGuard<'_, State<Pinned>> {
         // The state is valid between any two calls of its methods.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that an operation has failed without a server, and returns the error's labels.
+    pub(super) fn operation_failed(&self, fault: &Fault) -> ErrorLabels {
+        let consequence = self.lock().failed(fault, None, false);
+        // What the transaction was pinned to is dropped outside of the lock.
+        consequence.labels
     }
 
     /// Pins the transaction to a mongos.

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use super::Client;
 use super::command_events::OperationId;
-use super::error::ClientError;
+use super::error::{ClientError, FailedOperation};
 use super::in_session::Explicit;
 use super::operation::Operation;
 use super::run::Answer;
@@ -28,6 +28,7 @@ use crate::endpoint::{Limit, OutgoingSequence};
 use crate::options::Acknowledgement;
 use crate::printable::Printable;
 use crate::selection::Access;
+use crate::session::{ErrorLabels, Fault, FaultKind};
 use crate::wire::reply::whole_number;
 
 /// Room for what the client adds to the statements of a command, in bytes: session, cluster time, write concern, header.
@@ -223,6 +224,9 @@ impl<'c> Write<'c> {
         if let Some(error) = self.refused.take() {
             return Err(error);
         }
+        if self.statements.is_empty() {
+            return Err(ClientError::Argument { name: "statements", reason: "there are none".into() });
+        }
         let mut written = Written::default();
         self.add_ids(&mut written);
         let client = self.client.clone();
@@ -239,7 +243,12 @@ impl<'c> Write<'c> {
             let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
             let purpose = id.named(first);
             let demand = Demand { access: Access::Write, deprioritized: &[], only: None, purpose };
-            client.deployment().select(demand, limit.deadline()).await?;
+            if let Err(error) = client.deployment().select(demand, limit.deadline()).await {
+                let fault = Fault::new(FaultKind::Selection, ErrorLabels::NONE);
+                // In a transaction, the label lets the whole be repeated.
+                let labels = self.session.map_or(fault.labels, |explicit| explicit.operation_failed(&fault));
+                return Err(FailedOperation::selection(error, labels).into());
+            }
         }
         let (most_statements, most_bytes) = client.deployment().snapshot().write_limits();
         let most_bytes = most_bytes.saturating_sub(self.bytes_of_body());
@@ -384,6 +393,7 @@ impl<'c> IntoFuture for Write<'c> {
     /// # Errors
     ///
     /// [`ClientError::Write`] if some statements may have been executed, otherwise the error that ended the first command.
+    /// [`ClientError::Argument`] if there are no statements, or serde could not write one.
     ///
     /// # Cancel safety
     ///
