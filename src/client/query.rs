@@ -18,6 +18,8 @@ use super::operation::Operation;
 use super::session::Session;
 use super::typed::{Prepared, Start, encode, extend, with};
 use crate::options::ReadPreference;
+use crate::session::writes_its_result;
+use crate::wire::reply::whole_number;
 
 impl Client {
     /// Prepares a query for the documents of a collection that match `filter`. Await the value for a [`Cursor`].
@@ -58,7 +60,8 @@ impl Client {
     /// Prepares an aggregation of a collection's documents. Await the value for a [`Cursor`].
     ///
     /// The pipeline is anything that serde writes as an array of documents. One that ends in `$out` or `$merge` writes:
-    /// it gets the write concern of the options, and is not repeated after a network error.
+    /// it gets the write concern of the options, and is not repeated after a network error. An aggregation without a
+    /// collection, such as `$currentOp`, is a [`cursor`](Self::cursor) of a command with `aggregate: 1`.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -164,12 +167,19 @@ impl<'c> Query<'c> {
         let mut body = body?;
         match (self.verb, self.batch_size) {
             (Verb::Find, None) => {}
-            (Verb::Find, Some(size)) => body.append(cstr!("batchSize"), size),
+            (Verb::Find, Some(size)) => {
+                // A full batch leaves the cursor open on the server (CRUD, "Setting limit and batchSize options for find
+                // commands").
+                let is_limit = matches!(whole_number(&body, "limit"), Ok(Some(limit)) if limit == i64::from(size));
+                body.append(cstr!("batchSize"), if is_limit { size.saturating_add(1) } else { size });
+            }
             // The server demands the field.
             (Verb::Aggregate, None) if matches!(body.get("cursor"), Ok(None)) => {
                 body.append(cstr!("cursor"), rawdoc! {});
             }
             (Verb::Aggregate, None) => {}
+            // The server refuses a batch size of zero there (CRUD, "AggregateOptions").
+            (Verb::Aggregate, Some(0)) if writes_its_result(&body) => body.append(cstr!("cursor"), rawdoc! {}),
             (Verb::Aggregate, Some(size)) => body.append(cstr!("cursor"), rawdoc! { "batchSize": size }),
         }
         Ok(body)

@@ -105,6 +105,12 @@ impl OnServer {
     }
 }
 
+/// Returns the collection that a reply to a `getMore` names for the next one.
+pub(super) fn collection_of(reply: &RawDocument) -> Option<&str> {
+    let namespace = reply.get_document("cursor").ok()?.get_str("ns").ok()?;
+    namespace.split_once('.').map(|(_, collection)| collection)
+}
+
 fn id_of(cursor: &RawDocument) -> Option<i64> {
     match cursor.get("id") {
         Ok(Some(RawBsonRef::Int64(id))) => Some(id),

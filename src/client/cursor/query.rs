@@ -15,7 +15,7 @@ use super::super::error::{ClientError, FailedOperation};
 use super::super::in_session::{InSession, Pinned};
 use super::super::operation::Kind;
 use super::TimeoutMode;
-use super::batch::Batch;
+use super::batch::{Batch, collection_of};
 use crate::deployment::{Background, Demand, Purpose, Selected, Server};
 use crate::endpoint::{Command, CommandError, Endpoint, Limit, OperationError};
 use crate::options::{ReadPreference, ReadPreferenceMode};
@@ -108,6 +108,11 @@ impl Query {
             sends_max_time: false,
         };
         let reply = self.run(get_more).await.map_err(|(error, _)| error)?;
+        if let Some(collection) = collection_of(&reply)
+            && collection != self.collection
+        {
+            self.collection = collection.to_owned();
+        }
         Batch::read(reply, "nextBatch")
     }
 

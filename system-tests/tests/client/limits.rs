@@ -281,3 +281,73 @@ async fn client_tells_which_line_holds_a_connection() {
     drop(held);
     assert_eq!(holders(), []);
 }
+
+/// CRUD, "Setting limit and batchSize options for find commands": a full batch would leave the cursor open on the server.
+#[tokio::test(start_paused = true)]
+async fn batch_of_the_size_of_the_limit_has_room_for_one_more() {
+    let answer =
+        |_: &Document, _| Answer::Reply(doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "test.c", "firstBatch": [] } });
+    let (server, sent) = start(standalone(), answer).await;
+    let client = client(&server, "");
+    for (limit, size, expected) in [(5, 5, 6), (5, 4, 4), (4, 5, 5), (i32::MAX, i32::MAX, i32::MAX)] {
+        let options = doc! { "limit": i64::from(limit) };
+        client.find("test", "c", doc! {}).options(options).batch_size(size).await.unwrap();
+        let sent = sent.lock().unwrap().pop().unwrap();
+        assert_eq!((sent.get_i64("limit").unwrap(), sent.get_i32("batchSize").unwrap()), (limit.into(), expected));
+    }
+    for (last, expected) in [(doc! { "$out": "d" }, doc! {}), (doc! { "$limit": 1 }, doc! { "batchSize": 0 })] {
+        client.aggregate("test", "c", [last]).batch_size(0).await.unwrap();
+        assert_eq!(sent.lock().unwrap().pop().unwrap().get_document("cursor").unwrap(), &expected);
+    }
+}
+
+/// Find, getMore and killCursors commands, "getMore".
+#[tokio::test(start_paused = true)]
+async fn cursor_takes_its_collection_from_the_newest_batch() {
+    let batch = |field: &str, collection: &str| {
+        Answer::Reply(doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": format!("test.{collection}"), field: [{}] } })
+    };
+    let (server, sent) = start(standalone(), move |command, _| match name(command).as_str() {
+        "find" => batch("firstBatch", "first.c"),
+        "getMore" => batch("nextBatch", "second.c"),
+        _ => Answer::Reply(doc! { "ok": 1 }),
+    })
+    .await;
+    let mut cursor = client(&server, "").find("test", "c", doc! {}).await.unwrap();
+    for _ in 0..3 {
+        cursor.next().await.unwrap().unwrap();
+    }
+    cursor.close().await;
+    let sent = sent.lock().unwrap();
+    let collections = sent.iter().filter_map(|command| {
+        command.get_str("collection").or_else(|_| command.get_str("killCursors")).ok().map(str::to_owned)
+    });
+    assert_eq!(collections.collect::<Vec<_>>(), ["first.c", "second.c", "second.c"]);
+}
+
+/// CRUD, "Insert, Update, Replace, Delete, and Bulk Writes".
+#[tokio::test]
+async fn writes_without_statements_are_an_error() {
+    let client = Client::from_uri("mongodb://127.0.0.1:1").unwrap();
+    let error = client.insert("test", "c", [doc! {}; 0]).await.unwrap_err();
+    assert!(matches!(&error, ClientError::Argument { name: "statements", .. }), "{error}");
+}
+
+/// Transactions, "TransientTransactionError": also for writes that are split into commands.
+#[tokio::test(start_paused = true)]
+async fn selection_that_fails_in_a_transaction_lets_it_be_repeated() {
+    let client = Client::from_uri("mongodb://127.0.0.1:1/?replicaSet=rs&serverSelectionTimeoutMS=50").unwrap();
+    let mut session = client.start_session(&SessionOptions::default()).unwrap();
+    for is_in_transaction in [false, true] {
+        if is_in_transaction {
+            session.start_transaction(TransactionOptions::default()).unwrap();
+        }
+        let write = rawdoc! { "insert": "c", "documents": [{}] };
+        let raw = client.run(Operation::write("test", &write).session(&mut session)).await.unwrap_err();
+        let typed = client.insert("test", "c", [doc! {}]).session(&mut session).await.unwrap_err();
+        for error in [raw, typed] {
+            assert!(error.is_timeout(), "{error}");
+            assert_eq!(error.has_label("TransientTransactionError"), is_in_transaction, "{error}");
+        }
+    }
+}
