@@ -20,7 +20,7 @@ use tracing_subscriber::filter::LevelFilter;
 use wharf::client::{Session, SessionOptions};
 use wharf::metrics::PoolMetrics;
 use wharf::telemetry::{METRICS, ReadingValue, readings};
-use wharf::{Acknowledgement, Client, ClientError, Options, WriteConcern};
+use wharf::{Client, ClientError, Options, WriteConcern};
 use wharf_service::pools::PoolRow;
 
 const DATABASE: &str = "bank";
@@ -49,8 +49,7 @@ struct Arguments {
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(LevelFilter::WARN).init();
     let Arguments { listen, uri } = Arguments::parse();
-    let majority = WriteConcern::default().w(Acknowledgement::Mode("majority".to_owned()));
-    let client = Client::new(Options::parse(&uri)?.timeout(LIMIT).write_concern(majority))?;
+    let client = Client::new(Options::parse(&uri)?.timeout(LIMIT).write_concern(WriteConcern::majority()))?;
     let listener = TcpListener::bind(listen).await?;
     println!("Listening on {}", listener.local_addr()?);
     let serving = axum::serve(listener, router(client.clone())).with_graceful_shutdown(end_signal());

@@ -83,6 +83,9 @@ crate::error::debug_as_sentence!(ClientError);
 
 impl ClientError {
     /// Wraps an error of the application, so that the body of a transaction can return it.
+    ///
+    /// The body returns the errors of its operations as they are. Wrapped like this, they lose their labels, and the
+    /// transaction is not repeated.
     pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Other(Arc::from(error.into()))
     }

@@ -104,6 +104,9 @@ impl<'a> Operation<'a> {
 
     /// Sets `timeoutMS`: how long the operation may take in total, from the selection of a server to the end of the last
     /// attempt. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+    ///
+    /// The client sends what is left of the time as `maxTimeMS`, and does not look for that field in the command's document:
+    /// the server refuses a command that has it twice.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.command = self.command.timeout(limit);
         self

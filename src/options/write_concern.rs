@@ -12,9 +12,9 @@ use super::InvalidOption;
 /// A pool sends commands as they are. A [`Client`](crate::Client) adds it to writes that have none.
 ///
 /// ```
-/// use wharf::{Acknowledgement, Options, WriteConcern};
+/// use wharf::{Options, WriteConcern};
 ///
-/// let majority = WriteConcern::default().w(Acknowledgement::Mode("majority".to_owned())).journal(true);
+/// let majority = WriteConcern::majority().journal(true);
 /// let options = Options::new(["localhost"])?.write_concern(majority);
 /// # Ok::<(), wharf::InvalidAddress>(())
 /// ```
@@ -35,13 +35,22 @@ pub struct WriteConcern {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Acknowledgement {
-    /// This number of servers. With 0, no server acknowledges the write.
+    /// This number of servers.
+    ///
+    /// With 0, no server acknowledges the write, and the client waits for no reply: it succeeds as soon as it is sent, its
+    /// counts are zero, and it is not repeated. It belongs to no session, so with a session of the application it is an
+    /// error ([`SessionError::UnacknowledgedWrite`](crate::client::SessionError)).
     Servers(u32),
     /// `majority`, or a mode that the replica set's configuration defines.
     Mode(String),
 }
 
 impl WriteConcern {
+    /// A write concern that the majority of a replica set's servers must acknowledge the write.
+    pub fn majority() -> Self {
+        Self::default().w(Acknowledgement::Mode("majority".to_owned()))
+    }
+
     /// Sets [`w`](Self#structfield.w).
     pub fn w(mut self, acknowledgement: Acknowledgement) -> Self {
         self.w = Some(acknowledgement);

@@ -20,17 +20,15 @@ use crate::client::{
 ///
 /// ```no_run
 /// # fn example(client: wharf::single::Client) -> Result<(), Box<dyn std::error::Error>> {
-/// use bson::rawdoc;
-/// use wharf::Operation;
+/// use bson::doc;
 /// use wharf::client::SessionOptions;
 ///
+/// let take = doc! { "q": { "_id": 1 }, "u": { "$inc": { "n": -5 } } };
+/// let give = doc! { "q": { "_id": 2 }, "u": { "$inc": { "n": 5 } } };
 /// let mut session = client.start_session(&SessionOptions::default())?;
 /// session.with_transaction(|session| {
-///     let take = rawdoc! { "update": "accounts", "updates": [{ "q": { "_id": 1 }, "u": { "$inc": { "n": -5 } } }] };
-///     session.run(Operation::write("bank", &take))?;
-///     let give = rawdoc! { "update": "accounts", "updates": [{ "q": { "_id": 2 }, "u": { "$inc": { "n": 5 } } }] };
-///     session.run(Operation::write("bank", &give))?;
-///     Ok(())
+///     session.update("bank", "accounts", [&take]).run()?;
+///     session.update("bank", "accounts", [&give]).run()
 /// })?;
 /// # Ok(())
 /// # }
@@ -95,6 +93,39 @@ impl Session {
         command: impl Serialize,
     ) -> Prepared<TypedCommand<'c, R>> {
         self.client.run_typed(database, command).with(|command| command.session(&mut self.session))
+    }
+
+    /// Prepares inserts in this session. See [`Client::insert`].
+    #[track_caller]
+    pub fn insert<'c>(
+        &'c mut self,
+        database: &'c str,
+        collection: &'c str,
+        documents: impl IntoIterator<Item = impl Serialize>,
+    ) -> Prepared<Write<'c>> {
+        self.client.insert(database, collection, documents).with(|write| write.session(&mut self.session))
+    }
+
+    /// Prepares updates in this session. See [`Client::update`].
+    #[track_caller]
+    pub fn update<'c>(
+        &'c mut self,
+        database: &'c str,
+        collection: &'c str,
+        statements: impl IntoIterator<Item = impl Serialize>,
+    ) -> Prepared<Write<'c>> {
+        self.client.update(database, collection, statements).with(|write| write.session(&mut self.session))
+    }
+
+    /// Prepares deletes in this session. See [`Client::delete`].
+    #[track_caller]
+    pub fn delete<'c>(
+        &'c mut self,
+        database: &'c str,
+        collection: &'c str,
+        statements: impl IntoIterator<Item = impl Serialize>,
+    ) -> Prepared<Write<'c>> {
+        self.client.delete(database, collection, statements).with(|write| write.session(&mut self.session))
     }
 
     /// Prepares writes in this session. See [`Client::write`].

@@ -1,4 +1,4 @@
-use bson::{doc, rawdoc};
+use bson::doc;
 use wharf::ClientError;
 use wharf::client::SessionOptions;
 use wharf::single::Client;
@@ -11,8 +11,8 @@ pub fn pay(client: &Client, id: i32) -> Result<(), ClientError> {
     }
     let mut session = client.start_session(&SessionOptions::default())?;
     session.with_transaction(|session| {
-        let statement = rawdoc! { "q": { "_id": id }, "u": { "$set": { "paid": true } } };
-        session.write("shop", "orders").with(|write| write.update(statement)).run()
+        let pay = doc! { "q": { "_id": id }, "u": { "$set": { "paid": true } } };
+        session.update("shop", "orders", [pay]).run()
     })?;
     Ok(())
 }

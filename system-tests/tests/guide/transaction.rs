@@ -1,6 +1,6 @@
 use bson::doc;
 use wharf::client::{Session, SessionOptions, TransactionOptions};
-use wharf::{Acknowledgement, Client, ClientError, WriteConcern};
+use wharf::{Client, ClientError, WriteConcern};
 
 /// Moves money from one account to another. Either both change, or none.
 pub async fn transfer(client: &Client, from: &str, to: &str, amount: i64) -> Result<(), ClientError> {
@@ -20,8 +20,7 @@ pub async fn transfer(client: &Client, from: &str, to: &str, amount: i64) -> Res
         }
         Ok(())
     };
-    let majority = WriteConcern::default().w(Acknowledgement::Mode("majority".to_owned()));
-    let options = TransactionOptions::default().write_concern(majority);
+    let options = TransactionOptions::default().write_concern(WriteConcern::majority());
     let mut session = client.start_session(&SessionOptions::default())?;
     session.with_transaction_options(options, move_money).await
 }

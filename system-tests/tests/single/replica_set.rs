@@ -64,7 +64,11 @@ fn transactions_are_committed_aborted_and_repeated() {
     assert_eq!(session.transaction_state(), TransactionState::Committed);
 
     let failed = session.with_transaction(|session| {
-        session.run(Operation::write("single", &insert("transactions", 3)))?;
+        session.insert("single", "transactions", [rawdoc! { "_id": 3 }]).run()?;
+        session.delete("single", "transactions", [rawdoc! { "q": { "_id": 1 }, "limit": 1 }]).run()?;
+        let update = rawdoc! { "q": { "_id": 9 }, "u": { "$set": { "n": 1 } }, "upsert": true };
+        assert_eq!(session.update("single", "transactions", [update]).run()?.upserted.len(), 1);
+        assert_eq!(session.cursor(Operation::read("single", &rawdoc! { "find": "transactions" }))?.count(), 3);
         Err::<(), _>(ClientError::other("not today"))
     });
     assert_eq!(failed.unwrap_err().to_string(), "not today");
