@@ -291,12 +291,12 @@ async fn batch_of_the_size_of_the_limit_has_room_for_one_more() {
     let client = client(&server, "");
     for (limit, size, expected) in [(5, 5, 6), (5, 4, 4), (4, 5, 5), (i32::MAX, i32::MAX, i32::MAX)] {
         let options = doc! { "limit": i64::from(limit) };
-        client.find("test", "c", doc! {}).options(options).batch_size(size).await.unwrap();
+        _ = client.find("test", "c", doc! {}).options(options).batch_size(size).await.unwrap();
         let sent = sent.lock().unwrap().pop().unwrap();
         assert_eq!((sent.get_i64("limit").unwrap(), sent.get_i32("batchSize").unwrap()), (limit.into(), expected));
     }
     for (last, expected) in [(doc! { "$out": "d" }, doc! {}), (doc! { "$limit": 1 }, doc! { "batchSize": 0 })] {
-        client.aggregate("test", "c", [last]).batch_size(0).await.unwrap();
+        _ = client.aggregate("test", "c", [last]).batch_size(0).await.unwrap();
         assert_eq!(sent.lock().unwrap().pop().unwrap().get_document("cursor").unwrap(), &expected);
     }
 }
@@ -329,7 +329,7 @@ async fn cursor_takes_its_collection_from_the_newest_batch() {
 #[tokio::test]
 async fn writes_without_statements_are_an_error() {
     let client = Client::from_uri("mongodb://127.0.0.1:1").unwrap();
-    let error = client.insert("test", "c", [doc! {}; 0]).await.unwrap_err();
+    let error = client.insert("test", "c", Vec::<Document>::new()).await.unwrap_err();
     assert!(matches!(&error, ClientError::Argument { name: "statements", .. }), "{error}");
 }
 
