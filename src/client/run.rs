@@ -134,11 +134,11 @@ impl Client {
         server: &Server,
         connection: &Connection<Endpoint>,
         outcome: &Result<RawDocumentBuf, OperationError>,
-        kind: Kind,
+        may_write: bool,
     ) {
         match outcome {
             // Only the reply to a write can have a state change.
-            Ok(reply) if kind != Kind::Read => {
+            Ok(reply) if may_write => {
                 if let Some(change) = state_change(reply) {
                     let (generation, service_id) = (connection.generation(), connection.service_id());
                     self.deployment().state_changed(server, change, reply, generation, service_id);
@@ -382,7 +382,7 @@ impl<'a> Running<'a> {
                 }
                 _ => {}
             }
-            self.client.learn_from(&server, &connection, &outcome, self.operation.kind);
+            self.client.learn_from(&server, &connection, &outcome, self.may_write());
             return match outcome {
                 Ok(reply) => self.succeeded(reply, server, connection, known),
                 Err(error) => {
@@ -424,6 +424,13 @@ impl<'a> Running<'a> {
             true => events.send(connection, command, self.id).await,
             false => events.run(connection, command, self.id).await,
         }
+    }
+
+    /// Returns whether the command may write: any but a read, or an aggregation that writes its result, which is a read that
+    /// may not be executed twice.
+    #[inline]
+    fn may_write(&self) -> bool {
+        self.operation.kind != Kind::Read || self.retryability == Retryability::OtherWrite
     }
 
     /// Returns the time limit, which has started.
@@ -537,13 +544,9 @@ impl<'a> Running<'a> {
         } else if let InSession::Explicit(explicit) = &self.session {
             explicit.lock().succeeded(&ReplyTimes::default());
         }
-        // An aggregation that writes its result is a read that may not be executed twice.
-        let may_write = match self.operation.kind {
-            Kind::Write { .. } => true,
-            Kind::Read => self.retryability == Retryability::OtherWrite,
-            Kind::Command => false,
-        };
-        let fault = if may_write && has_write_concern_error(&reply) { Fault::of_reply(&reply) } else { None };
+        // The caller of a generic command looks for it.
+        let is_looked_into = self.operation.kind != Kind::Command && self.may_write();
+        let fault = if is_looked_into && has_write_concern_error(&reply) { Fault::of_reply(&reply) } else { None };
         let connection = self.keep_pinned(&server, connection);
         let Some(fault) = fault else { return Ok(Reached { reply, connection, server }) };
         let retries = self.transaction_number.is_some();

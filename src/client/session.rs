@@ -12,7 +12,6 @@ use super::attempts::Attempts;
 use super::command_events::OperationId;
 use super::error::{ClientError, FailedOperation};
 use super::in_session::{Explicit, InFlight, Pinned};
-use super::operation::Kind;
 use super::repeating::{Repeating, Turn};
 use crate::deployment::{Demand, Selected};
 use crate::endpoint::{Command, Endpoint, Limit, OperationError};
@@ -388,7 +387,7 @@ impl Attempt<'_> {
         let outcome = events.run(&mut connection, command, id).await;
         in_flight.ended();
         if outcome.is_ok() {
-            client.learn_from(&server, &connection, &outcome, Kind::Write { is_single: None });
+            client.learn_from(&server, &connection, &outcome, true);
         }
         let reply = match outcome {
             Ok(reply) => reply,

@@ -62,6 +62,8 @@ impl Client {
 
     /// Prepares updates of a collection, each a statement of the server's command `update`: `q`, `u` and its options,
     /// such as `multi` and `upsert`. Await the value to send them.
+    ///
+    /// The client does not look into `u`: without operators such as `$set`, it replaces the whole document.
     #[track_caller]
     pub fn update<'c>(
         &self,

@@ -13,7 +13,6 @@ use super::super::attempts::Attempts;
 use super::super::command_events::OperationId;
 use super::super::error::{ClientError, FailedOperation};
 use super::super::in_session::{InSession, Pinned};
-use super::super::operation::Kind;
 use super::TimeoutMode;
 use super::batch::{Batch, collection_of};
 use crate::deployment::{Background, Demand, Purpose, Selected, Server};
@@ -281,7 +280,7 @@ impl Query {
                 pool.count_retry();
                 continue;
             }
-            self.client.learn_from(&self.server, &connection, &outcome, Kind::Read);
+            self.client.learn_from(&self.server, &connection, &outcome, false);
             if is_pinned {
                 self.pin_again(connection, transaction_server);
             }

@@ -268,3 +268,28 @@ async fn repeated_commits_go_to_the_mongos_of_the_transaction() {
     });
     assert_eq!(commits.iter().sum::<usize>(), 10);
 }
+
+/// SDAM, "Error handling pseudocode": a state change in the `writeConcernError` of a reply, also to an aggregation that
+/// writes its result.
+#[tokio::test(start_paused = true)]
+async fn unmet_write_concern_of_a_server_that_shuts_down_clears_its_pool() {
+    let reply = doc! {
+        "ok": 1, "n": 1, "cursor": { "id": 0_i64, "ns": "test.c", "firstBatch": [] },
+        "writeConcernError": { "code": 91, "codeName": "ShutdownInProgress", "errmsg": "it ends" },
+    };
+    let insert = rawdoc! { "insert": "c", "documents": [{}] };
+    let read = rawdoc! { "aggregate": "c", "pipeline": [], "cursor": {} };
+    let output = rawdoc! { "aggregate": "c", "pipeline": [{ "$out": "d" }], "cursor": {} };
+    for (operation, clears) in [
+        (Operation::write("test", &insert), true),
+        (Operation::read("test", &output), true),
+        (Operation::read("test", &read), false),
+    ] {
+        let reply = reply.clone();
+        let (server, _) = start(primary(), move |_, _| Answer::Reply(reply.clone())).await;
+        let client = client(&server, "directConnection=true&retryWrites=false");
+        let outcome = client.run(operation).await;
+        assert_eq!(outcome.is_err(), clears, "{outcome:?}");
+        assert_eq!(client.status().servers[0].pool.as_ref().unwrap().generation, u64::from(clears));
+    }
+}
