@@ -60,7 +60,8 @@ pub(crate) use repeating::{Repeating, Turn};
 use command_events::CommandEvents;
 
 use crate::deployment::{Checks, Demand, Deployment, Present, Publisher, Purpose, Selected};
-use crate::endpoint::{Endpoint, Limit, Resolver};
+use crate::endpoint::{Endpoint, Limit, OperationError, Resolver};
+use crate::error::CheckOutError;
 use crate::metrics::PoolMetrics;
 use crate::options::{InvalidOption, Options, ReadPreference};
 use crate::runtime::{Connection, Subscriber};
@@ -293,8 +294,15 @@ impl Client {
         let site = Location::caller();
         async move {
             let limit = Limit::Unset.or(self.options().timeout).start();
-            let server = self.select(preference, Purpose::Named("checkOut", None), limit).await?;
-            Ok(server.pool.check_out_for(limit, site).await?)
+            loop {
+                let server = self.select(preference, Purpose::Named("checkOut", None), limit).await?;
+                match server.pool.check_out_for(limit, site).await {
+                    // The server was selected, and has left the deployment since.
+                    Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
+                        if self.deployment().has_lost(&server) => {}
+                    outcome => return Ok(outcome?),
+                }
+            }
         }
     }
 

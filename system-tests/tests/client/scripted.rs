@@ -275,8 +275,9 @@ async fn operation_that_waits_for_the_pool_of_a_removed_server_goes_to_another()
     let first = client.run(Operation::read("test", &find).read_preference(&preference));
     let second = client.run(Operation::read("test", &find).read_preference(&either));
     let first = tokio::time::timeout(Duration::from_secs(9), first);
-    let (first, second) = tokio::join!(first, second);
+    let (first, second, third) = tokio::join!(first, second, client.check_out(&either));
     second.unwrap();
+    assert_eq!(third.unwrap().address(), primary.server.address());
     assert!(first.is_err(), "a command in progress goes on when its pool is closed");
     let finds = primary.times(|command| name(command) == "find");
     let waited = secondary.times(|command| name(command) == "find");
