@@ -511,7 +511,9 @@ impl<'a> Running<'a> {
             _ if *is_in_transaction => None,
             Kind::Read => operation.read_preference.or(Some(&options.read_preference)),
             // A member that is connected to directly can handle it, whatever its state.
-            Kind::Command if options.direct_connection == Some(true) => operation.read_preference.or(Some(&PRIMARY)),
+            Kind::Command if options.direct_connection == Some(true) && !has_field(operation, "$readPreference") => {
+                operation.read_preference.or(Some(&PRIMARY))
+            }
             Kind::Command => operation.read_preference,
             Kind::Write { .. } => None,
         };

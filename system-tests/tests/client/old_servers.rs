@@ -118,5 +118,9 @@ async fn command_on_a_direct_connection_to_a_secondary_may_read() {
         let sent = named(server, "count").pop().unwrap();
         let preference = sent.get_document("$readPreference").cloned().ok();
         assert_eq!(preference, is_direct.then(|| doc! { "mode": "primaryPreferred" }));
+        // The last one of two would count.
+        client.run_command("test", &rawdoc! { "count": "c", "$readPreference": { "mode": "nearest" } }).await.unwrap();
+        let sent = named(server, "count").pop().unwrap();
+        assert_eq!(sent.get_document("$readPreference").unwrap(), &doc! { "mode": "nearest" });
     }
 }
