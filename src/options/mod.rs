@@ -81,6 +81,7 @@ pub use pool::{BackgroundInterval, MAX_CONNECTIONS, OptionValue, PoolOptions};
 pub use proxy::ProxyOptions;
 #[cfg(not(loom))]
 pub(crate) use read_preference::PRIMARY;
+#[cfg(not(loom))]
 pub use read_preference::{ReadPreference, ReadPreferenceMode};
 #[cfg(not(loom))]
 pub use secret::Secret;
