@@ -145,8 +145,11 @@ pub(crate) fn step() {
     census::step();
 }
 
+mod front;
 mod slots;
 mod watch;
+#[cfg_attr(any(loom, shuttle), allow(unused_imports, reason = "the sessions are not part of these builds"))]
+pub use front::{Front, Placed};
 #[cfg_attr(any(loom, shuttle), allow(unused_imports, reason = "the sessions are not part of these builds"))]
 pub use slots::{SlotStack, Slots};
 pub use watch::Watch;

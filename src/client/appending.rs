@@ -69,8 +69,10 @@ pub(super) fn session_use<'u>(
 }
 
 /// Appends the read concern of a command without an explicit session.
+#[inline]
 pub(super) fn append_read_concern(appended: &mut Vec<u8>, client: &Client, operation: &Operation<'_>) {
-    if let Some(level) = usual_read_concern(client, operation)
+    if operation.kind == Kind::Read
+        && let Some(level) = usual_read_concern(client, operation)
         && !has_field(operation, "readConcern")
     {
         append_elements(appended, &rawdoc! { "readConcern": { "level": level } });

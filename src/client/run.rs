@@ -138,14 +138,20 @@ impl Client {
     ) {
         match outcome {
             // Only the reply to a write can have a state change.
-            Ok(reply) if may_write => {
-                if let Some(change) = state_change(reply) {
-                    let (generation, service_id) = (connection.generation(), connection.service_id());
-                    self.deployment().state_changed(server, change, reply, generation, service_id);
-                }
+            Ok(reply) if may_write && has_write_concern_error(reply) => {
+                self.learn_from_unmet_concern(server, connection, reply);
             }
             Ok(_) => {}
             Err(error) => self.deployment().operation_failed(server, error),
+        }
+    }
+
+    /// Applies what a successful reply says about the server in its `writeConcernError`.
+    #[cold]
+    fn learn_from_unmet_concern(&self, server: &Server, connection: &Connection<Endpoint>, reply: &RawDocument) {
+        if let Some(change) = StateChange::of_reply(reply) {
+            let (generation, service_id) = (connection.generation(), connection.service_id());
+            self.deployment().state_changed(server, change, reply, generation, service_id);
         }
     }
 }
@@ -382,10 +388,10 @@ impl<'a> Running<'a> {
                 }
                 _ => {}
             }
-            self.client.learn_from(&server, &connection, &outcome, self.may_write());
             return match outcome {
                 Ok(reply) => self.succeeded(reply, server, connection, known),
                 Err(error) => {
+                    self.client.deployment().operation_failed(&server, &error);
                     let reply = error.command_error().and_then(CommandError::server_error).map(|error| &error.reply);
                     if let Some(reply) = reply {
                         self.session.replied(self.client, reply);
@@ -497,6 +503,9 @@ impl<'a> Running<'a> {
         if let Err(error) = appending {
             return Err(refused(error));
         }
+        if operation.kind == Kind::Command && operation.read_preference.is_none() {
+            return Ok(());
+        }
         let options = client.options();
         let is_write = matches!(operation.kind, Kind::Write { .. });
         let writes_its_result = operation.kind == Kind::Read && self.retryability == Retryability::OtherWrite;
@@ -538,17 +547,21 @@ impl<'a> Running<'a> {
         known: SessionServer,
     ) -> Result<Reached, Box<FailedAttempt>> {
         // Servers outside of a cluster send no times.
-        if known.has_cluster_time {
-            let times = self.session.replied(self.client, &reply);
-            if let InSession::Explicit(explicit) = &self.session {
-                explicit.lock().succeeded(&times);
-            }
-        } else if let InSession::Explicit(explicit) = &self.session {
-            explicit.lock().succeeded(&ReplyTimes::default());
+        let times = match known.has_cluster_time {
+            true => self.session.replied(self.client, &reply),
+            false => ReplyTimes { has_write_concern_error: has_write_concern_error(&reply), ..ReplyTimes::default() },
+        };
+        if let InSession::Explicit(explicit) = &self.session {
+            explicit.lock().succeeded(&times);
+        }
+        let is_concern_unmet = times.has_write_concern_error;
+        // Only the reply to a write can have a state change.
+        if is_concern_unmet && self.may_write() {
+            self.client.learn_from_unmet_concern(&server, &connection, &reply);
         }
         // The caller of a generic command looks for it.
         let is_looked_into = self.operation.kind != Kind::Command && self.may_write();
-        let fault = if is_looked_into && has_write_concern_error(&reply) { Fault::of_reply(&reply) } else { None };
+        let fault = if is_looked_into && is_concern_unmet { Fault::of_reply(&reply) } else { None };
         let connection = self.keep_pinned(&server, connection);
         let Some(fault) = fault else { return Ok(Reached { reply, connection, server }) };
         let retries = self.transaction_number.is_some();
@@ -627,10 +640,4 @@ pub(super) fn timeout_of(connection: &Connection<Endpoint>) -> Option<Duration> 
 /// Returns whether a successful reply reports that the write concern was not met.
 fn has_write_concern_error(reply: &RawDocument) -> bool {
     reply::has_field(reply, "writeConcernError")
-}
-
-/// Returns what a successful reply says about the server's state.
-fn state_change(reply: &RawDocument) -> Option<StateChange> {
-    // A document without this element has no state change, and nearly no reply has it.
-    if has_write_concern_error(reply) { StateChange::of_reply(reply) } else { None }
 }

@@ -1,11 +1,13 @@
 //! The cluster time, which clients pass on between servers (Driver Sessions, "Gossipping the cluster time").
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use bson::{RawDocument, Timestamp};
 
 use super::elements;
+use crate::wire::element::{self, TIMESTAMP};
 
 /// A `$clusterTime` that a server sent. Never changed, only replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +20,16 @@ pub struct ClusterTime {
 impl ClusterTime {
     /// Reads the value of a `$clusterTime`. `None` if it has no timestamp in `clusterTime`.
     pub fn read(document: &RawDocument) -> Option<Self> {
-        Some(Self { time: document.get_timestamp("clusterTime").ok()?, element: elements::cluster_time(document) })
+        Some(Self { time: Self::time_of(document)?, element: elements::cluster_time(document) })
+    }
+
+    /// Reads the timestamp of a `$clusterTime`, which is usually its first element.
+    #[inline]
+    fn time_of(document: &RawDocument) -> Option<Timestamp> {
+        match element::find(document, b"clusterTime\0") {
+            Some((TIMESTAMP, value)) => element::timestamp(value),
+            _ => document.get_timestamp("clusterTime").ok(),
+        }
     }
 
     /// Returns the timestamp, which alone decides which of two cluster times is newer.
@@ -42,6 +53,13 @@ impl ClusterTime {
 #[derive(Debug, Default)]
 pub struct SharedClusterTime {
     newest: ArcSwapOption<ClusterTime>,
+    /// A lower bound of the newest time, as [`ordinal`] gives it: what most replies are compared with.
+    at_least: AtomicU64,
+}
+
+/// Returns a number that grows with the time.
+fn ordinal(time: Timestamp) -> u64 {
+    u64::from(time.time) << 32 | u64::from(time.increment)
 }
 
 impl SharedClusterTime {
@@ -54,8 +72,18 @@ impl SharedClusterTime {
     /// the reply's, or `None` if that was not newer or is malformed.
     ///
     /// Only what comes directly from a server may be passed: with an invalid time, servers would refuse all commands.
+    #[inline]
     pub fn advance(&self, received: &RawDocument) -> Option<Arc<ClusterTime>> {
-        let time = received.get_timestamp("clusterTime").ok()?;
+        let time = ClusterTime::time_of(received)?;
+        // ORD: Acquire; pairs with the Release in `replace_by`; who sees a bound sends a time that is no older. The bound only
+        // grows, so one that was read late is a bound as well. A time of zero is none.
+        if ordinal(time) <= self.at_least.load(Ordering::Acquire) {
+            return None;
+        }
+        self.replace_by(time, received)
+    }
+
+    fn replace_by(&self, time: Timestamp, received: &RawDocument) -> Option<Arc<ClusterTime>> {
         let mut present = self.newest.load();
         // Nothing is allocated for an old time.
         if present.as_ref().is_some_and(|present| present.time >= time) {
@@ -71,6 +99,8 @@ impl SharedClusterTime {
             };
             // Another thread may have stored a newer one meanwhile, which stays.
             if is_swapped || previous.as_ref().is_some_and(|previous| previous.time >= time) {
+                // ORD: Release; pairs with the Acquire in `advance`.
+                self.at_least.fetch_max(ordinal(time), Ordering::Release);
                 return Some(received);
             }
             present = previous;
@@ -118,8 +148,8 @@ mod tests {
     #[test]
     fn malformed_time_is_ignored() {
         let shared = SharedClusterTime::default();
-        for malformed in [rawdoc! {}, rawdoc! { "clusterTime": 7 }] {
-            assert!(shared.advance(&malformed).is_none() && ClusterTime::read(&malformed).is_none());
+        for malformed in [rawdoc! {}, rawdoc! { "clusterTime": 7 }, at(0, 0)] {
+            assert!(shared.advance(&malformed).is_none(), "{malformed:?}");
         }
         assert!(shared.load().is_none());
     }
@@ -140,7 +170,7 @@ mod tests {
                 let shared = &shared;
                 scope.spawn(move || {
                     let mut seen = Timestamp { time: 0, increment: 0 };
-                    for round in 0..2_000 {
+                    for round in 1..2_000 {
                         shared.advance(&at(round, thread));
                         let newest = shared.load().as_ref().unwrap().time();
                         assert!(

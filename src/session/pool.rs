@@ -10,7 +10,7 @@ use super::moment::Moment;
 use super::server_session::{ServerSession, SessionId};
 use crate::runtime::{thread_number, watch_forks};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{SlotStack, Slots};
+use crate::sync::{Front, Placed, SlotStack, Slots};
 
 /// How many sessions one `endSessions` command ends at most (Driver Sessions, "endSessions").
 pub const MOST_ENDED_AT_ONCE: usize = 10_000;
@@ -24,14 +24,18 @@ const PRUNING: Duration = Duration::from_secs(60);
 /// Each thread prefers one shard, a stack: it takes the session that was given back to it last. If its shard is empty, it
 /// takes one from another shard, so sessions are made only if all shards are empty. Across shards there is no order.
 ///
+/// The top of a shard's stack is not on the stack of slots but in a place in front of it, because that takes one
+/// compare-and-swap instead of two. Most operations end on the thread that begins the next one, and need nothing else.
+///
 /// Taking a session and giving it back are lock-free and allocate no memory, except that room is allocated when a shard
 /// holds more sessions than ever before. That room is kept, 48 bytes for each session. What is left in a shard until it
 /// expires is discarded by a release to this shard, about once a minute.
 ///
 /// # Race window
 ///
-/// While a shard is pruned, its sessions are on no stack. A thread that searches then may make a session although there is
-/// one. It costs a few bytes on the server until it expires.
+/// While a shard is pruned, and while a session is on its way from the front to the stack, sessions are in neither. A thread
+/// that searches then may make a session although there is one. If two threads give back at once, the earlier session may
+/// come to lie above the later one. It costs a few bytes on the server until it expires.
 #[derive(Debug)]
 pub struct ServerSessionPool {
     /// A power of two.
@@ -40,6 +44,9 @@ pub struct ServerSessionPool {
 
 #[derive(Debug)]
 struct Shard {
+    /// The top of the stack.
+    front: Front<Record>,
+    /// The rest of it.
     idle: SlotStack,
     /// The slots without a session.
     free: SlotStack,
@@ -69,7 +76,14 @@ impl ServerSessionPool {
         self.take(thread_number(), now, timeout).unwrap_or_else(|| ServerSession::new(now))
     }
 
+    #[inline]
     fn take(&self, hint: usize, now: Moment, timeout: Option<Duration>) -> Option<ServerSession> {
+        let front = self.shard(hint).take_from_front(now, timeout);
+        front.or_else(|| self.search(hint, now, timeout))
+    }
+
+    /// Takes a session from any shard.
+    fn search(&self, hint: usize, now: Moment, timeout: Option<Duration>) -> Option<ServerSession> {
         (0..self.shards.len()).find_map(|offset| self.shard(hint.wrapping_add(offset)).take(now, timeout))
     }
 
@@ -113,10 +127,19 @@ impl ServerSessionPool {
 impl Shard {
     fn new(now: Moment) -> Self {
         let pruned = AtomicU64::new(now.nanos());
-        Self { idle: SlotStack::new(), free: SlotStack::new(), pruned, slots: Slots::new() }
+        let (idle, free) = (SlotStack::new(), SlotStack::new());
+        Self { front: Front::new(), idle, free, pruned, slots: Slots::new() }
+    }
+
+    #[inline]
+    fn take_from_front(&self, now: Moment, timeout: Option<Duration>) -> Option<ServerSession> {
+        self.front.take(Record::load).filter(|session| session.is_reusable(now, timeout))
     }
 
     fn take(&self, now: Moment, timeout: Option<Duration>) -> Option<ServerSession> {
+        if let Some(session) = self.take_from_front(now, timeout) {
+            return Some(session);
+        }
         loop {
             let slot = self.idle.pop(&self.slots)?;
             let session = self.slots.value(slot).load();
@@ -127,7 +150,16 @@ impl Shard {
         }
     }
 
+    #[inline]
     fn put(&self, session: &ServerSession) {
+        match self.front.put(|front| front.store(session), Record::load) {
+            Placed::Alone => {}
+            Placed::Displaced(session) => self.put_on_stack(&session),
+            Placed::Refused => self.put_on_stack(session),
+        }
+    }
+
+    fn put_on_stack(&self, session: &ServerSession) {
         // With 16 million idle sessions, one more is forgotten.
         let Some(slot) = self.free.pop(&self.slots).or_else(|| self.slots.grow()) else { return };
         self.slots.value(slot).store(session);
@@ -171,7 +203,8 @@ impl Shard {
     }
 }
 
-/// An idle session, as it lies in its slot. The owner of the slot alone reads and writes it.
+/// An idle session, as it lies in its slot or in front. The owner of the slot, or the holder of the front, alone reads and
+/// writes it.
 #[derive(Debug, Default)]
 struct Record {
     id: [AtomicU64; 2],
@@ -184,7 +217,7 @@ struct Record {
 impl Record {
     fn store(&self, session: &ServerSession) {
         let id = u128::from_le_bytes(session.id.bytes());
-        // ORD: Relaxed, for all fields: the push of the slot publishes them.
+        // ORD: Relaxed, for all fields: the push of the slot publishes them, or the release of the front.
         self.id[0].store(id as u64, Ordering::Relaxed);
         self.id[1].store((id >> 64) as u64, Ordering::Relaxed);
         self.last_use.store(session.last_use.nanos(), Ordering::Relaxed);
@@ -193,7 +226,7 @@ impl Record {
     }
 
     fn load(&self) -> ServerSession {
-        // ORD: Relaxed, for all fields: the pop of the slot made them visible.
+        // ORD: Relaxed, for all fields: the pop of the slot made them visible, or the holding of the front.
         let [low, high] = [0, 1].map(|half| u128::from(self.id[half].load(Ordering::Relaxed)));
         ServerSession {
             id: SessionId::from_bytes((high << 64 | low).to_le_bytes()),

@@ -3,10 +3,9 @@
 use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument, Timestamp};
 
-use crate::wire::element;
+use crate::wire::element::{self, TIMESTAMP};
 
 const DOCUMENT: u8 = ElementType::EmbeddedDocument as u8;
-const TIMESTAMP: u8 = ElementType::Timestamp as u8;
 
 /// The fields of a reply that sessions use, whether the command succeeded or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -19,6 +18,8 @@ pub struct ReplyTimes<'r> {
     pub recovery_token: Option<&'r RawDocument>,
     /// `atClusterTime`: the point in time of a snapshot read. In the reply itself (distinct) or in its `cursor`.
     pub at_cluster_time: Option<Timestamp>,
+    /// Whether there is a `writeConcernError`. The client looks for one in all successful replies.
+    pub has_write_concern_error: bool,
 }
 
 impl<'r> ReplyTimes<'r> {
@@ -33,16 +34,11 @@ impl<'r> ReplyTimes<'r> {
     #[inline]
     fn add(&mut self, name: &[u8], kind: u8, value: &'r [u8]) {
         let document = || (kind == DOCUMENT).then(|| RawDocument::from_bytes(value).ok()).flatten();
-        let time = || match value.first_chunk() {
-            Some(bytes) if kind == TIMESTAMP => {
-                let both = u64::from_le_bytes(*bytes);
-                Some(Timestamp { time: (both >> 32) as u32, increment: both as u32 })
-            }
-            _ => None,
-        };
+        let time = || if kind == TIMESTAMP { element::timestamp(value) } else { None };
         match name {
             b"$clusterTime" => self.cluster_time = document().or(self.cluster_time),
             b"operationTime" => self.operation_time = time().or(self.operation_time),
+            b"writeConcernError" => self.has_write_concern_error = true,
             b"recoveryToken" => self.recovery_token = document().or(self.recovery_token),
             b"atClusterTime" => self.at_cluster_time = time().or(self.at_cluster_time),
             b"cursor" => {
@@ -60,6 +56,7 @@ impl<'r> ReplyTimes<'r> {
         let mut times = Self::default();
         for element in reply.iter_elements().map_while(Result::ok) {
             let name = element.key().as_str();
+            times.has_write_concern_error |= name == "writeConcernError";
             // Only these fields are decoded.
             if !matches!(name, "$clusterTime" | "operationTime" | "recoveryToken" | "atClusterTime" | "cursor") {
                 continue;
@@ -93,13 +90,14 @@ mod tests {
         let token = rawdoc! { "recoveryShardId": "s" };
         let reply = rawdoc! {
             "cursor": { "firstBatch": [{ "operationTime": 1 }], "atClusterTime": at },
-            "ok": 1.0, "$clusterTime": cluster_time.clone(), "operationTime": operation, "recoveryToken": token.clone(),
+            "ok": 1.0, "writeConcernError": {}, "$clusterTime": cluster_time.clone(), "operationTime": operation, "recoveryToken": token.clone(),
         };
         let expected = ReplyTimes {
             cluster_time: Some(&cluster_time),
             operation_time: Some(operation),
             recovery_token: Some(&token),
             at_cluster_time: Some(at),
+            has_write_concern_error: true,
         };
         assert_eq!(ReplyTimes::read(&reply), expected);
         assert_eq!(ReplyTimes::read_strictly(&reply), expected);

@@ -1,14 +1,23 @@
 //! Finds elements of a document without reading the others.
 
-use bson::RawDocument;
 use bson::spec::ElementType;
+use bson::{RawDocument, Timestamp};
+
+/// The type of a timestamp.
+pub(crate) const TIMESTAMP: u8 = ElementType::Timestamp as u8;
+
+/// Reads the value of a timestamp.
+pub(crate) fn timestamp(value: &[u8]) -> Option<Timestamp> {
+    let both = u64::from_le_bytes(*value.first_chunk()?);
+    Some(Timestamp { time: (both >> 32) as u32, increment: both as u32 })
+}
 
 /// Returns the type and the value's bytes of the element `name`, which must include the terminating zero byte.
 ///
 /// The search steps over earlier elements by their lengths, without checking them. That costs a fraction of
 /// [`RawDocument::get`], which checks them. The search returns `None` at an element of a rare type and at invalid
 /// bytes: the caller then has to use `get`. A result is always what `get` would have returned.
-pub(super) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'d [u8])> {
+pub(crate) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'d [u8])> {
     let bytes = document.as_bytes();
     // Between the document's length and the zero byte at its end.
     let mut rest = bytes.get(4..bytes.len() - 1)?;

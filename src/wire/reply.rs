@@ -253,6 +253,10 @@ fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
 /// Returns whether a document has a field, for a fraction of what [`RawDocument::get`] costs. What follows invalid bytes does
 /// not count.
 pub(crate) fn has_field(document: &RawDocument, field: &str) -> bool {
+    // The document's length and end, and of the element the type and the end of the name.
+    if document.as_bytes().len() < 4 + 1 + 2 + field.len() {
+        return false;
+    }
     let mut found = false;
     let is_all = element::walk(document, |name, _, _| found |= name == field.as_bytes());
     found || (!is_all && matches!(document.get(field), Ok(Some(_))))

@@ -38,6 +38,20 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
+        name: "front_is_held_by_two",
+        does: "Two threads may both hold the front.",
+        file: "sync/front.rs",
+        edits: &[Edit {
+            within: "fn hold",
+            right: "self.state.compare_exchange(state, HELD, order, Ordering::Relaxed).is_ok()",
+            wrong: "
+                let was = self.state.load(order) == state;
+                self.state.store(HELD, Ordering::Relaxed);
+                was
+            ",
+        }],
+    },
+    Mutant {
         name: "watch_checks_before_it_listens",
         does: "A watch checks its condition before it enters the event's list.",
         file: "sync/watch.rs",

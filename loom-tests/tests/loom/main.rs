@@ -72,6 +72,8 @@
 //! | *take slot* | `SlotStack::pop` | `SlotStack::change` |
 //! | *put slot* | `SlotStack::push` | `SlotStack::push_chain`, `change` |
 //! | *detach slots* | `SlotStack::detach`, `push_chain` | `SlotStack::change` |
+//! | *take front* | `Front::take` | `Front::hold`, `release` |
+//! | *put front* | `Front::put` | the same |
 //!
 //! | model | runs | bound | mutants |
 //! | --- | --- | --- | --- |
@@ -205,13 +207,14 @@
 //! | `subscriber_of_an_inline_event_is_not_called_inside_of_its_own_call` | deliver, deliver inline | 3 | `inline_delivery_delivers_the_queue` |
 //! | `panicking_subscriber_ends_its_inline_delivery` | deliver, deliver inline | 3 | `panic_ends_the_inline_delivery` |
 //! | `caller_that_delivers_inline_is_held_for_a_bounded_number_of_events` | deliver, deliver inline | 4 | `turns_do_not_end` |
-//! | **primitives**: the watch, the brief lock and the stacks of slots | | | |
+//! | **primitives**: the watch, the brief lock, the stacks of slots and the front | | | |
 //! | `watch_never_misses_a_clear` | clear, wait for change | 4 | `watch_checks_before_it_listens`, `stale_announced_early` |
 //! | `watch_never_misses_a_close` | close, wait for change | 4 | `watch_checks_before_it_listens` |
 //! | `brief_lock_has_one_holder_that_sees_the_last_holders_writes` | brief lock, brief lock | 3 | `brief_lock_without_comparing`, `brief_lock_acquires_nothing`, `brief_lock_releases_nothing` |
 //! | `slot_is_owned_by_one_thread_although_its_stack_looks_unchanged` | take slot, put slot | 4 | `slot_stack_tag_not_counted` |
 //! | `taker_of_a_slot_sees_what_its_last_owner_stored` | take slot, put slot | 4 | `slot_stack_publishes_nothing`, `slot_stack_acquires_nothing` |
 //! | `slots_pushed_while_others_are_detached_are_not_lost` | take slot, put slot, detach slots | 4 | `slots_are_detached_in_two_steps` |
+//! | `front_gives_each_value_once_and_whole` | take front, put front | 4 | `front_publishes_nothing`, `front_acquires_nothing`, `front_is_held_by_two` |
 //! | **renewal**: the end of a pool's runtime | | | |
 //! | `connection_checked_in_during_a_renewal_is_closed_once_as_stale` | heard return, renew, maintain | none | `generation_is_read_before_the_head`, `clear_detaches_first` |
 //! | `check_out_that_queues_up_during_a_renewal_is_served` | renew, acquire, maintain | 2 | `permits_are_not_served` |

@@ -28,7 +28,8 @@ pub fn measure(arguments: &Client) -> Result<Vec<Claim>, Failure> {
 fn on_mongod(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     let server = Server::provide(&arguments.machine)?;
     println!("Commands: {}", server.describe());
-    let (subjects, rows) = ([Kind::Pool, Kind::Client, Kind::OfficialRaw], [CPU, THROUGHPUT, P50, P99]);
+    let (subjects, rows) =
+        ([Kind::Pool, Kind::PoolInSession, Kind::Client, Kind::OfficialRaw], [CPU, THROUGHPUT, P50, P99]);
     let turns = rounds(arguments, &server, "client-command", &subjects)?;
     print(arguments, &turns, &subjects, &rows, Kind::Pool);
     Ok(arguments

@@ -6,7 +6,7 @@ mod wharf;
 
 pub use floor::Floor;
 pub use official::{Official, OfficialRaw};
-pub use wharf::{ClientCommand, PoolCommand, Wharf};
+pub use wharf::{ClientCommand, PoolCommand, PoolInSession, Wharf};
 
 use std::fmt;
 use std::future::Future;
@@ -61,6 +61,8 @@ pub enum Kind {
     Official,
     /// `Pool::run_command` of this library.
     Pool,
+    /// The same, with a session named in the command.
+    PoolInSession,
     /// The client of this library.
     Client,
     /// The official driver with what costs it least: raw commands, raw documents, raw batches.
@@ -75,6 +77,7 @@ impl Kind {
             Self::Wharf => visitor.visit::<Wharf>(),
             Self::Official => visitor.visit::<Official>(),
             Self::Pool => visitor.visit::<PoolCommand>(),
+            Self::PoolInSession => visitor.visit::<PoolInSession>(),
             Self::Client => visitor.visit::<ClientCommand>(),
             Self::OfficialRaw => visitor.visit::<OfficialRaw>(),
         }
@@ -88,6 +91,7 @@ impl fmt::Display for Kind {
             Self::Wharf => "wharf",
             Self::Official => "official",
             Self::Pool => "pool",
+            Self::PoolInSession => "pool-in-session",
             Self::Client => "client",
             Self::OfficialRaw => "official-raw",
         })

@@ -1,6 +1,8 @@
 //! wharf, with every option except the pool's size at its default.
 
-use bson::{RawDocumentBuf, rawdoc};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bson::{Binary, RawDocumentBuf, Uuid, rawdoc};
 use wharf::{Client, Endpoint, Pool, PoolOptions};
 
 use super::Subject;
@@ -48,6 +50,32 @@ impl Subject for PoolCommand {
 
     async fn close(&self) {
         self.0.close().await;
+    }
+}
+
+/// The same with commands that name a session, as the client's do: the pool, for the price of the client's bytes.
+pub struct PoolInSession {
+    pool: PoolCommand,
+    /// One for each session.
+    pings: Vec<RawDocumentBuf>,
+    next: AtomicUsize,
+}
+
+impl Subject for PoolInSession {
+    async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
+        let pings = (0..connections).map(|_| rawdoc! { "ping": 1, "lsid": { "id": Binary::from(Uuid::new()) } }).collect();
+        Ok(Self { pool: PoolCommand::open(server, connections).await?, pings, next: AtomicUsize::new(0) })
+    }
+
+    async fn ping(&self) -> Result<(), Failure> {
+        // Relaxed: any session will do.
+        let ping = &self.pings[self.next.fetch_add(1, Ordering::Relaxed) % self.pings.len()];
+        self.pool.0.pool.run_command("admin", ping).await?;
+        Ok(())
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
     }
 }
 

@@ -68,6 +68,26 @@ fn pool_is_last_in_first_out() {
 }
 
 #[test]
+fn session_that_is_given_back_last_lies_in_front_and_pushes_the_one_before_onto_the_stack() {
+    let fixture = Fixture::new(1);
+    let ids = [(); 3].map(|()| {
+        let session = fixture.fresh();
+        let id = session.id();
+        fixture.put(0, session);
+        id
+    });
+    assert_eq!(fixture.pool.shard(0).slots.grow(), Some(2), "the stack has two");
+    assert_eq!([(); 3].map(|()| fixture.take(0).unwrap().id()), [ids[2], ids[1], ids[0]]);
+    let [first, second] = [(); 2].map(|()| fixture.fresh());
+    fixture.put(0, first);
+    assert!(fixture.take(0).is_some());
+    let id = second.id();
+    fixture.put(0, second);
+    assert_eq!(fixture.take(0).unwrap().id(), id, "the front is used again");
+    assert!(fixture.take(0).is_none());
+}
+
+#[test]
 fn empty_shard_takes_from_the_others_before_a_session_is_made() {
     let fixture = Fixture::new(4);
     let ids: HashSet<_> = (0..4)
@@ -128,7 +148,11 @@ fn held(shard: &Shard) -> usize {
     if let (Some(&first), Some(&last)) = (slots.first(), slots.last()) {
         shard.idle.push_chain(&shard.slots, first, last);
     }
-    slots.len()
+    let front = shard.front.take(Record::load);
+    if let Some(session) = &front {
+        assert!(matches!(shard.front.put(|front| front.store(session), Record::load), Placed::Alone));
+    }
+    slots.len() + usize::from(front.is_some())
 }
 
 #[test]
@@ -153,11 +177,11 @@ fn release_discards_what_expires_at_the_bottom_and_keeps_the_order() {
     fixture.put(0, dirty);
     assert_eq!(held(fixture.pool.shard(0)), 3);
     assert_eq!([(); 3].map(|()| fixture.take(0).unwrap().id()), [kept[2], kept[1], kept[0]]);
-    // The slots of those that were discarded are used again.
+    // The slots of those that were discarded are used again. The session in front needs none.
     for _ in 0..53 {
         fixture.put(0, fixture.fresh());
     }
-    assert_eq!(fixture.pool.shard(0).slots.grow(), Some(53));
+    assert_eq!(fixture.pool.shard(0).slots.grow(), Some(52));
 }
 
 #[test]

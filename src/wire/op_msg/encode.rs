@@ -176,7 +176,10 @@ pub fn encode_with(
     max_message_size: u32,
     buffer: &mut Vec<u8>,
 ) -> Result<(), WireError> {
-    encode_parts(message, appended, max_message_size, buffer)
+    match message.sequences {
+        [] => encode_parts(&Outgoing { sequences: &[], ..*message }, appended, max_message_size, buffer),
+        _ => encode_parts(message, appended, max_message_size, buffer),
+    }
 }
 
 #[inline(always)]

@@ -113,13 +113,13 @@ fn command_of_the_pool() {
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn command_of_the_client() {
-    measure("client::command_of_the_client", true, 5_080, rounds_of_the_client);
+    measure("client::command_of_the_client", true, 3_900, rounds_of_the_client);
 }
 
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn command_of_the_client_without_sessions() {
-    measure("client::command_of_the_client_without_sessions", false, 3_200, rounds_of_the_client);
+    measure("client::command_of_the_client_without_sessions", false, 2_960, rounds_of_the_client);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn check_out_of_the_pool() {
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn check_out_through_the_client() {
-    measure("client::check_out_through_the_client", true, 732, rounds_of_selections);
+    measure("client::check_out_through_the_client", true, 700, rounds_of_selections);
 }
 
 /// Answers hello, and every other command like a member of a replica set, but without a look at the command.

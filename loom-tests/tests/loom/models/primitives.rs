@@ -1,4 +1,4 @@
-//! Models of the primitives: the watch for a change, the brief lock, and the stacks of slots.
+//! Models of the primitives: the watch for a change, the brief lock, the stacks of slots, and the front of one value.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
 use wharf::Clear;
-use wharf::unstable::primitives::{BriefLock, SlotStack, Slots, Watch};
+use wharf::unstable::primitives::{BriefLock, Front, Placed, SlotStack, Slots, Watch};
 
 use super::harness::model;
 use super::world::*;
@@ -169,5 +169,47 @@ fn slots_pushed_while_others_are_detached_are_not_lost() {
         }
         other.join().unwrap();
         room.check();
+    });
+}
+
+/// Two values in front of which threads take and put. What is taken or displaced is a whole value, and each only once.
+#[derive(Default)]
+struct Pair([AtomicU32; 2]);
+
+impl Pair {
+    fn store(&self, value: u32) {
+        self.0.iter().for_each(|half| half.store(value, Ordering::Relaxed));
+    }
+
+    fn load(&self) -> u32 {
+        let [first, second] = self.0.each_ref().map(|half| half.load(Ordering::Relaxed));
+        assert_eq!(first, second, "a value in halves");
+        first
+    }
+}
+
+fn put_in_front(front: &Front<Pair>, value: u32) -> Option<u32> {
+    match front.put(|pair| pair.store(value), Pair::load) {
+        Placed::Alone => None,
+        Placed::Displaced(earlier) => Some(earlier),
+        Placed::Refused => Some(value),
+    }
+}
+
+#[test]
+fn front_gives_each_value_once_and_whole() {
+    model("front_gives_each_value_once_and_whole", Some(4), || {
+        let front = Arc::new(Front::<Pair>::new());
+        assert_eq!(put_in_front(&front, 1), None);
+        let other = thread::spawn({
+            let front = front.clone();
+            move || [front.take(Pair::load), put_in_front(&front, 2)]
+        });
+        let here = [put_in_front(&front, 3), front.take(Pair::load)];
+        let there = other.join().unwrap();
+        let left = front.take(Pair::load);
+        let mut all: Vec<_> = here.into_iter().chain(there).chain([left]).flatten().collect();
+        all.sort_unstable();
+        assert_eq!(all, [1, 2, 3], "a value is lost or came twice");
     });
 }
