@@ -503,10 +503,11 @@ impl<'a> Running<'a> {
         if let Err(error) = appending {
             return Err(refused(error));
         }
-        if operation.kind == Kind::Command && operation.read_preference.is_none() {
+        let options = client.options();
+        let has_preference = operation.read_preference.is_some() || options.direct_connection == Some(true);
+        if operation.kind == Kind::Command && !(has_preference && known.has_cluster_time) {
             return Ok(());
         }
-        let options = client.options();
         let is_write = matches!(operation.kind, Kind::Write { .. });
         let writes_its_result = operation.kind == Kind::Read && self.retryability == Retryability::OtherWrite;
         if (is_write || writes_its_result)
