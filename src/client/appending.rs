@@ -1,5 +1,7 @@
 //! What the client appends to the commands of operations.
 
+use std::sync::LazyLock;
+
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 
 use super::Client;
@@ -92,13 +94,16 @@ pub(super) fn has_field(operation: &Operation<'_>, field: &str) -> bool {
     reply::has_field(operation.command.body(), field)
 }
 
-/// Returns the value of `$readPreference`, if the command needs one (Server Selection, "Passing read preference to
-/// mongos and load balancers" and "Topology type Single").
-pub(super) fn wire_preference(preference: &ReadPreference, is_single: bool) -> Option<RawDocumentBuf> {
+/// Appends `$readPreference`, if the command needs one (Server Selection, "Passing read preference to mongos and load
+/// balancers" and "Topology type Single").
+pub(super) fn append_preference(appended: &mut Vec<u8>, preference: &ReadPreference, is_single: bool) {
+    // Encoded once: each command on a direct connection has it.
+    static PRIMARY_PREFERRED: LazyLock<RawDocumentBuf> =
+        LazyLock::new(|| rawdoc! { "$readPreference": { "mode": "primaryPreferred" } });
     match preference.mode {
-        ReadPreferenceMode::Primary if is_single => Some(rawdoc! { "mode": "primaryPreferred" }),
-        ReadPreferenceMode::Primary => None,
-        _ => Some(preference.document()),
+        ReadPreferenceMode::Primary if is_single => append_elements(appended, &PRIMARY_PREFERRED),
+        ReadPreferenceMode::Primary => {}
+        _ => append_elements(appended, &rawdoc! { "$readPreference": preference.document() }),
     }
 }
 

@@ -10,7 +10,7 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 
 use super::Client;
 use super::appending::{
-    SplitReadConcern, append_elements, append_read_concern, has_field, session_use, wire_preference,
+    SplitReadConcern, append_elements, append_preference, append_read_concern, has_field, session_use,
 };
 use super::attempts::Attempts;
 use super::command_events::OperationId;
@@ -533,8 +533,8 @@ impl<'a> Running<'a> {
             let preference = if writes_its_result { snapshot.topology.for_output(preference) } else { preference };
             let is_single = snapshot.topology.topology_type() == TopologyType::Single && !known.is_mongos;
             let is_standalone = !known.has_cluster_time;
-            if !is_standalone && let Some(document) = wire_preference(preference, is_single) {
-                append_elements(appended, &rawdoc! { "$readPreference": document });
+            if !is_standalone {
+                append_preference(appended, preference, is_single);
             }
         }
         Ok(())
