@@ -129,7 +129,7 @@ impl<E: Establish> Pool<E> {
                 if !core.environment().has_tasks {
                     return Some(home);
                 }
-                let resident = Resident { home: home.clone(), core: core.clone() };
+                let resident = Resident { home: home.clone(), core: Arc::clone(core) };
                 // If the new runtime has ended as well, it drops the task at once.
                 home.handle.spawn(fork::own(background::keep(resident)));
                 (!home.has_ended()).then_some(home)

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 use std::task::Context;
@@ -111,9 +113,25 @@ use crate::sync::contained;
 /// # }
 /// ```
 pub struct Pool<E: Establish> {
-    /// The core that `shared` also has. With this copy, a check-out loads one pointer instead of two.
-    pub(super) core: Arc<Core<TokioEnvironment<E>>>,
+    /// The core of `shared`. With this copy of its pointer, a check-out loads one pointer instead of two.
+    pub(super) core: CoreOfShared<E>,
+    /// Never apart from `core` (INV-14).
     shared: Arc<Shared<E>>,
+}
+
+/// A handle's copy of the pointer to its pool's core.
+///
+/// INV-14 (a handle's core is lent): the copy has no count, so that a pool is cloned with one locked instruction. It is
+/// never dropped, and stays beside the `shared` that it was copied from, whose pointer to the core never changes.
+pub(super) struct CoreOfShared<E: Establish>(ManuallyDrop<Arc<Core<TokioEnvironment<E>>>>);
+
+impl<E: Establish> Deref for CoreOfShared<E> {
+    type Target = Arc<Core<TokioEnvironment<E>>>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 /// What all handles of a pool share. Dropping the last handle closes the pool.
@@ -129,7 +147,7 @@ pub(crate) struct PoolChange<E: Establish>(Option<Change<TokioEnvironment<E>>>);
 
 impl<E: Establish> Clone for Pool<E> {
     fn clone(&self) -> Self {
-        Self { core: self.core.clone(), shared: self.shared.clone() }
+        Self::of(self.shared.clone())
     }
 }
 
@@ -344,7 +362,7 @@ impl<E: Establish> Pool<E> {
     #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
     pub(crate) fn weak_metrics(&self) -> impl Fn() -> Option<PoolMetrics> + Send + Sync + 'static {
         let shared = Arc::downgrade(&self.shared);
-        move || shared.upgrade().map(|shared| Self { core: shared.core.clone(), shared }.metrics())
+        move || shared.upgrade().map(|shared| Self::of(shared).metrics())
     }
 
     /// Returns the generation of a service and the number of connections to it, in load-balanced mode.
@@ -494,7 +512,7 @@ impl<E: Establish> Pool<E> {
         let successor = self.shared.after_fork.get_or_init(|| {
             let core = &self.core;
             // Never dropped in the child, because its connections belong to the parent.
-            std::mem::forget(core.clone());
+            std::mem::forget(Arc::clone(core));
             let before = core.environment();
             for connection in core.abandon() {
                 before.establish.abandon_after_fork(connection);
@@ -522,7 +540,15 @@ impl<E: Establish> Pool<E> {
     }
 
     pub(super) fn new(core: Arc<Core<TokioEnvironment<E>>>) -> Self {
-        Self { core: core.clone(), shared: Arc::new(Shared { core, after_fork: OnceLock::new() }) }
+        Self::of(Arc::new(Shared { core, after_fork: OnceLock::new() }))
+    }
+
+    /// Returns a handle of its own.
+    #[allow(unsafe_code)]
+    fn of(shared: Arc<Shared<E>>) -> Self {
+        // SAFETY: INV-14: the copy is in a `ManuallyDrop` from here on, and beside `shared`.
+        let core = CoreOfShared(ManuallyDrop::new(unsafe { std::ptr::read(&raw const shared.core) }));
+        Self { core, shared }
     }
 }
 

@@ -167,7 +167,7 @@ impl<E: Establish> Pool<E> {
         if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
             return Opened::Ended(Ok(idle));
         }
-        let request = Arc::new(OpenRequest::new(core.clone(), permit));
+        let request = Arc::new(OpenRequest::new(Arc::clone(core), permit));
         let (requester, opened) = oneshot::channel();
         // If the pool has no living runtime, it moves to the runtime that polls the caller.
         let Some(home) = self.home(|| Handle::try_current().ok()) else {

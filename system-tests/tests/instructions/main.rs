@@ -99,6 +99,24 @@ fn pairs_on_the_pool<const METERED: bool>(rounds: u64) {
     });
 }
 
+/// A clone changes one count, and so does its drop.
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn clone_of_a_pool() {
+    let cost = cost_of_a_round("clone_of_a_pool", |rounds| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let pool = Pool::builder("here:1", Numbers::<true>).build().unwrap();
+            begin_counting();
+            for _ in 0..rounds {
+                drop(black_box(pool.clone()));
+            }
+        });
+    });
+    assert_eq!(cost.locked_executions(), 2, "locked instructions: {cost}");
+    assert!(cost.outside.is_empty(), "calls of other code: {cost}");
+}
+
 /// The measurement must see what the other tests rule out: both kinds of locked instructions, the allocator, and the
 /// clock.
 #[test]
