@@ -8,38 +8,95 @@
 //! Here each access first takes a turn: a relaxed read-modify-write on a companion of the atomic. Turns depend on each
 //! other, independent of the kind of the access that follows, so loom tries all their orders. Because they are relaxed,
 //! they synchronise nothing, and loom still chooses which of the stores a load reads.
+//!
+//! # Steps
+//!
+//! A turn and the access after it are two places at which loom may switch threads. To switch between them finds nothing
+//! that a switch before the turn or after the access does not find. So loom does not explore that switch
+//! ([`Turn::step`]), except where it also has to choose what the access reads: at loads, and at read-modify-writes of an
+//! atomic that was also stored to. loom has one mark for both choices.
+
+use std::sync::atomic::AtomicBool as Flag;
 
 use loom::sync::atomic::{self, AtomicU8, Ordering};
+
+/// The order of the accesses to one object.
+#[derive(Debug)]
+pub(crate) struct Turn(AtomicU8);
+
+impl Turn {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU8::new(0))
+    }
+
+    pub(crate) fn take(&self) {
+        self.0.fetch_add(0, Ordering::Relaxed);
+    }
+
+    /// Takes a turn, and calls `f` without exploring what other threads could do meanwhile. `f` neither waits nor takes
+    /// another turn.
+    pub(crate) fn step<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.take();
+        unexplored(f)
+    }
+}
+
+/// Calls `f` without exploring what other threads could do meanwhile.
+pub(crate) fn unexplored<R>(f: impl FnOnce() -> R) -> R {
+    struct Explore;
+    impl Drop for Explore {
+        fn drop(&mut self) {
+            loom::explore();
+        }
+    }
+    loom::stop_exploring();
+    let _explore = Explore;
+    f()
+}
 
 macro_rules! explored {
     ($($atomic:ident($value:ty))*) => {$(
         #[derive(Debug)]
         pub(crate) struct $atomic {
-            turn: AtomicU8,
+            turn: Turn,
+            /// Set by stores other than those of read-modify-writes. Not part of the model.
+            stored: Flag,
             value: atomic::$atomic,
         }
 
         #[allow(dead_code, reason = "not every type needs every access")]
         impl $atomic {
             pub(crate) fn new(value: $value) -> Self {
-                Self { turn: AtomicU8::new(0), value: atomic::$atomic::new(value) }
+                Self { turn: Turn::new(), stored: Flag::new(false), value: atomic::$atomic::new(value) }
             }
 
-            fn in_turn(&self) -> &atomic::$atomic {
-                self.turn.fetch_add(0, Ordering::Relaxed);
-                &self.value
+            /// Calls `change`, which reads the newest value. Two stores may both be the newest one.
+            fn change<R>(&self, change: impl FnOnce(&atomic::$atomic) -> R) -> R {
+                self.turn.take();
+                // After the turn: while this thread waited for it, another one may have stored.
+                if self.stored.load(Ordering::Relaxed) {
+                    return change(&self.value);
+                }
+                unexplored(|| change(&self.value))
             }
 
             pub(crate) fn load(&self, order: Ordering) -> $value {
-                self.in_turn().load(order)
+                self.turn.take();
+                self.value.load(order)
+            }
+
+            /// Like `load`, without a turn.
+            pub(crate) fn load_without_turn(&self, order: Ordering) -> $value {
+                self.value.load(order)
             }
 
             pub(crate) fn store(&self, value: $value, order: Ordering) {
-                self.in_turn().store(value, order);
+                self.stored.store(true, Ordering::Relaxed);
+                self.turn.step(|| self.value.store(value, order));
             }
 
             pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
-                self.in_turn().swap(value, order)
+                self.change(|present| present.swap(value, order))
             }
 
             pub(crate) fn compare_exchange(
@@ -49,7 +106,7 @@ macro_rules! explored {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                self.in_turn().compare_exchange(seen, new, success, failure)
+                self.change(|present| present.compare_exchange(seen, new, success, failure))
             }
 
             /// Never fails spuriously: loom could not see the end of a loop around it.
@@ -88,19 +145,19 @@ macro_rules! counting {
         #[allow(dead_code, reason = "not every type needs every access")]
         impl $atomic {
             pub(crate) fn fetch_add(&self, value: $value, order: Ordering) -> $value {
-                self.in_turn().fetch_add(value, order)
+                self.change(|present| present.fetch_add(value, order))
             }
 
             pub(crate) fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
-                self.in_turn().fetch_sub(value, order)
+                self.change(|present| present.fetch_sub(value, order))
             }
 
             pub(crate) fn fetch_or(&self, value: $value, order: Ordering) -> $value {
-                self.in_turn().fetch_or(value, order)
+                self.change(|present| present.fetch_or(value, order))
             }
 
             pub(crate) fn fetch_and(&self, value: $value, order: Ordering) -> $value {
-                self.in_turn().fetch_and(value, order)
+                self.change(|present| present.fetch_and(value, order))
             }
         }
     )*};

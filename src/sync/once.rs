@@ -10,7 +10,8 @@ pub(crate) struct OnceLock<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: `set` is called under a lock or by the one owner of a slot, and the value does not change after `get` has returned a reference to it.
+// SAFETY: `set` is called under a lock or by the one owner of a slot, and the value does not change after `get` has
+// returned a reference to it.
 #[allow(unsafe_code)]
 unsafe impl<T: Send + Sync> Sync for OnceLock<T> {}
 
@@ -21,8 +22,10 @@ impl<T> OnceLock<T> {
     }
 
     pub(crate) fn get(&self) -> Option<&T> {
+        // A value that was set stays set, so its readers need no order among themselves. If this load sees none, the next
+        // one makes sure that loom tries both orders with `set`.
         // ORD: Acquire; pairs with the Release in `set`.
-        let is_set = self.is_set.load(Ordering::Acquire);
+        let is_set = self.is_set.load_without_turn(Ordering::Acquire) || self.is_set.load(Ordering::Acquire);
         // SAFETY: the value is set, so it is never written again.
         is_set.then(|| self.value.with(|value| unsafe { (*value).as_ref() })).flatten()
     }
