@@ -23,10 +23,14 @@
 //! models' builds it is `false` unless the environment variable `WHARF_MUTANT` names the mutant. The models therefore
 //! check what ships.
 
+#[cfg(all(loom, feature = "event-listener-queue"))]
+mod events;
 #[cfg(loom)]
 mod explored;
 #[cfg(loom)]
 mod once;
+#[cfg(all(loom, feature = "event-listener-queue"))]
+mod patience;
 #[cfg(loom)]
 pub(crate) mod atomic {
     pub(crate) use super::explored::*;
@@ -67,6 +71,21 @@ use std::sync::PoisonError;
 pub(crate) use once::OnceLock;
 #[cfg(not(loom))]
 pub(crate) use std::sync::OnceLock;
+
+#[cfg(all(not(loom), feature = "event-listener-queue"))]
+pub(crate) use event_listener::{Event, EventListener};
+#[cfg(all(loom, feature = "event-listener-queue"))]
+pub(crate) use events::{Event, EventListener};
+#[cfg(all(loom, feature = "event-listener-queue"))]
+pub(crate) use patience::{Patience, made_progress};
+/// The wait for a step of another thread that calls [`made_progress`] after it.
+#[cfg(all(not(loom), feature = "event-listener-queue"))]
+pub(crate) type Patience = Backoff;
+
+/// Tells a model that a thread which waits with [`Patience`] may find what it waits for.
+#[cfg(all(not(loom), feature = "event-listener-queue"))]
+#[inline(always)]
+pub(crate) fn made_progress() {}
 
 #[cfg(loom)]
 use loom::thread::yield_now;

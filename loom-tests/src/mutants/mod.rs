@@ -67,6 +67,16 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
     .flatten()
 }
 
+/// Returns whether the pool of this build contains a mutant of the catalogue: each build has one of the two wait lists. A
+/// mutant that is not in the catalogue counts as present.
+pub fn is_present(mutant: &str) -> bool {
+    let absent = match cfg!(feature = "event-listener-queue") {
+        true => "pool/waitlist/blocks",
+        false => "pool/waitlist/listener",
+    };
+    catalogue().find(|entry| entry.name == mutant).is_none_or(|entry| !entry.file.starts_with(absent))
+}
+
 /// Returns the text of a file with its mutants inserted, each behind its guard. `file` is relative to `src`.
 ///
 /// # Errors

@@ -50,6 +50,12 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit { within: "fn grant", right: "notified == 1", wrong: "true" }],
     },
     Mutant {
+        name: "newcomers_listen_out_of_turn",
+        does: "A newcomer does not wait until the one before it at its place listens.",
+        file: LISTENER,
+        edits: &[Edit { within: "fn begin", right: "place.listened.load(Ordering::Relaxed) != turn", wrong: "false" }],
+    },
+    Mutant {
         name: "later_waiters_share_the_hall",
         does: "Waiters that come after a clear listen at the places of those that it turned away.",
         file: LISTENER,

@@ -64,11 +64,11 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
 
 use crossbeam::utils::CachePadded;
-use event_listener::{Event, EventListener, IntoNotification};
+use event_listener::IntoNotification;
 
 use super::Lane;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Backoff, Mutex, MutexGuard, OnceLock, UnsafeCell, discard};
+use crate::sync::{Event, EventListener, Mutex, MutexGuard, OnceLock, Patience, UnsafeCell, discard, made_progress};
 use carried::Carrier;
 use gaps::Gaps;
 use word::{Ticket, Tickets, Word};
@@ -172,12 +172,12 @@ impl<G> Node<G> {
     /// Waits for the grant of a claimed node, while its granter executes a few instructions.
     #[cold]
     fn await_grant(&self) -> G {
-        let mut backoff = Backoff::new();
+        let mut patience = Patience::new();
         loop {
             if let Some(grant) = self.try_take() {
                 return grant;
             }
-            backoff.pause();
+            patience.pause();
         }
     }
 }
@@ -287,16 +287,17 @@ impl<G> Claimed<G> {
         // here touches the hall after that.
         let event = &unsafe { self.hall.as_ref() }.place(self.ticket).0.event;
         let mut grant = Some(grant);
-        let mut backoff = Backoff::new();
+        let mut patience = Patience::new();
         loop {
             let take = || grant.take().expect("BUG: one grant was taken twice");
             let (notified, waker) = carried::collect(|| event.notify(1.additional().relaxed().tag_with(take)));
             if notified == 1 {
+                made_progress();
                 // A waiter that has just begun to listen has no waker yet, and is about to look.
                 return waker.unwrap_or_else(|| Waker::noop().clone());
             }
             // The waiter has its ticket and does not listen yet.
-            backoff.pause();
+            patience.pause();
         }
     }
 }
@@ -403,14 +404,16 @@ impl<G> WaitList<G> {
     pub(in crate::pool) fn begin(&self, node: Pin<&Node<G>>) -> Poll<G> {
         node.with_seat(|seat| {
             let (place, turn) = self.queue(seat.lane).hall(seat.hall).place(seat.ticket);
-            let mut backoff = Backoff::new();
+            let mut patience = Patience::new();
             // Relaxed, here and below: the event's lock orders the two listeners. If the second one took it first, its
             // load would come before the first one's store, whose value it could not have read.
             while place.listened.load(Ordering::Relaxed) != turn {
-                backoff.pause();
+                patience.pause();
             }
             seat.listener = Some(place.event.listen());
+            made_progress();
             place.listened.store(turn + 1, Ordering::Relaxed);
+            made_progress();
         });
         node.poll_with_carrier()
     }

@@ -6,9 +6,10 @@
 //!
 //! There are two wait lists with one interface. `blocks` ships: its nodes are wharf's own, behind one short lock. The
 //! feature `event-listener-queue` replaces it with `listener`, which gives out tickets with one compare-and-swap and lets
-//! each waiter wait at an event of event-listener. It has no lock in common for all waiters, and passes the same tests. But the public interface of event-listener costs an allocation and five sections under an event's lock
-//! for each wait, so it takes more time on few cores. And if there are more threads than cores, a newcomer that is
-//! preempted after it took its ticket holds up the granter of that ticket. BENCHMARKS.md has the figures.
+//! each waiter wait at an event of event-listener. It has no lock in common for all waiters, and passes the same tests and
+//! models. But the public interface of event-listener costs an allocation and five sections under an event's lock for
+//! each wait, so it takes more time on few cores. And if there are more threads than cores, a newcomer that is preempted
+//! after it took its ticket holds up the granter of that ticket. BENCHMARKS.md has the figures.
 //!
 //! The interface, in the order of a waiter's life:
 //!

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use wharf_loom_tests::instrumented;
-use wharf_loom_tests::mutants::catalogue;
+use wharf_loom_tests::mutants;
 
 use super::harness::{FAILED, MUTANT, STARTED};
 
@@ -252,6 +252,8 @@ const CONTROLS: &[(&str, &str)] = &[
     ("later_waiters_share_the_hall", "waiting::refusal_never_reaches_a_waiter_that_came_after_the_clear"),
     ("waker_of_a_poll_is_forgotten", "waiting::waiter_polled_with_a_new_waker_is_woken_through_it"),
     ("waker_is_replaced_while_it_is_registered", "waiting::waiter_polled_again_with_its_waker_is_woken_when_served"),
+    ("newcomers_listen_out_of_turn", "waiting::third_waiter_is_never_served_before_the_first"),
+    ("cancelled_check_out_keeps_its_grant", "waiting::third_waiter_is_never_served_before_the_first"),
     ("refused_waiter_may_not_leave", "waiting::waiter_cancelled_during_a_clear_is_counted_out_once"),
 ];
 
@@ -261,12 +263,11 @@ const ORDERINGS_OF_TICKETS: &[&str] = &["tickets_publish_nothing", "tickets_acqu
 
 /// Returns whether the pool of this build contains the mutant: each build has one of the two wait lists.
 fn is_present(mutant: &str) -> bool {
-    let (absent, orderings) = match cfg!(feature = "event-listener-queue") {
-        true => ("pool/waitlist/blocks", ORDERINGS_OF_BLOCKS),
-        false => ("pool/waitlist/listener", ORDERINGS_OF_TICKETS),
+    let absent = match cfg!(feature = "event-listener-queue") {
+        true => ORDERINGS_OF_BLOCKS,
+        false => ORDERINGS_OF_TICKETS,
     };
-    let file = catalogue().find(|entry| entry.name == mutant).map_or("", |entry| entry.file);
-    !file.starts_with(absent) && !orderings.contains(&mutant)
+    mutants::is_present(mutant) && !absent.contains(&mutant)
 }
 
 const AT_A_TIME: usize = 2;

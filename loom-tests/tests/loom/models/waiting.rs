@@ -1,6 +1,7 @@
 //! Models of orderings 3 and 4: no wake-up and no grant is lost, and no check-out overtakes a waiter.
 
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering as StatisticOrdering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
@@ -368,6 +369,34 @@ fn newcomer_that_leaves_takes_no_grant_of_one_before_it() {
         drop((granted, between));
         stays.join().unwrap();
         leaves.join().unwrap();
+        wind_up(pool);
+    });
+}
+
+/// The first and the third check-out use the same place of the list on event-listener. If the listeners there are not in
+/// the order of their tickets, the connection for the first one reaches the third one.
+#[test]
+fn third_waiter_is_never_served_before_the_first() {
+    model("third_waiter_is_never_served_before_the_first", Some(2), || {
+        let pool = unheard(options(1, 1));
+        let lease = leased(&pool);
+        let first_is_served = Arc::new(AtomicBool::new(false));
+        let others = thread::spawn({
+            let (pool, first_is_served) = (pool.clone(), first_is_served.clone());
+            move || {
+                let are_late = pool.status().waiting == 1;
+                let (second, mut third) = (queued(&pool), queued(&pool));
+                check_in(lease);
+                let third_is_served = poll(&mut third).is_some();
+                let is_early = third_is_served && are_late && !first_is_served.load(StatisticOrdering::Relaxed);
+                assert!(!is_early, "the third check-out was served first");
+                drop((second, third));
+            }
+        });
+        let granted = acquire(&pool);
+        first_is_served.store(true, StatisticOrdering::Relaxed);
+        drop(connection(granted));
+        others.join().unwrap();
         wind_up(pool);
     });
 }

@@ -1,0 +1,71 @@
+//! event-listener's events, with operations that are one step each in a model.
+//!
+//! An operation of an event is one section under the event's lock. Before and after it, and before the lock is free
+//! again, event-listener counts references and stores a number, and loom would try to switch threads at each of them.
+//! This tells nothing about wharf, and event-listener has models of its own. So an operation takes a turn here, and loom
+//! runs it to its end. The section still orders what comes before and after it, and nothing else does.
+
+use std::future::Future;
+use std::mem::ManuallyDrop;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use event_listener::IntoNotification;
+
+use super::explored::{Turn, unexplored};
+
+#[derive(Debug)]
+pub(crate) struct Event<T> {
+    turn: Arc<Turn>,
+    event: event_listener::Event<T>,
+}
+
+impl<T> Event<T> {
+    pub(crate) fn with_tag() -> Self {
+        Self { turn: Arc::new(Turn::new()), event: event_listener::Event::with_tag() }
+    }
+
+    pub(crate) fn listen(&self) -> EventListener<T> {
+        let listener = ManuallyDrop::new(self.turn.step(|| self.event.listen()));
+        EventListener { turn: self.turn.clone(), is_over: false, listener }
+    }
+
+    pub(crate) fn notify(&self, notification: impl IntoNotification<Tag = T>) -> usize {
+        self.turn.step(|| self.event.notify(notification))
+    }
+
+    pub(crate) fn total_listeners(&self) -> usize {
+        // Explored: before its section, it reads without the lock whether the event has had a listener.
+        self.turn.take();
+        self.event.total_listeners()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct EventListener<T> {
+    turn: Arc<Turn>,
+    /// Whether it has received its notification, and has left the event's list.
+    is_over: bool,
+    listener: ManuallyDrop<event_listener::EventListener<T>>,
+}
+
+impl<T> Future for EventListener<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let listener = &mut *self;
+        let polled = listener.turn.step(|| Pin::new(&mut *listener.listener).poll(context));
+        listener.is_over = polled.is_ready();
+        polled
+    }
+}
+
+impl<T> Drop for EventListener<T> {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the listener after this.
+        let end = || unsafe { ManuallyDrop::drop(&mut self.listener) };
+        if self.is_over { unexplored(end) } else { self.turn.step(end) }
+    }
+}

@@ -1,0 +1,62 @@
+//! Waiting for a step of another thread in a model.
+//!
+//! A thread that waits by looking again and again makes loom try all orders of its looks. Two of them that wait for a
+//! third one never end. Here a thread looks twice and then sleeps, until a thread has made progress. Everything that a
+//! waiting thread could see is decided at its next look, so the looks between tell nothing.
+//!
+//! In loom, a thread that is woken is ordered after the thread that woke it, which is more than the code promises. This
+//! hides nothing: among the executions are those in which the waiting thread comes late, and finds what it waits for at
+//! its first or second look.
+
+use std::cell::RefCell;
+
+use loom::thread::{self, Thread};
+
+/// Not part of the model: loom switches threads only at its own objects.
+#[derive(Default)]
+struct Progress {
+    steps: u64,
+    asleep: Vec<Thread>,
+}
+
+std::thread_local! {
+    // loom runs all threads of a model on one thread.
+    static PROGRESS: RefCell<Progress> = RefCell::default();
+}
+
+/// Wakes the threads that wait for a step like the one just made.
+pub(crate) fn made_progress() {
+    let asleep = PROGRESS.with_borrow_mut(|progress| {
+        progress.steps += 1;
+        std::mem::take(&mut progress.asleep)
+    });
+    asleep.iter().for_each(Thread::unpark);
+}
+
+/// The wait of a thread.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    /// The number of steps before the last look, from the second look on.
+    seen: Option<u64>,
+}
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Self { seen: None }
+    }
+
+    /// Called after a look in vain. The first look may have read old values, as loom lets it. After a yield it reads the
+    /// newest ones.
+    pub(crate) fn pause(&mut self) {
+        let steps = PROGRESS.with_borrow(|progress| progress.steps);
+        match self.seen {
+            Some(seen) if seen == steps => {
+                PROGRESS.with_borrow_mut(|progress| progress.asleep.push(thread::current()));
+                thread::park();
+            }
+            Some(_) => {}
+            None => thread::yield_now(),
+        }
+        self.seen = Some(PROGRESS.with_borrow(|progress| progress.steps));
+    }
+}
