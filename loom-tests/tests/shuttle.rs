@@ -13,6 +13,9 @@
 //! - a watcher, which checks the pool's status;
 //! - in half of the schedules, a thread that closes the pool at a random time.
 //!
+//! Two more tests have 16 threads around one queue: the check-outs have queued up in a known order, some give up while
+//! the connection goes from one to the next, and the others must be served in that order. Both wait lists run them.
+//!
 //! Each drain has a thread of its own in addition. shuttle is sequentially consistent. Reordering is the subject of the
 //! models in `loom/main.rs`.
 //!
@@ -28,8 +31,8 @@
 //! | `Permit::create`, `Pending::established`, `Opening::hand_on`, and their drops | `Capacity`, `Slab::grow`, `Core::serve_permits` | `heard`, `unheard` |
 //! | `Core::clear`, `Core::ready`, `Core::close`, `Core::maintain`, `Core::populate`, `Core::status` | all | `heard`, `unheard` |
 //!
-//! `every_mutant_is_caught` runs mutants of the hit path (see `loom-tests/src/mutants/mod.rs`) in child processes, as
-//! the loom test of the same name does.
+//! `every_mutant_is_caught` runs mutants of the hit path and of the wait lists (see `loom-tests/src/mutants/mod.rs`) in
+//! child processes, as the loom test of the same name does.
 //!
 //! `WHARF_SHUTTLE_SCHEDULES` sets how many schedules each test runs. shuttle prints a failing schedule, which
 //! `shuttle::replay` takes.
@@ -50,6 +53,7 @@ use shuttle::{Config, Runner, future, thread};
 use wharf::unstable::pool::{Core, Draining, Environment, Grant, Idle, Lease, Opening, Pending};
 use wharf::{BackgroundInterval, Clear, Condition, Phase, PoolEvent, PoolOptions};
 use wharf_loom_tests::instrumented;
+use wharf_loom_tests::mutants::is_present;
 
 const USERS: usize = 6;
 /// The users of the tests with a crowd, which have 15 or 16 threads.
@@ -367,15 +371,19 @@ fn unheard(schedules: usize, scheduler: NewScheduler, pool: (u32, u32, u32)) {
 }
 
 fn run(schedules: usize, scheduler: NewScheduler, pool: (u32, u32, u32), users: usize, listens: bool) {
+    println!("a pool {pool:?}, listens: {listens}");
+    explore(schedules, scheduler, move || all_at_once(listens, users, pool));
+}
+
+fn explore(schedules: usize, scheduler: NewScheduler, execution: impl Fn() + Send + Sync + 'static) {
     println!("{STARTED}");
     let asked = std::env::var("WHARF_SHUTTLE_SCHEDULES").ok();
     let schedules = asked.map_or(schedules, |asked| asked.parse().expect("WHARF_SHUTTLE_SCHEDULES must be a number"));
     let mut config = Config::new();
     config.stack_size = 0x2_0000;
     let started = Instant::now();
-    let execution = move || all_at_once(listens, users, pool);
     Runner::new(scheduler(schedules), config).run(execution);
-    println!("{schedules} schedules of a pool {pool:?}, listens: {listens}, in {:.1?}", started.elapsed());
+    println!("{schedules} schedules in {:.1?}", started.elapsed());
 }
 
 fn random(schedules: usize) -> Box<dyn Scheduler + Send> {
@@ -447,6 +455,79 @@ fn crowd_on_two_unheard_connections_in_schedules_with_few_preemptions() {
     run(10_000, with_few_changes_of_priority, (2, 2, 1), CROWD, false);
 }
 
+/// The check-outs in the queue of the tests with 16 threads. Another thread has the connection, and one waits for all.
+const QUEUE: u32 = 14;
+
+/// One connection goes through a queue whose order is known. One check-out in three gives up after a few polls: before
+/// it is granted something, at any point of the hand-over, or after it.
+fn queue_is_served_in_order() {
+    let options = PoolOptions::default().max_pool_size(1).background_interval(BackgroundInterval::Never);
+    let pool = Core::new("server:27017", options, 4, World::default()).unwrap();
+    pool.ready();
+    let Grant::Permit(permit) = future::block_on(pool.acquire()) else { panic!("no permit") };
+    pool.environment().opened.fetch_add(1, StatisticOrdering::Relaxed);
+    let opened = permit.create().unwrap().established(Connection::default());
+    let Ok((idle, opening)) = opened else { panic!("interrupted") };
+    let lease = idle.check_out(pool.check_out_started());
+    drop(opening);
+
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let queue: Vec<_> = (0..QUEUE).map(|number| queued_up(&pool, number, served.clone())).collect();
+    let mut threads: Vec<_> = queue.into_iter().map(|wait| thread::spawn(wait)).collect();
+    threads.push(thread::spawn(move || operate(lease)));
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let drains = std::mem::take(&mut *pool.environment().drains.lock().unwrap());
+    drains.into_iter().for_each(|drain| drain.join().unwrap());
+    let served = served.lock().unwrap();
+    assert!(served.is_sorted(), "the order of service: {served:?}");
+    pool.close();
+    let status = pool.status();
+    assert_eq!((status.total, status.pending, status.waiting), (0, 0, 0));
+}
+
+/// Queues a check-out up. Returns the rest of its life.
+fn queued_up(pool: &Arc<Pool>, number: u32, served: Arc<Mutex<Vec<u32>>>) -> impl FnOnce() + Send + 'static {
+    let pool = pool.clone();
+    let mut waits = Box::pin({
+        let pool = pool.clone();
+        async move { pool.acquire().await }
+    });
+    let polled = waits.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "the check-out did not queue up");
+    move || {
+        let make_use_of = |grant| {
+            // The connection, or the permit for it, is still with this check-out.
+            served.lock().unwrap().push(number);
+            make_use(&pool, grant);
+        };
+        if !chance(3) {
+            return make_use_of(future::block_on(waits));
+        }
+        for _ in 0..thread_rng().gen_range(0..6) {
+            if let Poll::Ready(grant) = waits.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                return make_use_of(grant);
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+fn run_queue(schedules: usize, scheduler: NewScheduler) {
+    explore(schedules, scheduler, queue_is_served_in_order);
+}
+
+#[test]
+fn queue_of_16_threads_is_served_in_order_in_random_schedules() {
+    run_queue(10_000, random);
+}
+
+#[test]
+fn queue_of_16_threads_is_served_in_order_in_schedules_with_few_preemptions() {
+    run_queue(10_000, with_few_changes_of_priority);
+}
+
 /// The text that a negative control prints first.
 const STARTED: &str = "schedules started";
 
@@ -458,6 +539,10 @@ const MUTANTS: &[(&str, &str)] = &[
     ("push_ignores_waiters", "one_unheard_connection_in_random_schedules"),
     ("return_that_fails_is_lost", "one_unheard_connection_in_random_schedules"),
     ("detach_leaves_a_shard", "unheard_sharded_connections_in_random_schedules"),
+    ("cancelled_check_out_keeps_its_grant", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
+    ("last_come_first_served", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
+    ("waiter_that_leaves_stays_in_the_word", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
+    ("waiter_leaves_under_the_granters", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
 ];
 
 #[test]
@@ -466,7 +551,7 @@ fn every_mutant_is_caught() {
         return;
     }
     let binary = instrumented::build("shuttle").unwrap_or_else(|why| panic!("the instrumented build failed: {why}"));
-    for (mutant, test) in MUTANTS {
+    for (mutant, test) in MUTANTS.iter().filter(|(mutant, _)| is_present(mutant)) {
         let control = std::process::Command::new(&binary)
             .args(["--exact", test, "--nocapture"])
             .env("WHARF_MUTANT", mutant)
