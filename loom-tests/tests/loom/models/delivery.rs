@@ -1,6 +1,8 @@
 //! Models of the delivery of events. A waiting caller that gets no verdict is a deadlock, which loom reports. So is a
 //! task that waits for the end and is never woken.
 
+#![allow(clippy::arc_with_non_send_sync, reason = "loom runs all threads of a model on one thread")]
+
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering as StatisticOrdering};
