@@ -155,7 +155,7 @@ pub mod unstable {
     /// Parts of the pool, for models of them alone.
     #[cfg(loom)]
     pub mod primitives {
-        pub use crate::sync::{Front, ModelledBriefLock as BriefLock, Placed, SlotStack, Slots, Watch};
+        pub use crate::sync::{Front, ModelledBriefLock as BriefLock, Placed, SlotStack, Slots, Watch, unexplored};
     }
     #[cfg(not(loom))]
     pub mod selection {

@@ -88,9 +88,9 @@ pub(crate) type Patience = Backoff;
 pub(crate) fn made_progress() {}
 
 #[cfg(loom)]
-use loom::thread::yield_now;
-#[cfg(loom)]
 pub(crate) use loom::thread_local;
+#[cfg(loom)]
+use loom::{hint::spin_loop, thread::yield_now};
 #[cfg(shuttle)]
 use shuttle::thread::yield_now;
 #[cfg(shuttle)]
@@ -131,6 +131,7 @@ pub(crate) fn unless_mutant(name: &str, ordering: Ordering) -> Ordering {
 
 mod backoff;
 #[cfg(not(shuttle))]
+#[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "that list has no sections to run"))]
 mod brief;
 mod foreign;
 pub(crate) use backoff::Backoff;
@@ -147,6 +148,8 @@ pub(crate) use brief::BriefLock;
 /// The lock itself, for its own model.
 #[cfg(loom)]
 pub use brief::BriefLock as ModelledBriefLock;
+#[cfg(loom)]
+pub use explored::unexplored;
 /// In models of other code, the lock is the model checker's, like an atomic.
 #[cfg(any(loom, shuttle))]
 pub(crate) type BriefLock<T> = Mutex<T>;
@@ -186,6 +189,19 @@ impl<T> Mutex<T> {
     #[cfg_attr(simulated, track_caller)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// In models, the brief lock is a mutex.
+#[cfg(any(loom, shuttle))]
+#[cfg_attr(feature = "event-listener-queue", allow(dead_code, reason = "that list has no sections to run"))]
+impl<T> Mutex<T> {
+    pub(crate) fn run<R: Send, F: FnOnce(&mut T) -> R + Send>(
+        &self,
+        now: impl FnOnce(&mut T) -> R,
+        _: impl FnOnce() -> F,
+    ) -> R {
+        now(&mut self.lock())
     }
 }
 

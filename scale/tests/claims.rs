@@ -41,6 +41,19 @@ fn two_cores_do_twice_the_hits_of_one() {
     assert!(two / one > 1.98, "{one} and {two}");
 }
 
+/// One lock serves all hand-overs. More threads that wait for it must not slow it down.
+#[test]
+fn many_cores_serve_a_saturated_pool_no_slower_than_two() {
+    // When a simulation ends, each task that is dropped hands its connection to the next one, which is dropped inside.
+    let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {
+        for case in [Case::Saturated10, Case::Saturated100] {
+            let [two, many] = [2, 64].map(|cores| simulated(case, cores, 1).throughput);
+            assert!(many >= two, "{case:?}: {two} and {many}");
+        }
+    });
+    thread.unwrap().join().unwrap();
+}
+
 #[test]
 fn same_seed_gives_the_same_figures() {
     let [first, second] = [(), ()].map(|()| simulated(Case::Saturated10, 4, 2));

@@ -52,6 +52,15 @@ impl<E: Environment> fmt::Debug for Grant<E> {
     }
 }
 
+/// The outcome of a search.
+enum Sought<E: Environment> {
+    Granted(Grant<E>),
+    /// Others wait, or did until just now.
+    Behind,
+    /// Nothing was found, and no waiter.
+    First,
+}
+
 /// The outcome of an attempt to queue up.
 enum Queued<E: Environment> {
     Waits,
@@ -131,15 +140,15 @@ impl<E: Environment> Core<E> {
         OpenerWait(self.acquire())
     }
 
-    /// Searches the shards and asks for a permit. Returns `None` if the caller has to queue up.
-    fn seek(self: &Arc<Self>) -> Option<Grant<E>> {
+    /// Searches the shards and asks for a permit. Otherwise the caller has to queue up.
+    fn seek(self: &Arc<Self>) -> Sought<E> {
         // Check-outs that wait come first. If none waits any more, `queue_up` repeats all of what follows.
         if self.shard(self.environment.shard_hint()).is_waited_for() {
-            return None;
+            return Sought::Behind;
         }
         loop {
             if self.state.load().phase != Phase::Ready {
-                return Some(Grant::Refused(Box::new(self.refusal())));
+                return Sought::Granted(Grant::Refused(Box::new(self.refusal())));
             }
             self.close_stale(Self::CLOSED_ON_THE_WAY);
             // The word is read before the shards are searched, and the admission swaps this very reading. If a
@@ -148,24 +157,24 @@ impl<E: Environment> Core<E> {
             let counts = self.capacity.load();
             match self.take_any() {
                 Popped::Slot(slot) => match self.vet(Held::new(self, slot)) {
-                    Ok(idle) => return Some(Grant::Connection(idle)),
+                    Ok(idle) => return Sought::Granted(Grant::Connection(idle)),
                     Err(Perished) => continue,
                 },
-                Popped::Waiting => return None,
+                Popped::Waiting => return Sought::Behind,
                 Popped::Empty => {}
             }
             if counts.waiting {
-                return None;
+                return Sought::Behind;
             }
             if counts.admits(self.limits) {
                 match self.capacity.try_admit(counts) {
-                    Ok(()) => return Some(Grant::Permit(Permit::new(self.clone()))),
+                    Ok(()) => return Sought::Granted(Grant::Permit(Permit::new(self.clone()))),
                     Err(()) => continue,
                 }
             }
             // Relaxed: a hint to try again. The registry's lock orders the rest.
             if self.stale.load(Ordering::Relaxed) == 0 {
-                return None;
+                return Sought::First;
             }
         }
     }
@@ -306,13 +315,19 @@ impl<E: Environment> Future for Acquire<'_, E> {
             return this.core.wait_list.poll(&this.node, context);
         }
         loop {
-            if let Some(grant) = this.core.seek() {
-                return Poll::Ready(grant);
-            }
+            let sought = this.core.seek();
             // SAFETY: `this` is pinned, so its node is too. Its `Drop` takes the node out of the queue (INV-3).
             let node = unsafe { Pin::new_unchecked(&this.node) };
-            if let Some(polled) = this.core.wait_list.try_join(node, context.waker()) {
-                return polled;
+            match sought {
+                Sought::Granted(grant) => return Poll::Ready(grant),
+                // If waiters are in the queue, a clear that has changed the phase has not failed them yet, and will
+                // fail this one with them.
+                Sought::Behind => {
+                    if let Some(polled) = this.core.wait_list.try_join(node, context.waker()) {
+                        return polled;
+                    }
+                }
+                Sought::First => {}
             }
             match this.core.queue_up(node, context.waker().clone()) {
                 Queued::Waits => return this.core.wait_list.begin(node),

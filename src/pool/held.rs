@@ -15,7 +15,7 @@ use super::shard::{PushError, Shard};
 use super::slab::{Record, Slot, Stamp};
 use super::state::Phase;
 use super::tokens::Idle;
-use super::waitlist::Lane;
+use super::waitlist::{Claimed, Lane, LockedWaitList};
 use crate::error::Cause;
 use crate::event::{ConnectionClosedReason, EventError, PoolEvent};
 use crate::sync::{discard, wake};
@@ -175,17 +175,34 @@ impl<E: Environment> Held<E> {
             wake(claimed.grant(Grant::Connection(self.into_idle())));
             return true;
         }
-        let mut queue = core.wait_list.lock();
-        if !self.is_current(generation) {
-            drop(queue);
-            self.retire(self.stale_reason(), false);
-            return true;
+        let claimed = core.wait_list.run(
+            |queue| self.claim_first(generation, lanes, queue),
+            || move |queue: &mut LockedWaitList<_>| self.claim_first(generation, lanes, queue),
+        );
+        match claimed {
+            Ok(None) => return false,
+            Ok(Some(claimed)) => wake(claimed.grant(Grant::Connection(self.into_idle()))),
+            Err(Stale) => self.retire(self.stale_reason(), false),
         }
-        let Some(claimed) = lanes.into_iter().find_map(|lane| queue.claim_first(lane)) else { return false };
-        core.settle(&queue);
-        drop(queue);
-        wake(claimed.grant(Grant::Connection(self.into_idle())));
         true
+    }
+
+    /// Claims the first check-out of the first lane that has one. A section under the wait list's lock.
+    #[inline(always)]
+    fn claim_first(
+        self,
+        generation: u64,
+        lanes: [Lane; 2],
+        queue: &mut LockedWaitList<Grant<E>>,
+    ) -> Result<Option<Claimed<Grant<E>>>, Stale> {
+        if !self.is_current(generation) {
+            return Err(Stale);
+        }
+        let claimed = lanes.into_iter().find_map(|lane| queue.claim_first(lane));
+        if claimed.is_some() {
+            self.core().settle(queue);
+        }
+        Ok(claimed)
     }
 
     /// Returns whether neither the pool nor the connection's service was cleared since. `generation` is the
@@ -313,6 +330,9 @@ impl<E: Environment> Held<E> {
         self.generation() != self.core().state.load().generation || self.is_stale_member()
     }
 }
+
+/// The connection is of an older generation than the pool or its service.
+struct Stale;
 
 /// Closes a connection if the code that judges it panics. Otherwise the connection and its capacity would be lost.
 pub(super) struct ClosedOnPanic<E: Environment>(pub(super) Held<E>);

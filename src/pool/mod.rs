@@ -38,6 +38,8 @@
 //!   without a count. The copy is never dropped, and lives no longer than the call that lends it (`Core::tell`).
 //! - INV-10 (carriers), INV-11 (what a word says) and INV-12 (the order at a place) hold in the wait list of the feature
 //!   `event-listener-queue`: `waitlist/listener.rs` and `waitlist/listener/carried.rs`.
+//! - INV-13 (requests stay): a request to the holder of a brief lock stays in place until it is served
+//!   (`sync/brief.rs`).
 //! - INV-14 (a handle's core is lent): `crate::runtime`, in `pool.rs`.
 //!
 //! # Waiting

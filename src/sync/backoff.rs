@@ -36,6 +36,12 @@ impl Backoff {
         }
         self.pauses = self.pauses.saturating_add(1);
     }
+
+    /// Returns whether the other thread seems to be preempted.
+    #[inline]
+    pub(crate) fn is_long(&self) -> bool {
+        self.pauses > Self::SPINS
+    }
 }
 
 /// In a model, every pause must yield, so that the checker runs the other threads.
@@ -47,5 +53,10 @@ impl Backoff {
 
     pub(crate) fn pause(&mut self) {
         super::yield_now();
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn is_long(&self) -> bool {
+        false
     }
 }

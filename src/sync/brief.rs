@@ -2,83 +2,358 @@
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr;
+use std::thread::Result as Outcome;
 
-use super::atomic::{AtomicBool, Ordering};
+use super::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 #[cfg(all(test, not(loom)))]
 use super::census;
-use super::{Backoff, UnsafeCell, unless_mutant};
+use super::{Backoff, UnsafeCell, spin_loop, unless_mutant};
 
 /// A lock for short sections that many cores enter constantly. Such a section has a bounded number of steps, and makes
 /// no system call, runs no user code and does not wait. The wait list allocates nothing in its sections; the queue of
 /// events may grow in its own.
 ///
-/// A standard mutex is released by an exchange, which waits until the section's writes have reached their cache line.
-/// This lock is released by a store, which does not wait. That improves a saturated pool's throughput by two to three
-/// percent.
+/// # Requests
+///
+/// A thread that finds the lock held looks after it for about as long as a section or two take. Then, or at once if others
+/// have done so, it leaves a request, and looks at the request only. The holder serves all requests before it releases the
+/// lock, first come, first served:
+///
+/// - A section that was passed to [`run`](Self::run) is run by the holder. So what the lock guards stays in the holder's
+///   cache, and a section costs the transfer of its request, however many threads wait. A thread that is preempted while
+///   it waits for its section holds up no other.
+/// - A thread that wants the lock for itself ([`lock`](Self::lock)) is given it. It serves the later requests.
+/// - After [`MOST_SERVED`](Self::MOST_SERVED) sections the holder gives the lock to the next thread, which goes on.
+///
+/// A request that comes after the holder's last look at the requests is left behind. The lock is free then, so the
+/// thread of the first such request takes it and serves all. That thread is still there: a holder takes all requests of
+/// the list at once, so the first one of a list is served only after the list was taken.
+///
+/// A holder therefore runs the sections of others. They take no lock and panic on their own thread, so the holder may have
+/// other locks, and may be unwinding.
 ///
 /// # How long it takes
 ///
-/// A section takes as long as its few cache lines take to arrive: some ten nanoseconds each. A thread that does not get
-/// the lock checks again after a pause ([`Backoff`]). It waits for the sections of the threads that get the lock
-/// before it, in no particular order.
+/// A section takes as long as its few cache lines take to arrive: some ten nanoseconds each. A thread with a request waits
+/// for the sections that were requested before its own, and for those of threads that get the lock at their first looks. A
+/// holder serves the requests before it releases the lock, so the latter are few.
 ///
-/// If the holder is preempted inside its section, the thread also waits until the system runs the holder again. On a
-/// busy machine that takes a time slice, which is milliseconds. The waiting thread first yields, and then sleeps for 50
-/// µs between checks. No lock without a queue in the system does better: short sections make such a preemption rare,
-/// and nothing else does.
+/// If the holder is preempted inside its section, the others also wait until the system runs the holder again. On a
+/// busy machine that takes a time slice, which is milliseconds. A waiting thread first yields, and then sleeps for 50 µs
+/// between checks ([`Backoff`]). Short sections make such a preemption rare. A thread that is given the lock while it is
+/// preempted or sleeps holds up the others in the same way.
 ///
-/// The value begins right after the lock's byte, so that its first fields arrive with the lock's cache line.
+/// # Layout
+///
+/// The value begins right after the lock's byte, so that its first fields arrive with the lock's cache line. The
+/// requests come after the value, so that a request does not take that line away from the holder.
 #[derive(Debug)]
 #[repr(C)]
 pub struct BriefLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
+    /// The request that came last, which leads to the earlier ones. Null if there is none.
+    requests: AtomicPtr<Request<T>>,
 }
 
-// SAFETY: the lock gives access to the value to one thread at a time, hence `T: Send`.
+// SAFETY: the lock gives access to the value to one thread at a time, hence `T: Send`. What moves from thread to thread
+// with a request is `Send`: see `run`.
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Sync for BriefLock<T> {}
+// SAFETY: as above. While a lock moves, no thread uses it, so there are no requests.
+#[allow(unsafe_code)]
+unsafe impl<T: Send> Send for BriefLock<T> {}
 
 /// A held lock. It must stay on its thread.
 pub struct BriefGuard<'l, T> {
     lock: &'l BriefLock<T>,
+    /// The requests that came with the lock, in order.
+    left: *const Request<T>,
     on_this_thread: PhantomData<*mut T>,
 }
 
+/// What a waiting thread wants. It is on that thread's stack, until its state says that it was served.
+///
+/// INV-13 (requests stay): from when it is in the lock's list until its state is no longer `WAITS`, a request stays in
+/// place, and only the holder of the lock touches `next`, and what `run` leads to.
+#[derive(Debug)]
+#[repr(C)]
+struct Request<T> {
+    /// `WAITS`, `SERVED` or `HOLDS`.
+    state: AtomicU32,
+    /// The request before this one. Once a holder has taken the list: the one after it.
+    next: UnsafeCell<*const Self>,
+    /// Runs the section of the request, which is the first field of an `Errand`. `None` if the thread wants the lock
+    /// for itself.
+    run: Option<Run<T>>,
+}
+
+type Run<T> = unsafe fn(*const Request<T>, &mut T);
+
+impl<T> Request<T> {
+    const WAITS: u32 = 0;
+    /// The section was run.
+    const SERVED: u32 = 1;
+    /// The thread has the lock.
+    const HOLDS: u32 = 2;
+
+    fn new(run: Option<Run<T>>) -> Self {
+        Self { state: AtomicU32::new(Self::WAITS), next: UnsafeCell::new(ptr::null()), run }
+    }
+}
+
+/// A section that waits to be run, and its outcome. On cache lines of its own.
+#[repr(C, align(64))]
+struct Errand<T, F, R> {
+    request: Request<T>,
+    section: UnsafeCell<Option<F>>,
+    outcome: UnsafeCell<Option<Outcome<R>>>,
+}
+
+#[allow(unsafe_code)]
+impl<T, F: FnOnce(&mut T) -> R, R> Errand<T, F, R> {
+    /// Runs the section. Keeps a panic for its own thread.
+    ///
+    /// # Safety
+    ///
+    /// `request` is that of an `Errand` of this type, and the caller holds the lock that it is taken from (INV-13).
+    unsafe fn run(request: *const Request<T>, value: &mut T) {
+        // SAFETY: the caller guarantees it. The request is the first field.
+        let this = unsafe { &*request.cast::<Self>() };
+        // SAFETY: INV-13: the holder alone touches the cells.
+        if let Some(section) = this.section.with_mut(|section| unsafe { (*section).take() }) {
+            let outcome = catch_unwind(AssertUnwindSafe(|| section(value)));
+            // SAFETY: as above.
+            this.outcome.with_mut(|present| unsafe { *present = Some(outcome) });
+        }
+    }
+}
+
 impl<T> BriefLock<T> {
+    /// How many sections of others a holder runs before another thread takes its turn.
+    #[cfg(not(loom))]
+    const MOST_SERVED: u32 = 32;
+    /// Small, so that the model has it happen.
+    #[cfg(loom)]
+    const MOST_SERVED: u32 = 1;
+    /// How often a thread looks after the lock before it leaves a request. Two threads that meet now and then move fewer
+    /// cache lines this way.
+    #[cfg(not(loom))]
+    const LOOKS: u32 = 16;
+    #[cfg(loom)]
+    const LOOKS: u32 = 0;
+
     /// Creates a lock that is free.
     pub fn new(value: T) -> Self {
-        Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        Self { held: AtomicBool::new(false), value: UnsafeCell::new(value), requests: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Waits until the lock is free, and takes it.
+    /// Waits until the lock is free, and takes it. The guard's drop may run sections of other threads.
     #[inline]
     pub fn lock(&self) -> BriefGuard<'_, T> {
-        if !self.try_acquire() {
-            self.acquire_later();
+        if self.try_acquire() || self.acquire_soon() { self.guard(ptr::null()) } else { self.lock_later() }
+    }
+
+    /// Runs a section under the lock, on this thread or on the holder's. Returns what it returns.
+    ///
+    /// `now` and what `later` returns are the same section. One of them is run: `now` on this thread and at once, so that
+    /// the compiler makes it a part of the caller. `later` may prepare what `now` does under the lock. The section must
+    /// not depend on the thread that runs it.
+    ///
+    /// # Panics
+    ///
+    /// If the section panics, also if another thread runs it.
+    #[inline(always)]
+    pub fn run<R: Send, F: FnOnce(&mut T) -> R + Send>(
+        &self,
+        now: impl FnOnce(&mut T) -> R,
+        later: impl FnOnce() -> F,
+    ) -> R {
+        if self.try_acquire() || self.acquire_soon() {
+            now(&mut *self.guard(ptr::null()))
+        } else {
+            self.run_later(later())
         }
+    }
+
+    /// Waits for the lock as long as a section or two take, unless others have left requests.
+    #[cold]
+    #[inline(never)]
+    fn acquire_soon(&self) -> bool {
+        for _ in 0..Self::LOOKS {
+            // Relaxed here and below: only checks. Unlike an attempt, they do not take the cache line away from the
+            // holder.
+            if !self.requests.load(Ordering::Relaxed).is_null() {
+                return false;
+            }
+            spin_loop();
+            if !self.held.load(Ordering::Relaxed) && self.try_acquire() {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[inline]
+    fn guard(&self, left: *const Request<T>) -> BriefGuard<'_, T> {
         #[cfg(all(test, not(loom)))]
         census::enter();
-        BriefGuard { lock: self, on_this_thread: PhantomData }
+        BriefGuard { lock: self, left, on_this_thread: PhantomData }
     }
 
     #[inline]
     fn try_acquire(&self) -> bool {
-        // ORD: Acquire; pairs with the Release in `BriefGuard::drop`; makes the last holder's changes visible.
+        // ORD: Acquire; pairs with the Release in `release`; makes the last holder's changes visible.
         let order = unless_mutant("brief_lock_acquires_nothing", Ordering::Acquire);
         self.held.compare_exchange(false, true, order, Ordering::Relaxed).is_ok()
     }
 
+    #[inline]
+    fn release(&self) {
+        // ORD: Release; pairs with the Acquire in `try_acquire`; publishes the changes made under the lock. A store and
+        // not an exchange, which would wait until the section's writes have reached their cache line. That takes two to
+        // three per cent of a saturated pool's throughput.
+        self.held.store(false, unless_mutant("brief_lock_releases_nothing", Ordering::Release));
+    }
+
     #[cold]
-    fn acquire_later(&self) {
-        let mut backoff = Backoff::new();
+    #[inline(never)]
+    #[allow(unsafe_code)]
+    fn lock_later(&self) -> BriefGuard<'_, T> {
+        let request = Request::new(None);
+        // SAFETY: INV-13: the request stays until this returns.
+        unsafe { self.wait(&raw const request) };
+        self.take_over(&request)
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[allow(unsafe_code)]
+    fn run_later<R: Send, F: FnOnce(&mut T) -> R + Send>(&self, section: F) -> R {
+        let errand = Errand {
+            request: Request::new(Some(Errand::<T, F, R>::run)),
+            section: UnsafeCell::new(Some(section)),
+            outcome: UnsafeCell::new(None),
+        };
+        // SAFETY: INV-13: the errand stays until this returns.
+        if unsafe { self.wait((&raw const errand).cast()) } {
+            let mut guard = self.take_over(&errand.request);
+            // SAFETY: INV-13: this thread holds the lock, and the section was not run.
+            let section = errand.section.with_mut(|section| unsafe { (*section).take() });
+            return section.expect("BUG: a section was run, and its thread has the lock")(&mut *guard);
+        }
+        // SAFETY: INV-13: the section was run, so the errand is this thread's again.
+        let outcome = errand.outcome.with_mut(|outcome| unsafe { (*outcome).take() });
+        outcome.expect("BUG: a section was served but not run").unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Leaves a request, and waits until it is served. Returns whether this thread has the lock now.
+    ///
+    /// # Safety
+    ///
+    /// `new` leads to a new request of this thread, and to its errand if it has one. It stays in place until this
+    /// returns.
+    #[allow(unsafe_code)]
+    unsafe fn wait(&self, new: *const Request<T>) -> bool {
+        // SAFETY: the caller guarantees it.
+        let request = unsafe { &*new };
+        // Relaxed: the earlier requests are only pointed to. The holder acquires them.
+        let mut before = self.requests.load(Ordering::Relaxed);
         loop {
-            backoff.pause();
-            // Relaxed: only a check. Unlike an attempt, it does not take the cache line away from the holder.
-            if !self.held.load(Ordering::Relaxed) && self.try_acquire() {
-                return;
+            // SAFETY: INV-13: not in the list yet.
+            request.next.with_mut(|next| unsafe { *next = before });
+            // ORD: Release; pairs with the Acquire in `take_requests`; publishes the request. Later requests continue
+            // the release sequence.
+            let order = unless_mutant("brief_lock_request_publishes_nothing", Ordering::Release);
+            match self.requests.compare_exchange_weak(before, new.cast_mut(), order, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => before = now,
             }
         }
+        let mut backoff = Backoff::new();
+        loop {
+            // ORD: Acquire; pairs with the Release in `serve`; makes the outcome, or all that the lock guards, visible.
+            match request.state.load(unless_mutant("brief_lock_served_acquires_nothing", Ordering::Acquire)) {
+                Request::<T>::SERVED => return false,
+                Request::<T>::HOLDS => return true,
+                _ => {}
+            }
+            // If the last holder did not see the first request, it saw no later one either. Others look after the lock
+            // only if the first one's thread seems to be preempted. Relaxed: only a check. Unlike an attempt, it does not
+            // take the cache line away from the holder.
+            //
+            // A holder releases the lock only after it has served all that it took. So if this succeeds, this request is
+            // in the list and is served here, or it was run since the check above. It was not given the lock, which
+            // would then be held.
+            if (before.is_null() || backoff.is_long()) && !self.held.load(Ordering::Relaxed) && self.try_acquire() {
+                self.serve(ptr::null());
+            } else {
+                backoff.pause();
+            }
+        }
+    }
+
+    /// Returns the guard of a lock that was given to the thread of this request.
+    #[allow(unsafe_code)]
+    fn take_over(&self, request: &Request<T>) -> BriefGuard<'_, T> {
+        // SAFETY: INV-13: this thread holds the lock.
+        self.guard(request.next.with(|next| unsafe { *next }))
+    }
+
+    /// Serves the requests `left`, then those that have come meanwhile, and then releases the lock or gives it to
+    /// another thread. Called by the holder, whose borrow of the lock outlives the call: a thread that was served may have
+    /// dropped its own.
+    #[allow(unsafe_code)]
+    fn serve(&self, mut left: *const Request<T>) {
+        let mut served = 0;
+        loop {
+            if left.is_null() {
+                left = self.take_requests();
+            }
+            // SAFETY: INV-13: the request waits, and this thread holds the lock.
+            let Some(request) = (unsafe { left.as_ref() }) else { return self.release() };
+            let this = left;
+            let run = request.run.filter(|_| served < Self::MOST_SERVED);
+            let state = match run {
+                Some(run) => {
+                    // Read first, because the request may be gone once it is served. SAFETY: INV-13: as above.
+                    left = request.next.with(|next| unsafe { *next });
+                    // SAFETY: `run` belongs to the request. The value is this thread's, which holds the lock.
+                    self.value.with_mut(|value| unsafe { run(this, &mut *value) });
+                    Request::<T>::SERVED
+                }
+                None => Request::<T>::HOLDS,
+            };
+            // ORD: Release; pairs with the Acquire in `wait`; publishes the outcome, and what was changed under the lock.
+            // The request may be gone from here on.
+            request.state.store(state, unless_mutant("brief_lock_serves_unseen", Ordering::Release));
+            if run.is_none() {
+                return;
+            }
+            served += 1;
+        }
+    }
+
+    /// Takes all requests, and returns the first one. Called by the holder.
+    #[allow(unsafe_code)]
+    fn take_requests(&self) -> *const Request<T> {
+        let mut first = ptr::null();
+        // Relaxed: only a check, which keeps the line with other cores as long as there is nothing to take.
+        if self.requests.load(Ordering::Relaxed).is_null() {
+            return first;
+        }
+        // ORD: Acquire; pairs with the Release in `wait`; makes all requests visible.
+        let order = unless_mutant("brief_lock_takes_unseen_requests", Ordering::Acquire);
+        let mut last: *const Request<T> = self.requests.swap(ptr::null_mut(), order);
+        // SAFETY: INV-13: the requests wait, and this thread holds the lock.
+        while let Some(request) = unsafe { last.as_ref() } {
+            // SAFETY: as above.
+            let before = request.next.with_mut(|next| unsafe { ptr::replace(next, first) });
+            (first, last) = (last, before);
+        }
+        first
     }
 }
 
@@ -107,8 +382,20 @@ impl<T> Drop for BriefGuard<'_, T> {
     fn drop(&mut self) {
         #[cfg(all(test, not(loom)))]
         census::leave();
-        // ORD: Release; pairs with the Acquire in `try_acquire`; publishes the changes made under the lock.
-        self.lock.held.store(false, unless_mutant("brief_lock_releases_nothing", Ordering::Release));
+        // Relaxed: only a check. If it comes too early for a request, that request's thread takes the lock.
+        if self.left.is_null() && self.lock.requests.load(Ordering::Relaxed).is_null() {
+            self.lock.release();
+        } else {
+            self.release_to_others();
+        }
+    }
+}
+
+impl<T> BriefGuard<'_, T> {
+    #[cold]
+    #[inline(never)]
+    fn release_to_others(&mut self) {
+        self.lock.serve(self.left);
     }
 }
 
@@ -121,19 +408,70 @@ mod tests {
         const THREADS: u64 = 8;
         const EACH: u64 = 20_000;
         let lock = BriefLock::new([0_u64; 2]);
+        let section = |both: &mut [u64; 2]| {
+            both[0] += 1;
+            assert_eq!(both[0], both[1] + 1, "two threads hold the lock");
+            both[1] += 1;
+        };
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
-                    for _ in 0..EACH {
-                        let mut both = lock.lock();
-                        both[0] += 1;
-                        assert_eq!(both[0], both[1] + 1, "two threads hold the lock");
-                        both[1] += 1;
+                    for n in 0..EACH {
+                        match n % 4 {
+                            0 => section(&mut lock.lock()),
+                            _ => lock.run(section, || section),
+                        }
                     }
                 });
             }
         });
         assert_eq!(*lock.lock(), [THREADS * EACH; 2]);
+    }
+
+    /// Starts a thread that runs `section`, and returns once its request is the last one. The caller holds the lock.
+    fn leave_request<'s, T: Send + 's, R: Send + 's>(
+        scope: &'s std::thread::Scope<'s, '_>,
+        lock: &'s BriefLock<T>,
+        section: impl FnOnce(&mut T) -> R + Send + 's,
+    ) -> std::thread::ScopedJoinHandle<'s, R> {
+        let last = lock.requests.load(Ordering::Relaxed);
+        let thread = scope.spawn(|| lock.run(|_| unreachable!("the lock is held"), || section));
+        while lock.requests.load(Ordering::Relaxed) == last {
+            std::thread::yield_now();
+        }
+        thread
+    }
+
+    #[test]
+    fn requests_are_served_in_order_beyond_the_turn_of_one_holder() {
+        let number = 2 * BriefLock::<Vec<u32>>::MOST_SERVED + 3;
+        let lock = BriefLock::new(Vec::new());
+        std::thread::scope(|scope| {
+            let held = lock.lock();
+            for n in 0..number {
+                leave_request(scope, &lock, move |served: &mut Vec<_>| served.push((n, std::thread::current().id())));
+            }
+            drop(held);
+        });
+        let served = lock.lock();
+        assert!(served.iter().map(|(n, _)| *n).eq(0..number));
+        let by_the_first = served.iter().filter(|(_, by)| *by == std::thread::current().id()).count();
+        assert_eq!(by_the_first, BriefLock::<Vec<u32>>::MOST_SERVED as usize);
+    }
+
+    #[test]
+    fn section_that_panics_on_the_holders_thread_panics_on_its_own() {
+        let lock = BriefLock::new(0);
+        std::thread::scope(|scope| {
+            let held = lock.lock();
+            let panics = leave_request(scope, &lock, |_| panic!("expected"));
+            let runs = leave_request(scope, &lock, |value: &mut i32| std::mem::replace(value, 7));
+            drop(held);
+            let panic = panics.join().map(|()| "no panic").unwrap_err();
+            assert_eq!(panic.downcast_ref(), Some(&"expected"));
+            assert_eq!(runs.join().unwrap(), 0);
+        });
+        assert_eq!(*lock.lock(), 7);
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! ([`Turn::step`]), except where it also has to choose what the access reads: at loads, and at read-modify-writes of an
 //! atomic that was also stored to. loom has one mark for both choices.
 
+use std::cell::Cell;
 use std::sync::atomic::AtomicBool as Flag;
 
 use loom::sync::atomic::{self, AtomicU8, Ordering};
@@ -41,15 +42,25 @@ impl Turn {
     }
 }
 
-/// Calls `f` without exploring what other threads could do meanwhile.
-pub(crate) fn unexplored<R>(f: impl FnOnce() -> R) -> R {
+std::thread_local! {
+    // loom runs all threads of a model on one thread.
+    static UNEXPLORED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `f` without exploring what other threads could do meanwhile. What they do then is not explored either.
+pub fn unexplored<R>(f: impl FnOnce() -> R) -> R {
     struct Explore;
     impl Drop for Explore {
         fn drop(&mut self) {
+            UNEXPLORED.set(false);
             loom::explore();
         }
     }
+    if UNEXPLORED.get() {
+        return f();
+    }
     loom::stop_exploring();
+    UNEXPLORED.set(true);
     let _explore = Explore;
     f()
 }
@@ -138,6 +149,38 @@ macro_rules! explored {
             }
         }
     )*};
+}
+
+/// As the others, for a pointer that is only stored to by read-modify-writes.
+#[derive(Debug)]
+pub(crate) struct AtomicPtr<T> {
+    turn: Turn,
+    value: atomic::AtomicPtr<T>,
+}
+
+impl<T> AtomicPtr<T> {
+    pub(crate) fn new(value: *mut T) -> Self {
+        Self { turn: Turn::new(), value: atomic::AtomicPtr::new(value) }
+    }
+
+    pub(crate) fn load(&self, order: Ordering) -> *mut T {
+        self.turn.take();
+        self.value.load(order)
+    }
+
+    pub(crate) fn swap(&self, value: *mut T, order: Ordering) -> *mut T {
+        self.turn.step(|| self.value.swap(value, order))
+    }
+
+    pub(crate) fn compare_exchange_weak(
+        &self,
+        seen: *mut T,
+        new: *mut T,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<*mut T, *mut T> {
+        self.turn.step(|| self.value.compare_exchange(seen, new, success, failure))
+    }
 }
 
 macro_rules! counting {

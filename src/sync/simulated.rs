@@ -158,6 +158,44 @@ pub(crate) mod atomic {
         )*};
     }
 
+    /// As the others, for a pointer.
+    #[derive(Debug)]
+    #[repr(transparent)]
+    pub(crate) struct AtomicPtr<T>(std::sync::atomic::AtomicPtr<T>);
+
+    impl<T> AtomicPtr<T> {
+        pub(crate) const fn new(value: *mut T) -> Self {
+            Self(std::sync::atomic::AtomicPtr::new(value))
+        }
+
+        #[track_caller]
+        fn accessed(&self, access: super::Access) -> &std::sync::atomic::AtomicPtr<T> {
+            super::access(self, access);
+            &self.0
+        }
+
+        #[track_caller]
+        pub(crate) fn load(&self, order: Ordering) -> *mut T {
+            self.accessed(Load).load(order)
+        }
+
+        #[track_caller]
+        pub(crate) fn swap(&self, value: *mut T, order: Ordering) -> *mut T {
+            self.accessed(Update).swap(value, order)
+        }
+
+        #[track_caller]
+        pub(crate) fn compare_exchange_weak(
+            &self,
+            seen: *mut T,
+            new: *mut T,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<*mut T, *mut T> {
+            self.accessed(Update).compare_exchange(seen, new, success, failure)
+        }
+    }
+
     macro_rules! counting {
         ($($atomic:ident($value:ty): $($operation:ident)*;)*) => {$(
             #[allow(dead_code, reason = "not every type needs every access")]

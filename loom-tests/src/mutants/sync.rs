@@ -18,6 +18,43 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
+        name: "brief_lock_leaves_a_request_behind",
+        does: "The thread of the first request waits for a holder that has not seen the request.",
+        file: "sync/brief.rs",
+        edits: &[Edit {
+            within: "fn wait",
+            right: "before.is_null() || backoff.is_long()",
+            wrong: "backoff.is_long()",
+        }],
+    },
+    Mutant {
+        name: "brief_lock_is_given_without_the_later_requests",
+        does: "A thread that is given the lock does not serve the requests that came with it.",
+        file: "sync/brief.rs",
+        edits: &[Edit {
+            within: "fn take_over",
+            right: "self.guard(request.next.with(|next| unsafe { *next }))",
+            wrong: "
+                let _ = request;
+                self.guard(ptr::null())
+            ",
+        }],
+    },
+    Mutant {
+        name: "brief_lock_is_given_and_released",
+        does: "A holder that gives the lock to a thread releases it as well.",
+        file: "sync/brief.rs",
+        edits: &[Edit {
+            within: "fn serve",
+            right: "if run.is_none() { return; }",
+            wrong: "
+                if run.is_none() {
+                    return self.release();
+                }
+            ",
+        }],
+    },
+    Mutant {
         name: "slot_stack_tag_not_counted",
         does: "A stack of slots that was changed and changed back looks as before.",
         file: "sync/slots.rs",

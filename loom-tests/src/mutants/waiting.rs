@@ -41,7 +41,7 @@ pub const MUTANTS: &[Mutant] = &[
             right: "
                 if counts.admits(self.limits) {
                     match self.capacity.try_admit(counts) {
-                        Ok(()) => return Some(Grant::Permit(Permit::new(self.clone()))),
+                        Ok(()) => return Sought::Granted(Grant::Permit(Permit::new(self.clone()))),
                         Err(()) => continue,
                     }
                 }
@@ -50,7 +50,7 @@ pub const MUTANTS: &[Mutant] = &[
                 let counts = self.capacity.load();
                 if counts.admits(self.limits) {
                     match self.capacity.try_admit(counts) {
-                        Ok(()) => return Some(Grant::Permit(Permit::new(self.clone()))),
+                        Ok(()) => return Sought::Granted(Grant::Permit(Permit::new(self.clone()))),
                         Err(()) => continue,
                     }
                 }
@@ -90,7 +90,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "stale_connection_is_handed_over",
         does: "A check-in hands a stale connection to a waiter.",
         file: "pool/held.rs",
-        edits: &[Edit { within: "fn hand_over", right: "!self.is_current(generation)", wrong: "false" }],
+        edits: &[Edit { within: "fn claim_first", right: "!self.is_current(generation)", wrong: "false" }],
     },
     Mutant {
         name: "flags_lowered_over_openers",

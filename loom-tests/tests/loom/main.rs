@@ -70,6 +70,7 @@
 //! | *list holders* | `Core::holders` | `Hold::read`, `Shard::for_each_slot` |
 //! | *review holds* | `Core::review_holds` | the same, and `Core::report`, `Hold::mark_reported` |
 //! | *brief lock* | `BriefLock::lock` and its guard | the same |
+//! | *run section* | `BriefLock::run` | the same, and `wait`, `serve`, `take_requests`, `take_over` |
 //! | *take slot* | `SlotStack::pop` | `SlotStack::change` |
 //! | *put slot* | `SlotStack::push` | `SlotStack::push_chain`, `change` |
 //! | *detach slots* | `SlotStack::detach`, `push_chain` | `SlotStack::change` |
@@ -213,6 +214,9 @@
 //! | `watch_never_misses_a_clear` | clear, wait for change | 4 | `watch_checks_before_it_listens`, `stale_announced_early` |
 //! | `watch_never_misses_a_close` | close, wait for change | 4 | `watch_checks_before_it_listens` |
 //! | `brief_lock_has_one_holder_that_sees_the_last_holders_writes` | brief lock, brief lock | 3 | `brief_lock_without_comparing`, `brief_lock_acquires_nothing`, `brief_lock_releases_nothing` |
+//! | `brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome` | run section, brief lock | 3 | `brief_lock_request_publishes_nothing`, `brief_lock_takes_unseen_requests`, `brief_lock_serves_unseen`, `brief_lock_served_acquires_nothing`, `brief_lock_leaves_a_request_behind` |
+//! | `brief_lock_that_is_given_to_a_thread_is_held` | brief lock, run section | 1 | `brief_lock_is_given_and_released` |
+//! | `brief_lock_is_given_with_the_later_request` | brief lock, run section | 4 | `brief_lock_is_given_without_the_later_requests` |
 //! | `slot_is_owned_by_one_thread_although_its_stack_looks_unchanged` | take slot, put slot | 4 | `slot_stack_tag_not_counted` |
 //! | `taker_of_a_slot_sees_what_its_last_owner_stored` | take slot, put slot | 4 | `slot_stack_publishes_nothing`, `slot_stack_acquires_nothing` |
 //! | `slots_pushed_while_others_are_detached_are_not_lost` | take slot, put slot, detach slots | 4 | `slots_are_detached_in_two_steps` |

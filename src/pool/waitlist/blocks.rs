@@ -16,6 +16,7 @@
 //! A list keeps its blocks until it is dropped. For each node of the longest queue so far, that is between 10 bytes
 //! (full blocks) and 128 bytes (one waiting node left in each block).
 
+use std::cell::Cell;
 use std::marker::{PhantomData, PhantomPinned};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -34,7 +35,8 @@ use crate::sync::{Backoff, BriefGuard, BriefLock, UnsafeCell, discard, step, unl
 ///
 /// INV-4 (access to a node's cells): the owner before the node is enqueued; the holder of the list's lock while the
 /// node is in a block; the granter while the node is claimed; the owner again once the node is granted or has left. In
-/// addition, the owner may read `waker` at any time, because only the owner writes it.
+/// addition, the owner may read `waker` at any time, because only the owner writes it. `block` and `entry` are the
+/// owner's alone.
 ///
 /// A node is part of every check-out's future and moves from core to core with it, so it is small.
 pub(in crate::pool) struct Node<G> {
@@ -94,6 +96,23 @@ impl<G> Node<G> {
         self.progress.store(Self::APART, Ordering::Relaxed);
         // SAFETY: INV-4: the node is granted, so it is the owner's.
         self.grant.with_mut(|grant| unsafe { (*grant).take() })
+    }
+
+    /// Makes the node ready to be enqueued. Called by the owner of a node that is not enqueued.
+    fn prepare(&self, waker: Waker) {
+        // Relaxed: only the owner itself reads this value. A granter reaches the node through the lock.
+        self.progress.store(Self::QUEUED, Ordering::Relaxed);
+        // SAFETY: INV-4: not enqueued yet, so it is the caller's.
+        self.waker.with_mut(|present| unsafe { (*present).write(waker) });
+    }
+
+    /// Notes where the node was enqueued. Called by its owner.
+    fn note(&self, place: &Place<G>) {
+        // SAFETY: INV-4: only the owner touches these cells.
+        unsafe {
+            self.entry.with_mut(|present| *present = place.entry);
+            self.block.with_mut(|present| *present = Some(place.block));
+        }
     }
 
     /// Waits for the grant of a claimed node. At most [`WaitList::BATCH`] grants are written before it. Each is a few
@@ -161,6 +180,16 @@ impl<G> Claimed<G> {
     }
 }
 
+/// Where a node was enqueued.
+struct Place<G> {
+    block: NonNull<Block<G>>,
+    entry: u32,
+}
+
+// SAFETY: the pointer is followed only under the list's lock.
+#[allow(unsafe_code)]
+unsafe impl<G: Send> Send for Place<G> {}
+
 /// The nodes that [`LockedWaitList::turn_away`] took out of [`Lane::Waiters`]: all nodes up to this era.
 #[must_use = "the owners wait for a refusal"]
 pub(in crate::pool) struct TurnedAway<G> {
@@ -202,9 +231,47 @@ impl<G> WaitList<G> {
         queue
     }
 
-    /// Does nothing: a newcomer joins under the lock.
+    /// Runs a section under the lock, on this thread or on the one that holds the lock.
     #[inline(always)]
-    pub(in crate::pool) fn try_join(&self, _: Pin<&Node<G>>, _: &Waker) -> Option<Poll<G>> {
+    pub(in crate::pool) fn run<R: Send, F: FnOnce(&mut LockedWaitList<G>) -> R + Send>(
+        &self,
+        now: impl FnOnce(&mut LockedWaitList<G>) -> R,
+        later: impl FnOnce() -> F,
+    ) -> R {
+        self.queue.run(now, later)
+    }
+
+    /// Appends the node to the waiters, if others wait already and a block has room.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub(in crate::pool) fn try_join(&self, node: Pin<&Node<G>>, waker: &Waker) -> Option<Poll<G>>
+    where
+        G: Send,
+    {
+        let (node, waker) = (node.get_ref(), Cell::new(Some(waker.clone())));
+        let prepare = || waker.take().into_iter().for_each(|waker| node.prepare(waker));
+        let now = |queue: &mut LockedWaitList<G>| {
+            queue.admits_another().then(|| {
+                // Under the lock, because an exchange such as that of the lock waits for the stores before it.
+                prepare();
+                queue.append(Lane::Waiters, node)
+            })
+        };
+        let later = || {
+            prepare();
+            |queue: &mut LockedWaitList<G>| queue.admits_another().then(|| queue.append(Lane::Waiters, node))
+        };
+        if let Some(place) = self.run(now, later) {
+            node.note(&place);
+            return Some(Poll::Pending);
+        }
+        if node.is_queued() {
+            // Relaxed: only the owner reads it until the node is enqueued.
+            node.progress.store(Node::<G>::APART, Ordering::Relaxed);
+            // SAFETY: INV-4: the node was not enqueued, so it is the owner's.
+            discard(unsafe { node.move_waker_out() });
+        }
+        discard(waker.take());
         None
     }
 
@@ -411,9 +478,23 @@ impl<G> LockedWaitList<G> {
         self.chain(lane).has_room() || self.spare.is_some()
     }
 
-    /// Appends a node to a lane. The caller holds the lock from [`WaitList::lock_with_room`] for that lane.
-    #[allow(unsafe_code)]
+    /// Returns whether others wait, and a block has room for one more.
+    #[inline(always)]
+    fn admits_another(&self) -> bool {
+        self.waiters.len > 0 && self.has_room(Lane::Waiters)
+    }
+
+    /// Appends a node to a lane. The caller owns the node, and holds the lock from [`WaitList::lock_with_room`] for that
+    /// lane.
     pub(in crate::pool) fn enqueue(&mut self, lane: Lane, node: Pin<&Node<G>>, waker: Waker) {
+        node.prepare(waker);
+        let place = self.append(lane, node.get_ref());
+        node.note(&place);
+    }
+
+    /// Appends a node to a lane that has room. Its owner notes the place.
+    #[inline]
+    fn append(&mut self, lane: Lane, node: &Node<G>) -> Place<G> {
         if !self.chain_mut(Which::Lane(lane)).has_room() {
             let spare = self.spare.expect("BUG: a lock without room");
             self.spare = block(spare).next;
@@ -428,16 +509,9 @@ impl<G> LockedWaitList<G> {
         chain.filled += 1;
         chain.len += 1;
         let present = block(last);
-        present.entries[entry as usize] = std::ptr::from_ref(node.get_ref());
+        present.entries[entry as usize] = std::ptr::from_ref(node);
         present.waiting |= 1 << entry;
-        // Relaxed: only the owner itself reads this value. A granter reaches the node through the lock.
-        node.progress.store(Node::<G>::QUEUED, Ordering::Relaxed);
-        // SAFETY: INV-4: not enqueued yet, so it is the caller's, which owns the node and holds the lock.
-        unsafe {
-            node.entry.with_mut(|present| *present = entry);
-            node.block.with_mut(|present| *present = Some(last));
-            node.waker.with_mut(|present| (*present).write(waker));
-        }
+        Place { block: last, entry }
     }
 
     /// Claims the first node of a lane, if the lane has one.

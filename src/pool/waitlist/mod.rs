@@ -13,7 +13,8 @@
 //!
 //! The interface, in the order of a waiter's life:
 //!
-//! - [`WaitList::try_join`], without the lock: appends the node to the waiters behind others, if the list can do that.
+//! - [`WaitList::run`]: runs a section under the lock, perhaps on the thread that holds the lock.
+//! - [`WaitList::try_join`]: appends the node to the waiters behind others, if the list can do that at once.
 //! - [`LockedWaitList::enqueue`], under the lock: appends the node to a lane. Its owner is waiting from here on, and
 //!   calls [`WaitList::begin`] as soon as it has released the lock.
 //! - [`WaitList::try_claim`], without the lock: claims the first waiter if others wait behind it, if the list can do that.
@@ -50,6 +51,19 @@ mod listener;
 mod tests;
 
 #[cfg(not(feature = "event-listener-queue"))]
-pub(super) use blocks::{LockedWaitList, Node, TurnedAway, WaitList};
+pub(super) use blocks::{Claimed, LockedWaitList, Node, TurnedAway, WaitList};
 #[cfg(feature = "event-listener-queue")]
-pub(super) use listener::{LockedWaitList, Node, TurnedAway, WaitList};
+impl<G> WaitList<G> {
+    /// Runs a section under the lock.
+    #[inline]
+    pub(super) fn run<R, F: FnOnce(&mut LockedWaitList<G>) -> R + Send>(
+        &self,
+        now: impl FnOnce(&mut LockedWaitList<G>) -> R,
+        _: impl FnOnce() -> F,
+    ) -> R {
+        now(&mut self.lock())
+    }
+}
+
+#[cfg(feature = "event-listener-queue")]
+pub(super) use listener::{Claimed, LockedWaitList, Node, TurnedAway, WaitList};

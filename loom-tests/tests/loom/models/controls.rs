@@ -164,6 +164,25 @@ const CONTROLS: &[(&str, &str)] = &[
     ("brief_lock_without_comparing", "primitives::brief_lock_has_one_holder_that_sees_the_last_holders_writes"),
     ("brief_lock_acquires_nothing", "primitives::brief_lock_has_one_holder_that_sees_the_last_holders_writes"),
     ("brief_lock_releases_nothing", "primitives::brief_lock_has_one_holder_that_sees_the_last_holders_writes"),
+    (
+        "brief_lock_request_publishes_nothing",
+        "primitives::brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome",
+    ),
+    (
+        "brief_lock_takes_unseen_requests",
+        "primitives::brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome",
+    ),
+    ("brief_lock_serves_unseen", "primitives::brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome"),
+    (
+        "brief_lock_served_acquires_nothing",
+        "primitives::brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome",
+    ),
+    (
+        "brief_lock_leaves_a_request_behind",
+        "primitives::brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome",
+    ),
+    ("brief_lock_is_given_and_released", "primitives::brief_lock_that_is_given_to_a_thread_is_held"),
+    ("brief_lock_is_given_without_the_later_requests", "primitives::brief_lock_is_given_with_the_later_request"),
     ("slot_stack_tag_not_counted", "primitives::slot_is_owned_by_one_thread_although_its_stack_looks_unchanged"),
     ("slot_stack_publishes_nothing", "primitives::taker_of_a_slot_sees_what_its_last_owner_stored"),
     ("slot_stack_acquires_nothing", "primitives::taker_of_a_slot_sees_what_its_last_owner_stored"),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
 use wharf::Clear;
-use wharf::unstable::primitives::{BriefLock, Front, Placed, SlotStack, Slots, Watch};
+use wharf::unstable::primitives::{BriefLock, Front, Placed, SlotStack, Slots, Watch, unexplored};
 
 use super::harness::model;
 use super::world::*;
@@ -67,6 +67,82 @@ fn brief_lock_has_one_holder_that_sees_the_last_holders_writes() {
         other.join().unwrap();
         assert_eq!(*lock.lock(), 2);
     });
+}
+
+/// Each section gets another number. A section that runs twice takes two, and one that does not run is waited for without
+/// end.
+#[test]
+fn brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome() {
+    model("brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome", Some(3), || {
+        let lock = Arc::new(BriefLock::new(0_u32));
+        let other = thread::spawn({
+            let lock = lock.clone();
+            move || [next(&lock), next(&lock)]
+        });
+        let first = next(&lock);
+        let others = other.join().unwrap();
+        assert_eq!(*lock.lock(), 3);
+        assert!(others[0] < others[1] && !others.contains(&first), "{first} and {others:?}");
+    });
+}
+
+/// Takes the next number. loom sees the accesses to the lock's cells, in which the section and its outcome travel.
+fn next(lock: &BriefLock<u32>) -> u32 {
+    let section = |next: &mut u32| {
+        *next += 1;
+        *next
+    };
+    lock.run(section, || section)
+}
+
+/// The holder releases no lock that it has given to another thread.
+#[test]
+fn brief_lock_that_is_given_to_a_thread_is_held() {
+    model("brief_lock_that_is_given_to_a_thread_is_held", Some(1), || {
+        let lock = Arc::new(BriefLock::new(0_u32));
+        let mut held = lock.lock();
+        let [takes, runs] = [takes(&lock), runs(&lock)];
+        *held += 1;
+        drop(held);
+        takes.join().unwrap();
+        runs.join().unwrap();
+        assert_eq!(*lock.lock(), 3);
+    });
+}
+
+/// How the two requests come into the list is the matter of the models above. Here one execution leads there, and what
+/// follows is explored. Otherwise loom would have the two threads that wait pass the turn between them without end.
+#[test]
+fn brief_lock_is_given_with_the_later_request() {
+    model("brief_lock_is_given_with_the_later_request", Some(4), || {
+        let lock = Arc::new(BriefLock::new(0_u32));
+        let mut held = lock.lock();
+        let [takes, runs] = unexplored(|| {
+            // Each thread runs until it waits.
+            let takes = takes(&lock);
+            thread::yield_now();
+            let runs = runs(&lock);
+            thread::yield_now();
+            [takes, runs]
+        });
+        *held += 1;
+        drop(held);
+        takes.join().unwrap();
+        runs.join().unwrap();
+        assert_eq!(*lock.lock(), 3);
+    });
+}
+
+/// Counts under the lock, on a thread of its own.
+fn takes(lock: &Arc<BriefLock<u32>>) -> thread::JoinHandle<()> {
+    let lock = lock.clone();
+    thread::spawn(move || *lock.lock() += 1)
+}
+
+/// Counts in a section, on a thread of its own.
+fn runs(lock: &Arc<BriefLock<u32>>) -> thread::JoinHandle<()> {
+    let lock = lock.clone();
+    thread::spawn(move || lock.run(|value| *value += 1, || |value: &mut u32| *value += 1))
 }
 
 /// Two slots on a stack. Each has a value for what its owner stores.
