@@ -281,7 +281,9 @@ async fn under_load<S: Store>(opening: impl Future<Output = Result<S, Failure>>,
     Ok(())
 }
 
-/// Inserts and reads in turn, one operation every [`PACE`].
+/// Inserts and reads in turn, one operation every [`PACE`]. At any time, half of the tasks insert and the others read.
+/// Otherwise a stall would depend on what all were doing at the loss: a new primary answers reads about a second
+/// before it knows that a majority has a write.
 async fn keep_pace<S: Store>(store: Arc<S>, task: i64, goes_on: Arc<AtomicBool>) -> Result<Vec<Done>, Failure> {
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -294,7 +296,7 @@ async fn keep_pace<S: Store>(store: Arc<S>, task: i64, goes_on: Arc<AtomicBool>)
         }
         let id = task * 1_000_000 + turn / 2;
         let began = monotonic()?;
-        let outcome = if turn % 2 == 0 { store.insert(id).await } else { store.read(id).await };
+        let outcome = if (turn + task) % 2 == 0 { store.insert(id).await } else { store.read(id).await };
         done.push(Done { began, ended: monotonic()?, error: outcome.err() });
     }
     Ok(done)
