@@ -63,7 +63,8 @@ pub struct PoolInSession {
 
 impl Subject for PoolInSession {
     async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
-        let pings = (0..connections).map(|_| rawdoc! { "ping": 1, "lsid": { "id": Binary::from(Uuid::new()) } }).collect();
+        let pings =
+            (0..connections).map(|_| rawdoc! { "ping": 1, "lsid": { "id": Binary::from(Uuid::new()) } }).collect();
         Ok(Self { pool: PoolCommand::open(server, connections).await?, pings, next: AtomicUsize::new(0) })
     }
 
