@@ -221,8 +221,10 @@ impl<G> Hall<G> {
         let given = end.since(start);
         self.places.iter().zip(0_u32..).all(|(place, index)| {
             let turns = given.saturating_sub(index).div_ceil(self.places.len() as u32);
-            // Relaxed: as in `begin`, the event's lock makes sure that the listeners that are counted were in its list.
-            place.listened.load(Ordering::Relaxed) == turns && place.event.total_listeners() == 0
+            // ORD: Acquire; pairs with the Release in `begin`; shows that the event has a list, which its first listener
+            // made. Without a list, the event counts no listeners and takes no lock. With it, its lock orders the rest.
+            // No model has it: two clears and a waiter that comes before them are too many steps.
+            place.listened.load(Ordering::Acquire) == turns && place.event.total_listeners() == 0
         })
     }
 
@@ -405,14 +407,15 @@ impl<G> WaitList<G> {
         node.with_seat(|seat| {
             let (place, turn) = self.queue(seat.lane).hall(seat.hall).place(seat.ticket);
             let mut patience = Patience::new();
-            // Relaxed, here and below: the event's lock orders the two listeners. If the second one took it first, its
-            // load would come before the first one's store, whose value it could not have read.
+            // Relaxed: the event's lock orders the two listeners. If the second one took it first, its load would come
+            // before the first one's store, whose value it could not have read.
             while place.listened.load(Ordering::Relaxed) != turn {
                 patience.pause();
             }
             seat.listener = Some(place.event.listen());
             made_progress();
-            place.listened.store(turn + 1, Ordering::Relaxed);
+            // ORD: Release; pairs with the Acquire in `Hall::is_deserted`.
+            place.listened.store(turn + 1, Ordering::Release);
             made_progress();
         });
         node.poll_with_carrier()
