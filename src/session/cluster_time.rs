@@ -75,8 +75,8 @@ impl SharedClusterTime {
     #[inline]
     pub fn advance(&self, received: &RawDocument) -> Option<Arc<ClusterTime>> {
         let time = ClusterTime::time_of(received)?;
-        // ORD: Acquire; pairs with the Release in `replace_by`; who sees a bound sends a time that is no older. The bound only
-        // grows, so one that was read late is a bound as well. A time of zero is none.
+        // ORD: Acquire; pairs with the Release in `replace_by`; a thread that sees a bound sends a time that is no older. The
+        // bound only grows, so one that was read late is a bound as well. A time of zero is none.
         if ordinal(time) <= self.at_least.load(Ordering::Acquire) {
             return None;
         }
