@@ -284,15 +284,13 @@ fn unified_suites_pass() {
                     let mut ended = run();
                     let listed = ledger::entry(&loaded.name, &test.description);
                     for _ in 1..RUNS {
-                        match &ended {
-                            Err(Stop::Lacks(_)) | Ok(()) => break,
-                            Err(stop) if loaded.suite == WITH_SHORT_LIMITS && listed.is_none() => {
-                                let failure = format!("{}: {}", test.description, stop.describe());
-                                rows.lock().unwrap().get_mut(loaded.suite).unwrap().run_again.push(failure);
-                                ended = run();
-                            }
-                            Err(_) => break,
-                        }
+                        let failure = match &ended {
+                            Ok(()) | Err(Stop::Lacks(_)) => break,
+                            Err(_) if loaded.suite != WITH_SHORT_LIMITS || listed.is_some() => break,
+                            Err(stop) => format!("{}: {}", test.description, stop.describe()),
+                        };
+                        rows.lock().unwrap().get_mut(loaded.suite).unwrap().run_again.push(failure);
+                        ended = run();
                     }
                     let name = format!("{}: {}", loaded.name, test.description);
                     if wanted().is_some() || began.elapsed().as_secs() >= 3 {
