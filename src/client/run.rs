@@ -504,10 +504,6 @@ impl<'a> Running<'a> {
             return Err(refused(error));
         }
         let options = client.options();
-        let has_preference = operation.read_preference.is_some() || options.direct_connection == Some(true);
-        if operation.kind == Kind::Command && !(has_preference && known.has_cluster_time) {
-            return Ok(());
-        }
         let is_write = matches!(operation.kind, Kind::Write { .. });
         let writes_its_result = operation.kind == Kind::Read && self.retryability == Retryability::OtherWrite;
         if (is_write || writes_its_result)
@@ -519,6 +515,8 @@ impl<'a> Running<'a> {
         }
         let preference = match operation.kind {
             _ if *is_in_transaction => None,
+            // A standalone. It knows no read preferences.
+            _ if !known.has_cluster_time => None,
             Kind::Read => operation.read_preference.or(Some(&options.read_preference)),
             // A member that is connected to directly can handle it, whatever its state.
             Kind::Command if options.direct_connection == Some(true) && !has_field(operation, "$readPreference") => {
@@ -532,10 +530,7 @@ impl<'a> Running<'a> {
             // The one that the server was selected with.
             let preference = if writes_its_result { snapshot.topology.for_output(preference) } else { preference };
             let is_single = snapshot.topology.topology_type() == TopologyType::Single && !known.is_mongos;
-            let is_standalone = !known.has_cluster_time;
-            if !is_standalone {
-                append_preference(appended, preference, is_single);
-            }
+            append_preference(appended, preference, is_single);
         }
         Ok(())
     }
