@@ -59,7 +59,8 @@ pub(crate) use repeating::{Repeating, Turn};
 
 use command_events::CommandEvents;
 
-use crate::deployment::{Checks, Demand, Deployment, Present, Publisher, Purpose, Selected};
+use crate::boxed::boxed;
+use crate::deployment::{Checks, Demand, Deployment, Present, Publisher, Purpose, Selected, logs_selections};
 use crate::endpoint::{Endpoint, Limit, OperationError, Resolver};
 use crate::error::CheckOutError;
 use crate::metrics::PoolMetrics;
@@ -272,8 +273,14 @@ impl Client {
         purpose: Purpose<'_>,
         limit: Limit,
     ) -> Result<Selected, ServerSelectionError> {
-        let demand = Demand { access: Access::Read(preference), deprioritized: &[], only: None, purpose };
-        self.deployment().select(demand, limit.deadline()).await
+        let access = Access::Read(preference);
+        if !logs_selections()
+            && let Some(server) = self.deployment().select_at_once(access)
+        {
+            return Ok(server);
+        }
+        let demand = Demand { access, deprioritized: &[], only: None, purpose };
+        boxed(|| self.deployment().select(demand, limit.deadline())).await
     }
 
     /// Checks out a connection to a server that the read preference allows, for a series of commands. `timeoutMS` limits

@@ -131,7 +131,7 @@ fn check_out_of_the_pool() {
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn check_out_through_the_client() {
-    measure("client::check_out_through_the_client", true, 780, rounds_of_selections);
+    measure("client::check_out_through_the_client", true, 670, rounds_of_selections);
 }
 
 /// Answers hello, and every other command like a member of a replica set, but without a look at the command.
