@@ -543,6 +543,10 @@ const MUTANTS: &[(&str, &str)] = &[
     ("last_come_first_served", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
     ("waiter_that_leaves_stays_in_the_word", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
     ("waiter_leaves_under_the_granters", "queue_of_16_threads_is_served_in_order_in_random_schedules"),
+    (
+        "waiter_behind_an_empty_queue_listens_out_of_turn",
+        "unheard_sharded_connections_in_schedules_with_few_preemptions",
+    ),
 ];
 
 #[test]

@@ -4,13 +4,18 @@
 //! third one never end. Here a thread looks twice and then sleeps, until a thread has made progress. Everything that a
 //! waiting thread could see is decided at its next look, so the looks between tell nothing.
 //!
-//! In loom, a thread that is woken is ordered after the thread that woke it, which is more than the code promises. This
-//! hides nothing: among the executions are those in which the waiting thread comes late, and finds what it waits for at
-//! its first or second look.
+//! A thread must not sleep after a look that read old values, as loom lets it. There may be many old values, so a yield is
+//! not enough: after it, a thread only reads nothing older than what it has seen. So a thread that pauses is ordered after
+//! all progress until then, and its next look reads what was written before that. The same holds for a thread that is
+//! woken. This is more than the code promises, but hides nothing: among the executions are those in which the waiting
+//! thread comes late, and finds what it waits for at its first look.
 
 use std::cell::RefCell;
 
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread::{self, Thread};
+
+use super::explored::unexplored;
 
 /// Not part of the model: loom switches threads only at its own objects.
 #[derive(Default)]
@@ -24,8 +29,14 @@ std::thread_local! {
     static PROGRESS: RefCell<Progress> = RefCell::default();
 }
 
+loom::lazy_static! {
+    /// Orders a thread that pauses after all progress.
+    static ref ORDER: AtomicUsize = AtomicUsize::new(0);
+}
+
 /// Wakes the threads that wait for a step like the one just made.
 pub(crate) fn made_progress() {
+    unexplored(|| ORDER.fetch_add(1, Ordering::Release));
     let asleep = PROGRESS.with_borrow_mut(|progress| {
         progress.steps += 1;
         std::mem::take(&mut progress.asleep)
@@ -45,8 +56,7 @@ impl Patience {
         Self { seen: None }
     }
 
-    /// Called after a look in vain. The first look may have read old values, as loom lets it. After a yield it reads the
-    /// newest ones.
+    /// Called after a look in vain.
     pub(crate) fn pause(&mut self) {
         let steps = PROGRESS.with_borrow(|progress| progress.steps);
         match self.seen {
@@ -57,6 +67,7 @@ impl Patience {
             Some(_) => {}
             None => thread::yield_now(),
         }
+        unexplored(|| ORDER.fetch_add(0, Ordering::Acquire));
         self.seen = Some(PROGRESS.with_borrow(|progress| progress.steps));
     }
 }

@@ -53,6 +53,15 @@ pub const MUTANTS: &[Mutant] = &[
         name: "newcomers_listen_out_of_turn",
         does: "A newcomer does not wait until the one before it at its place listens.",
         file: LISTENER,
+        edits: &[
+            Edit { within: "fn begin", right: "place.listened.load(Ordering::Relaxed) != turn", wrong: "false" },
+            Edit { within: "fn try_join", right: "self.waiters.is_next_place_free(seen)", wrong: "true" },
+        ],
+    },
+    Mutant {
+        name: "waiter_behind_an_empty_queue_listens_out_of_turn",
+        does: "A waiter that joined an empty queue does not wait until the one before it at its place listens.",
+        file: LISTENER,
         edits: &[Edit { within: "fn begin", right: "place.listened.load(Ordering::Relaxed) != turn", wrong: "false" }],
     },
     Mutant {

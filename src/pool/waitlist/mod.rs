@@ -7,9 +7,8 @@
 //! There are two wait lists with one interface. `blocks` ships: its nodes are wharf's own, behind one short lock. The
 //! feature `event-listener-queue` replaces it with `listener`, which gives out tickets with one compare-and-swap and lets
 //! each waiter wait at an event of event-listener. It has no lock in common for all waiters, and passes the same tests and
-//! models. But the public interface of event-listener costs an allocation and five sections under an event's lock for
-//! each wait, so it takes more time on few cores. And if there are more threads than cores, a newcomer that is preempted
-//! after it took its ticket holds up the granter of that ticket. BENCHMARKS.md has the figures.
+//! models. But with the public interface of event-listener, each wait takes an allocation and five sections under an
+//! event's lock. These alone take longer than a hand-over may on few cores; BENCHMARKS.md has the figures.
 //!
 //! The interface, in the order of a waiter's life:
 //!
@@ -52,18 +51,5 @@ mod tests;
 
 #[cfg(not(feature = "event-listener-queue"))]
 pub(super) use blocks::{Claimed, LockedWaitList, Node, TurnedAway, WaitList};
-#[cfg(feature = "event-listener-queue")]
-impl<G> WaitList<G> {
-    /// Runs a section under the lock.
-    #[inline]
-    pub(super) fn run<R, F: FnOnce(&mut LockedWaitList<G>) -> R + Send>(
-        &self,
-        now: impl FnOnce(&mut LockedWaitList<G>) -> R,
-        _: impl FnOnce() -> F,
-    ) -> R {
-        now(&mut self.lock())
-    }
-}
-
 #[cfg(feature = "event-listener-queue")]
 pub(super) use listener::{Claimed, LockedWaitList, Node, TurnedAway, WaitList};

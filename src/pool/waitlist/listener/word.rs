@@ -1,7 +1,7 @@
 //! The word of a lane: which tickets wait.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::unless_mutant;
+use crate::sync::{made_progress, unless_mutant};
 
 /// The number of bits of a ticket. Tickets are counted modulo 2^28.
 const TICKET_BITS: u32 = 28;
@@ -123,7 +123,11 @@ impl Tickets {
         // turning-away, and a hall's start. Acquire would add nothing, because the caller has acquired `seen`.
         // Relaxed on failure: the caller loads again.
         let order = unless_mutant("tickets_publish_nothing", Ordering::Release);
-        self.0.compare_exchange(seen.pack(), new.pack(), order, Ordering::Relaxed).is_ok()
+        let swapped = self.0.compare_exchange(seen.pack(), new.pack(), order, Ordering::Relaxed).is_ok();
+        if swapped {
+            made_progress();
+        }
+        swapped
     }
 
     /// Changes the word until that succeeds. Returns the word before and after.
