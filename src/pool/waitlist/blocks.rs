@@ -16,6 +16,8 @@
 //! A list keeps its blocks until it is dropped. For each node of the longest queue so far, that is between 10 bytes
 //! (full blocks) and 128 bytes (one waiting node left in each block).
 
+mod chain;
+
 use std::cell::Cell;
 use std::marker::{PhantomData, PhantomPinned};
 use std::mem::MaybeUninit;
@@ -25,7 +27,8 @@ use std::task::{Context, Poll, Waker};
 
 use super::Lane;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Backoff, BriefGuard, BriefLock, UnsafeCell, discard, step, unless_mutant};
+use crate::sync::{Backoff, BriefGuard, BriefLock, UnsafeCell, discard, unless_mutant};
+use chain::{Block, Chain, block};
 
 /// A waiter's place in the queue.
 ///
@@ -376,64 +379,6 @@ pub(in crate::pool) struct LockedWaitList<G> {
 #[allow(unsafe_code)]
 unsafe impl<G: Send> Send for LockedWaitList<G> {}
 
-/// A lane's blocks, in order.
-#[repr(C)]
-struct Chain<G> {
-    /// The number of nodes that wait.
-    len: u32,
-    /// The number of entries of the last block that were used since the block was linked or became empty.
-    filled: u32,
-    first: Option<NonNull<Block<G>>>,
-    last: Option<NonNull<Block<G>>>,
-}
-
-/// A few entries of a chain, in order.
-///
-/// INV-7 (blocks stay): a block exists until its list is dropped, and only the holder of the list's lock touches it. A
-/// claimed node's pointer to its block can therefore be followed, and the block's content shows that the node is
-/// claimed.
-#[repr(C, align(64))]
-struct Block<G> {
-    previous: Option<NonNull<Block<G>>>,
-    next: Option<NonNull<Block<G>>>,
-    /// Bit `i` is set if entry `i` points to a node that waits. Only the last block of a lane may have none set in a
-    /// chain.
-    waiting: u16,
-    lane: Lane,
-    era: u32,
-    entries: [*const Node<G>; Block::<()>::ENTRIES],
-}
-
-impl<G> Block<G> {
-    /// Together with the other fields, two cache lines.
-    #[cfg(not(any(loom, shuttle)))]
-    const ENTRIES: usize = 13;
-    /// Small, so that the model checkers explore chains of blocks.
-    #[cfg(any(loom, shuttle))]
-    const ENTRIES: usize = 2;
-
-    fn new() -> Box<Self> {
-        Box::new(Self {
-            previous: None,
-            next: None,
-            waiting: 0,
-            lane: Lane::Waiters,
-            era: 0,
-            entries: [std::ptr::null(); Block::<()>::ENTRIES],
-        })
-    }
-}
-
-/// Returns a block to the holder of the list's lock.
-#[allow(unsafe_code)]
-fn block<'l, G>(pointer: NonNull<Block<G>>) -> &'l mut Block<G> {
-    step();
-    let mut pointer = pointer;
-    // SAFETY: INV-7: the block exists, and only the holder of the lock touches it. Each call serves one access, and no
-    // two references to one block are live at a time.
-    unsafe { pointer.as_mut() }
-}
-
 /// The position of a node.
 struct Found<G> {
     chain: Which,
@@ -621,38 +566,6 @@ impl<G> LockedWaitList<G> {
     fn keep(&mut self, new: Box<Block<G>>) {
         let new = NonNull::from(Box::leak(new));
         block(new).next = self.spare.replace(new);
-    }
-}
-
-impl<G> Chain<G> {
-    fn new() -> Self {
-        Self { len: 0, filled: 0, first: None, last: None }
-    }
-
-    fn has_room(&self) -> bool {
-        self.last.is_some() && (self.filled as usize) < Block::<()>::ENTRIES
-    }
-
-    /// Appends an empty block.
-    fn append(&mut self, new: NonNull<Block<G>>) {
-        let present = block(new);
-        (present.previous, present.next) = (self.last, None);
-        match self.last.replace(new) {
-            Some(last) => block(last).next = Some(new),
-            None => self.first = Some(new),
-        }
-        self.filled = 0;
-    }
-
-    fn append_all(&mut self, other: Self) {
-        let Some(first) = other.first else { return };
-        block(first).previous = self.last;
-        match self.last {
-            Some(last) => block(last).next = other.first,
-            None => self.first = other.first,
-        }
-        self.last = other.last;
-        self.len += other.len;
     }
 }
 
