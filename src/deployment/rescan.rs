@@ -4,12 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
-
 use super::state::{Deployment, SrvResident};
 use crate::endpoint::{SHORTEST_RESCAN, choose, resolve_again, resolve_first};
 use crate::options::{Options, ServerAddress};
 use crate::printable::PrintableError;
+use crate::runtime::alarm;
 use crate::topology::TopologyDescription;
 
 /// Looks the servers up until the deployment is closed, or turns out to be none whose servers are looked up again.
@@ -34,7 +33,7 @@ async fn keep_scanning(deployment: &Arc<Deployment>) {
         false => resolve(deployment).await,
     };
     loop {
-        sleep(interval).await;
+        alarm(interval).await;
         if !deployment.snapshot().topology.is_rescanned() {
             return;
         }
@@ -68,7 +67,7 @@ async fn resolve(deployment: &Arc<Deployment>) -> Duration {
             Ok(interval) => return interval,
             Err(error) => deployment.unresolved(error),
         }
-        sleep(pause).await;
+        alarm(pause).await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! The pool on tokio. It adds what the core does without: a clock, tasks and subscribers.
 
+mod alarm;
 mod background;
 mod blocking;
 mod builder;
@@ -22,6 +23,7 @@ mod timer;
 mod traced;
 mod waiting;
 
+pub(crate) use alarm::{alarm, before_alarm};
 pub(crate) use blocking::{Inline, blocking, look_up, start_blocking};
 pub use builder::{BuildError, PoolBuilder};
 pub use connection::Connection;

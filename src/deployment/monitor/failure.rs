@@ -43,13 +43,16 @@ pub(in crate::deployment) struct CheckTimeoutError {
 }
 
 impl CheckTimeoutError {
+    /// Returns the failure of a check that took longer than `limit`.
+    pub(in crate::deployment) fn after(limit: Duration) -> Failure {
+        Failure::Check { cause: Arc::new(Self { limit }), is_network_error: true, is_timeout: true }
+    }
+
     /// Returns the failure of a check whose command failed, and that could take `limit`.
     pub(in crate::deployment) fn instead_of(error: CommandError, limit: Duration) -> Failure {
         match error {
             // The command's own text speaks of an option that does not limit a check.
-            CommandError::Timeout { .. } => {
-                Failure::Check { cause: Arc::new(Self { limit }), is_network_error: true, is_timeout: true }
-            }
+            CommandError::Timeout { .. } => Self::after(limit),
             error => error.into(),
         }
     }

@@ -23,12 +23,13 @@ use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::heartbeat::{Heartbeat, Line};
 use super::state::{Resident, now};
 use crate::endpoint::{Command, DirectConnection, Endpoint, is_function};
 use crate::options::{Options, ServerMonitoringMode};
+use crate::runtime::{alarm, before_alarm};
 use crate::topology::{ServerDescription, TopologyVersion};
 use failure::{CheckTimeoutError, Failure};
 
@@ -146,7 +147,7 @@ impl Monitor<'_> {
         let Options { connect_timeout, heartbeat_frequency, .. } = *self.probe.options();
         let limit = match connect_timeout {
             // No limit.
-            Duration::ZERO => Duration::ZERO,
+            Duration::ZERO => Duration::MAX,
             limit => limit.saturating_add(heartbeat_frequency),
         };
         let mut hello = self.hello();
@@ -154,7 +155,8 @@ impl Monitor<'_> {
         hello.append(bson::raw::cstr!("topologyVersion"), version);
         let most = i64::try_from(heartbeat_frequency.as_millis()).unwrap_or(i64::MAX);
         hello.append(bson::raw::cstr!("maxAwaitTimeMS"), most);
-        let command = Command::new("admin", &hello).timeout(limit);
+        // The limit is that of `before_alarm`: one of the command would keep a timer in the runtime all the time.
+        let command = Command::new("admin", &hello).timeout(Duration::ZERO);
         let number = connection.hello().server_connection_id;
         let mut replies = connection.exhaust(command)?;
         let resident = self.resident;
@@ -163,9 +165,10 @@ impl Monitor<'_> {
         while !replies.is_over() {
             let heartbeat = resident.heartbeat(&line, true);
             let next = async {
-                match replies.next().await {
-                    Ok(reply) => Ok(reply.map(RawDocument::to_owned)),
-                    Err(error) => Err(CheckTimeoutError::instead_of(error, limit)),
+                match before_alarm(limit, replies.next()).await {
+                    Some(Ok(reply)) => Ok(reply.map(RawDocument::to_owned)),
+                    Some(Err(error)) => Err(CheckTimeoutError::instead_of(error, limit)),
+                    None => Err(CheckTimeoutError::after(limit)),
                 }
             };
             match self.unless_cancelled(next).await {
@@ -238,7 +241,7 @@ impl Monitor<'_> {
         let mut is_requested = false;
         let wait = async {
             tokio::select! {
-                () = sleep(self.probe.options().heartbeat_frequency) => {}
+                () = alarm(self.probe.options().heartbeat_frequency) => {}
                 () = control.check.notified() => is_requested = true,
             }
             sleep_until(floor).await;

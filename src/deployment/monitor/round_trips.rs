@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use bson::rawdoc;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::super::server::Server;
 use super::failure::Failure;
 use super::run_hello;
 use crate::endpoint::{DirectConnection, Endpoint};
+use crate::runtime::alarm;
 
 /// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams. Failures change nothing: the monitor
 /// notices them as well.
@@ -30,7 +31,7 @@ async fn measure(server: &Server, probe: &Endpoint) {
             Ok(round_trip) => server.add_round_trip(round_trip),
             Err(_) => connection = None,
         }
-        sleep(probe.options().heartbeat_frequency).await;
+        alarm(probe.options().heartbeat_frequency).await;
     }
 }
 
