@@ -347,6 +347,7 @@ impl Channel {
                 // Usually there is nothing to append, so skip the search for the place.
                 match [&*self.appended, appended[0], appended[1]] {
                     [[], [], []] => op_msg::encode(&message, most, &mut self.outgoing)?,
+                    [[], elements, []] => op_msg::encode_with(&message, &[elements], most, &mut self.outgoing)?,
                     appended => op_msg::encode_with(&message, &appended, most, &mut self.outgoing)?,
                 }
             }

@@ -176,8 +176,12 @@ pub fn encode_with(
     max_message_size: u32,
     buffer: &mut Vec<u8>,
 ) -> Result<(), WireError> {
-    match message.sequences {
-        [] => encode_parts(&Outgoing { sequences: &[], ..*message }, appended, max_message_size, buffer),
+    match (message.sequences, appended) {
+        // Most commands of a client, for the same reason.
+        ([], &[elements]) => {
+            encode_parts(&Outgoing { sequences: &[], ..*message }, &[elements], max_message_size, buffer)
+        }
+        ([], _) => encode_parts(&Outgoing { sequences: &[], ..*message }, appended, max_message_size, buffer),
         _ => encode_parts(message, appended, max_message_size, buffer),
     }
 }
