@@ -223,6 +223,7 @@ impl Client {
 
     /// Gives a server session back to the pool. The clock is not read for it: the session counts as given back when it was
     /// sent last. If it has expired since then, the next operation that takes it finds out, and discards it.
+    #[inline]
     pub(super) fn give_back_of(&self, session: ServerSession, connection: Option<&Connection<Endpoint>>) {
         let timeout = connection.map_or_else(|| self.session_timeout(), timeout_of);
         let sent = session.last_use();

@@ -120,6 +120,7 @@ impl Client {
     /// # Errors
     ///
     /// [`SessionError::TimeoutInTransaction`].
+    #[inline]
     pub(super) fn timeout_of(&self, session: Option<&Explicit>, command: &Command<'_>) -> Result<Limit, SessionError> {
         let of_session = match session {
             Some(explicit) => explicit.limit_of(command.own_limit())?,
@@ -221,22 +222,18 @@ impl<'a> Running<'a> {
     }
 
     /// Starts the time limit, and finds out what holds for all attempts.
+    #[inline]
     fn begin(&mut self) -> Result<(), ClientError> {
         let (client, operation) = (self.client, &mut self.operation);
-        let limit = client.timeout_of(operation.session.as_deref(), &operation.command)?.start();
-        operation.command.set_limit(limit);
+        let limit = client.timeout_of(operation.session.as_deref(), &operation.command)?;
+        if limit.is_set() {
+            operation.command.set_limit(limit.start());
+        }
         self.id = operation.id.unwrap_or_else(|| client.command_events().operation());
         if matches!(operation.kind, Kind::Write { .. }) {
-            self.is_unacknowledged = match operation.command.body().get_document("writeConcern") {
-                Ok(concern) => matches!(whole_number(concern, "w"), Ok(Some(0))),
-                Err(_) if is_unacknowledged(client.options().write_concern.w.as_ref()) => {
-                    // A transaction has a write concern of its own, which is that of its commit.
-                    operation.session.as_deref().is_none_or(|explicit| !explicit.lock().is_in_transaction())
-                }
-                Err(_) => false,
-            };
+            self.is_unacknowledged = self.asks_for_no_reply();
         }
-        match operation.session.take() {
+        match self.operation.session.take() {
             Some(explicit) if !explicit.belongs_to(client) => return Err(SessionError::OtherClient.into()),
             Some(explicit) => self.begin_in(explicit)?,
             None if self.is_unacknowledged => self.session = InSession::Never,
@@ -244,6 +241,19 @@ impl<'a> Running<'a> {
         }
         self.retryability = self.find_retryability();
         Ok(())
+    }
+
+    /// Returns whether the operation is a write that the server does not acknowledge.
+    fn asks_for_no_reply(&self) -> bool {
+        let (client, operation) = (self.client, &self.operation);
+        match operation.command.body().get_document("writeConcern") {
+            Ok(concern) => matches!(whole_number(concern, "w"), Ok(Some(0))),
+            Err(_) if is_unacknowledged(client.options().write_concern.w.as_ref()) => {
+                // A transaction has a write concern of its own, which is that of its commit.
+                operation.session.as_deref().is_none_or(|explicit| !explicit.lock().is_in_transaction())
+            }
+            Err(_) => false,
+        }
     }
 
     /// Begins in a session of the application.
@@ -264,6 +274,7 @@ impl<'a> Running<'a> {
     }
 
     /// Gives the session back, if the operation had one for itself.
+    #[inline]
     fn give_back(&mut self, connection: Option<&Connection<Endpoint>>) {
         if let InSession::Implicit(session) = &mut self.session
             && let Some(session) = session.take()
@@ -277,6 +288,7 @@ impl<'a> Running<'a> {
         Answer { reply, connection, server, session: self.session, unmet: None }
     }
 
+    #[inline]
     fn find_retryability(&self) -> Retryability {
         match (self.operation.kind, self.is_in_transaction) {
             (Kind::Command, _) => Retryability::Command,
@@ -445,6 +457,7 @@ impl<'a> Running<'a> {
     }
 
     /// Pins the connection to the transaction again, behind a load balancer. Returns it otherwise.
+    #[inline]
     fn keep_pinned(&self, server: &Selected, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>> {
         let InSession::Explicit(explicit) = &self.session else { return Some(connection) };
         if connection.service_id().is_none() || !self.is_in_transaction {
@@ -535,6 +548,8 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
+    /// Takes note of a reply. Inlined, because each operation comes through here once.
+    #[inline]
     fn succeeded(
         &mut self,
         reply: RawDocumentBuf,
@@ -559,13 +574,27 @@ impl<'a> Running<'a> {
         let is_looked_into = self.operation.kind != Kind::Command && self.may_write();
         let fault = if is_looked_into && is_concern_unmet { Fault::of_reply(&reply) } else { None };
         let connection = self.keep_pinned(&server, connection);
-        let Some(fault) = fault else { return Ok(Reached { reply, connection, server }) };
+        match fault {
+            None => Ok(Reached { reply, connection, server }),
+            Some(fault) => Err(self.concern_unmet(reply, server, known, fault)),
+        }
+    }
+
+    /// Returns the failure of a write that was executed, but whose write concern was not met.
+    #[cold]
+    fn concern_unmet(
+        &self,
+        reply: RawDocumentBuf,
+        server: Selected,
+        known: SessionServer,
+        fault: Fault,
+    ) -> Box<FailedAttempt> {
         let retries = self.transaction_number.is_some();
         let labels = fault.write_labels(retries, Some(known.max_wire_version), known.is_mongos);
         let error = ClientError::Reply { command: "a write", reason: "its write concern was not met".into() };
         let address = server.address.clone();
         let answer = Answer { reply, connection: None, server, session: InSession::Never, unmet: Some(labels) };
-        Err(Box::new(FailedAttempt { error, fault, labels, server: Some(address), answer: Some(answer) }))
+        Box::new(FailedAttempt { error, fault, labels, server: Some(address), answer: Some(answer) })
     }
 
     fn failed(

@@ -27,6 +27,7 @@ pub(crate) enum Purpose<'a> {
 }
 
 /// Returns whether the messages at level `DEBUG` are received: the beginning and the end of each selection.
+#[inline]
 pub(crate) fn is_enabled() -> bool {
     tracing::enabled!(target: TARGET, Level::DEBUG)
 }

@@ -12,6 +12,7 @@ use crate::telemetry::MostLogged;
 const TARGET: &str = "wharf::command";
 
 /// Returns whether anything reads the messages.
+#[inline]
 pub(super) fn is_enabled() -> bool {
     tracing::enabled!(target: TARGET, Level::DEBUG)
 }
