@@ -28,7 +28,8 @@ const HIT_PATH: &[(&str, &str)] = &[
 
 #[test]
 fn every_mutant_has_a_negative_control() {
-    let controlled: BTreeSet<String> = controls().into_values().flatten().collect();
+    let all = controls().into_values().chain(shuttle_controls().into_values());
+    let controlled: BTreeSet<String> = all.flatten().collect();
     let instrumented = |(file, text): (&PathBuf, &String)| instrument(file, text).unwrap_or_else(|why| panic!("{why}"));
     let present: BTreeSet<String> = sources().iter().flat_map(|source| mutants_in(&instrumented(source))).collect();
     assert!(present.len() > 80, "only {} mutants found: does the test read the right files?", present.len());
@@ -185,10 +186,19 @@ fn words() -> BTreeSet<String> {
     rows.map(|(word, _)| word.to_owned()).collect()
 }
 
-/// Returns the mutants that are negative controls, by model.
+/// Returns the mutants that are negative controls of the loom models, by model.
 fn controls() -> Controls {
-    let text = read(&root().join("loom-tests/tests/loom/models/controls.rs"));
-    let list = text.split_once("const CONTROLS").expect("the list of controls is missing").1;
+    controls_in("loom-tests/tests/loom/models/controls.rs", "const CONTROLS")
+}
+
+/// Returns the mutants that are negative controls of the tests with shuttle, by test.
+fn shuttle_controls() -> Controls {
+    controls_in("loom-tests/tests/shuttle.rs", "const MUTANTS")
+}
+
+fn controls_in(file: &str, list: &str) -> Controls {
+    let text = read(&root().join(file));
+    let list = text.split_once(list).expect("the list of controls is missing").1;
     let list = list.split_once("];").expect("the list of controls has no end").0;
     let mut controls = Controls::new();
     let quoted: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
