@@ -60,6 +60,8 @@ cases! {
     Saturated100: "saturated/10000-on-100", 6000, 3000;
     /// 64 tasks a core on 8 connections a core, held across a yield.
     SaturatedPerCore: "saturated/64-on-8-a-core", 500, 500;
+    /// 8 tasks a core, and half a connection a core less than tasks, held across a yield: the queue is often empty.
+    Edge: "edge", 100, 300;
     /// Each core's connections are returned by the next core; 100 connections a core.
     Elsewhere: "elsewhere", 20, 60;
     /// One half of the cores takes connections, the other half returns them; 100 connections a core.
@@ -97,6 +99,7 @@ impl Case {
             Self::Saturated10 if queues => held::<D>(plan, 1_000, 10),
             Self::Saturated100 if queues => held::<D>(plan, 10_000, 100),
             Self::SaturatedPerCore if queues => held::<D>(plan, 64 * cores, 8 * cores),
+            Self::Edge if queues => held::<D>(plan, 8 * cores, 8 * cores - cores.div_ceil(2)),
             Self::Elsewhere => passed_on::<D>(plan, Direction::Around),
             Self::Apart => passed_on::<D>(plan, Direction::Across),
             #[cfg(simulated)]

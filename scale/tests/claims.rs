@@ -46,7 +46,7 @@ fn two_cores_do_twice_the_hits_of_one() {
 fn many_cores_serve_a_saturated_pool_no_slower_than_two() {
     // When a simulation ends, each task that is dropped hands its connection to the next one, which is dropped inside.
     let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {
-        for case in [Case::Saturated10, Case::Saturated100] {
+        for case in [Case::Saturated10, Case::Saturated100, Case::Edge] {
             let [two, many] = [2, 64].map(|cores| simulated(case, cores, 1).throughput);
             assert!(many >= two, "{case:?}: {two} and {many}");
         }
