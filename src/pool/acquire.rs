@@ -205,7 +205,8 @@ impl<E: Environment> Core<E> {
     /// waiter, under the list's lock.
     ///
     /// This function establishes the invariant for the first in the queue. It raises the flags, so that every push and
-    /// every release from here on comes to the list's lock, and then looks once more.
+    /// every release from here on comes to the list's lock. Each shard's flag is raised in the step that finds the shard
+    /// empty.
     fn queue_up(self: &Arc<Self>, node: Pin<&Node<Grant<E>>>, waker: Waker) -> Queued<E> {
         let mut queue = self.wait_list.lock_with_room(Lane::Waiters);
         // A clear changes the word before it takes the list's lock to fail the waiters. So either we see the change, or
@@ -269,20 +270,14 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// If no check-out waits yet, raises the shards' flags for the caller, which is about to queue up, and takes an
-    /// available connection.
+    /// If no check-out waits yet, takes an available connection, or else raises the flags of all shards for the caller,
+    /// which is about to queue up. If it has found a connection, the caller settles.
     fn look_for_the_first(&self, queue: &LockedWaitList<Grant<E>>) -> Option<&Slot<E::Connection>> {
         if queue.len(Lane::Openers) > 0 || queue.len(Lane::Waiters) > 0 {
             // INV-5: the flags are raised, and there is no connection.
             return None;
         }
-        self.shards.iter().for_each(|shard| shard.set_waiting(true));
-        self.look_for_waiter()
-    }
-
-    /// Takes an available connection for the first check-out in the queue. The caller holds the wait list's lock.
-    fn look_for_waiter(&self) -> Option<&Slot<E::Connection>> {
-        self.shards.iter().find_map(|shard| shard.pop_for_waiter(&self.slab))
+        self.shards.iter().find_map(|shard| shard.pop_or_flag(&self.slab))
     }
 
     #[inline]

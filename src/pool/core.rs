@@ -600,7 +600,7 @@ impl<E: Environment> Core<E> {
         }
         self.capacity.lower_waiting_flag();
         if queue.len(Lane::Openers) == 0 {
-            self.shards.iter().for_each(|shard| shard.set_waiting(false));
+            self.shards.iter().for_each(|shard| shard.lower_flag());
         }
     }
 }

@@ -203,14 +203,18 @@ impl Shard {
         }
     }
 
-    /// Takes the top even if the shard is flagged. The caller holds the wait list's lock.
-    pub(super) fn pop_for_waiter<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
+    /// Takes the top, or raises the flag if the shard is empty. The caller holds the wait list's lock.
+    pub(super) fn pop_or_flag<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
         step();
         let mut head = self.load();
         loop {
-            let slot = slab.slot(head.top?);
-            match self.swap(head, Head { top: slot.link().next, ..head.next() }) {
-                Ok(()) => return Some(slot),
+            let slot = head.top.map(|top| slab.slot(top));
+            let new = match slot {
+                Some(slot) => Head { top: slot.link().next, ..head.next() },
+                None => Head { waiting: true, ..head.next() },
+            };
+            match self.swap(head, new) {
+                Ok(()) => return slot,
                 Err(now) => head = now,
             }
         }
@@ -300,11 +304,13 @@ impl Shard {
         self.load().waiting
     }
 
-    /// Raises or lowers the flag. The caller holds the wait list's lock.
-    pub(super) fn set_waiting(&self, waiting: bool) {
+    /// Lowers the flag if it is raised. The caller holds the wait list's lock.
+    pub(super) fn lower_flag(&self) {
         step();
         let mut head = self.load();
-        while let Err(now) = self.swap(head, Head { waiting, ..head.next() }) {
+        while head.waiting
+            && let Err(now) = self.swap(head, Head { waiting: false, ..head.next() })
+        {
             head = now;
         }
     }
@@ -414,16 +420,17 @@ mod tests {
     }
 
     #[test]
-    fn flag_bars_push_and_pop_but_not_the_lock_holder() {
+    fn flag_is_raised_on_an_empty_shard_and_bars_push_and_pop() {
         let (shard, slab) = (Shard::new(), slab_of(2));
         shard.push(&slab, slab.slot(0), || true).unwrap();
-        shard.set_waiting(true);
+        assert_eq!(shard.pop_or_flag(&slab).map(Slot::index), Some(0));
+        assert!(matches!(shard.pop(&slab), Popped::Empty), "the flag was raised over a connection");
+        assert!(shard.pop_or_flag(&slab).is_none());
         assert_eq!(shard.push(&slab, slab.slot(1), || true), Err(PushError::Waiting));
         assert!(matches!(shard.pop(&slab), Popped::Waiting));
-        assert_eq!(shard.pop_for_waiter(&slab).map(Slot::index), Some(0));
-        assert!(shard.pop_for_waiter(&slab).is_none());
-        shard.set_waiting(false);
+        shard.lower_flag();
         assert!(matches!(shard.pop(&slab), Popped::Empty));
+        shard.push(&slab, slab.slot(1), || true).unwrap();
     }
 
     #[test]

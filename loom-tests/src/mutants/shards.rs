@@ -151,13 +151,13 @@ pub const MUTANTS: &[Mutant] = &[
         }],
     },
     Mutant {
-        name: "second_look_leaves_out_a_shard",
-        does: "The first waiter does not search the last shard after it has raised the flags.",
-        file: "pool/acquire.rs",
+        name: "flag_is_raised_over_connections",
+        does: "The first waiter raises the flag of a shard that has connections, and takes none.",
+        file: "pool/shard.rs",
         edits: &[Edit {
-            within: "fn look_for_waiter",
-            right: "self.shards.iter()",
-            wrong: "{ let mut all = self.shards.iter(); all.next_back(); all }",
+            within: "fn pop_or_flag",
+            right: "head.top.map(|top| slab.slot(top))",
+            wrong: "None::<&Slot<C>>",
         }],
     },
     Mutant {

@@ -64,20 +64,13 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit { within: "fn queue_up", right: "self.state.load().phase != Phase::Ready", wrong: "false" }],
     },
     Mutant {
-        name: "second_look_precedes_the_flags",
-        does: "The first waiter searches the shards again before it raises the flags.",
-        file: "pool/acquire.rs",
+        name: "look_precedes_the_flag",
+        does: "The first waiter raises a shard's flag in a step of its own, after the one that finds the shard empty.",
+        file: "pool/shard.rs",
         edits: &[Edit {
-            within: "fn look_for_the_first",
-            right: "
-                self.shards.iter().for_each(|shard| shard.set_waiting(true));
-                self.look_for_waiter()
-            ",
-            wrong: "
-                let found = self.look_for_waiter();
-                self.shards.iter().for_each(|shard| shard.set_waiting(true));
-                found
-            ",
+            within: "fn pop_or_flag",
+            right: "Head { waiting: true, ..head.next() }",
+            wrong: "{ head = self.load(); Head { waiting: true, ..head.next() } }",
         }],
     },
     Mutant {

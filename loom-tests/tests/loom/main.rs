@@ -101,7 +101,7 @@
 //! | `hit_during_a_return_loses_no_connection` | hit, return | none | `hit_without_comparing`, `push_without_comparing` |
 //! | `hit_sees_the_last_users_writes` | hit, return | none | `head_publishes_nothing`, `head_acquires_nothing` |
 //! | `hit_never_mistakes_an_old_head_for_a_new_one` | hit, hit, return | 6 | `tag_not_counted` |
-//! | `hit_and_return_while_a_check_out_queues_up_lose_no_wake_up` | hit, return, acquire | 4 | `push_ignores_waiters`, `second_look_precedes_the_flags`, `return_that_fails_is_lost` |
+//! | `hit_and_return_while_a_check_out_queues_up_lose_no_wake_up` | hit, return, acquire | 4 | `push_ignores_waiters`, `look_precedes_the_flag`, `return_that_fails_is_lost` |
 //! | `hit_never_overtakes_a_waiter` | hit, return, acquire | 3 | `push_ignores_waiters` |
 //! | `hit_during_a_clear_shares_no_connection_with_it` | hit, return, clear, maintain | 6 | `detach_in_two_steps` |
 //! | `return_during_a_clear_leaves_no_stale_connection_to_hit` | return, clear, hit | 6 | `push_ignores_the_generation`, `generation_is_read_before_the_head`, `empty_detach_keeps_the_head`, `clear_detaches_first` |
@@ -114,12 +114,12 @@
 //! | `clear_during_returns_leaves_no_stale_connection_on_any_shard` | return, clear, hit, maintain | 3 | `detach_leaves_a_shard` |
 //! | `close_during_returns_empties_every_shard` | return, close | 2 | `detach_leaves_a_shard` |
 //! | `cancelled_waiter_leaves_no_shard_flagged` | return, cancel, hit | 3 | `settle_leaves_a_shard` |
-//! | `opener_is_served_from_every_shard_and_leaves_none_flagged` | return, opener, hit | 3 | `settle_leaves_a_shard`, `flags_leave_out_a_shard`, `second_look_leaves_out_a_shard` |
+//! | `opener_is_served_from_every_shard_and_leaves_none_flagged` | return, opener, hit | 3 | `settle_leaves_a_shard`, `flags_leave_out_a_shard`, `flag_is_raised_over_connections` |
 //! | `opener_cancelled_during_a_clear_leaves_no_shard_flagged` | clear, opener, cancel, hit, return | 3 | `settle_leaves_a_shard` |
 //! | `check_out_that_queues_up_during_a_clear_leaves_no_shard_flagged` | clear, acquire, hit, return | 2 | `settle_leaves_a_shard` |
 //! | **waiting**: orderings 3, 4 | | | |
-//! | `check_in_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 6 | `second_look_precedes_the_flags`, `push_ignores_waiters` |
-//! | `check_in_to_another_shard_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 6 | `second_look_precedes_the_flags`, `flags_leave_out_a_shard`, `second_look_leaves_out_a_shard` |
+//! | `check_in_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 6 | `look_precedes_the_flag`, `push_ignores_waiters` |
+//! | `check_in_to_another_shard_while_a_check_out_queues_up_loses_no_wake_up` | return, acquire | 6 | `look_precedes_the_flag`, `flags_leave_out_a_shard`, `flag_is_raised_over_connections` |
 //! | `permit_freed_while_a_check_out_queues_up_loses_no_wake_up` | permit, acquire | none | `permits_are_not_served`, `admit_then_wait` |
 //! | `two_check_outs_are_both_served_by_one_connection` | return, acquire, acquire | 2 (1) | `push_ignores_waiters`, `last_waiter_is_claimed_without_the_lock` |
 //! | `cancelled_waiter_passes_its_connection_on` | return, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant`, `waiter_leaves_under_the_granters`, `waiter_that_leaves_stays_in_the_word`, `claim_ignores_openers_and_gaps` |
@@ -141,7 +141,7 @@
 //! | `third_waiter_is_never_served_before_the_first` | return, acquire, acquire, cancel | 2 | `newcomers_listen_out_of_turn`, `cancelled_check_out_keeps_its_grant` |
 //! | `refusal_never_reaches_a_waiter_that_came_after_the_clear` | return, clear, acquire | 2 | `later_waiters_share_the_hall` |
 //! | **openers**: orderings 3, 4 for check-outs that open | | | |
-//! | `check_in_while_an_opener_queues_up_loses_no_wake_up` | return, opener | 6 | `second_look_precedes_the_flags`, `push_ignores_waiters` |
+//! | `check_in_while_an_opener_queues_up_loses_no_wake_up` | return, opener | 6 | `look_precedes_the_flag`, `push_ignores_waiters` |
 //! | `cancelled_opener_passes_its_connection_on` | return, opener, cancel, acquire | 3 | `cancelled_check_out_keeps_its_grant` |
 //! | `waiter_that_leaves_keeps_the_flags_raised_for_an_opener` | return, opener, cancel | 3 | `flags_lowered_over_openers` |
 //! | `freed_permit_goes_to_a_waiter_and_not_to_an_opener` | permit, opener, acquire | 3 | `permits_are_not_served` |
