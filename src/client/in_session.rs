@@ -139,7 +139,9 @@ impl Drop for Explicit {
     fn drop(&mut self) {
         let now = Moment::now();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.client.sessions().release(state.end(now), now, self.client.session_timeout());
+        if let Some(server) = state.end(now) {
+            self.client.sessions().release(server, now, self.client.session_timeout());
+        }
     }
 }
 

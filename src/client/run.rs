@@ -496,7 +496,9 @@ impl<'a> Running<'a> {
             InSession::Explicit(explicit) if has_sessions => {
                 let (number, split) = (self.transaction_number, split.as_deref());
                 let session_use = session_use(client, operation, *is_unacknowledged, number, split);
-                explicit.lock().append_to(appended, now, &session_use, known, client_time)
+                let mut state = explicit.lock();
+                state.give_server(|| client.sessions().acquire(now, timeout_of(connection)));
+                state.append_to(appended, now, &session_use, known, client_time)
             }
             InSession::Explicit(_) | InSession::Implicit(_) => {
                 if let InSession::Implicit(Some(session)) = session {

@@ -41,8 +41,11 @@ impl Client {
         options: &SessionOptions,
         is_implicit: bool,
     ) -> Result<Arc<Explicit>, InvalidOption> {
-        let server = self.sessions().acquire(Moment::now(), self.session_timeout());
-        let state = State::new(server, options, self.options())?;
+        let now = Moment::now();
+        let state = match is_implicit {
+            true => State::of_operation(now, options, self.options())?,
+            false => State::new(self.sessions().acquire(now, self.session_timeout()), options, self.options())?,
+        };
         Ok(Explicit::new(self.clone(), state, is_implicit))
     }
 }

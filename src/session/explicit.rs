@@ -81,6 +81,8 @@ pub struct Consequence<P> {
 #[derive(Debug)]
 pub struct Session<P> {
     server: ServerSession,
+    /// Whether `server` is in use. Otherwise it was only drawn, and is sent nowhere.
+    has_server: bool,
     is_causally_consistent: bool,
     is_snapshot: bool,
     snapshot_time: Option<Timestamp>,
@@ -102,6 +104,7 @@ impl<P> Session<P> {
         options.check()?;
         Ok(Self {
             server,
+            has_server: true,
             is_causally_consistent: options.is_causally_consistent(),
             is_snapshot: options.snapshot,
             snapshot_time: options.snapshot_time,
@@ -116,10 +119,30 @@ impl<P> Session<P> {
         })
     }
 
-    /// Ends the session, which is about to be dropped. The caller gives the server session back, after an abort if
-    /// [`abandon`](Self::abandon) says so.
-    pub fn end(&mut self, now: Moment) -> ServerSession {
-        std::mem::replace(&mut self.server, ServerSession::new(now))
+    /// Starts a session that the client needs for several commands of one operation. It has no server session before it is
+    /// [given one](Self::give_server).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new).
+    pub fn of_operation(now: Moment, options: &SessionOptions, client: &Options) -> Result<Self, InvalidOption> {
+        Ok(Self { has_server: false, ..Self::new(ServerSession::new(now), options, client)? })
+    }
+
+    /// Gives the session a server session, if it has none. The client does so once an operation has its connection (Driver
+    /// Sessions, "Sessions and Connections").
+    pub fn give_server(&mut self, acquire: impl FnOnce() -> ServerSession) {
+        if !self.has_server {
+            self.server = acquire();
+            self.has_server = true;
+        }
+    }
+
+    /// Ends the session, which is about to be dropped. The caller gives the server session back, if there is one, after an
+    /// abort if [`abandon`](Self::abandon) says so.
+    pub fn end(&mut self, now: Moment) -> Option<ServerSession> {
+        let server = std::mem::replace(&mut self.server, ServerSession::new(now));
+        std::mem::take(&mut self.has_server).then_some(server)
     }
 
     /// Returns the identifier of the server session. Sessions that do not overlap may have the same one.

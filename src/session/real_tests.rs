@@ -168,13 +168,13 @@ async fn server_understands_sessions_retries_and_transactions() {
 
     // Another session with the same identifier goes on with the numbers.
     let (id, last) = (session.id(), number + 3);
-    client.pool.release(session.end(Moment::now()), Moment::now(), None);
+    client.pool.release(session.end(Moment::now()).unwrap(), Moment::now(), None);
     let mut session = client.session(&SessionOptions::default());
     assert_eq!((session.id(), session.next_transaction_number()), (id, last + 1));
     let retried = SessionUse { transaction_number: Some(last + 1), ..WRITE };
     client.run(&mut session, &retried, &insert(6)).await.unwrap();
 
-    client.pool.release(session.end(Moment::now()), Moment::now(), None);
+    client.pool.release(session.end(Moment::now()).unwrap(), Moment::now(), None);
     let ids = client.pool.drain(Moment::now(), None);
     assert_eq!(ids, [id]);
     for command in ServerSessionPool::end_sessions(&ids) {

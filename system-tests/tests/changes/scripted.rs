@@ -1,12 +1,15 @@
 //! Change streams on servers that follow a script.
 
+use std::future::{IntoFuture, poll_fn};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
-use bson::{Bson, Document, Timestamp, doc};
+use bson::{Bson, Document, Timestamp, doc, rawdoc};
 use tokio::time::{Instant, timeout};
-use wharf::Client;
 use wharf::client::{ChangeStream, WatchTarget};
+use wharf::{Client, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 /// A mongos of this wire version, whose batches are scripted: the replies to `aggregate` and `getMore`, in order.
@@ -29,6 +32,40 @@ async fn watch(max_wire_version: i32, replies: Vec<Document>) -> (ScriptedServer
     let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
     let changes = client.watch(WatchTarget::Collection("test", "c"), ()).await.unwrap();
     (server, changes)
+}
+
+/// Polls a future once, which must wait then.
+async fn begin<F: Future + Unpin>(future: &mut F) {
+    let is_waiting = poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_pending())).await;
+    assert!(is_waiting);
+}
+
+#[tokio::test]
+async fn stream_takes_its_session_when_it_has_a_connection() {
+    let (server, changes) = watch(17, vec![batch("firstBatch", vec![]), batch("firstBatch", vec![])]).await;
+    drop(changes);
+    let uri = format!("mongodb://{}/?maxPoolSize=1", server.address());
+    let (client, ping) = (Client::from_uri(&uri).unwrap(), rawdoc! { "ping": 1 });
+    client.run_command("admin", &ping).await.unwrap();
+    let primary = ReadPreference::default();
+    let held = client.check_out(&primary).await.unwrap();
+    // Both wait for the connection. The stream, which waits behind the other command, leaves it the idle session.
+    let mut second = Box::pin(client.run_command("admin", &ping));
+    let mut stream = client.watch(WatchTarget::Collection("test", "later"), ()).into_future();
+    begin(&mut second).await;
+    begin(&mut stream).await;
+    drop(held);
+    let (second, stream) = tokio::join!(second, stream);
+    second.unwrap();
+    drop(stream.unwrap());
+    let commands = server.commands();
+    let of_client = commands.iter().filter(|command| {
+        name(command) == "ping"
+            || name(command) == "aggregate" && command.get_str("aggregate").is_ok_and(|of| of == "later")
+    });
+    let sessions: Vec<_> = of_client.map(|command| command.get_document("lsid").unwrap()).collect();
+    assert_eq!(sessions.len(), 3);
+    assert!(sessions.iter().all(|session| *session == sessions[0]), "{sessions:?}");
 }
 
 fn batch(field: &str, events: Vec<Document>) -> Document {
