@@ -22,7 +22,7 @@ use crate::callgrind::{Cost, begin_counting, cost_of_a_round};
 const OWN: [&str; 5] = ["wharf::", "bson::", "arc_swap::", "client::rounds", "poll_fn::PollFn"];
 
 /// Measures rounds of a program on a server with or without sessions, prints what they cost, and asserts at most `most`
-/// instructions of the library. That is 15 % more than was measured with rustc 1.95, for the sake of other compilers.
+/// instructions of the library. That is up to 15 % more than was measured with rustc 1.95, for the sake of other compilers.
 fn measure<F: Future<Output = ()> + 'static>(
     test: &str,
     has_sessions: bool,
@@ -116,13 +116,13 @@ fn command_of_the_pool() {
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn command_of_the_client() {
-    measure("client::command_of_the_client", true, 3_900, rounds_of_the_client);
+    measure("client::command_of_the_client", true, 3_800, rounds_of_the_client);
 }
 
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn command_of_the_client_without_sessions() {
-    measure("client::command_of_the_client_without_sessions", false, 2_960, rounds_of_the_client);
+    measure("client::command_of_the_client_without_sessions", false, 2_900, rounds_of_the_client);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn check_out_of_the_pool() {
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn check_out_through_the_client() {
-    measure("client::check_out_through_the_client", true, 670, rounds_of_selections);
+    measure("client::check_out_through_the_client", true, 655, rounds_of_selections);
 }
 
 /// Answers hello, and every other command like a member of a replica set, but without a look at the command.
