@@ -100,7 +100,9 @@ impl Shards {
     #[cfg(any(loom, shuttle))]
     const MOST: usize = 4;
 
-    /// Creates about one shard for each thread (a power of two), but no more than one for every four connections.
+    /// Creates about one shard for each thread (a power of two), but no more than one for every two
+    /// connections. More shards would serve more threads without moving a cache line, but the first check-out to wait flags
+    /// all of them: with a shard for each connection, a nearly saturated pool does up to a half less.
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
         let len = Self::count(threads, capacity);
         let new = |_| CachePadded::new(Shard::new());
@@ -108,7 +110,7 @@ impl Shards {
     }
 
     fn count(threads: usize, capacity: u32) -> usize {
-        let affordable = (capacity as usize / 4).max(1);
+        let affordable = (capacity as usize / 2).max(1);
         let wanted = threads.clamp(1, Self::MOST).next_power_of_two();
         // The largest power of two that is affordable.
         wanted.min(1 << affordable.ilog2())
@@ -372,7 +374,16 @@ mod tests {
 
     #[test]
     fn small_pools_have_few_shards() {
-        let counts = [(1, 100, 1), (2, 100, 2), (3, 100, 4), (16, 10, 2), (16, 3, 1), (16, 1, 1), (500, 100_000, 256)];
+        let counts = [
+            (1, 100, 1),
+            (2, 100, 2),
+            (3, 100, 4),
+            (16, 10, 4),
+            (16, 3, 1),
+            (16, 1, 1),
+            (64, 100, 32),
+            (500, 100_000, 256),
+        ];
         for (threads, capacity, shards) in counts {
             assert_eq!(Shards::count(threads, capacity), shards, "{threads} threads, {capacity} connections");
         }
