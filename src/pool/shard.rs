@@ -12,7 +12,7 @@ struct Head {
     /// The slot on top.
     top: Option<u32>,
     /// The flag: a check-out waits. A check-in hands its connection over instead of pushing it, and a check-out queues
-    /// up instead of popping. Changes only under the wait list's lock.
+    /// up instead of popping. Changes only under the wait list's lock, and is raised only while the shard is empty.
     waiting: bool,
     /// Counts the changes, modulo 2^43, so that a head is never mistaken for an older one with the same top. If one
     /// shard changes 100 million times a second, the tag wraps after a day.
@@ -176,9 +176,8 @@ impl Shard {
     /// Without a loop and a call, the compiler needs few registers and saves none on the stack.
     #[inline]
     pub(super) fn pop_at_once<'s, C>(&self, slab: &'s Slab<C>) -> Option<&'s Slot<C>> {
-        // The flag is not checked. A shard is flagged and not empty only while the first check-out to wait holds the
-        // list's lock and has not queued up yet (INV-5). A check-out that takes the top at that moment counts as
-        // earlier than the one that is queuing up.
+        // The flag is not checked: a flagged shard is empty. Until the flag of this shard is raised, a check-out that takes
+        // the top counts as earlier than one that is queuing up.
         let head = self.load();
         let slot = slab.first_slot(head.top?)?;
         let below = Head { top: slot.link().next, ..head.next() };
