@@ -1,0 +1,108 @@
+//! What the client appends to the command of an attempt.
+
+use bson::rawdoc;
+
+use super::super::appending::{append_elements, append_preference, append_read_concern, has_field, session_use};
+use super::super::in_session::InSession;
+use super::super::operation::Kind;
+use super::{FailedAttempt, Running, has_sessions, timeout_of};
+use crate::endpoint::Endpoint;
+use crate::options::PRIMARY;
+use crate::runtime::Connection;
+use crate::session::{ErrorLabels, Fault, FaultKind, Moment, Retryability, ServerSession, SessionError, SessionServer};
+use crate::topology::TopologyType;
+
+/// Room for the session and the cluster time, which most commands carry.
+const USUALLY_APPENDED: usize = 192;
+
+impl Running<'_> {
+    /// Encodes the elements that the client appends to the command.
+    pub(super) fn append(
+        &mut self,
+        appended: &mut Vec<u8>,
+        connection: &Connection<Endpoint>,
+        known: SessionServer,
+    ) -> Result<(), Box<FailedAttempt>> {
+        let Self { client, operation, session, split, is_in_transaction, is_unacknowledged, .. } = self;
+        appended.reserve(USUALLY_APPENDED);
+        let has_sessions = has_sessions(connection);
+        let now = Moment::now();
+        if let InSession::Implicit(implicit @ None) = session
+            && has_sessions
+        {
+            *implicit = Some(client.sessions().acquire(now, timeout_of(connection)));
+        }
+        if self.retryability == Retryability::Write && self.transaction_number.is_none() && known.has_cluster_time {
+            self.transaction_number = session.next_transaction_number();
+        }
+        if self.retryability == Retryability::Write && self.transaction_number.is_none() {
+            // The server could not recognise a repetition.
+            self.retryability = Retryability::OtherWrite;
+        }
+        let client_time = known.has_cluster_time.then(|| client.cluster_time().load());
+        let client_time = client_time.as_ref().and_then(|time| time.as_deref());
+        let appending = match session {
+            InSession::Explicit(explicit) if !has_sessions && !explicit.is_implicit() => Err(SessionError::Unsupported),
+            InSession::Explicit(explicit) if has_sessions => {
+                let (number, split) = (self.transaction_number, split.as_deref());
+                let session_use = session_use(client, operation, *is_unacknowledged, number, split);
+                let mut state = explicit.lock();
+                state.give_server(|| client.sessions().acquire(now, timeout_of(connection)));
+                state.append_to(appended, now, &session_use, known, client_time)
+            }
+            InSession::Explicit(_) | InSession::Implicit(_) => {
+                if let InSession::Implicit(Some(session)) = session {
+                    session.append_to(appended, now);
+                    if let Some(number) = self.transaction_number {
+                        ServerSession::append_transaction_number(appended, number);
+                    }
+                }
+                append_read_concern(appended, client, operation);
+                if let Some(time) = client_time {
+                    time.append_to(appended);
+                }
+                Ok(())
+            }
+            InSession::Never => Ok(()),
+        };
+        if let Err(error) = appending {
+            return Err(refused(error));
+        }
+        let options = client.options();
+        let is_write = matches!(operation.kind, Kind::Write { .. });
+        let writes_its_result = operation.kind == Kind::Read && self.retryability == Retryability::OtherWrite;
+        if (is_write || writes_its_result)
+            && !*is_in_transaction
+            && let Some(concern) = options.write_concern.document()
+            && !has_field(operation, "writeConcern")
+        {
+            append_elements(appended, &rawdoc! { "writeConcern": concern });
+        }
+        let preference = match operation.kind {
+            _ if *is_in_transaction => None,
+            // A standalone. It knows no read preferences.
+            _ if !known.has_cluster_time => None,
+            Kind::Read => operation.read_preference.or(Some(&options.read_preference)),
+            // A member that is connected to directly can handle it, whatever its state.
+            Kind::Command if options.direct_connection == Some(true) && !has_field(operation, "$readPreference") => {
+                operation.read_preference.or(Some(&PRIMARY))
+            }
+            Kind::Command => operation.read_preference,
+            Kind::Write { .. } => None,
+        };
+        if let Some(preference) = preference {
+            let snapshot = client.deployment().snapshot();
+            // The one that the server was selected with.
+            let preference = if writes_its_result { snapshot.topology.for_output(preference) } else { preference };
+            let is_single = snapshot.topology.topology_type() == TopologyType::Single && !known.is_mongos;
+            append_preference(appended, preference, is_single);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the failure of an attempt that the session refused.
+fn refused(error: SessionError) -> Box<FailedAttempt> {
+    let fault = Fault::new(FaultKind::Client, ErrorLabels::NONE);
+    Box::new(FailedAttempt { error: error.into(), fault, labels: ErrorLabels::NONE, server: None, answer: None })
+}
