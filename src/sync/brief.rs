@@ -42,8 +42,8 @@ use super::{Backoff, UnsafeCell, spin_loop, unless_mutant};
 ///
 /// If the holder is preempted inside its section, the others also wait until the system runs the holder again. On a
 /// busy machine that takes a time slice, which is milliseconds. A waiting thread yields, and after about a millisecond
-/// sleeps for 50 µs between checks ([`Backoff`]). Short sections make such a preemption rare. A thread that is given the lock while it is
-/// preempted or sleeps holds up the others in the same way.
+/// sleeps for 50 µs between checks ([`Backoff`]). Short sections make such a preemption rare. A thread that is given the
+/// lock while it is preempted or sleeps holds up the others in the same way.
 ///
 /// # Layout
 ///

@@ -400,7 +400,7 @@ impl<G> WaitList<G> {
                 discard(waker);
                 return None;
             }
-            // Without a ticket, a newcomer that waits for its place holds up nobody.
+            // A newcomer that waits for its place without a ticket holds up no other newcomer and no granter.
             if !self.waiters.is_next_place_free(seen) {
                 patience.pause();
                 continue;
